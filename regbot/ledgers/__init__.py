@@ -1,0 +1,1 @@
+"""What two ledgers say of each other. Pure functions on records: no I/O, no git, no torch."""

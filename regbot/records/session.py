@@ -1,0 +1,39 @@
+"""A session file: one header line, then one line per run, appended as they end."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from regbot.records.base import Record
+from regbot.records.files import RecordError, parse_record, read_lines
+from regbot.records.ledger import Text
+from regbot.records.run import Arm, Run
+
+
+class SessionHeader(Record):
+    """What was planned: two arms, and the entries that the verdict must answer for."""
+
+    schema_id: Literal["regbot/session@1"] = Field(default="regbot/session@1", alias="schema")
+    regbot: Text
+    created: Text = Field(description="UTC, ISO 8601")
+    base: Arm
+    head: Arm
+    workloads: Annotated[list[Text], Field(min_length=1)]
+
+
+class Session(Record):
+    """A session as read back."""
+
+    header: SessionHeader
+    runs: list[Run]
+
+
+def read_session(path: Path) -> Session:
+    """The session in ``path``. A torn last line is dropped; any other fault raises RecordError."""
+    lines = list(read_lines(path))
+    if not lines:
+        raise RecordError(f"{path}: is empty: no session was recorded; run 'regbot check' again")
+    number, first = lines[0]
+    header = parse_record(first, SessionHeader, f"{path}:{number}")
+    return Session(header=header, runs=[parse_record(line, Run, f"{path}:{n}") for n, line in lines[1:]])
