@@ -1,0 +1,46 @@
+"""Notices code that ``torch.compile`` would compile: under a dispatch mode it runs eagerly, so it must not be counted."""
+
+from typing import Any, Callable, List
+
+import torch
+from torch import nn
+
+
+class CompileWatch:
+    """While installed, ``torch.compile`` and ``Module.compile`` leave their code eager and note it when it is called."""
+
+    def __init__(self) -> None:
+        self.called: List[str] = []
+        self._compile, self._module_compile = torch.compile, nn.Module.compile
+
+    def __enter__(self) -> "CompileWatch":
+        torch.compile = self._replacement  # type: ignore[assignment]
+        watch = self
+
+        def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:
+            watch._watch_module(module)
+
+        nn.Module.compile = module_compile  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.compile = self._compile
+        nn.Module.compile = self._module_compile  # type: ignore[method-assign]
+
+    def _replacement(self, model: Any = None, **_: Any) -> Any:
+        if model is None:
+            return self._replacement
+        if isinstance(model, nn.Module):
+            self._watch_module(model)
+            return model
+        return self._watch_function(model)
+
+    def _watch_module(self, module: nn.Module) -> None:
+        module.register_forward_pre_hook(lambda m, _: self.called.append(type(m).__name__))
+
+    def _watch_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def eager(*args: Any, **kwargs: Any) -> Any:
+            self.called.append(getattr(function, "__qualname__", "a function"))
+            return function(*args, **kwargs)
+
+        return eager

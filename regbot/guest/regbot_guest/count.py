@@ -1,0 +1,222 @@
+"""Counting one steady step: build the workload in a world, step until steady, count the last step.
+
+``static``: a fake world and tensors without values, so the full model shape needs no GPU and well below 1 GiB.
+``real``: the same on the ranks of a launcher, with values; it is what the static count is checked against.
+"""
+
+import resource
+import sys
+import threading
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Dict, Iterator, List
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from regbot_guest.compiled import CompileWatch
+from regbot_guest.harness import ContractError, Training, load_plugin, own_chunk_only
+from regbot_guest.moe import runs_grouped_mm
+from regbot_guest.observer import Observer
+from regbot_guest.request import Request
+from regbot_guest.routing import forced_experts
+from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.where import Where
+from regbot_guest.world import World, open_world
+
+UNTRACEABLE = (
+    Untraceable,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+FAKE_PATCHES = ("tensors without values (FakeTensorMode)", "process groups without peers (fake backend)")
+
+
+def count_step(request: Request) -> Dict[str, Any]:
+    """The part of the raw record that the step itself gives: ledger, loss, backends, warnings."""
+    static = request.mode == "static"
+    watch, seconds = CompileWatch(), {}
+    if static:
+        torch.set_num_threads(1)  # shadows are small; two traces beside each other are not to fight for cores
+    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # tried before any mode is on
+    with watch, open_world(request.world, request.ep, fake=static) as world, ExitStack() as modes:
+        fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if static else None
+        with _stage("build", seconds), own_chunk_only() if static else nullcontext():
+            training = Training(request, load_plugin(request.entry), world)
+        where = modes.enter_context(Where(training.model))
+        shadows = ShadowValues(fake, request.geometry.experts, _route(request)) if fake is not None else None
+        observer = Observer(world.axes, where, shadows)
+        losses: List[float] = []
+        for number in range(request.steps):
+            last = number == request.steps - 1
+            if last:
+                liveness = _plant(observer, world)
+                before = _sequence_numbers(observer)
+            observer.new_step(program=last)
+            threads = threading.active_count()
+            with _stage(f"step {number + 1}", seconds):
+                # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
+                with observer if static or last else ExitStack():
+                    loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
+            if not static:
+                losses.append(loss.item())
+        if before is not None:
+            liveness.update(_sequence_advance(observer, before))
+        _refuse_what_cannot_be_believed(request, watch, observer)
+        warnings = sorted(shadows.guessed) if shadows is not None else []
+        if threading.active_count() > threads:
+            warnings.append("the step started threads; collectives issued from another thread are not seen")
+        return {
+            "ledger": _ledger(request, world, observer, liveness),
+            "loss": losses,
+            "backends": _backends(request, observer),
+            "phases_s": seconds,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            "warnings": warnings,
+        }
+
+
+def _route(request: Request) -> Any:
+    """Where routing is natural there are no values to route by, and balance is assumed; the ledger says so."""
+    routing = "skewed" if request.routing == "skewed" else "balanced"
+
+    def route(tokens: int, experts: int, top_k: int) -> torch.Tensor:
+        return forced_experts(tokens, experts, top_k, routing, request.seed, torch.device("cpu"))
+
+    return route
+
+
+def _plant(observer: Observer, world: World) -> Dict[str, Any]:
+    """One collective that must be seen, on every group of more than one rank."""
+    observer.new_step()
+    planted = 0
+    with observer:
+        for mesh in (world.data, world.expert):
+            for group in mesh.get_all_groups() if mesh is not None else []:
+                if group.size() > 1:
+                    dist.all_reduce(torch.ones(1, device=world.device), group=group)
+                    planted += 1
+    return {"planted": planted, "seen": observer.tally.total}
+
+
+def _groups() -> Dict[str, Any]:
+    return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
+
+
+def _sequence_numbers(observer: Observer) -> Any:
+    """The backend's own count of collectives per group, None where it keeps none (a fake group does not)."""
+    try:
+        return {name: group._get_sequence_number_for_group() for name, group in _groups().items()}
+    except RuntimeError:
+        return None
+
+
+def _sequence_advance(observer: Observer, before: Dict[str, int]) -> Dict[str, int]:
+    after = _sequence_numbers(observer) or {}
+    return {
+        "sequence_advance": sum(after[name] - number for name, number in before.items() if name in after),
+        "sequence_counted": observer.tally.total,
+    }
+
+
+def _refuse_what_cannot_be_believed(request: Request, watch: CompileWatch, observer: Observer) -> None:
+    if watch.called:
+        raise ContractError(
+            "compiled",
+            f"{', '.join(sorted(set(watch.called))[:5])} would be compiled by torch.compile; counted eagerly it would be "
+            "another program. Turn compilation off for this workload, or count a profile of a compiled run",
+        )
+    if request.routing == "balanced" and request.mlp == "moe":
+        for axis, splits in observer.payload_splits:
+            if axis == "ep" and len(set(splits)) > 1:
+                raise ContractError(
+                    "routing",
+                    f"balanced routing was asked for, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
+                    "rank; honour config['routing'] == 'balanced' in the router",
+                )
+
+
+def _ledger(request: Request, world: World, observer: Observer, liveness: Dict[str, Any]) -> Dict[str, Any]:
+    static = request.mode == "static"
+    warnings = []
+    if static and request.routing == "natural":
+        warnings.append("routing is natural, and without values it was taken to be balanced")
+    return {
+        "schema": "regbot/ledger@1",
+        "source": "dispatch-mode",
+        "scope": "step",
+        "steps": 1,
+        "workload": request.workload,
+        "variant": request.variant,
+        "world_size": world.size,
+        "rank": world.rank,
+        "axes": world.axes.as_record(),
+        "entries": observer.tally.entries(),
+        "liveness": liveness,
+        "program": observer.fingerprint.hexdigest(),
+        "config": request.resolved(),
+        "patches": list(FAKE_PATCHES) if static else [],
+        "warnings": warnings,
+    }
+
+
+def _backends(request: Request, observer: Observer) -> Dict[str, Any]:
+    """What ran of everything that can be silently replaced, told by the operators that were dispatched."""
+    ran = observer.operators
+    found: Dict[str, Any] = {}
+    attention = [name for name in ran if "scaled_dot_product" in name and "backward" not in name]
+    found["attention"] = {
+        "requested": "sdpa",
+        "resolved": "sdpa",
+        "executed": attention[0].split("::")[1].strip("_") if attention else "math",
+        "evidence": f"dispatched {attention[0]} x{ran[attention[0]]}" if attention else "no fused attention operator seen",
+    }
+    if request.entry is None and request.mlp == "moe":
+        grouped = sum(n for name, n in ran.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
+        found["grouped_gemm"] = {
+            "requested": "grouped_mm",
+            "resolved": "grouped_mm" if runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu")) else "loop",
+            "executed": "grouped_mm" if grouped else "loop",
+            "evidence": f"dispatched aten::_grouped_mm x{grouped}",
+        }
+    if request.dispatcher and request.mlp == "moe":
+        found["dispatcher"] = _dispatcher(request, observer)
+    return found
+
+
+def _dispatcher(request: Request, observer: Observer) -> Dict[str, Any]:
+    on_ep = {
+        kind: sum(n for key, n in observer.tally.count.items() if (key.kind, key.axis, key.role) == (kind, "ep", "payload"))
+        for kind in ("all_to_all", "all_gather", "reduce_scatter")
+    }
+    if on_ep["all_to_all"]:
+        executed = "alltoall"
+    elif on_ep["all_gather"]:
+        executed = "allgather"
+    else:
+        executed = "none"
+    counts = ", ".join(f"{n} {kind}" for kind, n in on_ep.items())
+    return {
+        "requested": request.dispatcher,
+        "resolved": request.dispatcher,
+        "executed": executed,
+        "evidence": f"payload collectives on axis ep: {counts}",
+    }
+
+
+@contextmanager
+def _stage(name: str, seconds: Dict[str, float]) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[name] = round(time.perf_counter() - start, 3)

@@ -1,0 +1,116 @@
+"""The counter: a dispatch mode that sees every operator of a step, collectives with their group among them.
+
+It counts where the dispatcher hands an operator to its kernel, so it sees plain ``torch.distributed`` calls, functional
+collectives, FSDP's and DDP's own, and the backward of each. It does not see what never passes the dispatcher: replayed
+CUDA graphs, kernels of other communication libraries, and code that ``torch.compile`` would have fused (under a mode
+that code runs eagerly, so its count would be of another program: ``compiled.py`` notices it). Never use it in a timed
+step: it costs more than the step.
+"""
+
+from collections import Counter
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regbot_guest.axes import Axes
+from regbot_guest.collectives import arguments, collective_form, describe
+from regbot_guest.fingerprint import Fingerprint
+from regbot_guest.shadow import ShadowValues
+from regbot_guest.where import Where
+
+_DEVICE = torch.ops.prim.device.default
+
+
+class Key(NamedTuple):
+    """What a ledger entry is counted by."""
+
+    kind: str
+    axis: str
+    group_size: int
+    dtype: str
+    phase: str
+    role: str
+    where: str
+    via: str
+
+
+class Tally:
+    """Counts and bytes by key, in order of first appearance."""
+
+    def __init__(self) -> None:
+        self.count: Counter[Key] = Counter()
+        self.bytes: Counter[Key] = Counter()
+
+    def entries(self) -> List[Dict[str, Any]]:
+        return [{**key._asdict(), "count": n, "bytes": self.bytes[key]} for key, n in self.count.items()]
+
+    @property
+    def total(self) -> int:
+        return sum(self.count.values())
+
+
+class Observer(TorchDispatchMode):
+    """Sees operators while it is active. ``tally``, ``fingerprint`` and ``operators`` are those since ``new_step``."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, axes: Axes, where: Optional[Where] = None, shadows: Optional[ShadowValues] = None) -> None:
+        super().__init__()
+        self.axes, self.where, self.shadows = axes, where, shadows
+        self.phase = "unknown"
+        self.new_step()
+
+    def new_step(self, program: bool = True) -> None:
+        """Start counting anew. Without ``program`` no fingerprint is made: it is a tenth of the time."""
+        self.program = program
+        self.tally = Tally()
+        self.fingerprint = Fingerprint(self.axes.label)
+        self.operators: Counter[str] = Counter()
+        self.payload_splits: List[Tuple[str, Tuple[int, ...]]] = []
+        if self.where is not None:
+            self.where.new_step()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked for about as often as all operators together
+        if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
+            return NotImplemented  # let it unwrap itself: the operators on its local tensors come back here
+        kwargs = kwargs or {}
+        form = collective_form(func)
+        if self.shadows is None or form is not None:
+            result = func(*args, **kwargs)
+        else:
+            result = self.shadows.call(func, args, kwargs)
+        self.operators[func._schema.name] += 1
+        if form is not None:
+            self._count(func, form, arguments(func, args, kwargs), result)
+        if self.program:
+            self.fingerprint.add(func, args, kwargs, result)
+        return result
+
+    def _count(self, func: Any, form: Any, given: Mapping[str, Any], result: Any) -> None:
+        seen = describe(func, form, given, result)
+        if self.shadows is not None:
+            self.shadows.collective(form, given, result)
+        if seen.group.size() < 2:
+            return
+        where = self.where.now() if self.where is not None else ""
+        via = "symm-mem" if seen.symmetric else _backend(seen.group)
+        axis = self.axes.label(seen.group)
+        key = Key(seen.kind, axis, seen.group.size(), seen.dtype, self.phase, seen.role, where, via)
+        self.tally.count[key] += 1
+        self.tally.bytes[key] += seen.bytes
+        splits = given.get("input_split_sizes")
+        if seen.kind == "all_to_all" and seen.role == "payload" and self.phase == "forward" and splits:
+            self.payload_splits.append((axis, tuple(splits)))
+
+
+def _backend(group: dist.ProcessGroup) -> str:
+    """``cpu:gloo,cuda:nccl`` is not an answer; take the one that the tensor's device would use, nccl before gloo."""
+    name = str(dist.get_backend(group))
+    return next((known for known in ("fake", "nccl", "gloo") if known in name), name)

@@ -1,0 +1,115 @@
+"""One guest process: read the request, do it, leave one record. What cannot be done is a record too, with the reason."""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from regbot_guest.origin import code_proof, watched_packages
+from regbot_guest.request import Request
+
+REFUSED = 10
+"""Exit code of a process that left a record with a refusal."""
+
+
+def main(argv: List[str]) -> int:
+    if len(argv) != 1:
+        print("usage: python <guest folder> REQUEST.json", file=sys.stderr)
+        return 2
+    request = Request.load(Path(argv[0]))
+    root = Path(request.root)
+    for source in reversed(request.source_roots):
+        sys.path.insert(1, str((root / source).resolve()))
+    os.chdir(root)
+    rank = int(os.environ.get("RANK", "0")) if request.mode == "real" else 0
+    record: Dict[str, Any] = {
+        "schema": "regbot/raw-run@1",
+        "request": request.request,
+        "workload": request.workload,
+        "variant": request.variant,
+        "rank": rank,
+    }
+    refusal = _fill(record, request)
+    if refusal is not None:
+        record["refusal"] = refusal
+        print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
+    _write(Path(request.record.replace("{rank}", str(rank))), record)
+    return REFUSED if refusal is not None else 0
+
+
+def _fill(record: Dict[str, Any], request: Request) -> Optional[Dict[str, str]]:
+    """Count, and put what was found into the record. Returns the refusal where it could not be done."""
+    try:
+        import torch
+    except ImportError as error:
+        return _refusal(
+            "no_torch",
+            f"{sys.executable} cannot import torch ({error}); install it there (pip install 'regbot[smoke]'), or set "
+            "'python' of this workload to an interpreter that has it",
+        )
+    record["environment"] = _environment(torch.__version__)
+    from regbot_guest.collectives import UnknownCollective
+    from regbot_guest.count import UNTRACEABLE, count_step
+    from regbot_guest.harness import ContractError
+
+    # This is the boundary to code that anybody may have written: whatever it raises becomes a record.
+    try:
+        record.update(count_step(request))
+    except ContractError as error:
+        return _refusal(error.kind, str(error))
+    except UnknownCollective as error:
+        return _refusal("untraceable", str(error))
+    except UNTRACEABLE as error:
+        traceback.print_exc()
+        return _refusal("untraceable", f"{error}", _guilty_line(error, request))
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return _refusal("code", f"{type(error).__name__}: {error}", _guilty_line(error, request))
+    finally:
+        watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
+        record["code"] = code_proof(Path(request.root), watched)
+    return None
+
+
+def _refusal(kind: str, message: str, where: str = "") -> Dict[str, str]:
+    return {"kind": kind, "message": message[:4000], "where": where[:500]}
+
+
+def _guilty_line(error: BaseException, request: Request) -> str:
+    """The innermost line of the traceback that lies in the code under test: 'pkg/moe.py:42 in forward'."""
+    root = Path(request.root).resolve()
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        try:
+            relative = Path(frame.filename).resolve().relative_to(root)
+        except ValueError:
+            continue
+        if "site-packages" not in relative.parts:
+            place = f"{relative}:{frame.lineno} in {frame.name}"
+    return place
+
+
+def _environment(torch_version: str) -> Dict[str, Any]:
+    installed = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch_version),
+        "platform": platform.platform(),
+        "packages": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
+    }
+
+
+def _write(path: Path, record: Dict[str, Any]) -> None:
+    """Atomically, and without NaN: a loss that is none is left out, and its absence is seen by the reader."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(record, file, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
