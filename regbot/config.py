@@ -38,7 +38,7 @@ class Workload(Record):
     python: str = Field(default="", description="interpreter, relative to the worktree; default: the one regbot runs under")
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
-    dispatcher: str = "alltoall"
+    dispatcher: str = Field(default="", description="asked of the layer; '' leaves the choice to it (smoke: alltoall)")
     routing: Literal["balanced", "skewed", "natural"] = "balanced"
     config: dict[str, Scalar] = Field(default={}, description="extra keys of the config that build_layer receives")
 

@@ -13,9 +13,10 @@ from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
 
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
-Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused"]
+Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped"]
 """ok; the guest died; it passed its time limit; it ended without a record; its record cannot be used; the guest itself
-said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, untraceable code)."""
+said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, untraceable code);
+not started, because the same arm of the same workload had hung already."""
 
 
 class Arm(Record):
@@ -98,7 +99,6 @@ class Run(Record):
     reason: Message = Field(default="", description="why the outcome is not ok, and what to do")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
-    cached: bool = False
     ledger: Ledger | None = None
     loss: list[float] = Field(default_factory=list)
     tokens_per_expert: list[int] = Field(default_factory=list)

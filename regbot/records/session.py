@@ -7,7 +7,7 @@ from pydantic import Field
 
 from regbot.records.base import Record
 from regbot.records.files import RecordError, parse_record, read_lines
-from regbot.records.ledger import Text
+from regbot.records.ledger import Message, Text
 from regbot.records.run import Arm, Run
 
 
@@ -20,6 +20,7 @@ class SessionHeader(Record):
     base: Arm
     head: Arm
     workloads: Annotated[list[Text], Field(min_length=1)]
+    warnings: list[Message] = Field(default_factory=list)
 
 
 class Session(Record):

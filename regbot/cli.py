@@ -1,0 +1,299 @@
+"""The command line: parse, call one function, print, exit code. What is imported where decides how fast help is."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+os.environ.setdefault("TYPER_USE_RICH", "0")  # plain help: rich alone costs as much as everything else together
+
+import typer
+
+if TYPE_CHECKING:
+    from regbot.check import Checked, Watcher
+    from regbot.records.verdict import Status
+
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    help="Did the sharding change, did throughput change, can the answer be trusted: regbot judges pull requests to MoE "
+    "training code.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+ledger_app = typer.Typer(
+    help="Collective ledgers: trace one without a GPU, compare two.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(ledger_app, name="ledger")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for verdict.json, comment.md, report.html.")]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option("--expect", metavar="RULE", help="Accept a finding: 'pattern@axis@workload: reason'. Repeatable."),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
+]
+
+
+def main() -> None:
+    """Entry point of the ``regbot`` command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("regbot: interrupted; what was measured is in the session file", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(130)  # the supervisors see it and end what still runs; threads are not waited for
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from regbot import __version__
+
+        typer.echo(f"regbot {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def demo(
+    harmless: Annotated[bool, typer.Option("--harmless", help="A pull request that changes nothing.")] = False,
+    slow: Annotated[bool, typer.Option("--slow", help="A slow pull request with unchanged collectives.")] = False,
+    out: Out = Path("demo-out"),
+) -> None:
+    """The main job on embedded defaults: a small repository, a pull request, a verdict. Needs no GPU.
+
+    Exits 0 when regbot saw what was planted.
+    """
+    if harmless and slow:
+        raise typer.BadParameter("--harmless and --slow are two different pull requests; give one of them")
+    with _usage_errors(), _progress() as watch:
+        from regbot.demo.run import run_demo
+
+        result = run_demo("harmless" if harmless else "slow" if slow else "fallback", out.resolve(), _cache(), watch)
+    _print_checked(result.checked, as_json=False)
+    typer.echo(result.message)
+    raise typer.Exit(0 if result.as_planted else 1)
+
+
+@app.command()
+def check(
+    base: Annotated[str | None, typer.Option("--base", metavar="REV", help="Default: merge base with main.")] = None,
+    head: Annotated[str, typer.Option("--head", metavar="REV")] = "HEAD",
+    base_set: Annotated[list[str] | None, typer.Option("--base-set", metavar="K=V", help="Override at base.")] = None,
+    head_set: Annotated[list[str] | None, typer.Option("--head-set", metavar="K=V", help="Override at head.")] = None,
+    workload: Annotated[list[str] | None, typer.Option("--workload", metavar="W", help="Only these workloads.")] = None,
+    engine: Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local.")] = "local",
+    expect: Expect = None,
+    config: ConfigFile = None,
+    out: Out = Path("regbot-out"),
+    repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
+    json: Json = False,
+) -> None:
+    """Judge a change: trace base and head without a GPU, compare their collectives exactly."""
+    with _usage_errors(), _progress(quiet=json) as watch:
+        from regbot.check import CheckOptions
+        from regbot.check import check as run_check
+        from regbot.config import ConfigError, parse_override
+        from regbot.judge import parse_expectation
+
+        if engine != "local":
+            raise ConfigError(f"--engine {engine}: there is no such engine; there is local")
+        result = run_check(
+            CheckOptions(
+                repo=repo,
+                cache=_cache(),
+                out=out.resolve(),
+                base=base,
+                head=head,
+                base_overrides=dict(parse_override(text, "--base-set") for text in base_set or []),
+                head_overrides=dict(parse_override(text, "--head-set") for text in head_set or []),
+                workloads=workload or [],
+                expectations=[parse_expectation(text) for text in expect or []],
+                config=config,
+            ),
+            watch,
+        )
+    _print_checked(result, json)
+    raise typer.Exit(_exit_code(result.verdict.verdict))
+
+
+@app.command()
+def judge(
+    sessions: Annotated[list[Path], typer.Argument(metavar="SESSION...", help="session.jsonl files.")],
+    expect: Expect = None,
+    config: ConfigFile = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")] = None,
+    json: Json = False,
+) -> None:
+    """The trusted half of check: compute the verdict again from session files."""
+    with _usage_errors():
+        from regbot.check import judge_sessions
+        from regbot.judge import parse_expectation
+
+        checked = judge_sessions(sessions, config, [parse_expectation(text) for text in expect or []], out)
+    _print_checked(checked, json)
+    raise typer.Exit(_exit_code(checked.verdict.verdict))
+
+
+@app.command()
+def shapes(
+    name: Annotated[str | None, typer.Argument(help="One shape in full.")] = None,
+    json: Json = False,
+) -> None:
+    """The fixed smoke shapes, or one of them in full."""
+    with _usage_errors():
+        from regbot.terminal import shape_list, shape_page
+        from regbot.shapes import load_shape, shape_names
+
+        if name is None:
+            found = [load_shape(each) for each in shape_names()]
+            text = "[" + ",\n".join(shape.to_json() for shape in found) + "]" if json else shape_list(found)
+        else:
+            shape = load_shape(name)
+            text = shape.to_json() if json else shape_page(shape)
+    typer.echo(text.rstrip("\n"))
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """What this machine can do, and what is missing for the rest."""
+    with _usage_errors():
+        from regbot.doctor import examine
+        from regbot.terminal import diagnosis_page
+
+        diagnosis = examine()
+    typer.echo((diagnosis.to_json() if json else diagnosis_page(diagnosis)).rstrip("\n"))
+
+
+@ledger_app.command("trace")
+def ledger_trace(
+    workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
+    world: Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")] = None,
+    ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
+    variant: Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: full.")] = None,
+    dispatcher: Annotated[str, typer.Option("--dispatcher", metavar="D", help="alltoall or allgather.")] = "",
+    json: Json = False,
+) -> None:
+    """Trace the static ledger of one workload as the files stand here. No GPU, any world."""
+    with _usage_errors(), _progress(quiet=json) as watch:
+        from regbot.terminal import ledger_page
+        from regbot.tracing import Choice, trace_here
+
+        run = trace_here(Choice(workload, world, ep, variant, dispatcher), Path.cwd(), watch)
+    if run.ledger is None:
+        for line in (f"regbot: {run.workload}: INVALID: {run.reason}", run.log_tail):
+            print(line, file=sys.stderr)
+        raise typer.Exit(_exit_code("INVALID"))
+    typer.echo((run.ledger.to_json() if json else ledger_page(run)).rstrip("\n"))
+
+
+@ledger_app.command("diff")
+def ledger_diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="Ledger of the base: a ledger or run record.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Ledger of the head.")],
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """What changed between two ledgers, by name, and what it means."""
+    with _usage_errors():
+        from regbot.config import Config, load_config
+        from regbot.judge import judge_ledgers
+        from regbot.terminal import diff_page
+        from regbot.tracing import read_ledger
+
+        base, head = read_ledger(a), read_ledger(b)
+        sharding = judge_ledgers(base, head, load_config(config) if config else Config())
+    typer.echo((sharding.to_json() if json else diff_page(sharding, base, head)).rstrip("\n"))
+    raise typer.Exit(_exit_code(sharding.status))
+
+
+def _cache() -> Path:
+    """Where clones and worktrees are kept: REGBOT_CACHE, else the user's cache folder."""
+    given = os.environ.get("REGBOT_CACHE")
+    if given:
+        return Path(given).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regbot"
+
+
+def _exit_code(status: "Status") -> int:
+    from regbot.records.verdict import EXIT_CODES
+
+    return EXIT_CODES[status]
+
+
+def _print_checked(checked: "Checked", as_json: bool) -> None:
+    if as_json:
+        typer.echo(checked.verdict.to_json().rstrip("\n"))
+        return
+    from regbot.terminal import verdict_page
+
+    typer.echo(verdict_page(checked.verdict, checked.out).rstrip("\n"))
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Errors that the user can mend become one message and exit code 2; all others are ours and keep their traceback."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_usage_error(error):
+            raise
+        _fail(str(error))
+
+
+def _is_usage_error(error: Exception) -> bool:
+    from regbot.config import ConfigError
+    from regbot.engines import EngineError
+    from regbot.checkout import CheckoutError
+    from regbot.judge import ExpectationError, NotComparable
+    from regbot.records import RecordError
+    from regbot.shapes import ShapeError
+
+    mendable = (ConfigError, ShapeError, CheckoutError, RecordError, EngineError, ExpectationError, NotComparable)
+    return isinstance(error, mendable)
+
+
+def _fail(message: str) -> NoReturn:
+    for line in message.splitlines():
+        print(f"regbot: {line}", file=sys.stderr)
+    raise typer.Exit(USAGE_ERROR)
+
+
+@contextmanager
+def _progress(quiet: bool = False) -> Iterator["Watcher"]:
+    """Says on standard error what is being done: a live line on a terminal, plain lines elsewhere."""
+    from regbot.check import Progress
+
+    if quiet:
+        yield lambda _: None
+    elif not sys.stderr.isatty():
+        yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.text}", file=sys.stderr, flush=True)
+    else:
+        with _live_progress() as watch:
+            yield watch
+
+
+@contextmanager
+def _live_progress() -> Iterator[Callable[[Any], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def watch(progress: Any) -> None:
+            bar.update(task, completed=progress.done, total=progress.total or None, description=progress.text)
+
+        yield watch

@@ -1,0 +1,153 @@
+"""``regbot doctor``: what this machine can do, and what is missing for the rest. Nothing is assumed, all is tried."""
+
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from regbot.engines import Engine, Launch, LocalEngine, clean_environment
+from regbot.records.base import Record
+from regbot.records.files import RecordError, parse_json
+from regbot.workloads import guest_folder
+
+TIMEOUT_S = 120.0
+
+
+class Check(Record):
+    """One capability. ``fix`` says what would give it; '' where it is there or nothing can be done."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+class Diagnosis(Record):
+    """All capabilities of this machine, and of the interpreter that guests would run under."""
+
+    schema_id: Literal["regbot/doctor@1"] = "regbot/doctor@1"
+    checks: list[Check]
+
+
+def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
+    """Try everything. Runs the guest's interpreter once, with a time limit."""
+    guest = _guest(python, engine or LocalEngine())
+    return Diagnosis(checks=[_git(), *_torch_checks(guest, python), *_gpu_checks(guest), *_dispatchers(guest), *_engines()])
+
+
+def _guest(python: str, engine: Engine) -> dict[str, Any]:
+    """What the guest's interpreter says of itself; ``{"why": ...}`` where it says nothing."""
+    with tempfile.TemporaryDirectory(prefix="regbot-") as name:
+        folder = Path(name)
+        ended = engine.run(
+            Launch(
+                command=(python, str(guest_folder()), "--capabilities"),
+                cwd=folder,
+                env=clean_environment({"PYTHONDONTWRITEBYTECODE": "1"}),
+                log=folder / "output.log",
+                record_dir=folder / "record",
+                timeout_s=TIMEOUT_S,
+                max_output_bytes=2**20,
+                max_dir_bytes=2**20,
+            )
+        )
+        if ended.timed_out:
+            return {"why": f"did not answer within {TIMEOUT_S:.0f} s"}
+        lines = (folder / "output.log").read_bytes().splitlines()
+    for line in reversed(lines):
+        try:
+            answer = parse_json(line, "capabilities")
+        except RecordError:
+            continue
+        if isinstance(answer, dict) and "python" in answer:
+            return answer
+    return {"why": f"exited with {ended.exit_code}: {ended.log_tail[-300:]}"}
+
+
+def _git() -> Check:
+    git = shutil.which("git")
+    if git is None:
+        return Check(name="git", ok=False, detail="not found", fix="install git; check and demo need it")
+    version = subprocess.run([git, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    return Check(name="git", ok=True, detail=version)
+
+
+def _torch_checks(guest: dict[str, Any], python: str) -> list[Check]:
+    install = f"{python} -m pip install 'regbot[smoke]'"
+    if guest.get("torch") is None:
+        why = str(guest.get("why", "not installed"))
+        return [
+            Check(name="torch", ok=False, detail=f"{python}: {why}", fix=install),
+            Check(name="static ledger", ok=False, detail="needs torch", fix=install),
+        ]
+    cuda = f"CUDA {guest['cuda']}" if guest.get("cuda") else "CPU build"
+    checks = [Check(name="torch", ok=True, detail=f"{guest['torch']}, {cuda}, Python {guest['python']}")]
+    fault = guest.get("static")
+    checks.append(
+        Check(
+            name="static ledger",
+            ok=fault is None,
+            detail=str(fault) if fault else "a collective of a fake world was counted",
+            fix="use a torch from 2.8 to 2.13" if fault else "",
+        )
+    )
+    for dtype, runs in guest.get("grouped_mm", {}).items():
+        detail = "runs, forward and backward" if runs else "does not run here; experts are computed one by one"
+        checks.append(Check(name=f"grouped GEMM {dtype}", ok=runs, detail=detail))
+    for backend, there in guest.get("backends", {}).items():
+        checks.append(Check(name=f"backend {backend}", ok=there, detail="built into torch" if there else "not in this torch"))
+    return checks
+
+
+def _gpu_checks(guest: dict[str, Any]) -> list[Check]:
+    gpus = guest.get("gpus") or []
+    detail = ", ".join(gpus) if gpus else "none visible to torch"
+    fix = "" if gpus else "not needed for the sharding verdict; timing full shapes needs a GPU node"
+    return [
+        Check(name="GPUs", ok=bool(gpus), detail=detail, fix=fix),
+        Check(
+            name="GPU health (nvidia-ml-py)",
+            ok=find_spec("pynvml") is not None,
+            detail="installed" if find_spec("pynvml") else "not installed",
+            fix="" if find_spec("pynvml") else "pip install 'regbot[gpu]' on GPU nodes",
+        ),
+    ]
+
+
+def _dispatchers(guest: dict[str, Any]) -> list[Check]:
+    torch_there = guest.get("torch") is not None
+    detail = "torch.distributed collectives; run on gloo ranks by the tests" if torch_there else "needs torch"
+    checks = [Check(name=f"dispatcher {name}", ok=torch_there, detail=detail) for name in ("alltoall", "allgather")]
+    deep_ep = guest.get("deep_ep") or {"importable": False, "why": "not looked for without torch"}
+    for name, classes in (("deepep", ("Buffer", "ElasticBuffer")), ("hybridep", ("HybridEPBuffer",))):
+        offered = [each for each in classes if each in deep_ep.get("offers", [])]
+        if not deep_ep["importable"]:
+            detail = f"deep_ep cannot be imported: {deep_ep.get('why', '')}"
+        elif not offered:
+            detail = f"deep_ep {deep_ep['version']} offers none of {', '.join(classes)}"
+        else:
+            detail = f"deep_ep {deep_ep['version']} offers {', '.join(offered)}, but regbot has no run of it on record"
+        checks.append(Check(name=f"dispatcher {name}", ok=False, detail=detail))
+    return checks
+
+
+def _engines() -> list[Check]:
+    linux = platform.system() == "Linux"
+    local = "supervised processes, ended with everything they started"
+    if not linux:
+        local = "supervised processes; off Linux, children that leave their process group are not followed"
+    slurm, sandbox = shutil.which("sbatch"), shutil.which("bwrap")
+    return [
+        Check(name="engine local", ok=True, detail=local),
+        Check(name="engine slurm", ok=False, detail="sbatch found, but not supported yet" if slurm else "no sbatch here"),
+        Check(
+            name="sandbox",
+            ok=False,
+            detail="bubblewrap found, but not used yet" if sandbox else "no bubblewrap here",
+            fix="run untrusted code only on machines that hold no secrets",
+        ),
+    ]

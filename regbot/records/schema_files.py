@@ -1,0 +1,34 @@
+"""The JSON Schemas of all records, generated from the models and shipped: ``python -m regbot.records.schema_files``."""
+
+import json
+from pathlib import Path
+
+from regbot.records.base import Record
+from regbot.records.ledger import Ledger
+from regbot.records.run import RawRun, Run
+from regbot.records.session import SessionHeader
+from regbot.records.verdict import Verdict
+
+FOLDER = Path(__file__).with_name("schemas")
+RECORDS: dict[str, type[Record]] = {
+    "ledger@1": Ledger,
+    "raw-run@1": RawRun,
+    "run@1": Run,
+    "session@1": SessionHeader,
+    "verdict@1": Verdict,
+}
+
+
+def schema_text(name: str) -> str:
+    """The schema file of the record called ``name``."""
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"regbot/{name}"}
+    return json.dumps({**document, **RECORDS[name].json_schema()}, indent=1, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    for name in RECORDS:
+        (FOLDER / f"{name}.json").write_text(schema_text(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

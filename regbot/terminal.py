@@ -1,0 +1,158 @@
+"""What commands print for people: tables as plain text, as wide as they need to be. JSON is the records' own business."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from regbot.doctor import Diagnosis
+from regbot.ledgers.rows import Row, rows
+from regbot.records.ledger import Ledger
+from regbot.records.run import Run
+from regbot.records.verdict import Sharding, Verdict, Volume
+from regbot.shapes import Shape
+from regbot.units import binary_bytes
+
+
+def shape_list(shapes: Iterable[Shape]) -> str:
+    """One line a shape."""
+    table = [("shape", "model", "parameters", "active", "layers", "experts", "sizes", "meshes (world x EP)")]
+    for shape in shapes:
+        full = shape.sizes["full"]
+        meshes = ", ".join(f"{name} {mesh.world_size}x{mesh.ep}" for name, mesh in shape.meshes["full"].items())
+        table.append(
+            (
+                shape.id,
+                shape.title,
+                f"{full.parameters / 1e9:.1f} B",
+                f"{full.active_parameters / 1e9:.1f} B",
+                str(full.layers),
+                f"{full.experts} top-{full.top_k}",
+                " ".join(shape.sizes),
+                meshes,
+            )
+        )
+    return _columns(table)
+
+
+def shape_page(shape: Shape) -> str:
+    """One shape in full: every number of every size."""
+    names = list(next(iter(shape.sizes.values())).model_dump())
+    table = [("", *shape.sizes)]
+    table += [(name, *(str(getattr(size, name)) for size in shape.sizes.values())) for name in names]
+    for label, unit, scale, attribute in (
+        ("parameters", "B", 1e9, "parameters"),
+        ("active parameters", "B", 1e9, "active_parameters"),
+        ("FLOPs per step and rank", "T", 1e12, "flops_per_step"),
+    ):
+        cells = (f"{getattr(size, attribute) / scale:.4g} {unit}" for size in shape.sizes.values())
+        table.append((label, *cells))
+    for mesh in ("ep", "ep-dp"):
+        found = [meshes.get(mesh) for meshes in shape.meshes.values()]
+        table.append((f"mesh {mesh}", *(f"{m.world_size} ranks, EP {m.ep}, EDP {m.edp}" if m else "-" for m in found)))
+    head = f"{shape.id}: {shape.title}. Source: {shape.source}.\n"
+    tail = (
+        "Variants: a size, alone or with -skewed (Zipf routing) or -dense (one MLP as wide as the active experts).\n"
+        f"Timed: {shape.timed_steps} steps after at least {shape.warmup_steps}; routing forced to balance."
+    )
+    return f"{head}\n{_columns(table)}\n\n{tail}"
+
+
+def ledger_page(run: Run) -> str:
+    """One ledger: kind, axis, phase, how often in each layer and in all, bytes."""
+    ledger = run.ledger
+    assert ledger is not None
+    head = (
+        f"{run.workload} {run.variant}: collectives of one steady step on rank {ledger.rank} of {ledger.world_size} "
+        f"({ledger.source})\n"
+    )
+    table = [("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")]
+    for row in rows(ledger, ledger):
+        table.append((*_row_words(row), _each(row, row.base), str(row.base.count), binary_bytes(row.base.bytes)))
+    totals = _totals(ledger)
+    notes = [f"program {ledger.program[:16]}" if ledger.program else ""]
+    notes += [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
+    notes += [f"replaced: {patch}" for patch in ledger.patches]
+    notes += [f"warning: {warning}" for warning in [*ledger.warnings, *run.warnings]]
+    return f"{head}\n{_columns(table)}\n\n{totals}\n" + "\n".join(note for note in notes if note)
+
+
+def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
+    """What changed between two ledgers."""
+    lines = [f"{sharding.status}"]
+    lines += [f"  {reason}" for reason in sharding.reasons]
+    for finding in sharding.findings:
+        lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
+    changed = [row for row in rows(base, head) if row.changed]
+    if changed:
+        table = [("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes base", "bytes head")]
+        for row in changed:
+            sizes = (binary_bytes(row.base.bytes), binary_bytes(row.head.bytes))
+            table.append((*_row_words(row), str(row.base.count), str(row.head.count), *sizes))
+        lines += ["", _columns(table)]
+    return "\n".join(lines)
+
+
+def verdict_page(verdict: Verdict, out: Path | None) -> str:
+    """The verdict in a terminal: one line per entry, the findings once, where the report lies."""
+    lines = [f"{verdict.verdict}  {verdict.base.commit[:12]} -> {verdict.head.commit[:12]}", ""]
+    table = [("workload", "sharding", "throughput", "validity", "")]
+    for entry in verdict.workloads:
+        sharding = entry.sharding
+        words = [section.status if section else "-" for section in (sharding, entry.throughput, entry.validity)]
+        why = sharding.reasons if sharding and sharding.reasons else entry.validity.reasons
+        table.append((entry.name, *words, why[0] if why else ""))
+    lines.append(_columns(table))
+    told: set[tuple[str, str]] = set()
+    for entry in verdict.workloads:
+        for finding in entry.sharding.findings if entry.sharding else []:
+            if (finding.pattern, finding.axis) not in told:
+                told.add((finding.pattern, finding.axis))
+                lines += ["", f"{finding.status}  {finding.pattern} (axis {finding.axis})", f"  {finding.text}"]
+                lines += [f"  in {', '.join(finding.modules)}"] if finding.modules else []
+    lines += [f"warning: {warning}" for warning in verdict.warnings]
+    if out is not None:
+        lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
+    return "\n".join(lines)
+
+
+def diagnosis_page(diagnosis: Diagnosis) -> str:
+    """What the machine can do."""
+    lines = []
+    for check in diagnosis.checks:
+        lines.append(f"{'yes' if check.ok else 'no ':<4} {check.name:<28} {check.detail}")
+        if check.fix:
+            lines.append(f"{'':<33} {check.fix}")
+    return "\n".join(lines)
+
+
+def _row_words(row: Row) -> tuple[str, ...]:
+    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, row.template or "(root)")
+
+
+def _each(row: Row, volume: Volume) -> str:
+    if "*" not in row.template or volume.count % row.layers:
+        return ""
+    return str(volume.count // row.layers)
+
+
+def _totals(ledger: Ledger) -> str:
+    counts: dict[str, list[int]] = {}
+    for entry in ledger.entries:
+        total = counts.setdefault(entry.kind, [0, 0])
+        total[0] += entry.count
+        total[1] += entry.count if entry.role == "control" else 0
+    return ", ".join(f"{n} {kind}" + (f" ({control} control)" if control else "") for kind, (n, control) in counts.items())
+
+
+def _columns(table: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns; a column of numbers is right-aligned. The first row is the head."""
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    numeric = [all(row[c][:1].isdigit() or not row[c] for row in table[1:]) and len(table) > 1 for c in range(len(widths))]
+    lines = []
+    for number, row in enumerate(table):
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+        if number == 0:
+            lines.append("  ".join("-" * width for width in widths))
+    return "\n".join(lines)

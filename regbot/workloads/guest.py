@@ -1,0 +1,222 @@
+"""Running a task in a guest process, and reading what it left: the trust boundary of a run.
+
+The guest writes its own record, so everything in it is a claim. What is checked here: size, form, that it answers this
+very request and no other, and how the process ended as the engine saw it. Where the guest's account and the engine's
+differ, the engine's counts.
+"""
+
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from regbot.engines import Ended, Engine, Launch, clean_environment
+from regbot.records.files import RecordError, read_record
+from regbot.records.run import Arm, Outcome, RawRun, Run
+from regbot.workloads.task import Task
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a guest may use before it is ended."""
+
+    max_output_bytes: int = 8 * MEGABYTE
+    max_record_bytes: int = 32 * MEGABYTE
+
+
+def guest_folder() -> Path:
+    """The folder that guest processes are started by. It is never imported here."""
+    return Path(str(resources.files("regbot"))) / "guest"
+
+
+def trace(
+    task: Task,
+    arm: Arm,
+    root: Path,
+    engine: Engine,
+    scratch: Path,
+    limits: Limits,
+    attempt: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> Run:
+    """Trace the static ledger of ``task`` in the checkout ``root``. Never raises for what the guest does.
+
+    ``scratch`` is a private empty folder; request, record and log stay there. ``environment`` is added to the clean
+    one that a guest gets.
+    """
+    nonce = secrets.token_hex(16)
+    record = scratch / "record" / "raw.json"
+    request = scratch / "request.json"
+    scratch.mkdir(parents=True, exist_ok=True)
+    request.write_text(json.dumps(_request(task, root, nonce, record)), encoding="utf-8")
+    launch = Launch(
+        command=(interpreter(task, root), str(guest_folder()), str(request)),
+        cwd=root,
+        env=clean_environment({**(environment or {}), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}),
+        log=scratch / "output.log",
+        record_dir=record.parent,
+        timeout_s=task.workload.timeout_min * 60,
+        max_output_bytes=limits.max_output_bytes,
+        max_dir_bytes=4 * limits.max_record_bytes,
+    )
+    return read_end(task, arm, engine.run(launch), record, nonce, limits, attempt)
+
+
+def interpreter(task: Task, root: Path) -> str:
+    """The workload's interpreter: a path inside the checkout, a command on PATH, or the one regbot runs under."""
+    python = task.workload.python
+    if not python:
+        return sys.executable
+    return str(root / python) if "/" in python and not Path(python).is_absolute() else python
+
+
+def read_end(
+    task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limits: Limits, attempt: int
+) -> Run:
+    """The run that ``ended`` and the record tell of together."""
+    raw: RawRun | None = None
+    fault = ""
+    if record.exists() or record.is_symlink():
+        try:
+            raw = read_record(record, RawRun, limits.max_record_bytes)
+            fault = _not_ours(raw, task, nonce)
+        except RecordError as error:
+            fault = str(error).replace(str(record), "the record")
+    outcome, reason = _outcome(ended, raw, fault, task)
+    run = Run(
+        arm=arm,
+        workload=task.entry,
+        adapter=task.workload.adapter,
+        shape=task.shape.id,
+        variant=task.variant.name,
+        tier="static",
+        attempt=attempt,
+        outcome=outcome,
+        reason=reason[:4000],
+        exit_code=ended.exit_code,
+        wall_s=ended.wall_s,
+        log_tail="" if outcome == "ok" else ended.log_tail,
+        warnings=_outside_warnings(ended),
+    )
+    if raw is None or fault:
+        return run
+    return run.model_copy(
+        update={
+            "ledger": raw.ledger if outcome == "ok" else None,
+            "loss": raw.loss,
+            "tokens_per_expert": raw.tokens_per_expert,
+            "backends": raw.backends,
+            "code": raw.code,
+            "environment": raw.environment,
+            "peak_rss_bytes": raw.peak_rss_bytes,
+            "warnings": [*run.warnings, *raw.warnings],
+        }
+    )
+
+
+def failed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1) -> Run:
+    """A run that never became a process: its build failed, or it was not worth starting."""
+    return Run(
+        arm=arm,
+        workload=task.entry,
+        adapter=task.workload.adapter,
+        shape=task.shape.id,
+        variant=task.variant.name,
+        tier="static",
+        attempt=attempt,
+        outcome=outcome,
+        reason=reason[:4000],
+        wall_s=0.0,
+    )
+
+
+def _request(task: Task, root: Path, nonce: str, record: Path) -> dict[str, Any]:
+    """See ``regbot_guest.request.Request``; the guest checks it by construction."""
+    workload, own = task.workload, task.workload.adapter == "smoke"
+    return {
+        "request": nonce,
+        "workload": task.entry,
+        "variant": task.variant.name,
+        "record": str(record),
+        "root": str(guest_folder() if own else root),
+        "geometry": task.variant.geometry.model_dump(),
+        "world": task.parallelism.world_size,
+        "ep": task.parallelism.ep,
+        "mode": "static",
+        "entry": workload.entry,
+        "source_roots": [] if own else workload.source_roots,
+        "watch": workload.watch,
+        "mlp": task.variant.mlp,
+        "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
+        "dtype": task.variant.dtype,
+        "dispatcher": workload.dispatcher or ("alltoall" if own else ""),
+        "config": workload.config,
+    }
+
+
+def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
+    """Why a well-formed record does not answer this request, '' where it does."""
+    if raw.request != nonce:
+        return "the record answers another request than this run's; it was left over or written by other code"
+    claims = [("workload", raw.workload, task.entry), ("variant", raw.variant, task.variant.name)]
+    if raw.ledger is not None:
+        claims += [
+            ("ledger.workload", raw.ledger.workload, task.entry),
+            ("ledger.variant", raw.ledger.variant, task.variant.name),
+            ("ledger.world_size", str(raw.ledger.world_size), str(task.parallelism.world_size)),
+        ]
+    for name, claimed, asked in claims:
+        if claimed != asked:
+            return f"the record's {name} is {claimed!r}, but {asked!r} was asked for"
+    if raw.ledger is None and raw.refusal is None:
+        return "the record holds neither a ledger nor a reason why there is none"
+    return ""
+
+
+def _outcome(ended: Ended, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
+    if ended.timed_out:
+        return "hung", (
+            f"did not end within {task.workload.timeout_min:g} minutes and was killed; see its last lines, or raise "
+            f"workloads.{task.workload_name}.timeout_min if it only needs longer"
+        )
+    if ended.dir_overflow:
+        return "bad_record", "wrote more into its record folder than any record needs, and was ended"
+    if fault:
+        return "bad_record", f"{fault}. Code under test must not write regbot's record; the run was not used"
+    if raw is None:
+        how = _exit_words(ended.exit_code)
+        if ended.exit_code == 0:
+            return "no_record", (
+                "ended without an error and without a record: something in the code under test ended the process "
+                "(os._exit, exec, sys.exit in a thread) before the step was counted"
+            )
+        return "crashed", f"{how} before it could write a record; see its last lines"
+    if raw.refusal is not None:
+        place = f" ({raw.refusal.where})" if raw.refusal.where else ""
+        return ("crashed" if raw.refusal.kind == "code" else "refused"), f"{raw.refusal.message}{place}"
+    if ended.exit_code != 0:
+        return "crashed", f"left a record and then {_exit_words(ended.exit_code)}; the record was not used"
+    return "ok", ""
+
+
+def _exit_words(code: int | None) -> str:
+    if code is None:
+        return "was ended"
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+
+def _outside_warnings(ended: Ended) -> list[str]:
+    warnings = []
+    if ended.left_behind:
+        warnings.append(f"left {ended.left_behind} child process(es) running, which were killed")
+    if ended.unkilled:
+        warnings.append(f"{ended.unkilled} process(es) could not be killed; the node needs a look")
+    if ended.output_truncated:
+        warnings.append("printed more than is kept; the middle of its log was dropped")
+    return warnings

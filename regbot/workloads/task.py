@@ -1,0 +1,76 @@
+"""Tasks: the entries of a verdict, each a workload at one shape, variant and mesh."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from regbot.config import Config, ConfigError, Workload, override
+from regbot.records.ledger import Scalar
+from regbot.shapes import MeshName, Parallelism, Shape, ShapeError, Variant, load_shape
+
+
+@dataclass(frozen=True)
+class Task:
+    """One entry of the verdict. The same task is run at both arms."""
+
+    workload_name: str
+    workload: Workload
+    shape: Shape
+    variant: Variant
+    parallelism: Parallelism
+
+    @property
+    def entry(self) -> str:
+        """Name in the verdict: ``[label:]shape@version/mesh``."""
+        label = f"{self.workload.label}:" if self.workload.label else ""
+        return f"{label}{self.shape.id}/{self.parallelism.name}"
+
+    def at(self, overrides: Mapping[str, Scalar]) -> "Task":
+        """The task at an arm with overrides. Raises ConfigError."""
+        return replace(self, workload=override(self.workload, overrides)) if overrides else self
+
+
+def plan(config: Config, only: Sequence[str] = ()) -> list[Task]:
+    """All tasks of a configuration, or those of the workloads named in ``only``. Raises ConfigError."""
+    if not config.workloads:
+        raise ConfigError("regbot.toml names no workload; add a table [workloads.NAME] (see docs/configuration.md)")
+    if unknown := [name for name in only if name not in config.workloads]:
+        raise ConfigError(f"there is no workload {unknown[0]!r}; regbot.toml has {', '.join(config.workloads)}")
+    tasks: dict[str, Task] = {}
+    for name in only or config.workloads:
+        for task in _expand(name, config.workloads[name]):
+            if clash := tasks.get(task.entry):
+                raise ConfigError(
+                    f"workloads.{clash.workload_name} and workloads.{name} both give the entry {task.entry}; "
+                    f"set label = '{name}' in one of them"
+                )
+            tasks[task.entry] = task
+    return list(tasks.values())
+
+
+def smoke_task(
+    shape: Shape, variant: str, mesh: MeshName = "ep", world: int | None = None, ep: int | None = None, dispatcher: str = ""
+) -> Task:
+    """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError."""
+    workload = Workload(adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher)
+    return single_task("smoke", workload, shape, mesh, world, ep)
+
+
+def single_task(
+    name: str, workload: Workload, shape: Shape, mesh: MeshName, world: int | None = None, ep: int | None = None
+) -> Task:
+    """One workload at one shape, on a named mesh or on ``world`` ranks with expert-parallel groups of ``ep``."""
+    variant = shape.variant(workload.variant)
+    if world is None and ep is None:
+        parallelism = shape.meshes[variant.size][mesh]
+    else:
+        parallelism = shape.parallelism(variant.size, world, ep)
+    return Task(name, workload, shape, variant, parallelism)
+
+
+def _expand(name: str, workload: Workload) -> list[Task]:
+    try:
+        return [
+            single_task(name, workload, load_shape(shape), mesh) for shape in workload.shapes for mesh in workload.meshes
+        ]
+    except ShapeError as error:
+        raise ConfigError(f"workloads.{name}: {error}") from error
