@@ -18,7 +18,7 @@ from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_con
 from regbot.engines import Engine, LocalEngine
 from regbot.git import try_git
 from regbot.judge import Expectation, judge
-from regbot.records.files import append_line, write_record, write_text
+from regbot.records.files import RecordError, append_line, write_record, write_text
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader, read_session
@@ -144,7 +144,9 @@ def _file_at(repo: Path, commit: str) -> str | None:
 class _Tracing:
     """All traces of one check: a few at a time, each written down as it ends."""
 
-    def __init__(self, options: CheckOptions, config: Config, session_file: Path, engine: Engine, watch: Watcher) -> None:
+    def __init__(
+        self, options: CheckOptions, config: Config, session_file: Path, engine: Engine, watch: Watcher
+    ) -> None:
         self._options, self._config, self._engine, self._watch = options, config, engine, watch
         self._session_file = session_file
         self._limits = Limits(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 USAGE_ERROR = 2
 
 app = typer.Typer(
-    help="Did the sharding change, did throughput change, can the answer be trusted: regbot judges pull requests to MoE "
-    "training code.",
+    help="Did the sharding change, did throughput change, can the answer be trusted: regbot judges pull requests to "
+    "MoE training code.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -153,8 +153,8 @@ def shapes(
 ) -> None:
     """The fixed smoke shapes, or one of them in full."""
     with _usage_errors():
-        from regbot.terminal import shape_list, shape_page
         from regbot.shapes import load_shape, shape_names
+        from regbot.terminal import shape_list, shape_page
 
         if name is None:
             found = [load_shape(each) for each in shape_names()]
@@ -243,7 +243,7 @@ def _print_checked(checked: "Checked", as_json: bool) -> None:
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """Errors that the user can mend become one message and exit code 2; all others are ours and keep their traceback."""
+    """Errors that the user can mend become a message and exit code 2; all others are ours and keep their traceback."""
     try:
         yield
     except Exception as error:
@@ -253,9 +253,9 @@ def _usage_errors() -> Iterator[None]:
 
 
 def _is_usage_error(error: Exception) -> bool:
+    from regbot.checkout import CheckoutError
     from regbot.config import ConfigError
     from regbot.engines import EngineError
-    from regbot.checkout import CheckoutError
     from regbot.judge import ExpectationError, NotComparable
     from regbot.records import RecordError
     from regbot.shapes import ShapeError
@@ -273,7 +273,6 @@ def _fail(message: str) -> NoReturn:
 @contextmanager
 def _progress(quiet: bool = False) -> Iterator["Watcher"]:
     """Says on standard error what is being done: a live line on a terminal, plain lines elsewhere."""
-    from regbot.check import Progress
 
     if quiet:
         yield lambda _: None
@@ -289,7 +288,13 @@ def _live_progress() -> Iterator[Callable[[Any], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        SpinnerColumn(),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 

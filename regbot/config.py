@@ -1,10 +1,10 @@
 """``regbot.toml``: what to trace in a repository and how to judge it. Every error names the key and a fix."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomllib
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from regbot.records.base import Record
@@ -13,10 +13,10 @@ from regbot.records.ledger import Scalar
 FILE_NAME = "regbot.toml"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-GEOMETRY_KEYS = frozenset(
-    "layers hidden heads kv_heads head_dim qk_norm rope_theta experts top_k expert_width vocabulary sequence "
-    "micro_batch world ep shape variant mesh dtype".split()
-)
+GEOMETRY_KEYS = frozenset({
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "qk_norm", "rope_theta", "experts", "top_k", "expert_width",
+    "vocabulary", "sequence", "micro_batch", "world", "ep", "shape", "variant", "mesh", "dtype",
+})  # fmt: skip
 """What makes a workload the workload it is: an override of these would compare two different things."""
 
 
@@ -32,10 +32,16 @@ class Workload(Record):
     variant: str = "full"
     meshes: Annotated[list[Literal["ep", "ep-dp"]], Field(min_length=1)] = ["ep", "ep-dp"]
     entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
-    label: Name | None = Field(default=None, description="prefix of the verdict's entries, where two workloads share a shape")
+    label: Name | None = Field(
+        default=None, description="prefix of the verdict's entries, where two workloads share a shape"
+    )
     source_roots: Annotated[list[str], Field(min_length=1)] = ["."]
-    watch: list[str] = Field(default=[], description="packages that must come from the worktree; default: all that it holds")
-    python: str = Field(default="", description="interpreter, relative to the worktree; default: the one regbot runs under")
+    watch: list[str] = Field(
+        default=[], description="packages that must come from the worktree; default: all that it holds"
+    )
+    python: str = Field(
+        default="", description="interpreter, relative to the worktree; default: the one regbot runs under"
+    )
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
     dispatcher: str = Field(default="", description="asked of the layer; '' leaves the choice to it (smoke: alltoall)")
@@ -166,7 +172,7 @@ _FIXES = {
     "extra_forbidden": "there is no such key; see docs/configuration.md for the list",
     "literal_error": "use one of the values named",
     "string_type": "put the value in quotes",
-    "list_type": "write a list: [\"...\"]",
+    "list_type": 'write a list: ["..."]',
     "bool_type": "write true or false",
     "int_type": "write a whole number",
     "float_type": "write a number",

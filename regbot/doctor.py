@@ -36,7 +36,9 @@ class Diagnosis(Record):
 def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
     """Try everything. Runs the guest's interpreter once, with a time limit."""
     guest = _guest(python, engine or LocalEngine())
-    return Diagnosis(checks=[_git(), *_torch_checks(guest, python), *_gpu_checks(guest), *_dispatchers(guest), *_engines()])
+    return Diagnosis(
+        checks=[_git(), *_torch_checks(guest, python), *_gpu_checks(guest), *_dispatchers(guest), *_engines()]
+    )
 
 
 def _guest(python: str, engine: Engine) -> dict[str, Any]:
@@ -99,7 +101,9 @@ def _torch_checks(guest: dict[str, Any], python: str) -> list[Check]:
         detail = "runs, forward and backward" if runs else "does not run here; experts are computed one by one"
         checks.append(Check(name=f"grouped GEMM {dtype}", ok=runs, detail=detail))
     for backend, there in guest.get("backends", {}).items():
-        checks.append(Check(name=f"backend {backend}", ok=there, detail="built into torch" if there else "not in this torch"))
+        checks.append(
+            Check(name=f"backend {backend}", ok=there, detail="built into torch" if there else "not in this torch")
+        )
     return checks
 
 
@@ -143,7 +147,9 @@ def _engines() -> list[Check]:
     slurm, sandbox = shutil.which("sbatch"), shutil.which("bwrap")
     return [
         Check(name="engine local", ok=True, detail=local),
-        Check(name="engine slurm", ok=False, detail="sbatch found, but not supported yet" if slurm else "no sbatch here"),
+        Check(
+            name="engine slurm", ok=False, detail="sbatch found, but not supported yet" if slurm else "no sbatch here"
+        ),
         Check(
             name="sandbox",
             ok=False,

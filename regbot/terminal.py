@@ -1,4 +1,4 @@
-"""What commands print for people: tables as plain text, as wide as they need to be. JSON is the records' own business."""
+"""What commands print for people: tables as plain text, as wide as they need to be. JSON is the records' business."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -65,8 +65,10 @@ def ledger_page(run: Run) -> str:
         f"({ledger.source})\n"
     )
     table = [("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")]
-    for row in rows(ledger, ledger):
-        table.append((*_row_words(row), _each(row, row.base), str(row.base.count), binary_bytes(row.base.bytes)))
+    table += [
+        (*_row_words(row), _each(row, row.base), str(row.base.count), binary_bytes(row.base.bytes))
+        for row in rows(ledger, ledger)
+    ]
     totals = _totals(ledger)
     notes = [f"program {ledger.program[:16]}" if ledger.program else ""]
     notes += [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
@@ -140,17 +142,22 @@ def _totals(ledger: Ledger) -> str:
         total = counts.setdefault(entry.kind, [0, 0])
         total[0] += entry.count
         total[1] += entry.count if entry.role == "control" else 0
-    return ", ".join(f"{n} {kind}" + (f" ({control} control)" if control else "") for kind, (n, control) in counts.items())
+    return ", ".join(
+        f"{n} {kind}" + (f" ({control} control)" if control else "") for kind, (n, control) in counts.items()
+    )
 
 
 def _columns(table: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns; a column of numbers is right-aligned. The first row is the head."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    numeric = [all(row[c][:1].isdigit() or not row[c] for row in table[1:]) and len(table) > 1 for c in range(len(widths))]
+    numeric = [
+        all(row[c][:1].isdigit() or not row[c] for row in table[1:]) and len(table) > 1 for c in range(len(widths))
+    ]
     lines = []
     for number, row in enumerate(table):
         cells = [
-            cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric, strict=True)
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
         if number == 0:

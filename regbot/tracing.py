@@ -32,7 +32,11 @@ class Choice:
 def trace_here(choice: Choice, folder: Path, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Run:
     """Trace one workload in ``folder``. Raises ConfigError, ShapeError, EngineError."""
     task = choose(choice, folder)
-    watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {task.parallelism.world_size} ranks, EP {task.parallelism.ep}"))
+    watch(
+        Progress(
+            0, 1, f"{task.entry} {task.variant.name}, {task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
+        )
+    )
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         return trace(task, HERE, folder, engine or LocalEngine(), Path(scratch), Limits())
 

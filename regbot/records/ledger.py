@@ -47,7 +47,9 @@ class Entry(Record):
     via: Via
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
-    static_count: Count | None = Field(default=None, description="lines in a compiled program, where count is executions")
+    static_count: Count | None = Field(
+        default=None, description="lines in a compiled program, where count is executions"
+    )
 
 
 class Axis(Record):

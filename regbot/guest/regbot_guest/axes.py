@@ -1,6 +1,7 @@
 """Mesh axes and the process groups behind them."""
 
-from typing import Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch.distributed as dist
 
@@ -13,8 +14,8 @@ class Axes:
     """
 
     def __init__(self) -> None:
-        self._by_name: Dict[str, str] = {}
-        self._ranks: Dict[str, Tuple[int, ...]] = {}
+        self._by_name: dict[str, str] = {}
+        self._ranks: dict[str, tuple[int, ...]] = {}
 
     def add(self, axis: str, group: dist.ProcessGroup) -> None:
         """Register the group of this rank along ``axis``."""
@@ -30,14 +31,14 @@ class Axes:
         axes = [axis for axis, theirs in self._ranks.items() if theirs == ranks]
         return "|".join(axes) if axes else f"[{compact(ranks)}]"
 
-    def as_record(self) -> Dict[str, Dict[str, object]]:
+    def as_record(self) -> dict[str, dict[str, object]]:
         return {axis: {"size": len(ranks), "ranks": list(ranks)} for axis, ranks in self._ranks.items()}
 
 
 def compact(ranks: Sequence[int]) -> str:
     """``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, anything else as a list."""
     if len(ranks) > 2:
-        steps: List[int] = [b - a for a, b in zip(ranks, ranks[1:])]
+        steps: list[int] = [b - a for a, b in pairwise(ranks)]
         if len(set(steps)) == 1:
             return f"{ranks[0]}-{ranks[-1]}" + (f":{steps[0]}" if steps[0] != 1 else "")
     return ",".join(map(str, ranks))

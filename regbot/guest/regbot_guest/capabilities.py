@@ -6,12 +6,13 @@ It runs in a process of its own with a time limit, because some of what it impor
 import importlib
 import json
 import platform
+from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Callable, Dict, Optional
+from typing import Any
 
 
 def main() -> int:
-    found: Dict[str, Any] = {"python": platform.python_version()}
+    found: dict[str, Any] = {"python": platform.python_version()}
     try:
         import torch
     except ImportError as error:
@@ -28,7 +29,7 @@ def main() -> int:
     return 0
 
 
-def _backends() -> Dict[str, bool]:
+def _backends() -> dict[str, bool]:
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -51,7 +52,7 @@ def _static() -> None:
         raise RuntimeError(f"1 collective was issued, {observer.tally.total} were counted")
 
 
-def _grouped_mm() -> Dict[str, bool]:
+def _grouped_mm() -> dict[str, bool]:
     import torch
 
     from regbot_guest.moe import runs_grouped_mm
@@ -60,7 +61,7 @@ def _grouped_mm() -> Dict[str, bool]:
     return {str(t).removeprefix("torch."): runs_grouped_mm(t, device) for t in (torch.bfloat16, torch.float32)}
 
 
-def _deep_ep() -> Dict[str, Any]:
+def _deep_ep() -> dict[str, Any]:
     """Several distributions install this one import name, and it fails in many ways, not only with ImportError."""
     try:
         module = importlib.import_module("deep_ep")
@@ -69,12 +70,14 @@ def _deep_ep() -> Dict[str, Any]:
     return {
         "importable": True,
         "version": getattr(module, "__version__", "unknown"),
-        "distribution": [d.metadata["Name"] for d in metadata.distributions() if "deep" in (d.metadata["Name"] or "").lower()],
+        "distribution": [
+            d.metadata["Name"] for d in metadata.distributions() if "deep" in (d.metadata["Name"] or "").lower()
+        ],
         "offers": [name for name in ("Buffer", "ElasticBuffer", "HybridEPBuffer") if hasattr(module, name)],
     }
 
 
-def _try(action: Callable[[], None]) -> Optional[str]:
+def _try(action: Callable[[], None]) -> str | None:
     """None where it worked, else why not."""
     try:
         action()

@@ -5,7 +5,8 @@ because a collective that is skipped silently makes every number after it worthl
 schema name, so positional and keyword calls read the same. Namespaces and names: torch 2.8 to 2.13.
 """
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -74,7 +75,7 @@ _SYMMETRIC = {
     "two_shot_all_reduce_": Form("all_reduce", "input"),
     "reduce_scatter_out": Form("reduce_scatter", "input"),
 }
-COLLECTIVES: Dict[str, Dict[str, Form]] = {
+COLLECTIVES: dict[str, dict[str, Form]] = {
     "c10d": _C10D,
     "_c10d_functional": _FUNCTIONAL,
     "_dtensor": {"shard_dim_alltoall": Form("all_to_all", "input")},
@@ -107,7 +108,7 @@ class Seen(NamedTuple):
     symmetric: bool
 
 
-def collective_form(func: Any) -> Optional[Form]:
+def collective_form(func: Any) -> Form | None:
     """The form of a dispatched operator, None where it is no collective. Raises UnknownCollective."""
     namespace, name = func.namespace, func._opname
     if namespace not in NAMESPACES or name in NOT_COLLECTIVES.get(namespace, ()):
@@ -121,10 +122,10 @@ def collective_form(func: Any) -> Optional[Form]:
     return form
 
 
-def arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
+def arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """All given arguments by their schema name."""
     names = [argument.name for argument in func._schema.arguments]
-    return {**dict(zip(names, args)), **kwargs}
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def process_group(given: Mapping[str, Any]) -> dist.ProcessGroup:
@@ -150,7 +151,7 @@ def describe(func: Any, form: Form, given: Mapping[str, Any], result: Any) -> Se
     return Seen(form.kind, group, dtype, role, size, func.namespace == "symm_mem")
 
 
-def flatten(value: Any) -> List[Tensor]:
+def flatten(value: Any) -> list[Tensor]:
     """All tensors in nested lists and tuples."""
     if isinstance(value, Tensor):
         return [value]
@@ -159,8 +160,8 @@ def flatten(value: Any) -> List[Tensor]:
     return []
 
 
-_INDEX_TYPES: Tuple[torch.dtype, ...] = (torch.int32, torch.int64, torch.bool)
-_BYTE_TYPES: Tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16)
+_INDEX_TYPES: tuple[torch.dtype, ...] = (torch.int32, torch.int64, torch.bool)
+_BYTE_TYPES: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16)
 
 
 def _is_control(tensors: Sequence[Tensor], size: int) -> bool:

@@ -1,20 +1,21 @@
-"""Notices code that ``torch.compile`` would compile: under a dispatch mode it runs eagerly, so it must not be counted."""
+"""Notices code that ``torch.compile`` would compile: a dispatch mode runs it eagerly, so it must not be counted."""
 
-from typing import Any, Callable, List
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 
 class CompileWatch:
-    """While installed, ``torch.compile`` and ``Module.compile`` leave their code eager and note it when it is called."""
+    """While installed, ``torch.compile`` and ``Module.compile`` leave code eager and note it when it is called."""
 
     def __init__(self) -> None:
-        self.called: List[str] = []
+        self.called: list[str] = []
         self._compile, self._module_compile = torch.compile, nn.Module.compile
 
     def __enter__(self) -> "CompileWatch":
-        torch.compile = self._replacement  # type: ignore[assignment]
+        torch.compile = self._replacement
         watch = self
 
         def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:

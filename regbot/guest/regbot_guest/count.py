@@ -8,8 +8,9 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,10 +42,11 @@ UNTRACEABLE = (
 FAKE_PATCHES = ("tensors without values (FakeTensorMode)", "process groups without peers (fake backend)")
 
 
-def count_step(request: Request) -> Dict[str, Any]:
+def count_step(request: Request) -> dict[str, Any]:
     """The part of the raw record that the step itself gives: ledger, loss, backends, warnings."""
     static = request.mode == "static"
-    watch, seconds = CompileWatch(), {}
+    watch = CompileWatch()
+    seconds: dict[str, float] = {}
     if static:
         torch.set_num_threads(1)  # shadows are small; two traces beside each other are not to fight for cores
     runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # tried before any mode is on
@@ -55,18 +57,17 @@ def count_step(request: Request) -> Dict[str, Any]:
         where = modes.enter_context(Where(training.model))
         shadows = ShadowValues(fake, request.geometry.experts, _route(request)) if fake is not None else None
         observer = Observer(world.axes, where, shadows)
-        losses: List[float] = []
+        losses: list[float] = []
         for number in range(request.steps):
             last = number == request.steps - 1
             if last:
                 liveness = _plant(observer, world)
-                before = _sequence_numbers(observer)
+                before = _sequence_numbers()
             observer.new_step(program=last)
             threads = threading.active_count()
-            with _stage(f"step {number + 1}", seconds):
-                # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
-                with observer if static or last else ExitStack():
-                    loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
+            # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
+            with _stage(f"step {number + 1}", seconds), observer if static or last else nullcontext():
+                loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
             if not static:
                 losses.append(loss.item())
         if before is not None:
@@ -80,7 +81,8 @@ def count_step(request: Request) -> Dict[str, Any]:
             "loss": losses,
             "backends": _backends(request, observer),
             "phases_s": seconds,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            * (1 if sys.platform == "darwin" else 1024),
             "warnings": warnings,
         }
 
@@ -95,7 +97,7 @@ def _route(request: Request) -> Any:
     return route
 
 
-def _plant(observer: Observer, world: World) -> Dict[str, Any]:
+def _plant(observer: Observer, world: World) -> dict[str, Any]:
     """One collective that must be seen, on every group of more than one rank."""
     observer.new_step()
     planted = 0
@@ -108,11 +110,11 @@ def _plant(observer: Observer, world: World) -> Dict[str, Any]:
     return {"planted": planted, "seen": observer.tally.total}
 
 
-def _groups() -> Dict[str, Any]:
+def _groups() -> dict[str, Any]:
     return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
 
 
-def _sequence_numbers(observer: Observer) -> Any:
+def _sequence_numbers() -> Any:
     """The backend's own count of collectives per group, None where it keeps none (a fake group does not)."""
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _groups().items()}
@@ -120,8 +122,8 @@ def _sequence_numbers(observer: Observer) -> Any:
         return None
 
 
-def _sequence_advance(observer: Observer, before: Dict[str, int]) -> Dict[str, int]:
-    after = _sequence_numbers(observer) or {}
+def _sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
+    after = _sequence_numbers() or {}
     return {
         "sequence_advance": sum(after[name] - number for name, number in before.items() if name in after),
         "sequence_counted": observer.tally.total,
@@ -132,8 +134,8 @@ def _refuse_what_cannot_be_believed(request: Request, watch: CompileWatch, obser
     if watch.called:
         raise ContractError(
             "compiled",
-            f"{', '.join(sorted(set(watch.called))[:5])} would be compiled by torch.compile; counted eagerly it would be "
-            "another program. Turn compilation off for this workload, or count a profile of a compiled run",
+            f"{', '.join(sorted(set(watch.called))[:5])} would be compiled by torch.compile; counted eagerly it would "
+            "be another program. Turn compilation off for this workload, or count a profile of a compiled run",
         )
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:
@@ -145,7 +147,7 @@ def _refuse_what_cannot_be_believed(request: Request, watch: CompileWatch, obser
                 )
 
 
-def _ledger(request: Request, world: World, observer: Observer, liveness: Dict[str, Any]) -> Dict[str, Any]:
+def _ledger(request: Request, world: World, observer: Observer, liveness: dict[str, Any]) -> dict[str, Any]:
     static = request.mode == "static"
     warnings = []
     if static and request.routing == "natural":
@@ -169,16 +171,18 @@ def _ledger(request: Request, world: World, observer: Observer, liveness: Dict[s
     }
 
 
-def _backends(request: Request, observer: Observer) -> Dict[str, Any]:
+def _backends(request: Request, observer: Observer) -> dict[str, Any]:
     """What ran of everything that can be silently replaced, told by the operators that were dispatched."""
     ran = observer.operators
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     attention = [name for name in ran if "scaled_dot_product" in name and "backward" not in name]
     found["attention"] = {
         "requested": "sdpa",
         "resolved": "sdpa",
         "executed": attention[0].split("::")[1].strip("_") if attention else "math",
-        "evidence": f"dispatched {attention[0]} x{ran[attention[0]]}" if attention else "no fused attention operator seen",
+        "evidence": f"dispatched {attention[0]} x{ran[attention[0]]}"
+        if attention
+        else "no fused attention operator seen",
     }
     if request.entry is None and request.mlp == "moe":
         grouped = sum(n for name, n in ran.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
@@ -193,9 +197,11 @@ def _backends(request: Request, observer: Observer) -> Dict[str, Any]:
     return found
 
 
-def _dispatcher(request: Request, observer: Observer) -> Dict[str, Any]:
+def _dispatcher(request: Request, observer: Observer) -> dict[str, Any]:
     on_ep = {
-        kind: sum(n for key, n in observer.tally.count.items() if (key.kind, key.axis, key.role) == (kind, "ep", "payload"))
+        kind: sum(
+            n for key, n in observer.tally.count.items() if (key.kind, key.axis, key.role) == (kind, "ep", "payload")
+        )
         for kind in ("all_to_all", "all_gather", "reduce_scatter")
     }
     if on_ep["all_to_all"]:
@@ -214,7 +220,7 @@ def _dispatcher(request: Request, observer: Observer) -> Dict[str, Any]:
 
 
 @contextmanager
-def _stage(name: str, seconds: Dict[str, float]) -> Iterator[None]:
+def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield

@@ -13,7 +13,7 @@ here is what a counter sees.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Protocol, Tuple, Type
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ class Dispatcher(Protocol):
 class AllToAll:
     """Expert parallelism by all-to-all: 1 exchange of counts, 1 of rows there, 1 of rows back."""
 
-    def __init__(self, num_experts: int, group: Optional[dist.ProcessGroup]) -> None:
+    def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
         assert group is not None
         self.num_experts, self.group, self.ep = num_experts, group, group.size()
 
@@ -60,7 +60,9 @@ class AllToAll:
 
         # Rows arrive grouped by source rank, then by expert; the grouped MLP wants them by expert alone.
         local = torch.arange(arriving.shape[1], device=x.device).repeat(self.ep)
-        self.by_expert = torch.argsort(local.repeat_interleave(arriving.flatten(), output_size=rows.shape[0]), stable=True)
+        self.by_expert = torch.argsort(
+            local.repeat_interleave(arriving.flatten(), output_size=rows.shape[0]), stable=True
+        )
         return Rows(rows[self.by_expert], arriving.sum(0))
 
     def combine(self, rows: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ class AllGather:
     ``AllToAll``; with top-k near the number of ranks, fewer.
     """
 
-    def __init__(self, num_experts: int, group: Optional[dist.ProcessGroup]) -> None:
+    def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
         assert group is not None
         self.num_experts, self.group, self.ep = num_experts, group, group.size()
         self.local_experts = num_experts // self.ep
@@ -103,7 +105,7 @@ class AllGather:
 class Local:
     """No expert parallelism: the reference that the others must equal."""
 
-    def __init__(self, num_experts: int, group: Optional[dist.ProcessGroup]) -> None:
+    def __init__(self, num_experts: int, _: dist.ProcessGroup | None) -> None:
         self.num_experts = num_experts
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
@@ -116,10 +118,10 @@ class Local:
         return _weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
 
 
-DISPATCHERS: Dict[str, Type[Any]] = {"alltoall": AllToAll, "allgather": AllGather}
+DISPATCHERS: dict[str, type[Any]] = {"alltoall": AllToAll, "allgather": AllGather}
 
 
-def new_dispatcher(name: str, num_experts: int, group: Optional[dist.ProcessGroup]) -> Dispatcher:
+def new_dispatcher(name: str, num_experts: int, group: dist.ProcessGroup | None) -> Dispatcher:
     """The dispatcher called ``name``; ``Local`` where there is no group or it has one rank. Raises ValueError."""
     if name not in DISPATCHERS:
         raise ValueError(f"there is no dispatcher {name!r}; there are {', '.join(sorted(DISPATCHERS))}")
@@ -146,7 +148,7 @@ def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return out
 
 
-def _all_to_all(x: Tensor, receive: List[int], send: List[int], group: dist.ProcessGroup) -> Tensor:
+def _all_to_all(x: Tensor, receive: list[int], send: list[int], group: dist.ProcessGroup) -> Tensor:
     out = x.new_empty(sum(receive), *x.shape[1:])
     dist.all_to_all_single(out, x.contiguous(), receive, send, group=group)
     return out
@@ -156,12 +158,12 @@ class _AllToAllRows(torch.autograd.Function):
     """Rows to other ranks by split sizes; its backward sends the gradients home."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, receive: List[int], send: List[int], group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: Any, x: Tensor, receive: list[int], send: list[int], group: dist.ProcessGroup) -> Tensor:
         ctx.receive, ctx.send, ctx.group = receive, send, group
         return _all_to_all(x, receive, send, group)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         return _all_to_all(grads[0], ctx.send, ctx.receive, ctx.group), None, None, None
 
 
@@ -174,7 +176,7 @@ class _AllGatherRows(torch.autograd.Function):
         return _gather(x, group)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return _reduce_scatter(grads[0], ctx.group), None
 
 
@@ -187,5 +189,5 @@ class _ReduceScatterRows(torch.autograd.Function):
         return _reduce_scatter(x, group)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return _gather(grads[0], ctx.group), None

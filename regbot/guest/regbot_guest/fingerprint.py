@@ -7,7 +7,8 @@ values in the tensors and the random seed are not part of it.
 """
 
 import hashlib
-from typing import Any, Callable, Dict, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -25,7 +26,7 @@ class Fingerprint:
         self._label = label
         self._hash = hashlib.sha256()
         self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._numbers: Dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
         self._next = 0
         self.operators = 0
 
@@ -77,6 +78,6 @@ class Fingerprint:
     def _text(self, value: str) -> str:
         """Functional collectives name their group; the number in that name is an accident of creation order."""
         try:
-            return f"<{self._label(dist.distributed_c10d._resolve_process_group(value))}>"
+            return f"<{self._label(dist.distributed_c10d._resolve_process_group(value))  # type: ignore[arg-type]}>"
         except (KeyError, RuntimeError, ValueError, LookupError):
             return repr(value)

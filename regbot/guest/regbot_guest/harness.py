@@ -10,9 +10,10 @@ over the whole world nothing is left to reduce for them: the all-to-all has alre
 """
 
 import importlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,10 +39,10 @@ class Plugin:
     """What the entry point's module offers: the layer, and its own parallelisation where it has one."""
 
     build_layer: Callable[..., Any]
-    parallelize: Optional[Callable[..., Any]] = None
+    parallelize: Callable[..., Any] | None = None
 
 
-def load_plugin(entry: Optional[str]) -> Plugin:
+def load_plugin(entry: str | None) -> Plugin:
     """The plugin behind ``package.module:function``; regbot's own layer for None. Raises ContractError."""
     if entry is None:
         return Plugin(moe.build_layer)
@@ -69,17 +70,18 @@ class Training:
         self.request, self.world = request, world
         self.dtype = getattr(torch, request.dtype)
         torch.manual_seed(request.seed)
-        self.model = Transformer(request.geometry, lambda: self._layer(plugin), world.device, self.dtype)
-        experts = self._expert_parameters()
+        model = Transformer(request.geometry, lambda: self._layer(plugin), world.device, self.dtype)
+        self.model: nn.Module = model
+        experts = self._expert_parameters(model)
         if plugin.parallelize is not None:
-            parallelized = plugin.parallelize(self.model, world.expert)
-            self.model = parallelized if isinstance(parallelized, nn.Module) else self.model
+            parallelized = plugin.parallelize(model, world.expert)
+            self.model = parallelized if isinstance(parallelized, nn.Module) else model
         elif world.size > 1:
-            shard(self.model, experts, world, self.request.reshard_after_forward)
+            shard(model, experts, world, self.request.reshard_after_forward)
         self.optimizer = self._optimizer()
 
     def step(self, number: int, phase: Callable[[str], None] = lambda _: None) -> Tensor:
-        """One training step; ``phase`` is told forward, backward and optimizer as they begin. Returns this rank's loss."""
+        """One training step, returns this rank's loss. ``phase`` is told forward, backward, optimizer as they begin."""
         tokens, targets = self._batch(number)
         phase("forward")
         loss = token_loss(self.model(tokens), targets)
@@ -103,11 +105,11 @@ class Training:
         layer.register_forward_hook(_same_shape)
         return layer
 
-    def _expert_parameters(self) -> Set[nn.Parameter]:
+    def _expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
         if self.request.mlp == "dense":
             return set()
-        found: Set[nn.Parameter] = set()
-        for block in self.model.layers:
+        found: set[nn.Parameter] = set()
+        for block in model.layers:
             listed = getattr(block.moe, "expert_parameters", None)
             if listed is None:
                 raise ContractError(
@@ -126,7 +128,7 @@ class Training:
         on_gpu = self.world.device.type == "cuda"
         return torch.optim.AdamW(groups, lr=1e-4, fused=on_gpu, foreach=False if not on_gpu else None)
 
-    def _batch(self, number: int) -> Tuple[Tensor, Tensor]:
+    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Random token numbers, different on every rank and step, the same in every launch."""
         shape, device = self.request.geometry, self.world.device
         generator = torch.Generator(device=device)
@@ -136,7 +138,7 @@ class Training:
         return drawn[:, :-1], drawn[:, 1:]
 
 
-def shard(model: Transformer, experts: Set[nn.Parameter], world: World, reshard: bool) -> None:
+def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard: bool) -> None:
     """FSDP2, one unit per block and one for the rest; experts are units of their own where several ranks hold them."""
     assert world.data is not None
     assert world.expert is not None
@@ -195,7 +197,7 @@ class _Chunks:
         return self._tensor.narrow(self._dim, start, min(self._size, total - start))
 
 
-def _owners(block: nn.Module, experts: Set[nn.Parameter], path: str) -> List[nn.Module]:
+def _owners(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
     """The modules that hold the expert parameters themselves. Raises ContractError where one also holds others."""
     owners = [module for module in block.modules() if experts & set(module.parameters(recurse=False))]
     for module in owners:
@@ -209,11 +211,11 @@ def _owners(block: nn.Module, experts: Set[nn.Parameter], path: str) -> List[nn.
 
 
 def _divisible(parameter: nn.Parameter, ranks: int) -> Shard:
-    """Shard the first dimension that divides: 8 local experts over 64 ranks would be padded eightfold on dimension 0."""
+    """Shard the first dimension that divides: 8 local experts over 64 ranks would be padded eightfold on the first."""
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
 
 
-def _same_shape(module: nn.Module, args: Tuple[Any, ...], out: Any) -> None:
+def _same_shape(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
     given = args[0]
     if not isinstance(out, Tensor) or out.shape != given.shape or out.dtype != given.dtype:
         got = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__

@@ -4,7 +4,7 @@ The harness owns all of this; the layer under test is built by ``build_layer`` a
 control has one SwiGLU MLP in the same place.
 """
 
-from typing import Callable, Tuple
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +103,7 @@ class DenseMLP(nn.Module):
         return out
 
 
-def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> Tuple[Tensor, Tensor]:
+def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines, float32 of shape ``[sequence, head_dim]``, both halves alike. Su et al., arXiv:2104.09864."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device).float() / head_dim)
     angle = torch.outer(torch.arange(sequence, device=device).float(), frequency).repeat(1, 2)

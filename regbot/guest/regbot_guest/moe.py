@@ -4,7 +4,8 @@ The layer is the smoke workload of the ``smoke`` adapter and the example for the
 has the same ``build_layer`` signature.
 """
 
-from typing import Any, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from regbot_guest.routing import forced_experts
 grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
 
-def build_layer(config: Dict[str, Any], mesh: Any, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def build_layer(config: dict[str, Any], mesh: Any, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """The module contract: a layer that maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
     return MoE(config, mesh["ep"].get_group() if mesh is not None else None, device, dtype)
 
@@ -24,7 +25,7 @@ def build_layer(config: Dict[str, Any], mesh: Any, device: torch.device, dtype: 
 class MoE(nn.Module):
     """Router, then the experts wherever they live."""
 
-    def __init__(self, config: Dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.group = group
         self.num_experts: int = config["experts"]
@@ -38,7 +39,7 @@ class MoE(nn.Module):
         rows = dispatcher.dispatch(x, experts, weights)
         return dispatcher.combine(self.experts(rows.x, rows.counts))
 
-    def expert_parameters(self) -> List[nn.Parameter]:
+    def expert_parameters(self) -> list[nn.Parameter]:
         """The parameters that are different on every expert-parallel rank."""
         return list(self.experts.parameters())
 
@@ -46,14 +47,14 @@ class MoE(nn.Module):
 class Router(nn.Module):
     """Softmax over the top-k logits, in float32. Forced routing keeps the weights real and chooses the experts."""
 
-    def __init__(self, config: Dict[str, Any], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: dict[str, Any], device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.num_experts, self.top_k = config["experts"], config["top_k"]
         self.routing, self.seed = config["routing"], config.get("seed", 0)
         self.weight = nn.Parameter(torch.empty(self.num_experts, config["hidden"], device=device, dtype=dtype))
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``[tokens, hidden]`` -> weights float32 and experts int64, both ``[tokens, top_k]``."""
         logits = F.linear(x.float(), self.weight.float())
         if self.routing == "natural":
@@ -68,7 +69,7 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """This rank's experts: a SwiGLU MLP each, all computed by three grouped matrix products."""
 
-    def __init__(self, config: Dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         ranks, rank = (group.size(), group.rank()) if group is not None else (1, 0)
         local, hidden, width = config["experts"] // ranks, config["hidden"], config["expert_width"]
@@ -102,11 +103,11 @@ def _grouped(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 
 def _looped(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """One product per expert, where the grouped kernel does not run. Slower, and recorded as such."""
-    parts: Iterator[Tuple[Tensor, Tensor]] = zip(x.split(counts.tolist()), weight.unbind(0))
+    parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(counts.tolist()), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])
 
 
-_RUNS: Dict[Tuple[torch.dtype, str], bool] = {}
+_RUNS: dict[tuple[torch.dtype, str], bool] = {}
 
 
 def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:

@@ -8,7 +8,8 @@ step: it costs more than the step.
 """
 
 from collections import Counter
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -44,7 +45,7 @@ class Tally:
         self.count: Counter[Key] = Counter()
         self.bytes: Counter[Key] = Counter()
 
-    def entries(self) -> List[Dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         return [{**key._asdict(), "count": n, "bytes": self.bytes[key]} for key, n in self.count.items()]
 
     @property
@@ -57,7 +58,7 @@ class Observer(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, axes: Axes, where: Optional[Where] = None, shadows: Optional[ShadowValues] = None) -> None:
+    def __init__(self, axes: Axes, where: Where | None = None, shadows: ShadowValues | None = None) -> None:
         super().__init__()
         self.axes, self.where, self.shadows = axes, where, shadows
         self.phase = "unknown"
@@ -69,12 +70,12 @@ class Observer(TorchDispatchMode):
         self.tally = Tally()
         self.fingerprint = Fingerprint(self.axes.label)
         self.operators: Counter[str] = Counter()
-        self.payload_splits: List[Tuple[str, Tuple[int, ...]]] = []
+        self.payload_splits: list[tuple[str, tuple[int, ...]]] = []
         if self.where is not None:
             self.where.new_step()
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # asked for about as often as all operators together

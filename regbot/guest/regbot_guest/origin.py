@@ -7,13 +7,14 @@ outside. So the guest reports, after the step, where every watched package reall
 import ast
 import hashlib
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Any
 
 SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 
 
-def watched_packages(root: Path, source_roots: Iterable[str], asked: Iterable[str], entry: Any) -> Set[str]:
+def watched_packages(root: Path, source_roots: Iterable[str], asked: Iterable[str], entry: Any) -> set[str]:
     """Top-level names that must come from ``root``: those asked for, else all it holds, and always the entry's."""
     names = set(asked)
     if not names:
@@ -27,12 +28,12 @@ def watched_packages(root: Path, source_roots: Iterable[str], asked: Iterable[st
     return names
 
 
-def code_proof(root: Path, watched: Set[str]) -> Dict[str, Any]:
+def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     """Where the watched packages were loaded from, relative to ``root``, and a hash of each loaded file's code."""
     root = root.resolve()
-    inside: Dict[str, str] = {}
-    foreign: Dict[str, str] = {}
-    files: Dict[str, str] = {}
+    inside: dict[str, str] = {}
+    foreign: dict[str, str] = {}
+    files: dict[str, str] = {}
     for name, path in _loaded():
         top = name.split(".")[0]
         relative = _relative(path, root)
@@ -47,7 +48,7 @@ def code_proof(root: Path, watched: Set[str]) -> Dict[str, Any]:
 
 
 def code_hash(path: Path) -> str:
-    """SHA-256 of the syntax tree without docstrings; comments and layout are not in a tree. Of the bytes if no Python."""
+    """SHA-256 of the syntax tree, which has no comments or layout, without docstrings; of the bytes if no Python."""
     source = path.read_bytes()
     try:
         tree = ast.parse(source)
@@ -64,8 +65,8 @@ def _has_docstring(node: Any) -> bool:
     return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
-def _loaded() -> List[Tuple[str, Path]]:
-    def files() -> Iterator[Tuple[str, Path]]:
+def _loaded() -> list[tuple[str, Path]]:
+    def files() -> Iterator[tuple[str, Path]]:
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if isinstance(path, str) and Path(path).is_file():

@@ -1,4 +1,4 @@
-"""One guest process: read the request, do it, leave one record. What cannot be done is a record too, with the reason."""
+"""One guest process: read the request, do it, leave one record; what cannot be done is a record with the reason."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
@@ -18,7 +18,7 @@ REFUSED = 10
 """Exit code of a process that left a record with a refusal."""
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print("usage: python <guest folder> REQUEST.json", file=sys.stderr)
         return 2
@@ -28,7 +28,7 @@ def main(argv: List[str]) -> int:
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
     rank = int(os.environ.get("RANK", "0")) if request.mode == "real" else 0
-    record: Dict[str, Any] = {
+    record: dict[str, Any] = {
         "schema": "regbot/raw-run@1",
         "request": request.request,
         "workload": request.workload,
@@ -43,7 +43,7 @@ def main(argv: List[str]) -> int:
     return REFUSED if refusal is not None else 0
 
 
-def _fill(record: Dict[str, Any], request: Request) -> Optional[Dict[str, str]]:
+def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
     """Count, and put what was found into the record. Returns the refusal where it could not be done."""
     try:
         import torch
@@ -77,7 +77,7 @@ def _fill(record: Dict[str, Any], request: Request) -> Optional[Dict[str, str]]:
     return None
 
 
-def _refusal(kind: str, message: str, where: str = "") -> Dict[str, str]:
+def _refusal(kind: str, message: str, where: str = "") -> dict[str, str]:
     return {"kind": kind, "message": message[:4000], "where": where[:500]}
 
 
@@ -95,7 +95,7 @@ def _guilty_line(error: BaseException, request: Request) -> str:
     return place
 
 
-def _environment(torch_version: str) -> Dict[str, Any]:
+def _environment(torch_version: str) -> dict[str, Any]:
     installed = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
     return {
         "python": platform.python_version(),
@@ -105,11 +105,11 @@ def _environment(torch_version: str) -> Dict[str, Any]:
     }
 
 
-def _write(path: Path, record: Dict[str, Any]) -> None:
+def _write(path: Path, record: dict[str, Any]) -> None:
     """Atomically, and without NaN: a loss that is none is left out, and its absence is seen by the reader."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(record, file, allow_nan=False)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    Path(temporary).replace(path)

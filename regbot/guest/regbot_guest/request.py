@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Request:
     world: int
     ep: int
     mode: str = "static"  # static: a fake world, tensors without values; real: ranks of a launcher such as torchrun
-    entry: Optional[str] = None
-    source_roots: List[str] = field(default_factory=lambda: ["."])
-    watch: List[str] = field(default_factory=list)
+    entry: str | None = None
+    source_roots: list[str] = field(default_factory=lambda: ["."])
+    watch: list[str] = field(default_factory=list)
     mlp: str = "moe"
     routing: str = "balanced"
     dtype: str = "bfloat16"
     dispatcher: str = ""
-    config: Dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     steps: int = 2
     seed: int = 1234
     reshard_after_forward: bool = True
@@ -66,13 +66,13 @@ class Request:
         document = json.loads(path.read_text(encoding="utf-8"))
         return Request(**{**document, "geometry": Geometry(**document["geometry"])})
 
-    def layer_config(self) -> Dict[str, Any]:
-        """The ``config`` of the module contract: the shape's numbers, the routing asked for, and the user's own keys."""
+    def layer_config(self) -> dict[str, Any]:
+        """The ``config`` of the module contract: the shape's numbers, the routing asked for, and the user's keys."""
         numbers = dict(vars(self.geometry))
         asked = {"dispatcher": self.dispatcher} if self.dispatcher else {}
         return {**numbers, "routing": self.routing, "seed": self.seed, **asked, **self.config}
 
-    def resolved(self) -> Dict[str, Any]:
+    def resolved(self) -> dict[str, Any]:
         """Everything that decides what the step does, flat: two arms are compared by it."""
         return {
             **self.layer_config(),

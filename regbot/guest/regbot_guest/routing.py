@@ -2,13 +2,12 @@
 
 import random
 from functools import lru_cache
-from typing import Tuple
 
 import torch
 from torch import Tensor
 
 ZIPF_EXPONENT = 1.0
-"""Expert e of the skewed variant is asked for in proportion to 1 / (e + 1). Order of popularity: the expert's number."""
+"""Expert e of the skewed variant is asked for in proportion to 1 / (e + 1); popularity follows the expert's number."""
 
 
 def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: int, device: torch.device) -> Tensor:
@@ -25,11 +24,11 @@ def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: in
 
 
 @lru_cache(maxsize=4)
-def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> Tuple[Tuple[int, ...], ...]:
-    draw = random.Random(seed)  # noqa: S311: a fixed pattern is wanted
+def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    draw = random.Random(seed)
     weights = [1.0 / (expert + 1) ** ZIPF_EXPONENT for expert in range(experts)]
 
-    def row() -> Tuple[int, ...]:
+    def row() -> tuple[int, ...]:
         # Efraimidis and Spirakis 2006: the k largest u^(1/w) are a weighted sample without replacement.
         keys = [draw.random() ** (1.0 / weight) for weight in weights]
         return tuple(sorted(range(experts), key=keys.__getitem__, reverse=True)[:top_k])

@@ -14,7 +14,8 @@ that depends on real data raises Untraceable. Only a lone float or bool, such as
 norm that is compared, is answered with 1.0 or False, and noted.
 """
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,8 @@ from regbot_guest.collectives import Form, flatten, process_group
 aten = torch.ops.aten
 
 MAX_INTEGERS, MAX_FLOATS = 4 * 2**20, 2**20
-"""Shadows larger than this are dropped: they cost time and memory, and no splits are this long. 4096 tokens x top-8 x 128
-experts as a mask are 4 Mi; floats only carry one-hot counts of 4096 tokens x 256 experts."""
+"""Shadows larger than this are dropped: they cost time and memory, and no splits are this long. 4096 tokens x top-8 x
+128 experts as a mask are 4 Mi; floats only carry one-hot counts of 4096 tokens x 256 experts."""
 
 Route = Callable[[int, int, int], Tensor]
 """(tokens, experts, top_k) -> expert numbers ``[tokens, top_k]``, real."""
@@ -68,7 +69,7 @@ class ShadowValues:
 
     def __init__(self, mode: FakeTensorMode, experts: int, route: Route) -> None:
         self._mode, self._experts, self._route = mode, experts, route
-        self.guessed: Set[str] = set()
+        self.guessed: set[str] = set()
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute ``func``; the result is fake, and shadowed where that is possible."""
@@ -90,7 +91,7 @@ class ShadowValues:
 
     def collective(self, form: Form, given: Mapping[str, Any], result: Any) -> None:
         """Shadows of what a collective returned or wrote, if every rank holds what this one does."""
-        outputs, inputs = _collective_ends(form, given, result)
+        outputs, inputs = _collective_ends(given, result)
         group = process_group(given)
         values = [self.of(tensor) for tensor in inputs]
         for index, output in enumerate(outputs):
@@ -106,11 +107,11 @@ class ShadowValues:
             else:
                 self._attach(output, value, _Storage())
 
-    def of(self, tensor: Tensor) -> Optional[Tensor]:
+    def of(self, tensor: Tensor) -> Tensor | None:
         """The shadow of ``tensor``, None where its values are not known."""
         if not isinstance(tensor, FakeTensor):
             return tensor if tensor.device.type != "meta" else None
-        shadow: Optional[_Shadow] = tensor.__dict__.get("_regbot_shadow")
+        shadow: _Shadow | None = tensor.__dict__.get("_regbot_shadow")
         return shadow.value if shadow is not None and shadow.storage.known else None
 
     def _scalar(self, tensor: Tensor) -> Any:
@@ -125,15 +126,16 @@ class ShadowValues:
             self.guessed.add("a condition that depends on data was read and answered with False")
             return False
         raise Untraceable(
-            f"an integer that depends on real data was read with .item() or .tolist() ({tensor.dtype}); counts that come "
-            "from a top-k over the experts are known, others are not: force the routing, or run this workload on real ranks"
+            f"an integer that depends on real data was read with .item() or .tolist() ({tensor.dtype}); counts that "
+            "come from a top-k over the experts are known, others are not: force the routing, or run this workload on "
+            "real ranks"
         )
 
     def _data_dependent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], known: bool) -> Any:
         if known:
             real = self._real(func, args, kwargs)
             result = tree_map_only(Tensor, self._mode.from_tensor, real)
-            for fake, value in zip(flatten(result), flatten(real)):
+            for fake, value in zip(flatten(result), flatten(real), strict=True):
                 self._attach(fake, value, _Storage())
             return result
         if func.overloadpacket is aten.index:  # a mask whose values are known selects rows that are not
@@ -141,11 +143,11 @@ class ShadowValues:
             flat = [index for given in indices for index in (given if isinstance(given, list) else [given])]
             return func(args[0], flat, **kwargs)
         raise Untraceable(
-            f"{func._schema.name} makes a tensor whose size depends on real data; it is known only where all it is made "
-            "from comes from a top-k over the experts or from constants"
+            f"{func._schema.name} makes a tensor whose size depends on real data; it is known only where all it is "
+            "made from comes from a top-k over the experts or from constants"
         )
 
-    def _mask_to_indices(self, index: Optional[Tensor]) -> Any:
+    def _mask_to_indices(self, index: Tensor | None) -> Any:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             return index
         value = self.of(index)
@@ -154,7 +156,7 @@ class ShadowValues:
         with _disable_current_modes():
             found = list(value.nonzero().unbind(1))
         fakes = [self._mode.from_tensor(one) for one in found]
-        for fake, one in zip(fakes, found):
+        for fake, one in zip(fakes, found, strict=True):
             self._attach(fake, one, _Storage())
         return fakes
 
@@ -166,7 +168,7 @@ class ShadowValues:
             if isinstance(tensor, FakeTensor) and (shadow := tensor.__dict__.get("_regbot_shadow")) is not None
             for value in (shadow.value,)
         }
-        for fake, value in zip(flatten(result), flatten(real)):
+        for fake, value in zip(flatten(result), flatten(real), strict=True):
             self._attach(fake, value, storages.get(value.untyped_storage()._cdata) or _Storage())
 
     def _real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -208,12 +210,12 @@ class ShadowValues:
 
     @staticmethod
     def _forget(tensor: Tensor) -> None:
-        shadow: Optional[_Shadow] = tensor.__dict__.pop("_regbot_shadow", None)
+        shadow: _Shadow | None = tensor.__dict__.pop("_regbot_shadow", None)
         if shadow is not None:
             shadow.storage.known = False
 
 
-def _computes_from_values(func: Any, inputs: List[Tensor], known: bool, result: Any) -> bool:
+def _computes_from_values(func: Any, inputs: list[Tensor], known: bool, result: Any) -> bool:
     """Whether the shadow of the result can and should be computed."""
     packet = func.overloadpacket
     outputs = flatten(result)
@@ -231,10 +233,10 @@ def _small(tensor: Tensor) -> bool:
     return tensor.numel() <= limit and tensor.device.type != "meta"
 
 
-def _collective_ends(form: Form, given: Mapping[str, Any], result: Any) -> Tuple[List[Tensor], List[Tensor]]:
+def _collective_ends(given: Mapping[str, Any], result: Any) -> tuple[list[Tensor], list[Tensor]]:
     """(outputs, inputs) of a collective, by the argument names of its schema."""
-    outputs: List[Tensor] = []
-    inputs: List[Tensor] = []
+    outputs: list[Tensor] = []
+    inputs: list[Tensor] = []
     for name in ("output", "output_tensor", "output_tensors", "output_lists", "outputs", "out", "arriving"):
         outputs += flatten(given.get(name))
     for name in ("input", "input_tensor", "input_tensors", "input_list", "inputs"):
@@ -249,11 +251,11 @@ def _collective_ends(form: Form, given: Mapping[str, Any], result: Any) -> Tuple
 
 def _symmetric(
     kind: str, value: Tensor, shape: torch.Size, group: dist.ProcessGroup, given: Mapping[str, Any]
-) -> Optional[Tensor]:
+) -> Tensor | None:
     """What an output of ``shape`` holds after the collective if every rank's input is ``value``; None if unclear."""
     size, elements = group.size(), shape.numel()
     with _disable_current_modes():
-        if kind == "all_to_all" and value.numel() != elements or kind == "all_to_all" and "output_tensors" not in given:
+        if kind == "all_to_all" and "output_tensors" not in given:
             splits = given.get("input_split_sizes") or [value.shape[0] // size] * size
             found = torch.cat([value.split(list(splits))[group.rank()]] * size)
         elif kind == "all_gather" and value.numel() != elements:

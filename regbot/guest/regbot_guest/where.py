@@ -7,7 +7,7 @@ time for another layer, so there the parameter group says itself whose parameter
 
 import sys
 from bisect import bisect_right
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,11 +19,11 @@ class Where:
     """Module paths as seen from ``model``. Use as a context manager around whole steps."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._paths: Dict[int, str] = {id(module): path for path, module in model.named_modules()}
-        self._stack: List[str] = []
-        self._first_node: List[int] = []
-        self._owner: List[str] = []
-        self._hooks: List[Any] = []
+        self._paths: dict[int, str] = {id(module): path for path, module in model.named_modules()}
+        self._stack: list[str] = []
+        self._first_node: list[int] = []
+        self._owner: list[str] = []
+        self._hooks: list[Any] = []
 
     def __enter__(self) -> "Where":
         self._hooks = [
@@ -50,13 +50,13 @@ class Where:
             return self._stack[-1]
         return self._of_node(torch._C._current_autograd_node())
 
-    def _of_node(self, node: Optional[Any]) -> str:
+    def _of_node(self, node: Any | None) -> str:
         if node is None:
             return ""
         place = bisect_right(self._first_node, node._sequence_nr()) - 1
         return self._owner[place] if place >= 0 else ""
 
-    def _enter_module(self, module: nn.Module, _: Tuple[Any, ...]) -> None:
+    def _enter_module(self, module: nn.Module, _: tuple[Any, ...]) -> None:
         path = self._paths.get(id(module))
         # A module that appeared after the start (a functional wrapper, say) works for the one that called it.
         self._stack.append(path if path is not None else (self._stack[-1] if self._stack else ""))
@@ -72,7 +72,7 @@ class Where:
         self._owner.append(self._stack[-1] if self._stack else "")
 
 
-def _fsdp_owner() -> Optional[str]:
+def _fsdp_owner() -> str | None:
     """Path of the FSDP unit whose parameters are moved by the call under way, None where FSDP is not the caller."""
     frame = sys._getframe(1)
     while frame is not None:

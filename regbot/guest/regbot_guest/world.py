@@ -6,9 +6,10 @@ a collective can be told by the group it was given.
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Iterator, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,8 +25,8 @@ class World:
     rank: int
     size: int
     device: torch.device
-    data: Optional[DeviceMesh]
-    expert: Optional[DeviceMesh]
+    data: DeviceMesh | None
+    expert: DeviceMesh | None
     axes: Axes
 
 

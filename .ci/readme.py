@@ -1,0 +1,18 @@
+"""Print the command that the README marks with ``<!-- command: NAME -->`` above its code block."""
+
+import re
+import sys
+from pathlib import Path
+
+
+def command(name: str, text: str) -> str:
+    """The shell block under the mark. Raises SystemExit where there is none."""
+    found = re.search(rf"<!-- command: {re.escape(name)} -->\s*```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"README.md has no code block marked '<!-- command: {name} -->'")
+    return found.group(1).strip()
+
+
+if __name__ == "__main__":
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    print(command(sys.argv[1], readme.read_text(encoding="utf-8")))
