@@ -78,6 +78,7 @@ class Fingerprint:
     def _text(self, value: str) -> str:
         """Functional collectives name their group; the number in that name is an accident of creation order."""
         try:
-            return f"<{self._label(dist.distributed_c10d._resolve_process_group(value))  # type: ignore[arg-type]}>"
-        except (KeyError, RuntimeError, ValueError, LookupError):
+            group = dist.distributed_c10d._resolve_process_group(value)  # type: ignore[arg-type]
+        except (LookupError, RuntimeError, ValueError):
             return repr(value)
+        return f"<{self._label(group)}>"
