@@ -21,12 +21,12 @@ class CompileWatch:
         def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:
             watch._watch_module(module)
 
-        nn.Module.compile = module_compile  # type: ignore[method-assign]
+        setattr(nn.Module, "compile", module_compile)  # noqa: B010 (an assignment would be typed as a method's)
         return self
 
     def __exit__(self, *_: object) -> None:
         torch.compile = self._compile
-        nn.Module.compile = self._module_compile  # type: ignore[method-assign]
+        setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
 
     def _replacement(self, model: Any = None, **_: Any) -> Any:
         if model is None:

@@ -41,7 +41,7 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
             files[relative] = code_hash(path)
         if top in watched:
             if relative is None:
-                foreign[top] = str(path)
+                foreign.setdefault(top, str(path))
             else:
                 inside.setdefault(top, relative)
     return {"watched": inside, "foreign": foreign, "files": dict(sorted(files.items()))}
