@@ -14,9 +14,9 @@ from pathlib import Path
 
 from regbot import __version__
 from regbot.checkout import BuildError, Worktree, check_out, prune, resolve_arms
+from regbot.checkout.git import try_git
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
-from regbot.engines import Engine, LocalEngine
-from regbot.git import try_git
+from regbot.engines import Engine, LocalEngine, clean_environment
 from regbot.judge import Expectation, judge
 from regbot.records.files import RecordError, append_line, write_record, write_text
 from regbot.records.ledger import Scalar
@@ -138,7 +138,7 @@ def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, li
 
 def _file_at(repo: Path, commit: str) -> str | None:
     answer = try_git(repo, "show", f"{commit}:{FILE_NAME}")
-    return answer.out if answer.ok else None
+    return answer.out if answer.code == 0 else None
 
 
 class _Tracing:
@@ -218,6 +218,7 @@ class _Tracing:
                         workload.build,
                         workload.python,
                         BUILD_TIMEOUT_S,
+                        clean_environment({}),
                     )
                     break
                 except BuildError as error:

@@ -107,7 +107,7 @@ def test_without_anything_like_a_target_branch_a_base_is_asked_for(repo: Reposit
 
 @pytest.mark.parametrize("revision", ["nope", "", "--all", "-h", "main..pr", "a\0b", "HEAD:model.py"])
 def test_a_revision_that_is_no_commit_is_named_with_its_option(repo: Repository, revision: str) -> None:
-    with pytest.raises(CheckoutError, match="--head .* names no commit here; check its spelling"):
+    with pytest.raises(CheckoutError, match=r"--head .* names no commit here; check its spelling"):
         arms(repo, "main", revision)
 
 
@@ -194,7 +194,9 @@ def test_a_commit_that_no_ref_reaches_is_checked_out(repo: Repository, tmp_path:
 
 def test_a_commit_of_a_shallow_clone_is_checked_out(repo: Repository, tmp_path: Path) -> None:
     clone = repo.clone_to(tmp_path / "shallow", "--depth=1")
-    assert (make(clone, tmp_path / "cache").path / "model.py").read_text() == "width = 2\n"
+    tree = make(clone, tmp_path / "cache")
+    assert (tree.path / "model.py").read_text() == "width = 2\n"
+    assert Repository(tree.path).git("rev-list", "--count", "HEAD") == "1"
 
 
 def test_a_linked_worktree_of_the_user_shares_the_private_clone(repo: Repository, tmp_path: Path) -> None:
@@ -260,10 +262,11 @@ def test_a_commit_made_in_a_worktree_is_undone(repo: Repository, tmp_path: Path)
 
 def test_a_git_file_planted_in_a_worktree_runs_nothing(repo: Repository, tmp_path: Path) -> None:
     first = make(repo, tmp_path / "cache")
-    trap = Repository.create(tmp_path / "trap")
-    trap.git("config", "core.fsmonitor", f"touch {tmp_path}/sprung")
+    trap = repo.clone_to(tmp_path / "trap")
+    trap.git("config", "filter.evil.clean", f"touch {tmp_path}/sprung; cat")
+    (trap.path / ".git/info/attributes").write_text("* filter=evil\n")
     (first.path / ".git").write_text(f"gitdir: {trap.path}/.git\n")
-    make(repo, tmp_path / "cache")
+    assert not make(repo, tmp_path / "cache").built
     assert not (tmp_path / "sprung").exists()
 
 
@@ -318,7 +321,9 @@ def test_a_failing_build_names_command_exit_code_and_last_lines_and_leaves_nothi
     repo: Repository, tmp_path: Path
 ) -> None:
     with pytest.raises(BuildError) as caught:
-        make(repo, tmp_path / "cache", "HEAD", "true", "echo compiling; echo no nvcc >&2; false | cat; echo not reached")
+        make(
+            repo, tmp_path / "cache", "HEAD", "true", "echo compiling; echo no nvcc >&2; false | cat; echo not reached"
+        )
     text = str(caught.value)
     assert "failed with exit code 1: echo compiling;" in text
     assert text.endswith("\n  compiling\n  no nvcc")
@@ -384,18 +389,14 @@ def test_submodules_come_from_the_users_own_clones_nested_ones_too(
     assert not make(repo, tmp_path / "cache").built
 
 
-def test_an_edit_in_a_submodule_has_the_worktree_made_again(
-    family: tuple[Repository, Repository, Repository], tmp_path: Path
-) -> None:
-    repo, library, _ = family
-    repo.git("checkout", "--quiet", "-b", "flat")
-    plain = Repository.create(tmp_path / "plain")
-    plain.commit("plain", {"plain.py": "1\n"})
-    repo.git("rm", "--quiet", "-f", "library")
-    repo.add_submodule(plain, "plain")
-    repo.commit("a flat submodule")
+def test_an_edit_in_a_submodule_has_the_worktree_made_again(repo: Repository, tmp_path: Path) -> None:
+    library = Repository.create(tmp_path / "library")
+    library.commit("library", {"library.py": "1\n"})
+    repo.add_submodule(library, "library")
+    repo.commit("with a submodule")
     first = make(repo, tmp_path / "cache")
-    (first.path / "plain/plain.py").write_text("2\n")
+    assert not make(repo, tmp_path / "cache").built
+    (first.path / "library/library.py").write_text("2\n")
     assert make(repo, tmp_path / "cache").built
 
 
@@ -404,7 +405,9 @@ def test_a_submodule_that_cannot_be_had_is_named_with_its_url(
 ) -> None:
     repo, library, _ = family
     clone = repo.clone_to(tmp_path / "clone")  # without submodules; and local paths are no remote
-    with pytest.raises(CheckoutError, match=r"submodule library: commit \w{40} cannot be had: .*/library: fatal: ") as e:
+    with pytest.raises(
+        CheckoutError, match=r"submodule library: commit \w{40} cannot be had: .*/library: fatal: "
+    ) as e:
         make(clone, tmp_path / "cache")
     assert f"file://{library.path}" in str(e.value)
     assert "git submodule update --init --recursive" in str(e.value)

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regbot.engines import Ended, Engine, Launch, clean_environment
+from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run
 from regbot.workloads.task import Task
@@ -65,7 +65,11 @@ def trace(
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes,
     )
-    return read_end(task, arm, engine.run(launch), record, nonce, limits, attempt)
+    try:
+        ended = engine.run(launch)
+    except EngineError as error:  # no such interpreter, or a guest that killed its own supervisor
+        return failed_run(task, arm, "crashed", str(error), attempt)
+    return read_end(task, arm, ended, record, nonce, limits, attempt)
 
 
 def interpreter(task: Task, root: Path) -> str:
@@ -76,9 +80,7 @@ def interpreter(task: Task, root: Path) -> str:
     return str(root / python) if "/" in python and not Path(python).is_absolute() else python
 
 
-def read_end(
-    task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limits: Limits, attempt: int
-) -> Run:
+def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limits: Limits, attempt: int) -> Run:
     """The run that ``ended`` and the record tell of together."""
     raw: RawRun | None = None
     fault = ""

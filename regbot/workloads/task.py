@@ -48,7 +48,12 @@ def plan(config: Config, only: Sequence[str] = ()) -> list[Task]:
 
 
 def smoke_task(
-    shape: Shape, variant: str, mesh: MeshName = "ep", world: int | None = None, ep: int | None = None, dispatcher: str = ""
+    shape: Shape,
+    variant: str,
+    mesh: MeshName = "ep",
+    world: int | None = None,
+    ep: int | None = None,
+    dispatcher: str = "",
 ) -> Task:
     """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError."""
     workload = Workload(adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher)
@@ -70,7 +75,9 @@ def single_task(
 def _expand(name: str, workload: Workload) -> list[Task]:
     try:
         return [
-            single_task(name, workload, load_shape(shape), mesh) for shape in workload.shapes for mesh in workload.meshes
+            single_task(name, workload, load_shape(shape), mesh)
+            for shape in workload.shapes
+            for mesh in workload.meshes
         ]
     except ShapeError as error:
         raise ConfigError(f"workloads.{name}: {error}") from error

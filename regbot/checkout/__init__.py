@@ -1,0 +1,10 @@
+"""From revisions to folders of code: which two commits are compared, and one built worktree for each of them.
+
+The user's repository is only ever read: no ref, worktree or configuration is written there.
+"""
+
+from regbot.checkout.arms import resolve_arms
+from regbot.checkout.git import CheckoutError
+from regbot.checkout.worktrees import BuildError, Worktree, check_out, prune
+
+__all__ = ["BuildError", "CheckoutError", "Worktree", "check_out", "prune", "resolve_arms"]

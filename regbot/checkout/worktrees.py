@@ -1,0 +1,345 @@
+"""One built worktree for each arm, made from a private clone and kept in the cache.
+
+Worktrees are named by what decides their content (tree, build commands, interpreter), so that one made once serves
+every later check; submodule commits need no mention, the tree fixes them. One that no longer holds what was built into
+it is made again, since a stale or edited file measured as the commit's code is the worst error there is.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from filelock import FileLock, Timeout
+from pydantic import Field
+
+from regbot.checkout.clones import Source, obtain, submodules
+from regbot.checkout.git import (
+    TRANSFER_TIMEOUT_S,
+    CheckoutError,
+    common_dir,
+    find_commit,
+    git,
+    kill_group,
+    printable,
+    try_git,
+)
+from regbot.records.base import Record
+from regbot.records.files import RecordError, read_record, write_record
+from regbot.records.run import Commit
+
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
+
+IDLE_S = 24 * 3600.0
+"""A worktree used within this time may be in use by another check, and is never dropped."""
+
+
+class BuildError(Exception):
+    """An arm's build command failed or timed out. The message has the command, its exit code and its last lines."""
+
+
+@dataclass(frozen=True)
+class Worktree:
+    """The code of one commit on disk, submodules included, built."""
+
+    path: Path
+    commit: str
+    tree: str
+    submodules: dict[str, str]
+    """Path from the top -> commit, nested ones too."""
+    built: bool
+    """Made by this call; False where an earlier one is used again."""
+    key: str
+    changed: tuple[str, ...]
+    """Tracked files that the build commands changed: what is measured there is not the commit's code."""
+    environment: dict[str, str]
+    """Caches of its own, for everything that runs in it: compiled kernels of one arm must not serve the other."""
+
+
+class _Part(Record):
+    """The top of a worktree or one of its submodules."""
+
+    path: str = Field(description="from the top, '' for the top itself")
+    clone: str = Field(description="private clone that holds its objects")
+    commit: Commit
+
+
+class _Made(Record):
+    """Written beside a worktree when it is complete, outside of it, so that code running in it cannot come upon it."""
+
+    commit: Commit
+    tree: Commit
+    parts: Annotated[list[_Part], Field(min_length=1)]
+    state: str = Field(description="digest of all differences from the commits")
+    changed: list[str]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The files that belong to one key."""
+
+    cache_dir: Path
+    key: str
+
+    @property
+    def path(self) -> Path:
+        return self.cache_dir / "worktrees" / self.key
+
+    @property
+    def marker(self) -> Path:
+        return self.cache_dir / "worktrees" / f"{self.key}.json"
+
+    @property
+    def private(self) -> Path:
+        return self.cache_dir / "private" / self.key
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "XDG_CACHE_HOME": str(self.private / "xdg"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
+            "TRITON_CACHE_DIR": str(self.private / "triton"),
+            "CUDA_CACHE_PATH": str(self.private / "cuda"),
+        }
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float) -> Iterator[None]:
+        with _locked(self.path.with_name(f"{self.key}.lock"), timeout_s):
+            yield
+
+    def clear(self) -> None:
+        self.marker.unlink(missing_ok=True)  # first: from here on it is incomplete
+        _remove(self.path)
+        _remove(self.private)
+
+
+def check_out(
+    repo: Path,
+    commit: str,
+    cache_dir: Path,
+    build: Sequence[str],
+    python: str,
+    build_timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> Worktree:
+    """The worktree of ``commit``, made and built now or taken from the cache. Raises CheckoutError and BuildError.
+
+    ``build`` commands are run by bash in the worktree, in ``environment`` (default: PATH and HOME only, because a
+    pull request's code runs there) with the worktree's own caches and REGBOT_PYTHON, the interpreter ``python``.
+    """
+    common = common_dir(repo)
+    commit = find_commit(repo, commit, "commit")
+    tree = git(repo, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").strip()
+    key = hashlib.sha256(json.dumps([str(common), tree, list(build), python]).encode()).hexdigest()[:24]
+    place = _Place(cache_dir.resolve(), key)
+    with place.locked(TRANSFER_TIMEOUT_S + build_timeout_s):
+        made = _reusable(place)
+        if reused := made is not None:
+            os.utime(place.marker)  # for prune
+        else:
+            place.clear()
+            made = _make(place, repo, common, commit, tree)
+            if build:
+                inherited = environment if environment is not None else _minimal_environment()
+                env = {**inherited, **place.environment, "REGBOT_PYTHON": python}
+                _build(place, commit, build, env, build_timeout_s)
+                state, changed = _state(place, made.parts)
+                made = made.model_copy(update={"state": state, "changed": changed})
+            write_record(place.marker, made)
+    return Worktree(
+        path=place.path,
+        commit=commit,
+        tree=tree,
+        submodules={part.path: part.commit for part in made.parts if part.path},
+        built=not reused,
+        key=key,
+        changed=tuple(made.changed),
+        environment=place.environment,
+    )
+
+
+def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
+    """Drop all but the ``keep`` worktrees used last, and those never completed; the keys of the dropped ones.
+
+    Stays away from one that was used within ``idle_s`` or that is being made.
+    """
+    cache_dir = cache_dir.resolve()
+    places = [_Place(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
+    used = {place: _modified(place.marker) for place in places}
+    complete = sorted((place for place in places if used[place]), key=lambda place: used[place], reverse=True)
+    incomplete = [place for place in places if not used[place]]
+    dropped = []
+    for place in complete[max(0, keep) :] + incomplete:
+        with contextlib.suppress(CheckoutError), place.locked(0):
+            if _modified(place.marker) <= time.time() - idle_s:  # again, under the lock
+                place.clear()
+                dropped.append(place.key)
+    return dropped
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _reusable(place: _Place) -> _Made | None:
+    """What is known of a complete worktree that still holds what was built into it; else None."""
+    try:
+        made = read_record(place.marker, _Made)
+        return made if _state(place, made.parts)[0] == made.state else None
+    except (RecordError, CheckoutError):
+        return None
+
+
+def _make(place: _Place, repo: Path, common: Path, commit: str, tree: str) -> _Made:
+    own = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
+    origin = try_git(repo, "config", "--get", "remote.origin.url").out.strip() or str(common)
+    git_dirs = tuple(dict.fromkeys((common, own)))  # a linked worktree has submodules of its own
+    source = Source(str(repo), str(common), git_dirs, origin, remote=False)
+    parts: list[_Part] = []
+    try:
+        _place_part(place, source, commit, "", parts)
+    except BaseException:
+        place.clear()
+        raise
+    return _Made(commit=commit, tree=tree, parts=parts, state=_state(place, parts)[0], changed=[])
+
+
+def _place_part(place: _Place, source: Source, commit: str, at: str, parts: list[_Part]) -> None:
+    """Check ``commit`` of ``source`` out at the path ``at`` of the worktree, then the submodules in it."""
+    clone = place.cache_dir / "repos" / f"{hashlib.sha256(source.identity.encode()).hexdigest()[:24]}.git"
+    with _locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+        obtain(clone, source, commit)
+        place.path.parent.mkdir(parents=True, exist_ok=True)
+        worktree = (f"--git-dir={clone}", "worktree")
+        git(clone, *worktree, "prune", "--expire=now")
+        add = (*worktree, "add", "--quiet", "--force", "--detach", str(place.path / at), commit)
+        git(clone, *add, timeout_s=TRANSFER_TIMEOUT_S)
+    parts.append(_Part(path=at, clone=clone.name, commit=commit))
+    for path, wanted, submodule in submodules(clone, commit, source):
+        _place_part(place, submodule, wanted, f"{at}/{path}" if at else path, parts)
+
+
+def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
+    """A digest of how the worktree's tracked files differ from its commits, and the files that do.
+
+    With an index of its own: the worktree's may have been told to overlook a file. And without a look at the .git file
+    in the worktree: code that ran there could have it point to a configuration that runs commands.
+    """
+    digest, changed = hashlib.sha256(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, part in enumerate(parts):
+            at = place.path / part.path
+            env = {"GIT_INDEX_FILE": f"{folder}/{number}"}
+            where = (f"--git-dir={place.cache_dir / 'repos' / part.clone}", f"--work-tree={at}")
+            diff = (*where, "diff", *_DIFF)
+            git(at, *where, "read-tree", part.commit, env=env)
+            text = git(at, *diff, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+            digest.update(f"{part.path}\0{text}\0".encode("utf-8", "surrogateescape"))
+            if text:
+                names = git(at, *diff, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+                changed += [printable(str(Path(part.path, name))) for name in names.split("\0") if name]
+    return digest.hexdigest(), changed
+
+
+def _minimal_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+
+def _build(place: _Place, commit: str, build: Sequence[str], env: Mapping[str, str], timeout_s: float) -> None:
+    place.private.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + timeout_s
+    for command in build:
+        code, output = _shell(command, place.path, env, deadline)
+        if code == 0:
+            continue
+        place.clear()
+        late = f"did not end within {timeout_s:g} s and was ended"
+        how = late if code is None else f"failed with exit code {code}"
+        lines = [printable(line) for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+        last = "\n".join(f"  {line[:300]}" for line in lines[-20:]) or "  (it printed nothing)"
+        raise BuildError(f"the build command of commit {commit[:10]} {how}: {command}\n{last}")
+
+
+def _shell(command: str, at: Path, env: Mapping[str, str], deadline: float) -> tuple[int | None, bytes]:
+    """Exit code, None where the time ran out, and the end of the output of a bash command. Nothing of it is left.
+
+    The end is that of bash, not of its output: a server that a build left behind would keep that open.
+    """
+    try:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=at,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
+    assert process.stdout is not None
+    tail, late = bytearray(), 0
+    with process, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        try:
+            while time.monotonic() < deadline and late < 64:
+                ended = process.poll() is not None  # before the look at the output: its last words count
+                if selector.select(0 if ended else 0.1):
+                    data = os.read(process.stdout.fileno(), 65536)
+                    tail = (tail + data)[-65536:]
+                    late += ended
+                    if not data:
+                        process.wait(max(0.0, deadline - time.monotonic()))
+                        break
+                elif ended:
+                    break
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            code = process.poll()
+            kill_group(process.pid)
+    return code, bytes(tail)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, timeout_s: float) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, timeout=timeout_s)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise CheckoutError(f"{path}: held by another regbot for {timeout_s:.0f} s; wait for it or end it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, read-only parts included, such as package caches that a build made."""
+    if folder.is_symlink():
+        folder.unlink()
+    if not folder.exists():
+        return
+    with contextlib.suppress(PermissionError):
+        shutil.rmtree(folder)
+        return
+    folder.chmod(0o700)
+    for root, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder)
