@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import get_args
 
 from regbot.doctor import Diagnosis
 from regbot.ledgers.rows import Row, rows
-from regbot.records.ledger import Ledger
+from regbot.records.ledger import Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.verdict import Sharding, Verdict, Volume
 from regbot.shapes import Shape
@@ -138,7 +139,7 @@ def _each(row: Row, volume: Volume) -> str:
 
 def _totals(ledger: Ledger) -> str:
     counts: dict[str, list[int]] = {}
-    for entry in ledger.entries:
+    for entry in sorted(ledger.entries, key=lambda entry: get_args(Kind).index(entry.kind)):
         total = counts.setdefault(entry.kind, [0, 0])
         total[0] += entry.count
         total[1] += entry.count if entry.role == "control" else 0
