@@ -62,6 +62,9 @@ class Progress:
 
 Watcher = Callable[[Progress], None]
 
+Trees = dict[str, dict[str, Worktree | str]]
+"""By arm and workload: the checkout, or why there is none."""
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -160,7 +163,9 @@ class _Tracing:
     def run(self, jobs: Sequence[tuple[Arm, Task]]) -> None:
         """Check out what the jobs need, trace them, and repeat the head's failures that the base does not share."""
         self._total = len(jobs)
-        trees = {arm.name: self._check_out([task for who, task in jobs if who == arm], arm) for arm in _arms(jobs)}
+        trees: Trees = {
+            arm.name: self._check_out([task for who, task in jobs if who == arm], arm) for arm in _arms(jobs)
+        }
         first = self._trace_all(jobs, trees, attempt=1)
         repeats = [
             (arm, task)
@@ -171,9 +176,7 @@ class _Tracing:
         self._hung.clear()
         self._trace_all(repeats, trees, attempt=2)
 
-    def _trace_all(
-        self, jobs: Sequence[tuple[Arm, Task]], trees: dict[str, dict[str, Worktree | str]], attempt: int
-    ) -> dict[tuple[str, str], str]:
+    def _trace_all(self, jobs: Sequence[tuple[Arm, Task]], trees: Trees, attempt: int) -> dict[tuple[str, str], str]:
         with _pool(self._config.local.parallel) as pool:
             futures = {
                 (arm.name, task.entry): pool.submit(self._one, arm, task, trees[arm.name][task.workload_name], attempt)

@@ -1,5 +1,6 @@
 """What commands print for people: tables as plain text, as wide as they need to be. JSON is the records' business."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
@@ -8,9 +9,11 @@ from regbot.doctor import Diagnosis
 from regbot.ledgers.rows import Row, rows
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.run import Run
-from regbot.records.verdict import Sharding, Verdict, Volume
+from regbot.records.verdict import Sharding, Verdict, Volume, WorkloadVerdict
 from regbot.shapes import Shape
 from regbot.units import binary_bytes
+
+Table = list[tuple[str, ...]]
 
 
 def shape_list(shapes: Iterable[Shape]) -> str:
@@ -65,7 +68,7 @@ def ledger_page(run: Run) -> str:
         f"{run.workload} {run.variant}: collectives of one steady step on rank {ledger.rank} of {ledger.world_size} "
         f"({ledger.source})\n"
     )
-    table = [("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")]
+    table: Table = [("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")]
     table += [
         (*_row_words(row), _each(row, row.base), str(row.base.count), binary_bytes(row.base.bytes))
         for row in rows(ledger, ledger)
@@ -86,7 +89,8 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
     changed = [row for row in rows(base, head) if row.changed]
     if changed:
-        table = [("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes base", "bytes head")]
+        names = ("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes base", "bytes head")
+        table: Table = [names]
         for row in changed:
             sizes = (binary_bytes(row.base.bytes), binary_bytes(row.head.bytes))
             table.append((*_row_words(row), str(row.base.count), str(row.head.count), *sizes))
@@ -97,20 +101,22 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
 def verdict_page(verdict: Verdict, out: Path | None) -> str:
     """The verdict in a terminal: one line per entry, the findings once, where the report lies."""
     lines = [f"{verdict.verdict}  {verdict.base.commit[:12]} -> {verdict.head.commit[:12]}", ""]
-    table = [("workload", "sharding", "throughput", "validity", "")]
+    table: Table = [("workload", "sharding", "throughput", "validity", "")]
     for entry in verdict.workloads:
         sharding = entry.sharding
         words = [section.status if section else "-" for section in (sharding, entry.throughput, entry.validity)]
-        why = sharding.reasons if sharding and sharding.reasons else entry.validity.reasons
-        table.append((entry.name, *words, why[0] if why else ""))
+        table.append((entry.name, *words, _why(entry)))
     lines.append(_columns(table))
+    for entry in verdict.workloads:
+        if entry.sharding is None:
+            lines += ["", f"{entry.validity.status}  {entry.name}"]
+            lines += [_wrapped(reason) for reason in entry.validity.reasons]
     told: set[tuple[str, str]] = set()
     for entry in verdict.workloads:
         for finding in entry.sharding.findings if entry.sharding else []:
             if (finding.pattern, finding.axis) not in told:
                 told.add((finding.pattern, finding.axis))
-                lines += ["", f"{finding.status}  {finding.pattern} (axis {finding.axis})", f"  {finding.text}"]
-                lines += [f"  in {', '.join(finding.modules)}"] if finding.modules else []
+                lines += ["", f"{finding.status}  {finding.pattern} (axis {finding.axis})", _wrapped(finding.text)]
     lines += [f"warning: {warning}" for warning in verdict.warnings]
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
@@ -135,6 +141,18 @@ def _each(row: Row, volume: Volume) -> str:
     if "*" not in row.template or volume.count % row.layers:
         return ""
     return str(volume.count // row.layers)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="  ")
+
+
+def _why(entry: WorkloadVerdict) -> str:
+    """The patterns that were found, else the first reason; whole texts stand below the table."""
+    if entry.sharding is not None and entry.sharding.findings:
+        return ", ".join(dict.fromkeys(finding.pattern for finding in entry.sharding.findings))
+    reasons = entry.sharding.reasons if entry.sharding is not None else entry.validity.reasons
+    return textwrap.shorten(reasons[0], 100, placeholder=" ...") if reasons else ""
 
 
 def _totals(ledger: Ledger) -> str:

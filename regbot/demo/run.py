@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regbot.check import Checked, CheckOptions, Watcher, check
 from regbot.demo.repository import PullRequest, build_repository
-from regbot.ledgers.patterns import MAPPED_TWICE
+from regbot.ledgers.catalogue import MAPPED_TWICE
 from regbot.records.verdict import WorkloadVerdict
 
 
@@ -32,7 +32,9 @@ def run_demo(pull_request: PullRequest, out: Path, cache: Path, watch: Watcher =
         planted = "an all-to-all that silently became all-gather + reduce-scatter"
     else:
         seen = all(entry.sharding is not None and entry.sharding.status == "PASS" for entry in entries)
-        planted = "a refactoring that changes nothing" if pull_request == "harmless" else "a slow step, same collectives"
+        planted = (
+            "a refactoring that changes nothing" if pull_request == "harmless" else "a slow step, same collectives"
+        )
     lines = [
         f"Planted: {planted}. regbot {'saw it' if seen else 'DID NOT SEE IT: please report this'}.",
         f"The pull request: git -C {home} diff main...{repository.branch}",

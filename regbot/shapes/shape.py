@@ -4,12 +4,12 @@ A shape holds geometry only. How it is sharded is a ``Parallelism`` (two meshes 
 TP x CP x DP x PP and experts ETP x EP x EDP x PP), how it is run is a ``Variant``.
 """
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Annotated, Literal, Self
 
+import tomllib
 from pydantic import Field, ValidationError, model_validator
 
 from regbot.records.base import Record

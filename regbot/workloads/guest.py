@@ -166,7 +166,10 @@ def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
     """Why a well-formed record does not answer this request, '' where it does."""
     if raw.request != nonce:
         return "the record answers another request than this run's; it was left over or written by other code"
-    claims = [("workload", raw.workload, task.entry), ("variant", raw.variant, task.variant.name)]
+    claims: list[tuple[str, str | None, str]] = [
+        ("workload", raw.workload, task.entry),
+        ("variant", raw.variant, task.variant.name),
+    ]
     if raw.ledger is not None:
         claims += [
             ("ledger.workload", raw.ledger.workload, task.entry),

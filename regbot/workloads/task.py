@@ -30,21 +30,22 @@ class Task:
 
 
 def plan(config: Config, only: Sequence[str] = ()) -> list[Task]:
-    """All tasks of a configuration, or those of the workloads named in ``only``. Raises ConfigError."""
+    """All tasks of a configuration, or those whose workload or entry is named in ``only``. Raises ConfigError."""
     if not config.workloads:
         raise ConfigError("regbot.toml names no workload; add a table [workloads.NAME] (see docs/configuration.md)")
-    if unknown := [name for name in only if name not in config.workloads]:
-        raise ConfigError(f"there is no workload {unknown[0]!r}; regbot.toml has {', '.join(config.workloads)}")
     tasks: dict[str, Task] = {}
-    for name in only or config.workloads:
-        for task in _expand(name, config.workloads[name]):
+    for name, workload in config.workloads.items():
+        for task in _expand(name, workload):
             if clash := tasks.get(task.entry):
                 raise ConfigError(
                     f"workloads.{clash.workload_name} and workloads.{name} both give the entry {task.entry}; "
                     f"set label = '{name}' in one of them"
                 )
             tasks[task.entry] = task
-    return list(tasks.values())
+    if unknown := [name for name in only if name not in config.workloads and name not in tasks]:
+        known = ", ".join([*config.workloads, *tasks])
+        raise ConfigError(f"there is no workload or entry {unknown[0]!r}; regbot.toml gives {known}")
+    return [task for task in tasks.values() if not only or {task.workload_name, task.entry} & set(only)]
 
 
 def smoke_task(

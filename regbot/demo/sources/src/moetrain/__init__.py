@@ -1,0 +1,1 @@
+"""moetrain: Mixture-of-Experts layers for expert-parallel training."""

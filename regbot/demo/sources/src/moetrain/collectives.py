@@ -1,0 +1,61 @@
+"""Collectives with gradients. Each is a linear map over the ranks, and its gradient is the transposed map."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Collective = Callable[[Tensor], Tensor]
+
+# torch 2.13 renamed these and warns at every call of the old names.
+_all_gather_rows = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_rows = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def all_to_all(rows: Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup) -> Tensor:
+    """``send[r]`` rows go to rank r of the group, ``receive[r]`` come from it; both in order of rank."""
+    there = partial(_all_to_all, send=send, receive=receive, group=group)
+    back = partial(_all_to_all, send=receive, receive=send, group=group)
+    return _Linear.apply(rows, there, back)
+
+
+def all_gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The rows of all ranks, in order of rank. Every rank must give equally many."""
+    return _Linear.apply(rows, partial(_all_gather, group=group), partial(_reduce_scatter, group=group))
+
+
+def reduce_scatter(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum over all ranks, of which each keeps its own share of the rows, in order of rank."""
+    return _Linear.apply(rows, partial(_reduce_scatter, group=group), partial(_all_gather, group=group))
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, collective: Collective, transposed: Collective) -> Tensor:
+        ctx.transposed = transposed
+        return collective(x.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.transposed(grad.contiguous()), None, None
+
+
+def _all_to_all(x: Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup) -> Tensor:
+    out = x.new_empty(sum(receive), *x.shape[1:])
+    dist.all_to_all_single(out, x, receive, send, group=group)
+    return out
+
+
+def _all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    out = x.new_empty(x.shape[0] * group.size(), *x.shape[1:])
+    _all_gather_rows(out, x, group=group)
+    return out
+
+
+def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    out = x.new_empty(x.shape[0] // group.size(), *x.shape[1:])
+    _reduce_scatter_rows(out, x, group=group)
+    return out

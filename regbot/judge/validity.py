@@ -1,0 +1,192 @@
+"""Can the answer be trusted? Which runs answer for a workload, and every reason not to believe them.
+
+A comparison is made only of two runs that ended well, of the commits that were asked about, with a counter that was
+proven to see, counted in the same way. Everything else is INVALID with the reason; only a head that breaks twice where
+base runs is FAIL, because there the pull request has shown what it does.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from regbot.config import GEOMETRY_KEYS
+from regbot.judge.backends import backend_warnings, dispatcher_problems
+from regbot.records.ledger import Ledger, Scalar
+from regbot.records.run import Arm, Outcome, Run
+from regbot.records.session import Session
+from regbot.records.verdict import Validity
+
+BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record"})
+"""Outcomes that the code under test causes; bad_record and refused say that regbot could not measure it."""
+
+_ENDED = {
+    "crashed": "crashed",
+    "hung": "ran into its time limit",
+    "no_record": "ended without a record",
+    "bad_record": "left a record that cannot be used",
+    "refused": "cannot be measured",
+}
+
+
+class Examined(NamedTuple):
+    """The answer for one workload. ``base`` and ``head`` are given exactly where validity is PASS."""
+
+    validity: Validity
+    base: Run | None = None
+    head: Run | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def examine(session: Session, workload: str) -> Examined:
+    """The runs to compare for one planned entry, or why there are none."""
+    header = session.header
+    ours, theirs = (_static_runs(session, workload, arm) for arm in (header.base, header.head))
+    missing = [arm.name for arm, runs in ((header.base, ours), (header.head, theirs)) if not runs]
+    if missing:
+        return _invalid([f"{workload} was planned, but there is no run of {' and none of '.join(missing)}"])
+    base, head = _last_usable(ours), _last_usable(theirs)
+    if base.outcome == "ok" and head.outcome in BROKEN:
+        return Examined(_head_broke(theirs))
+    if failed := [run for run in (base, head) if run.outcome != "ok"]:
+        return _invalid([_failure(run) for run in failed])
+
+    problems = [
+        *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in _distrust(run, arm)),
+        *_incomparable(base, head),
+        *dispatcher_problems(base, head),
+        *_nothing_measured(base, head),
+    ]
+    warnings = (*_environment_warnings(base, head), *backend_warnings(base, head), *_own_warnings(base, head))
+    if problems:
+        return _invalid(problems, warnings)
+    return Examined(Validity(status="PASS", reasons=[_proof(base, head)]), base, head, warnings)
+
+
+def not_comparable(base: Ledger, head: Ledger) -> str | None:
+    """Why two ledgers cannot be compared at all, whatever they came from."""
+    if base.source != head.source:
+        return f"were counted in different ways: {base.source!r} in base, {head.source!r} in head"
+    if base.scope != head.scope:
+        return f"cover different things: scope {base.scope!r} in base, {head.scope!r} in head"
+    if base.scope == "whole" and base.steps != head.steps:
+        return f"cover different numbers of steps: {base.steps} in base, {head.steps} in head"
+    return None
+
+
+def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar]]:
+    """Keys of the resolved configuration that differ, base before head; None where an arm does not have the key."""
+    keys = sorted(base.config.keys() | head.config.keys())
+    both = {key: (base.config.get(key), head.config.get(key)) for key in keys}
+    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+
+
+def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
+    return [r for r in session.runs if (r.tier, r.workload, r.arm.name) == ("static", workload, arm.name)]
+
+
+def _last_usable(runs: list[Run]) -> Run:
+    return next((run for run in reversed(runs) if run.outcome == "ok"), runs[-1])
+
+
+def _head_broke(runs: list[Run]) -> Validity:
+    """Base ran, head did not: shown by two attempts, suspected by one."""
+    failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
+    last = _failure(runs[-1])
+    if len(failures) < 2:
+        return Validity(status="INVALID", reasons=[f"{last}; base ran. It was not tried twice: run the check again"])
+    return Validity(status="FAIL", reasons=[f"{last}, in each of {len(failures)} attempts; base ran"])
+
+
+def _failure(run: Run) -> str:
+    reason = f": {run.reason}" if run.reason else ""
+    return f"{run.arm.name} {_ENDED[run.outcome]}{reason}"
+
+
+def _distrust(run: Run, planned: Arm) -> Iterator[str]:
+    """Reasons not to believe one run."""
+    name, ledger = run.arm.name, run.ledger
+    if (run.arm.commit, run.arm.tree, run.arm.overrides) != (planned.commit, planned.tree, planned.overrides):
+        yield f"{name} was run at {run.arm.commit[:12]}, not at the planned {planned.commit[:12]} with its overrides"
+    if run.code is None:
+        yield f"{name} does not prove which code it ran; the record has no code proof"
+    else:
+        for package, path in sorted(run.code.foreign.items()):
+            yield f"{name} imported {package} from {path} outside its worktree; uninstall it or fix 'source_roots'"
+    if ledger is None:
+        yield f"{name} has no ledger: a ledger that could not see is not 0"
+        return
+    if ledger.liveness is None:
+        yield f"{name}: the counter was not proven alive: a ledger that could not see is not 0"
+    elif not ledger.liveness.proven:
+        seen = ledger.liveness
+        yield (
+            f"{name}: the counter missed collectives ({seen.seen} of {seen.planted} planted ones seen, sequence "
+            f"numbers advanced by {seen.sequence_advance} for {seen.sequence_counted} counted): a ledger that could "
+            "not see is not 0"
+        )
+    for word, of_ledger, of_run in (
+        ("workload", ledger.workload, run.workload),
+        ("variant", ledger.variant, run.variant),
+    ):
+        if of_ledger is not None and of_ledger != of_run:
+            yield f"{name}: the ledger is of {word} {of_ledger!r}, the run of {of_run!r}"
+
+
+def _incomparable(base: Run, head: Run) -> Iterator[str]:
+    """Reasons why two believable runs do not measure the same thing."""
+    if base.ledger is None or head.ledger is None:
+        return
+    if reason := not_comparable(base.ledger, head.ledger):
+        yield f"not comparable: the ledgers {reason}"
+    for word, ours, theirs in (
+        ("shape", base.shape, head.shape),
+        ("variant", base.variant, head.variant),
+        ("world size", base.ledger.world_size, head.ledger.world_size),
+        ("patches", sorted(base.ledger.patches), sorted(head.ledger.patches)),
+    ):
+        if ours != theirs:
+            yield f"not comparable: {word} {ours} in base, {theirs} in head"
+    for key, (was, now) in changed_config(base.ledger, head.ledger).items():
+        if key in GEOMETRY_KEYS:
+            yield f"not comparable: {key} is {was!r} in base, {now!r} in head, and the shape fixes it"
+
+
+def _nothing_measured(base: Run, head: Run) -> Iterator[str]:
+    """A MoE step that exchanges and gathers nothing between its ranks says nothing of how its experts are sharded."""
+    if base.variant.endswith("-dense") or base.ledger is None or head.ledger is None:
+        return
+    ledgers = (base.ledger, head.ledger)
+    telling = any(
+        e.role == "payload" and e.kind in ("all_to_all", "all_gather") for ledger in ledgers for e in ledger.entries
+    )
+    if not telling and any((ledger.world_size or 1) > 1 for ledger in ledgers):
+        yield (
+            "neither arm issues a single all-to-all or all-gather of payload: nothing expert-parallel was measured. "
+            "Check that the layer uses mesh['ep'] that build_layer receives"
+        )
+
+
+def _environment_warnings(base: Run, head: Run) -> Iterator[str]:
+    ours, theirs = base.environment, head.environment
+    if ours is None or theirs is None:
+        return
+    if ours.torch != theirs.torch:
+        yield f"torch is {ours.torch} in base, {theirs.torch} in head; a difference may come from there"
+    if ours.packages != theirs.packages:
+        yield "the installed packages differ between base and head; a difference may come from there"
+
+
+def _own_warnings(base: Run, head: Run) -> Iterator[str]:
+    """What the runs themselves warn of; said once where both arms say it."""
+    said = [[*run.warnings, *(run.ledger.warnings if run.ledger else [])] for run in (base, head)]
+    for warning in dict.fromkeys([*said[0], *said[1]]):
+        arms = [run.arm.name for run, theirs in zip((base, head), said, strict=True) if warning in theirs]
+        yield warning if len(arms) == 2 else f"{arms[0]}: {warning}"
+
+
+def _proof(base: Run, head: Run) -> str:
+    seen = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
+    return f"both arms ran their own commit's code; the counter saw every planted collective ({seen})"
+
+
+def _invalid(reasons: list[str], warnings: tuple[str, ...] = ()) -> Examined:
+    return Examined(Validity(status="INVALID", reasons=[reason[:4000] for reason in reasons]), warnings=warnings)
