@@ -101,7 +101,13 @@ def axis_lost(view: View) -> Iterator[Claim]:
 def dispatcher_off(view: View) -> Iterator[Claim]:
     """Everything that changed in the token exchange, in either direction: the evidence that the dispatcher was replaced
     is not in the ledger, so nothing is asked of the rows but that they belong to it."""
-    cells = [cell for cell in view.cells if view.is_open(cell) and cell.word.axis in view.expert_axes]
+    cells = [
+        cell
+        for cell in view.cells
+        if view.is_open(cell)
+        and cell.word.axis in view.expert_axes
+        and (view.moves_activations(cell) or not is_payload(cell))
+    ]
     for direction in (view, view.reverse):
         for claim in (*mapped_twice(direction), *axis_lost(direction)):
             keys = {cell.key for cell in claim.cells}

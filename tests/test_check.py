@@ -1,0 +1,303 @@
+"""The whole check on small real repositories: verdicts, bad input, exit codes, and what is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from git_repos import Repository
+from layers import CONFIG, GOOD_LAYER
+
+REGBOT = str(Path(sys.executable).with_name("regbot"))
+
+EXCHANGE = """\
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.contiguous(), group=group)
+        return out
+"""
+FALLBACK = """\
+        everyone = x.new_empty(x.shape[0] * group.size(), x.shape[1])
+        dist.all_gather_into_tensor(everyone, x.contiguous(), group=group)
+        out = torch.empty_like(x)
+        dist.reduce_scatter_tensor(out, everyone, group=group)
+        return out
+"""
+FALLBACK_LAYER = GOOD_LAYER.replace(EXCHANGE, FALLBACK)
+"""Nonsense as a model, but exactly the collectives of a fallback: two for every all-to-all."""
+
+
+class Case:
+    """A repository with a base on main and a pull request on branch ``pr``."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.repository = Repository.create(home / "repository")
+
+    def commit(self, layer: str = GOOD_LAYER, config: str | None = CONFIG, **more: str) -> str:
+        files = {"userpkg/__init__.py": "", "userpkg/moe.py": layer, **more}
+        if config is not None:
+            files["regbot.toml"] = config
+        return self.repository.commit("change", files)
+
+    def pull_request(
+        self, head: str, base: str = GOOD_LAYER, config: str = CONFIG, head_config: str | None = None
+    ) -> None:
+        self.commit(base, config)
+        self.repository.git("checkout", "-q", "-b", "pr")
+        self.commit(head, head_config)
+
+    def regbot(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "REGBOT_CACHE": str(self.home / "cache"), **environment}
+        at = self.repository.path
+        return subprocess.run(
+            [REGBOT, *arguments], cwd=at, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def check(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """Exit code and verdict of ``regbot check``."""
+        found = self.regbot("check", "--base", "main", "--json", "--out", str(self.home / "out"), *arguments)
+        assert found.stdout, found.stderr
+        return found.returncode, json.loads(found.stdout)
+
+    def runs(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.home / "out" / "session.jsonl").read_text().splitlines()[1:]]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def only(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    (entry,) = verdict["workloads"]
+    return dict(entry)
+
+
+def test_a_comment_is_no_change_of_the_program(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert only(verdict)["sharding"]["identical_program"] is True
+
+
+def test_a_fallback_on_two_ranks_is_found_accepted_and_judged_again(case: Case) -> None:
+    case.pull_request(FALLBACK_LAYER)
+    code, verdict = case.check()
+    sharding = only(verdict)["sharding"]
+    assert sharding["base"]["all_to_all"] == {"payload": 8, "control": 0}
+    assert sharding["head"]["all_to_all"] == {"payload": 0, "control": 0}
+    (finding,) = [f for f in sharding["findings"] if f["pattern"] == "expert axis mapped twice"]
+    assert finding["axis"] == "ep"
+    assert finding["modules"] == ["layers.*.moe"]
+    assert code == {"FAIL": 1, "REVIEW": 5}[verdict["verdict"]]
+
+    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
+    assert json.loads(again.stdout) == verdict, "the verdict depends on the records alone"
+    assert again.returncode == code
+
+    rule = "expert axis mapped twice@ep@mixtral-8x7b@1/*: two ranks gather less"
+    accepted = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--expect", rule, "--json")
+    assert accepted.returncode == 0, accepted.stdout
+    assert json.loads(accepted.stdout)["workloads"][0]["sharding"]["findings"][0]["accepted"] == "two ranks gather less"
+
+
+def test_a_head_that_crashes_twice_is_the_heads_fault(case: Case) -> None:
+    case.pull_request("raise RuntimeError('no such kernel')\n")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert only(verdict)["sharding"] is None
+    assert only(verdict)["validity"]["status"] == "FAIL"
+    assert "no such kernel" in only(verdict)["validity"]["reasons"][0]
+    assert [(run["arm"]["name"], run["attempt"], run["outcome"]) for run in case.runs()].count(
+        ("head", 2, "crashed")
+    ) == 1
+    comment = (case.home / "out" / "comment.md").read_text()
+    assert "userpkg/moe.py:1" in comment
+
+
+def test_a_crash_of_both_arms_is_invalid(case: Case) -> None:
+    broken = "raise RuntimeError('no such kernel')\n"
+    case.pull_request("# why\n" + broken, base=broken)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert len(case.runs()) == 2, "what both arms share is not repeated"
+
+
+def test_a_head_that_hangs_twice_fails_and_leaves_nothing(case: Case) -> None:
+    config = CONFIG.replace("timeout_min = 1", "timeout_min = 0.15")
+    case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
+    start = time.monotonic()
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert "0.15 minutes" in only(verdict)["validity"]["reasons"][0]
+    assert time.monotonic() - start < 120
+    assert guests_of(case.home) == []
+
+
+def test_a_bad_record_is_invalid_and_never_pass(case: Case) -> None:
+    forged = (
+        "import json, os, sys\nopen(json.load(open(sys.argv[-1]))['record'], 'w').write('{\"a\": NaN}')\nos._exit(0)\n"
+    )
+    case.pull_request(forged)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "NaN" in only(verdict)["validity"]["reasons"][0]
+
+
+def test_an_entry_point_that_is_missing_in_both_arms_is_invalid(case: Case) -> None:
+    config = CONFIG.replace("userpkg.moe:build_layer", "userpkg.moe:build")
+    case.pull_request("# why\n" + GOOD_LAYER, config=config)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "has no function 'build'" in only(verdict)["validity"]["reasons"][0]
+
+
+def test_code_that_is_not_the_arms_own_is_invalid(case: Case) -> None:
+    """An editable install of another checkout, found first on the path by both arms."""
+    elsewhere = case.home / "elsewhere" / "userpkg"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "__init__.py").write_text("")
+    (elsewhere / "moe.py").write_text(GOOD_LAYER)
+    shim = f"import sys\nsys.path.insert(0, {str(elsewhere.parent)!r})\n"
+    shim += "del sys.modules['userpkg'], sys.modules[__name__]\n"
+    layer = shim + "from userpkg.moe import build_layer\n"
+    case.pull_request("# why\n" + layer, base=layer)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "userpkg" in only(verdict)["validity"]["reasons"][0]
+    assert str(elsewhere) in only(verdict)["validity"]["reasons"][0]
+
+
+def test_a_build_that_fails_in_the_head_is_the_heads_fault(case: Case) -> None:
+    config = CONFIG + 'build = ["test ! -e broken || { echo the compiler says no >&2; exit 3; }"]\n'
+    case.commit(GOOD_LAYER, config)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(GOOD_LAYER, config, broken="yes")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert "the compiler says no" in only(verdict)["validity"]["reasons"][0]
+
+
+def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
+    soft = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep-dp"]') + "[sharding]\nwire_rise_pct = 100000\n"
+    case.pull_request(FALLBACK_LAYER, head_config=soft)
+    _, verdict = case.check()
+    assert only(verdict)["name"] == "mixtral-8x7b@1/ep"
+    assert any("regbot.toml differs" in warning for warning in verdict["warnings"])
+
+
+def test_the_configuration_of_the_head_serves_where_the_base_has_none(case: Case) -> None:
+    case.commit(config=None)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(config=CONFIG)
+    code, verdict = case.check()
+    assert code == 0
+    assert any("the base has no regbot.toml" in warning for warning in verdict["warnings"])
+
+
+def test_no_configuration_at_all_is_a_usage_error(case: Case) -> None:
+    case.commit(config=None)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit("# why\n" + GOOD_LAYER, config=None)
+    found = case.regbot("check", "--base", "main")
+    assert found.returncode == 2
+    assert "has a regbot.toml" in found.stderr
+
+
+def test_a_bad_configuration_names_key_commit_and_fix(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('adapter = "module"', 'adapter = "modul"'))
+    found = case.regbot("check", "--base", "main")
+    assert found.returncode == 2
+    assert "workloads.moe.adapter" in found.stderr
+    assert "regbot.toml at" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--base", "no-such-branch"), "no-such-branch"),
+        (("--head", "no-such-branch"), "no-such-branch"),
+        (("--base", "main", "--workload", "dense"), "there is no workload or entry 'dense'"),
+        (("--base", "main", "--config", "missing.toml"), "missing.toml: cannot be read"),
+        (("--base", "main", "--head-set", "routing=random"), "routing"),
+    ],
+)
+def test_what_is_not_there_is_a_usage_error(case: Case, arguments: tuple[str, ...], message: str) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    found = case.regbot("check", *arguments)
+    assert found.returncode == 2, found.stderr
+    assert message in found.stderr
+
+
+def test_a_shallow_repository_without_the_merge_base_says_what_to_fetch(case: Case) -> None:
+    case.commit()
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit("# a\n" + GOOD_LAYER)
+    case.repository.git("checkout", "-q", "main")
+    case.commit("# b\n" + GOOD_LAYER)
+    shallow = case.repository.clone_to(case.home / "shallow", "--depth=1", "--no-single-branch")
+    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
+    command = [REGBOT, "check", "--base", "origin/main", "--head", "origin/pr"]
+    found = subprocess.run(command, cwd=shallow.path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2
+    assert "shallow" in found.stderr
+    assert "--unshallow" in found.stderr
+
+
+def test_overrides_of_one_commit_are_shown_and_not_judged(case: Case) -> None:
+    smoke = '[workloads.smoke]\nadapter = "smoke"\nshapes = ["mixtral-8x7b"]\nvariant = "cpu"\nmeshes = ["ep"]\n'
+    case.commit(config=smoke)
+    code, verdict = case.check("--head-set", "dispatcher=allgather")
+    assert code == 0
+    sharding = only(verdict)["sharding"]
+    assert sharding["config_changes"] == {"dispatcher": ["alltoall", "allgather"]}
+    assert sharding["head"]["all_to_all"]["payload"] == 0
+    assert sharding["findings"]
+    assert "not judged" in sharding["reasons"][0]
+
+
+def test_one_entry_can_be_asked_for_by_name(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]'))
+    _, verdict = case.check("--workload", "mixtral-8x7b@1/ep-dp")
+    assert only(verdict)["name"] == "mixtral-8x7b@1/ep-dp"
+
+
+def test_a_killed_check_leaves_no_process_and_keeps_what_it_measured(case: Case) -> None:
+    config = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]')
+    slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
+    case.pull_request(slow_head, config=config)
+    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
+    command = [REGBOT, "check", "--base", "main", "--out", str(case.home / "out")]
+    process = subprocess.Popen(command, cwd=case.repository.path, env=env, stderr=subprocess.DEVNULL)
+    session = case.home / "out" / "session.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (session.exists() and len(session.read_text().splitlines()) >= 2):
+        time.sleep(0.1)
+    assert guests_of(case.home), "the head must be running"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and guests_of(case.home):
+        time.sleep(0.1)
+    assert guests_of(case.home) == []
+    assert case.runs()[0]["outcome"] == "ok"
+
+
+def guests_of(home: Path) -> list[str]:
+    """Command lines of living processes that mention this test's folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"{home}/out/runs" in words:
+                found.append(words)
+    return found
