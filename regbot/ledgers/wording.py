@@ -11,6 +11,7 @@ from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.rows import template, unit
 from regbot.records.ledger import Kind
 from regbot.records.verdict import Volume, Wire
+from regbot.units import binary_bytes
 
 NAMED_MODULES = 3
 MESSAGE_CHARACTERS = 4000
@@ -64,14 +65,6 @@ def seconds(value: float) -> str:
         if value >= unit_s:
             return f"{value / unit_s:.3g} {name}"
     return f"{value / 1e-6:.2g} µs" if value else "0 s"
-
-
-def size(value: int) -> str:
-    """Bytes in decimal units."""
-    for unit_bytes, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if value >= unit_bytes:
-            return f"{value / unit_bytes:.2f} {name}"
-    return f"{value} bytes"
 
 
 def _mapped_twice(claim: Claim) -> str:
@@ -208,8 +201,8 @@ def _layers(modules: Iterable[str]) -> set[str]:
 
 
 def _traffic(kinds: Mapping[Kind, Volume]) -> str:
-    """'192 all-to-all (25.77 GB)'; 'nothing' where there was none."""
-    parts = [f"{v.count} {KIND_NAMES.get(kind, kind)} ({size(v.bytes)})" for kind, v in kinds.items() if v.count]
+    """'192 all-to-all (24 GiB)'; 'nothing' where there was none."""
+    parts = [f"{v.count} {KIND_NAMES.get(kind, kind)} ({binary_bytes(v.bytes)})" for kind, v in kinds.items() if v.count]
     return " + ".join(parts) or "nothing"
 
 
@@ -217,6 +210,6 @@ def _wire(own: Wire) -> str:
     if not own.base_s and not own.head_s:
         return ""
     return (
-        f"; modelled wire time of these collectives {seconds(own.base_s)} -> {seconds(own.head_s)} "
+        f"; modelled wire time of these collectives {seconds(own.base_s)} → {seconds(own.head_s)} "
         "(a model, not a measurement)"
     )
