@@ -1,6 +1,6 @@
 """Start-up of ``regbot --help`` as a ratio to ``python -c "import typer"``, interleaved. The promise: at most 2.
 
-    python benchmarks/cli_start.py [--pairs 20]
+python benchmarks/cli_start.py [--pairs 20]
 """
 
 import argparse
@@ -32,7 +32,9 @@ def main() -> None:
     print(f"import typer   median {statistics.median(peer) * 1000:6.1f} ms")
     print(f"regbot --help  median {statistics.median(ours) * 1000:6.1f} ms")
     low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-    print(f"ratio          median {statistics.median(ratios):6.2f}, 80% of pairs in {low:.2f} to {high:.2f}; limit 2.00")
+    print(
+        f"ratio          median {statistics.median(ratios):6.2f}, 80% of pairs in {low:.2f} to {high:.2f}; limit 2.00"
+    )
 
 
 if __name__ == "__main__":

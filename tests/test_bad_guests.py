@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from layers import GOOD_LAYER, layer_task, write_repository
 from regbot.engines import LocalEngine
 from regbot.records.run import Arm, Run
 from regbot.workloads import Limits, trace
-from layers import GOOD_LAYER, layer_task, write_repository
 
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=4 * 2**20)
@@ -121,7 +121,7 @@ def test_children_that_stay_are_ended_and_told_of(tmp_path: Path) -> None:
     marker = f"regbot-test-child-{tmp_path.name}"
     layer = (
         "import subprocess, sys\n"
-        f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', {marker!r}], start_new_session=True)\n"
+        f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {marker!r}], start_new_session=True)\n"
     )
     found = run(tmp_path, layer + GOOD_LAYER)
     assert found.outcome == "ok"
@@ -176,6 +176,17 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
             "userpkg.moe:build_layer",
             GOOD_LAYER.replace("def forward(self, x):", "def forward(self, x):\n        x.sum().long().item()"),
             "depends on real data",
+        ),
+        (
+            "userpkg.moe:build_layer",
+            GOOD_LAYER.replace(
+                "        dist.all_to_all_single(out, x.contiguous(), group=group)",
+                "        import threading\n"
+                "        thread = threading.Thread(target=dist.all_to_all_single, args=(out, x.contiguous()),"
+                " kwargs={'group': group})\n"
+                "        thread.start(); thread.join()",
+            ),
+            "issued from another thread",
         ),
         (
             "userpkg.moe:build_layer",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from git_repos import Repository
 from layers import CONFIG, GOOD_LAYER
 

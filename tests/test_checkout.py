@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from git_repos import Repository
 
+from git_repos import Repository
 from regbot.checkout import BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
 from regbot.checkout.clones import absolute_url
 

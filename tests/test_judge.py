@@ -1,6 +1,7 @@
 """The verdict on a session: which runs answer, why an answer is not believed, and the table of statuses."""
 
 import pytest
+
 from ledger_builder import (
     WORKLOAD,
     backend,
@@ -12,7 +13,6 @@ from ledger_builder import (
     smoke_run,
     smoke_session,
 )
-
 from regbot.config import Config
 from regbot.config import Sharding as Thresholds
 from regbot.judge import NotComparable, judge, judge_ledgers, parse_expectation

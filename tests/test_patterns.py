@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_builder import Dispatcher, edited, entry, ledger_of, smoke_ledger
 
+from ledger_builder import Dispatcher, edited, entry, ledger_of, smoke_ledger
 from regbot.config import Sharding, Wire
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.dtypes import width

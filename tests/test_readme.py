@@ -62,7 +62,12 @@ def test_the_five_minutes_lead_to_a_verdict(tmp_path: Path) -> None:
 
 
 def test_every_command_block_is_executed_by_a_test_or_by_continuous_integration() -> None:
-    marks = ("<!-- run anywhere -->", "<!-- run in a repository -->", "<!-- command: demo -->", "<!-- command: tests -->")
+    marks = (
+        "<!-- run anywhere -->",
+        "<!-- run in a repository -->",
+        "<!-- command: demo -->",
+        "<!-- command: tests -->",
+    )
     for match in re.finditer(r"(\S.*)?\n\s*```sh\n", README):
         assert any(mark in match.group(0) for mark in marks), match.group(0)
     for name in ("demo", "tests"):

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import cmarkgfm  # type: ignore[import-untyped]
 import pytest
-import report_cases
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
-from report_cases import CASES, HOSTILE, QWEN, Case, ledger
 
+import report_cases
 from regbot.report import comment, html
 from regbot.report.comment import LIMIT, MARKER
 from regbot.report.markdown import code, fence, prose, visible
 from regbot.report.measured import lines
+from report_cases import CASES, HOSTILE, QWEN, Case, ledger
 
 GOLDEN = Path(__file__).parent / "golden" / "comment"
 GITHUB_LIMIT = 65_000

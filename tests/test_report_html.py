@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import report_cases
 from playwright.sync_api import Browser, Page, sync_playwright
-from report_cases import CASES
 
+import report_cases
 from regbot.records import Session, Verdict
 from regbot.report import html
+from report_cases import CASES
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")

@@ -1,8 +1,8 @@
 """The wire-time model: its factors, where nodes end, and that only payload counts."""
 
 import pytest
-from ledger_builder import entry, ledger_of, smoke_ledger
 
+from ledger_builder import entry, ledger_of, smoke_ledger
 from regbot.config import Wire
 from regbot.ledgers.wire import WireModel, factor, wire_s
 from regbot.records.ledger import Axis, Kind

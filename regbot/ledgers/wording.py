@@ -202,7 +202,9 @@ def _layers(modules: Iterable[str]) -> set[str]:
 
 def _traffic(kinds: Mapping[Kind, Volume]) -> str:
     """'192 all-to-all (24 GiB)'; 'nothing' where there was none."""
-    parts = [f"{v.count} {KIND_NAMES.get(kind, kind)} ({binary_bytes(v.bytes)})" for kind, v in kinds.items() if v.count]
+    parts = [
+        f"{v.count} {KIND_NAMES.get(kind, kind)} ({binary_bytes(v.bytes)})" for kind, v in kinds.items() if v.count
+    ]
     return " + ".join(parts) or "nothing"
 
 

@@ -21,6 +21,13 @@ from regbot.workloads.task import Task
 
 MEGABYTE = 2**20
 
+_GUEST_ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUNBUFFERED": "1",
+    # Shadow values of some 100 KiB come and go by the thousand and leave glibc's heap full of holes.
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -58,7 +65,7 @@ def trace(
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
         cwd=root,
-        env=clean_environment({**(environment or {}), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}),
+        env=clean_environment({**(environment or {}), **_GUEST_ENVIRONMENT}),
         log=scratch / "output.log",
         record_dir=record.parent,
         timeout_s=task.workload.timeout_min * 60,

@@ -6,7 +6,6 @@
 
 import resource
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -29,6 +28,7 @@ from regbot_guest.observer import Observer
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.threads import ThreadWatch
 from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
 
@@ -45,12 +45,12 @@ FAKE_PATCHES = ("tensors without values (FakeTensorMode)", "process groups witho
 def count_step(request: Request) -> dict[str, Any]:
     """The part of the raw record that the step itself gives: ledger, loss, backends, warnings."""
     static = request.mode == "static"
-    watch = CompileWatch()
+    compiled, threads = CompileWatch(), ThreadWatch()
     seconds: dict[str, float] = {}
     if static:
         torch.set_num_threads(1)  # shadows are small; two traces beside each other are not to fight for cores
     runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # tried before any mode is on
-    with watch, open_world(request.world, request.ep, fake=static) as world, ExitStack() as modes:
+    with compiled, threads, open_world(request.world, request.ep, fake=static) as world, ExitStack() as modes:
         fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if static else None
         with _stage("build", seconds), own_chunk_only() if static else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
@@ -64,7 +64,6 @@ def count_step(request: Request) -> dict[str, Any]:
                 liveness = _plant(observer, world)
                 before = _sequence_numbers()
             observer.new_step(program=last)
-            threads = threading.active_count()
             # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
             with _stage(f"step {number + 1}", seconds), observer if static or last else nullcontext():
                 loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
@@ -72,10 +71,8 @@ def count_step(request: Request) -> dict[str, Any]:
                 losses.append(loss.item())
         if before is not None:
             liveness.update(_sequence_advance(observer, before))
-        _refuse_what_cannot_be_believed(request, watch, observer)
+        _refuse_what_cannot_be_believed(request, compiled, threads, observer)
         warnings = sorted(shadows.guessed) if shadows is not None else []
-        if threading.active_count() > threads:
-            warnings.append("the step started threads; collectives issued from another thread are not seen")
         return {
             "ledger": _ledger(request, world, observer, liveness),
             "loss": losses,
@@ -130,12 +127,20 @@ def _sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, i
     }
 
 
-def _refuse_what_cannot_be_believed(request: Request, watch: CompileWatch, observer: Observer) -> None:
-    if watch.called:
+def _refuse_what_cannot_be_believed(
+    request: Request, compiled: CompileWatch, threads: ThreadWatch, observer: Observer
+) -> None:
+    if threads.issued:
+        raise ContractError(
+            "liveness",
+            f"collectives were issued from another thread ({threads.issued[0]}), where they cannot be counted; issue "
+            "them from the thread that calls forward and backward",
+        )
+    if compiled.called:
         raise ContractError(
             "compiled",
-            f"{', '.join(sorted(set(watch.called))[:5])} would be compiled by torch.compile; counted eagerly it would "
-            "be another program. Turn compilation off for this workload, or count a profile of a compiled run",
+            f"{', '.join(sorted(set(compiled.called))[:5])} would be compiled by torch.compile; counted eagerly it "
+            "would be another program. Turn compilation off for this workload, or count a profile of a compiled run",
         )
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:

@@ -19,6 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# torch 2.13 has given these two new names and warns of the old ones.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 @dataclass
 class Rows:
@@ -138,13 +142,13 @@ def _weighted_sum(rows: Tensor, token_of_row: Tensor, weight_of_row: Tensor, tok
 
 def _gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     out = x.new_empty(x.shape[0] * group.size(), *x.shape[1:])
-    dist.all_gather_into_tensor(out, x.contiguous(), group=group)
+    all_gather(out, x.contiguous(), group=group)
     return out
 
 
 def _reduce_scatter(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     out = x.new_empty(x.shape[0] // group.size(), *x.shape[1:])
-    dist.reduce_scatter_tensor(out, x.contiguous(), group=group)
+    reduce_scatter(out, x.contiguous(), group=group)
     return out
 
 

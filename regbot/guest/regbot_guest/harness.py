@@ -156,7 +156,7 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard:
                     shard_placement_fn=lambda parameter: _divisible(parameter, expert_data.size()),
                 )
         fully_shard(block, mesh=world.data, mp_policy=policy, reshard_after_forward=reshard, ignored_params=mine)
-    # The root is left at FSDP's default: its parameters are wanted again at once in backward, so it keeps them gathered.
+    # The root is left at FSDP's default, which keeps it gathered: backward begins with what forward ended with.
     fully_shard(model, mesh=world.data, mp_policy=policy, ignored_params=experts)
     for module in model.modules():
         if isinstance(module, FSDPModule):

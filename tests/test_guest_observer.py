@@ -1,0 +1,181 @@
+"""The counter sees every collective that passes the dispatcher, and names its axis, phase, role and module."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Shared
+from guest_runs import run_script
+
+Entries = list[dict[str, Any]]
+
+
+@pytest.fixture
+def seen(shared: Shared) -> dict[str, Any]:
+    """What ``gloo/observed.py`` saw: entries by program, in order of first appearance."""
+
+    def observe(folder: Path) -> None:
+        (folder / "seen.json").write_text(run_script("observed.py"))
+
+    found: dict[str, Any] = json.loads((shared("observed", observe) / "seen.json").read_text())
+    return found
+
+
+def brief(entries: Entries, *fields: str) -> list[tuple[Any, ...]]:
+    return [tuple(entry[field] for field in fields) for entry in entries]
+
+
+def number(entries: Entries, *fields: str) -> dict[tuple[Any, ...], int]:
+    found: Counter[tuple[Any, ...]] = Counter()
+    for entry in entries:
+        found[tuple(entry[field] for field in fields)] += entry["count"]
+    return dict(found)
+
+
+def test_functional_collectives_and_their_backward_are_seen(seen: dict[str, Any]) -> None:
+    assert brief(seen["functional"], "kind", "phase", "axis", "count", "bytes") == [
+        ("all_to_all", "forward", "ep", 1, 4 * 8 * 4),
+        ("all_gather", "forward", "ep", 1, 2 * 4 * 8 * 4),  # its output is counted
+        ("all_reduce", "forward", "ep", 1, 4 * 8 * 4),
+        ("reduce_scatter", "backward", "ep", 1, 2 * 4 * 8 * 4),
+        ("all_to_all", "backward", "ep", 1, 4 * 8 * 4),
+    ]
+
+
+def test_plain_collectives_are_seen_whether_waited_for_or_not(seen: dict[str, Any]) -> None:
+    assert brief(seen["plain"], "kind", "count", "bytes", "role") == [
+        ("all_reduce", 1, 16, "payload"),
+        ("all_gather", 2, 32 + 32, "payload"),  # into one tensor and into a list
+        ("reduce_scatter", 1, 32, "payload"),
+        ("all_to_all", 1, 32, "payload"),  # the list form
+        ("broadcast", 1, 16, "payload"),
+        ("barrier", 1, 0, "control"),
+    ]
+    assert {entry["via"] for entry in seen["plain"]} == {"fake"}
+
+
+def test_bytes_are_those_of_the_elements_and_not_of_the_storage_behind_a_view(seen: dict[str, Any]) -> None:
+    assert brief(seen["view_of_much"], "count", "bytes") == [(1, 10 * 4)]
+
+
+def test_sends_and_receives_are_seen(seen: dict[str, Any]) -> None:
+    assert brief(seen["point_to_point"], "kind", "count", "bytes") == [("send_recv", 3, 3 * 16)]
+
+
+def test_coalesced_collectives_are_one_call_with_all_their_bytes(seen: dict[str, Any]) -> None:
+    assert brief(seen["coalesced"], "kind", "count", "bytes") == [("all_reduce", 1, (4 + 8) * 4)]
+
+
+def test_a_group_of_one_rank_does_not_communicate(seen: dict[str, Any]) -> None:
+    assert seen["one_rank"] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "operator"), [("new", "_c10d_functional::all_to_all_of_the_future"), ("removed", "c10d::allreduce_")]
+)
+def test_a_collective_that_the_table_does_not_know_stops_the_count(
+    seen: dict[str, Any], how: str, operator: str
+) -> None:
+    assert operator in seen["unknown"][how]
+
+
+def test_integers_are_control_up_to_a_size_and_bytes_up_to_a_smaller_one(seen: dict[str, Any]) -> None:
+    assert dict(brief(seen["roles"], "phase", "role")) == {
+        f"int64x{2**20}": "control",
+        f"int64x{2**21 + 1}": "payload",
+        "boolx100": "control",
+        f"int8x{2**16}": "control",
+        f"int8x{2**16 + 1}": "payload",  # a quantised payload
+        f"int16x{2**15 + 1}": "payload",
+        "bfloat16x1": "payload",
+    }
+
+
+def test_an_axis_is_told_by_the_group_and_by_its_ranks_where_the_group_is_unknown(seen: dict[str, Any]) -> None:
+    assert seen["labels"] == {
+        "ep": "ep",
+        "edp": "edp",
+        "dp": "dp",
+        "default": "dp",
+        "second over ep": "ep",
+        "others": "[0,3]",
+        "three": "[0-2]",
+    }
+
+
+def test_two_groups_over_the_same_ranks_are_told_apart(seen: dict[str, Any]) -> None:
+    labels = seen["labels over the same ranks"]
+    assert (labels["ep"], labels["dp"]) == ("ep", "dp")
+
+
+@pytest.mark.parametrize("group", ["default", "third"])
+def test_any_other_group_over_the_ranks_of_two_axes_has_both_names(seen: dict[str, Any], group: str) -> None:
+    assert seen["labels over the same ranks"][group] == "ep|dp"
+
+
+def test_dispatch_and_combine_are_in_their_layer_in_forward_and_in_backward(seen: dict[str, Any]) -> None:
+    exchanges = [entry for entry in seen["step"] if entry["kind"] == "all_to_all"]
+    assert number(exchanges, "phase", "where", "role") == {
+        (phase, f"layers.{layer}.moe", role): count
+        for layer in range(3)
+        for phase, role, count in (
+            ("forward", "control", 1),
+            ("forward", "payload", 2),
+            ("backward", "payload", 2),
+        )
+    }
+
+
+@pytest.mark.parametrize("how", ["step", "prefetched"])
+def test_fsdp_collectives_are_named_by_the_unit_whose_parameters_they_move(seen: dict[str, Any], how: str) -> None:
+    """In backward FSDP gathers a block while the one above it works; when asked to, also in forward."""
+    expected: dict[tuple[str, str, str, str], int] = {
+        ("all_gather", "forward", "", "dp"): 1,
+        ("reduce_scatter", "backward", "", "dp"): 1,
+    }
+    for layer in range(3):
+        for unit, axis in ((f"layers.{layer}", "dp"), (f"layers.{layer}.moe.experts", "edp")):
+            expected[("all_gather", "forward", unit, axis)] = 1
+            expected[("all_gather", "backward", unit, axis)] = 1
+            expected[("reduce_scatter", "backward", unit, axis)] = 1
+    moved = [entry for entry in seen[how] if entry["kind"] != "all_to_all"]
+    assert number(moved, "kind", "phase", "where", "axis") == expected
+
+
+def test_prefetching_really_changed_the_order_of_calls(seen: dict[str, Any]) -> None:
+    gathered = ("all_gather", "forward", "layers.2")
+    exchanged = ("all_to_all", "forward", "layers.0.moe")
+    orders = {how: brief(seen[how], "kind", "phase", "where") for how in ("step", "prefetched")}
+    assert orders["step"].index(gathered) > orders["step"].index(exchanged)
+    assert orders["prefetched"].index(gathered) < orders["prefetched"].index(exchanged)
+
+
+def test_units_inside_units_are_named_apart(seen: dict[str, Any]) -> None:
+    # The root is gathered once: FSDP does not reshard it after forward.
+    assert number(seen["nested"], "kind", "phase", "where") == {
+        ("all_gather", "forward", ""): 1,
+        ("all_gather", "forward", "inner"): 1,
+        ("all_gather", "backward", "inner"): 1,
+        ("reduce_scatter", "backward", ""): 1,
+        ("reduce_scatter", "backward", "inner"): 1,
+    }
+
+
+def test_activation_checkpointing_repeats_the_forward_exchanges_in_backward(seen: dict[str, Any]) -> None:
+    exchanges = [entry for entry in seen["recomputed"] if entry["kind"] == "all_to_all"]
+    assert number(exchanges, "phase", "where", "role") == {
+        (phase, f"layers.{layer}.moe", role): count
+        for layer in range(3)
+        for phase, role, count in (
+            ("forward", "control", 1),
+            ("forward", "payload", 2),
+            ("backward", "control", 1),
+            ("backward", "payload", 2 + 2),
+        )
+    }
+    others = [[e for e in seen[how] if e["kind"] != "all_to_all"] for how in ("recomputed", "step")]
+    fields = ("kind", "phase", "where", "axis")
+    assert number(others[0], *fields) == number(others[1], *fields)
