@@ -23,7 +23,8 @@ h3 { font-size: 18px; margin: 14px 0 10px; } h4 { font-size: 15px; margin: 16px 
 table { border-collapse: collapse; margin: 10px 0; } th, td { border: 1px solid #d1d9e0; padding: 5px 11px; }
 tr:nth-child(2n) td { background: #f6f8fa; } th { font-weight: 600; text-align: left; }
 code { background: #818b981f; border-radius: 5px; padding: 2px 5px; font: 12px "DejaVu Sans Mono", monospace; }
-pre { background: #f6f8fa; border-radius: 6px; padding: 12px; overflow: hidden; } pre code { background: none; padding: 0; }
+pre { background: #f6f8fa; border-radius: 6px; padding: 12px; overflow: hidden; }
+pre code { background: none; padding: 0; }
 details { margin: 4px 0; } summary { color: #1f2328; } sub { color: #59636e; font-size: 12px; vertical-align: 0; }
 """
 PAGE = (

@@ -1,12 +1,14 @@
 """What several test modules share."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from guest_runs import once
+from guest_runs import once, run_script
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; workers and ranks are not to fight for cores
 
@@ -17,3 +19,14 @@ Shared = Callable[[str, Callable[[Path], None]], Path]
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     """``shared(name, make)``: a folder that is made once per test run, however many workers there are."""
     return lambda name, make: once(tmp_path_factory.getbasetemp(), name, make)
+
+
+@pytest.fixture
+def seen(shared: Shared) -> dict[str, Any]:
+    """What ``gloo/observed.py`` saw: entries by program, in order of first appearance."""
+
+    def observe(folder: Path) -> None:
+        (folder / "seen.json").write_text(run_script("observed.py"))
+
+    found: dict[str, Any] = json.loads((shared("observed", observe) / "seen.json").read_text())
+    return found

@@ -1,27 +1,11 @@
 """The counter sees every collective that passes the dispatcher, and names its axis, phase, role and module."""
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Shared
-from guest_runs import run_script
-
 Entries = list[dict[str, Any]]
-
-
-@pytest.fixture
-def seen(shared: Shared) -> dict[str, Any]:
-    """What ``gloo/observed.py`` saw: entries by program, in order of first appearance."""
-
-    def observe(folder: Path) -> None:
-        (folder / "seen.json").write_text(run_script("observed.py"))
-
-    found: dict[str, Any] = json.loads((shared("observed", observe) / "seen.json").read_text())
-    return found
 
 
 def brief(entries: Entries, *fields: str) -> list[tuple[Any, ...]]:

@@ -145,6 +145,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "a view of a view": _through_view_of_view,
     "foreach": lambda counts: torch._foreach_add_([counts], [unknown()]),
 }
+"""Each changes all elements, or some of which nobody knows."""
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -165,6 +166,16 @@ def test_known_values_written_through_a_view_are_known_in_the_whole() -> None:
         known[4:].fill_(3)
         known[0] = known[1] + 1
         assert known.tolist() == [17, 16, 16, 16, 3, 3, 3, 3]
+
+
+def test_known_values_written_by_a_foreach_operator_are_not_the_old_ones() -> None:
+    with without_values():
+        known = torch.bincount(topk(logits()).flatten(), minlength=EXPERTS)
+        torch._foreach_add_([known], [torch.ones(EXPERTS, dtype=torch.int64)])
+        try:
+            assert known.tolist() == [17] * EXPERTS
+        except Untraceable:
+            pass  # forgetting them is honest, too
 
 
 @pytest.mark.parametrize(
@@ -354,20 +365,17 @@ def test_a_natural_router_is_traced_like_a_forced_one(styles: Path, style: str) 
     assert any("natural" in warning for warning in natural["ledger"]["warnings"])
 
 
-def test_every_style_exchanges_its_counts_once(styles: Path) -> None:
-    control = {
-        style: {
-            key: n
-            for key, n in counts(answer(styles, f"{style}.static.balanced"), "kind", "role").items()
-            if key[1] == "control"
-        }
-        for style in STYLES
-    }
-    assert control == {
-        "single": {("all_to_all", "control"): 1},
-        "lists": {("all_to_all", "control"): 1},
-        "functional": {("all_to_all", "control"): 1},
-        "gathered": {("all_gather", "control"): 1},
-        "gathered_list": {("all_gather", "control"): 1},
-        "largest": {("all_reduce", "control"): 2},
-    }
+@pytest.mark.parametrize(
+    ("style", "control"),
+    [
+        ("single", {"all_to_all": 1}),
+        ("lists", {"all_to_all": 1}),
+        ("functional", {"all_to_all": 1}),
+        ("gathered", {"all_gather": 1}),
+        ("gathered_list", {"all_gather": 1}),
+        ("largest", {"all_reduce": 2}),
+    ],
+)
+def test_the_exchange_of_counts_is_control(styles: Path, style: str, control: dict[str, int]) -> None:
+    found = counts(answer(styles, f"{style}.static.balanced"), "role", "kind")
+    assert {kind: number for (role, kind), number in found.items() if role == "control"} == control

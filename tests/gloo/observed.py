@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from regbot_guest import collectives, moe
+from regbot_guest.axes import Axes
 from regbot_guest.collectives import UnknownCollective
 from regbot_guest.harness import Plugin, Training
 from regbot_guest.observer import Observer
@@ -181,6 +182,44 @@ def nested(world: World) -> list[dict[str, Any]]:
     return see(world, step, model)
 
 
+def fingerprints(world: World) -> dict[str, str]:
+    """Of programs that differ in one collective, or in nothing but the name of a group."""
+    assert world.data is not None
+    assert world.expert is not None
+    ep, edp, dp = world.expert["ep"].get_group(), world.expert["edp"].get_group(), world.data.get_group()
+    other, again = Axes(), dist.new_group([0, 1])
+    for name, group in (("dp", dp), ("edp", edp), ("ep", again)):
+        other.add(name, group)
+    assert again.group_name != ep.group_name
+
+    def of(program: Callable[[], Any], axes: Axes = world.axes) -> str:
+        with Observer(axes) as observer:
+            program()
+        return observer.fingerprint.hexdigest()
+
+    def reduced(group: Any, op: Any = dist.ReduceOp.SUM) -> Callable[[], Any]:
+        return lambda: dist.all_reduce(torch.ones(4), op=op, group=group)
+
+    def functionally(group: Any, op: str = "sum") -> Callable[[], Any]:
+        return lambda: funcol.wait_tensor(funcol.all_reduce(torch.ones(4), op, group))
+
+    return {
+        "ep": of(reduced(ep)),
+        "ep again": of(reduced(ep)),
+        "ep by another name": of(reduced(again), other),
+        "edp": of(reduced(edp)),
+        "dp": of(reduced(dp)),
+        "ep, largest": of(reduced(ep, dist.ReduceOp.MAX)),
+        "ep, mean": of(reduced(ep, dist.ReduceOp.AVG)),
+        "functional ep": of(functionally(ep)),
+        "functional ep by another name": of(functionally(again), other),
+        "functional edp": of(functionally(edp)),
+        "functional ep, largest": of(functionally(ep, "max")),
+        "other splits": of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [3, 1], [3, 1], group=ep)),
+        "even splits": of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [2, 2], group=ep)),
+    }
+
+
 found: dict[str, Any] = {}
 with open_world(4, 2, fake=True) as world:
     for program in (functional, plain, view_of_much, point_to_point, coalesced, roles, one_rank):
@@ -204,6 +243,7 @@ with open_world(4, 2, fake=True) as world:
     found["prefetched"] = train(world, prepare=prefetch_all)
     found["recomputed"] = train(world, build_recomputed)
     found["nested"] = nested(world)
+    found["fingerprints"] = fingerprints(world)
 with open_world(4, 4, fake=True) as world:
     assert world.data is not None
     assert world.expert is not None
