@@ -95,6 +95,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
             base=base,
             head=head,
             workloads=[task.entry for task in tasks],
+            sharding=config.sharding,
+            wire=config.wire,
             warnings=[*warnings, *config_warnings],
         ),
     )
@@ -261,7 +263,10 @@ def _changed_by_build(tree: Worktree) -> list[str]:
 def judge_sessions(
     files: Sequence[Path], config: Path | None, expectations: Sequence[Expectation], out: Path | None
 ) -> Checked:
-    """Judge stored sessions of the same two arms as one. Raises RecordError, ConfigError."""
+    """Judge stored sessions of the same two arms as one, by the settings of the first or those of ``config``.
+
+    Raises RecordError, ConfigError.
+    """
     sessions = [read_session(file) for file in files]
     first = sessions[0].header
     for file, session in zip(files, sessions, strict=True):
@@ -275,7 +280,7 @@ def judge_sessions(
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
     header = first.model_copy(update={"workloads": entries, "warnings": warnings})
     together = Session(header=header, runs=[run for session in sessions for run in session.runs])
-    settings = load_config(config) if config else Config()
+    settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
     verdict = judge(together, settings, expectations)
     if out is not None:
         _write_report(out, verdict, together)

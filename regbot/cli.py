@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from regbot.records.verdict import Status
 
 USAGE_ERROR = 2
+INTERNAL_ERROR = 70
+"""A fault of regbot itself: a code that no verdict has, so that no build takes it for a regression."""
 
 app = typer.Typer(
     help="Did the sharding change, did throughput change, can the answer be trusted: regbot judges pull requests to "
@@ -45,10 +48,10 @@ def main() -> None:
     """Entry point of the ``regbot`` command."""
     try:
         app()
-    except KeyboardInterrupt:
-        print("regbot: interrupted; what was measured is in the session file", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(130)  # the supervisors see it and end what still runs; threads are not waited for
+    except Exception:
+        traceback.print_exc()
+        print("regbot: this is a fault of regbot; please report it with the lines above", file=sys.stderr)
+        sys.exit(INTERNAL_ERROR)
 
 
 @app.callback(invoke_without_command=True)
@@ -181,7 +184,7 @@ def ledger_trace(
     workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
     world: Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")] = None,
     ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
-    variant: Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: full.")] = None,
+    variant: Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: its own, else full.")] = None,
     dispatcher: Annotated[str, typer.Option("--dispatcher", metavar="D", help="alltoall or allgather.")] = "",
     json: Json = False,
 ) -> None:
@@ -192,8 +195,11 @@ def ledger_trace(
 
         run = trace_here(Choice(workload, world, ep, variant, dispatcher), Path.cwd(), watch)
     if run.ledger is None:
-        for line in (f"regbot: {run.workload}: INVALID: {run.reason}", run.log_tail):
-            print(line, file=sys.stderr)
+        print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
+        for line in run.log_tail.splitlines():
+            print(f"  | {line}", file=sys.stderr)
+        if json:
+            typer.echo(run.to_json().rstrip("\n"))
         raise typer.Exit(_exit_code("INVALID"))
     typer.echo((run.ledger.to_json() if json else ledger_page(run)).rstrip("\n"))
 
@@ -214,7 +220,12 @@ def ledger_diff(
 
         base, head = read_ledger(a), read_ledger(b)
         sharding = judge_ledgers(base, head, load_config(config) if config else Config())
-    typer.echo((sharding.to_json() if json else diff_page(sharding, base, head)).rstrip("\n"))
+    if json:
+        from regbot.records.verdict import LedgerDiff
+
+        typer.echo(LedgerDiff.model_validate(sharding.model_dump()).to_json().rstrip("\n"))
+    else:
+        typer.echo(diff_page(sharding, base, head).rstrip("\n"))
     raise typer.Exit(_exit_code(sharding.status))
 
 
@@ -246,6 +257,12 @@ def _usage_errors() -> Iterator[None]:
     """Errors that the user can mend become a message and exit code 2; all others are ours and keep their traceback."""
     try:
         yield
+    except KeyboardInterrupt:
+        print("\nregbot: interrupted; the runs that ended are in session.jsonl", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(130)  # the supervisors notice and end what still runs; threads are not waited for
+    except OSError as error:
+        _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
     except Exception as error:
         if not _is_usage_error(error):
             raise

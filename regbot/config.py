@@ -9,6 +9,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from regbot.records.base import Record
 from regbot.records.ledger import Scalar
+from regbot.records.settings import Sharding as Sharding
+from regbot.records.settings import Wire as Wire
 
 FILE_NAME = "regbot.toml"
 
@@ -79,21 +81,6 @@ class Workload(Record):
         if self.adapter == "smoke" and self.entry is not None:
             raise ValueError("adapter 'smoke' runs regbot's own model and takes no entry; use adapter = 'module'")
         return self
-
-
-class Sharding(Record):
-    """Thresholds of the sharding verdict."""
-
-    bytes_rise_pct: Annotated[float, Field(ge=0)] = 5.0
-    wire_rise_pct: Annotated[float, Field(ge=0)] = 5.0
-
-
-class Wire(Record):
-    """The bandwidths of the wire-time model, in GB/s per GPU and direction, and where nodes end."""
-
-    gpus_per_node: Annotated[int, Field(ge=1)] = 8
-    node_local_gb_s: Annotated[float, Field(gt=0)] = 450.0
-    inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
 
 
 class Local(Record):

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from regbot.engines import Engine, Launch, LocalEngine, clean_environment
 from regbot.records.base import Record
 from regbot.records.files import RecordError, parse_json
@@ -29,7 +31,7 @@ class Check(Record):
 class Diagnosis(Record):
     """All capabilities of this machine, and of the interpreter that guests would run under."""
 
-    schema_id: Literal["regbot/doctor@1"] = "regbot/doctor@1"
+    schema_id: Literal["regbot/doctor@1"] = Field(default="regbot/doctor@1", alias="schema")
     checks: list[Check]
 
 

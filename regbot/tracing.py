@@ -47,6 +47,8 @@ def choose(choice: Choice, folder: Path) -> Task:
     name, _, shape_name = name.partition(":")
     mesh = _mesh(mesh_name)
     if name.partition("@")[0] in shape_names():
+        if shape_name:
+            raise ConfigError(f"{choice.workload!r}: {name} is a shape already; write {name}")
         shape = load_shape(name)
         return smoke_task(shape, choice.variant or "full", mesh, choice.world, choice.ep, choice.dispatcher)
     config_file = folder / FILE_NAME

@@ -131,12 +131,12 @@ def test_a_crash_of_both_arms_is_invalid(case: Case) -> None:
 
 
 def test_a_head_that_hangs_twice_fails_and_leaves_nothing(case: Case) -> None:
-    config = CONFIG.replace("timeout_min = 1", "timeout_min = 0.15")
+    config = CONFIG.replace("timeout_min = 1", "timeout_min = 0.3")
     case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
     start = time.monotonic()
     code, verdict = case.check()
     assert (code, verdict["verdict"]) == (1, "FAIL")
-    assert "0.15 minutes" in only(verdict)["validity"]["reasons"][0]
+    assert "0.3 minutes" in only(verdict)["validity"]["reasons"][0]
     assert time.monotonic() - start < 120
     assert guests_of(case.home) == []
 
@@ -302,3 +302,75 @@ def guests_of(home: Path) -> list[str]:
             if f"{home}/out/runs" in words:
                 found.append(words)
     return found
+
+
+def test_an_interrupted_check_ends_at_once_and_leaves_no_process(case: Case) -> None:
+    slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
+    case.pull_request(slow_head)
+    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
+    command = [REGBOT, "check", "--base", "main", "--out", str(case.home / "out")]
+    process = subprocess.Popen(command, cwd=case.repository.path, env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not guests_of(case.home):
+        time.sleep(0.1)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 10
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline and guests_of(case.home):
+        time.sleep(0.1)
+    assert guests_of(case.home) == []
+
+
+def test_a_second_check_into_the_same_folder_starts_clean(case: Case) -> None:
+    """What a run left in its folder is not the next run's: a crash must not read as a forged record."""
+    case.pull_request("# why\n" + GOOD_LAYER)
+    assert case.check()[0] == 0
+    case.commit("import os; os.kill(os.getpid(), 11)\n", config=None)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert "signal 11" in only(verdict)["validity"]["reasons"][0]
+
+
+def test_a_hang_of_one_entry_is_told_for_all(case: Case) -> None:
+    """Later entries of the same workload are not waited for; the report is written all the same."""
+    config = (
+        CONFIG.replace("timeout_min = 1", "timeout_min = 0.3").replace('["ep"]', '["ep", "ep-dp"]')
+        + "[local]\nparallel = 1\n"
+    )
+    case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
+    code, verdict = case.check()
+    assert code == 1, verdict
+    assert verdict["workloads"][0]["validity"]["status"] == "FAIL"
+    assert {run["outcome"] for run in case.runs() if run["arm"]["name"] == "head"} >= {"hung", "skipped"}
+    assert (case.home / "out" / "comment.md").exists()
+
+
+def test_judge_uses_the_settings_of_the_check(case: Case) -> None:
+    """Two ranks gather less than they exchange, so only the thresholds decide between REVIEW and FAIL."""
+    config = CONFIG + "[wire]\ngpus_per_node = 1\n"
+    case.pull_request(FALLBACK_LAYER, config=config)
+    _, verdict = case.check()
+    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
+    assert json.loads(again.stdout) == verdict
+
+
+def test_control_characters_of_a_guest_do_not_reach_the_terminal(case: Case) -> None:
+    case.pull_request("raise RuntimeError('\\x1b]0;title\\x07\\n::error::forged')\n")
+    found = case.regbot("check", "--base", "main", "--out", str(case.home / "out"))
+    assert found.returncode == 1
+    assert "\x1b" not in found.stdout + found.stderr
+    assert not any(line.startswith("::error::") for line in (found.stdout + found.stderr).splitlines())
+
+
+def test_an_output_folder_that_cannot_be_is_a_usage_error(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    (case.home / "file").write_text("")
+    found = case.regbot("check", "--base", "main", "--out", str(case.home / "file" / "out"))
+    assert found.returncode == 2
+    assert "Not a directory" in found.stderr
+    assert "Traceback" not in found.stderr

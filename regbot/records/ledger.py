@@ -92,4 +92,5 @@ class Ledger(Record):
     program: Digest | None = Field(default=None, description="fingerprint of the dispatched operators")
     config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
     patches: list[Text] = Field(default_factory=list, description="what had to be replaced to count without a GPU")
+    guesses: list[Message] = Field(default_factory=list, description="values that depend on data and were guessed")
     warnings: list[Message] = Field(default_factory=list)

@@ -74,7 +74,6 @@ class RawRun(Record):
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
     loss: list[float] = Field(default_factory=list, description="loss per step; empty where tensors have no values")
-    tokens_per_expert: list[int] = Field(default_factory=list, description="rank 0, summed over layers of one step")
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None
@@ -101,7 +100,6 @@ class Run(Record):
     wall_s: Annotated[float, Field(ge=0)]
     ledger: Ledger | None = None
     loss: list[float] = Field(default_factory=list)
-    tokens_per_expert: list[int] = Field(default_factory=list)
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None

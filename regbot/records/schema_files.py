@@ -7,11 +7,12 @@ from regbot.records.base import Record
 from regbot.records.ledger import Ledger
 from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
-from regbot.records.verdict import Verdict
+from regbot.records.verdict import LedgerDiff, Verdict
 
 FOLDER = Path(__file__).with_name("schemas")
 RECORDS: dict[str, type[Record]] = {
     "ledger@1": Ledger,
+    "ledger-diff@1": LedgerDiff,
     "raw-run@1": RawRun,
     "run@1": Run,
     "session@1": SessionHeader,

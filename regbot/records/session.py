@@ -9,6 +9,7 @@ from regbot.records.base import Record
 from regbot.records.files import RecordError, parse_record, read_lines
 from regbot.records.ledger import Message, Text
 from regbot.records.run import Arm, Run
+from regbot.records.settings import Sharding, Wire
 
 
 class SessionHeader(Record):
@@ -20,6 +21,8 @@ class SessionHeader(Record):
     base: Arm
     head: Arm
     workloads: Annotated[list[Text], Field(min_length=1)]
+    sharding: Sharding = Field(default=Sharding(), description="thresholds that the check used")
+    wire: Wire = Field(default=Wire(), description="bandwidths that the check used")
     warnings: list[Message] = Field(default_factory=list)
 
 

@@ -63,6 +63,12 @@ class Sharding(Record):
     config_changes: dict[str, tuple[Scalar, Scalar]] = Field(default_factory=dict)
 
 
+class LedgerDiff(Sharding):
+    """What ``ledger diff`` prints: two ledgers compared, without a check around them."""
+
+    schema_id: Literal["regbot/ledger-diff@1"] = Field(default="regbot/ledger-diff@1", alias="schema")
+
+
 class Throughput(Record):
     """Did throughput change? The static half leaves it null; the fields of a measured one come with it."""
 

@@ -7,7 +7,9 @@ differ, the engine's counts.
 
 import json
 import secrets
+import shutil
 import sys
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -54,13 +56,16 @@ def trace(
 ) -> Run:
     """Trace the static ledger of ``task`` in the checkout ``root``. Never raises for what the guest does.
 
-    ``scratch`` is a private empty folder; request, record and log stay there. ``environment`` is added to the clean
-    one that a guest gets.
+    ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
+    clean one that a guest gets.
     """
     nonce = secrets.token_hex(16)
     record = scratch / "record" / "raw.json"
     request = scratch / "request.json"
-    scratch.mkdir(parents=True, exist_ok=True)
+    if scratch.is_symlink() or scratch.is_file():
+        scratch.unlink()
+    shutil.rmtree(scratch, ignore_errors=True)  # what an earlier run left there is not this run's
+    scratch.mkdir(parents=True)
     request.write_text(json.dumps(_request(task, root, nonce, record)), encoding="utf-8")
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
@@ -93,11 +98,11 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
     fault = ""
     if record.exists() or record.is_symlink():
         try:
-            raw = read_record(record, RawRun, limits.max_record_bytes)
+            raw = printable(read_record(record, RawRun, limits.max_record_bytes))
             fault = _not_ours(raw, task, nonce)
         except RecordError as error:
             fault = str(error).replace(str(record), "the record")
-    outcome, reason = _outcome(ended, raw, fault, task)
+    outcome, reason = _outcome(ended, raw, printable_text(fault), task)
     run = Run(
         arm=arm,
         workload=task.entry,
@@ -119,7 +124,6 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
         update={
             "ledger": raw.ledger if outcome == "ok" else None,
             "loss": raw.loss,
-            "tokens_per_expert": raw.tokens_per_expert,
             "backends": raw.backends,
             "code": raw.code,
             "environment": raw.environment,
@@ -127,6 +131,25 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
             "warnings": [*run.warnings, *raw.warnings],
         }
     )
+
+
+def printable(raw: RawRun) -> RawRun:
+    """``raw`` without control characters in any text: what is printed later must not steer a terminal or a CI log."""
+    return RawRun.model_validate(_clean(raw.model_dump()))
+
+
+def printable_text(text: str) -> str:
+    """``text`` on one line, without control and format characters."""
+    kept = (" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in text)
+    return "".join(c for c in kept if unicodedata.category(c) not in ("Cf", "Cs", "Co", "Cn"))
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable_text(value)
+    if isinstance(value, dict):
+        return {printable_text(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def failed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1) -> Run:

@@ -151,6 +151,25 @@ def describe(func: Any, form: Form, given: Mapping[str, Any], result: Any) -> Se
     return Seen(form.kind, group, dtype, role, size, func.namespace == "symm_mem")
 
 
+_REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+"""Names by the number of ``c10d::ReduceOp::RedOpType``."""
+
+
+def reduction(given: Any) -> str:
+    """The name of a reduction, however an operator carries it: by name, as an enum, or boxed."""
+    if isinstance(given, torch.ScriptObject):
+        given = given.op()  # type: ignore[attr-defined]
+    if isinstance(given, str):
+        return given.lower()
+    number = int(given)
+    return _REDUCTIONS[number] if number < len(_REDUCTIONS) else f"reduction {number}"
+
+
+def is_reduction(value: Any) -> bool:
+    """Whether a boxed object is a reduction; a process group and a handle of work are boxed too."""
+    return isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ReduceOp")
+
+
 def flatten(value: Any) -> list[Tensor]:
     """All tensors in nested lists and tuples."""
     if isinstance(value, Tensor):

@@ -1,9 +1,11 @@
 """Notices code that ``torch.compile`` would compile: a dispatch mode runs it eagerly, so it must not be counted."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 
 
@@ -13,9 +15,11 @@ class CompileWatch:
     def __init__(self) -> None:
         self.called: list[str] = []
         self._compile, self._module_compile = torch.compile, nn.Module.compile
+        self._optimize = torch._dynamo.optimize
 
     def __enter__(self) -> "CompileWatch":
         torch.compile = self._replacement
+        setattr(torch._dynamo, "optimize", lambda *_, **__: self._replacement)  # noqa: B010 (typed as its original)
         watch = self
 
         def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:
@@ -26,11 +30,14 @@ class CompileWatch:
 
     def __exit__(self, *_: object) -> None:
         torch.compile = self._compile
+        setattr(torch._dynamo, "optimize", self._optimize)  # noqa: B010
         setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
 
-    def _replacement(self, model: Any = None, **_: Any) -> Any:
+    def _replacement(self, model: Any = None, **options: Any) -> Any:
         if model is None:
-            return self._replacement
+            return partial(self._replacement, **options)
+        if options.get("disable"):
+            return model
         if isinstance(model, nn.Module):
             self._watch_module(model)
             return model

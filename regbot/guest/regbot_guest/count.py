@@ -4,6 +4,7 @@
 ``real``: the same on the ranks of a launcher, with values; it is what the static count is checked against.
 """
 
+import math
 import resource
 import sys
 import time
@@ -24,11 +25,11 @@ from torch._subclasses.fake_tensor import (
 from regbot_guest.compiled import CompileWatch
 from regbot_guest.harness import ContractError, Training, load_plugin, own_chunk_only
 from regbot_guest.moe import runs_grouped_mm
-from regbot_guest.observer import Observer
+from regbot_guest.observer import Observer, Shadowing
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow import ShadowValues, Untraceable
-from regbot_guest.threads import ThreadWatch
+from regbot_guest.unseen import UnseenWatch
 from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
 
@@ -39,23 +40,28 @@ UNTRACEABLE = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-FAKE_PATCHES = ("tensors without values (FakeTensorMode)", "process groups without peers (fake backend)")
+FAKE_PATCHES = (
+    "tensors without values (FakeTensorMode)",
+    "process groups without peers (fake backend)",
+    "of every parameter that FSDP cuts up, the own piece only",
+)
 
 
 def count_step(request: Request) -> dict[str, Any]:
     """The part of the raw record that the step itself gives: ledger, loss, backends, warnings."""
     static = request.mode == "static"
-    compiled, threads = CompileWatch(), ThreadWatch()
+    compiled, unseen = CompileWatch(), UnseenWatch()
     seconds: dict[str, float] = {}
     if static:
         torch.set_num_threads(1)  # shadows are small; two traces beside each other are not to fight for cores
     runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # tried before any mode is on
-    with compiled, threads, open_world(request.world, request.ep, fake=static) as world, ExitStack() as modes:
+    with compiled, unseen, open_world(request.world, request.ep, fake=static) as world, ExitStack() as modes:
         fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if static else None
-        with _stage("build", seconds), own_chunk_only() if static else nullcontext():
+        shadows = _shadows(request, fake) if fake is not None else None
+        modes.enter_context(shadows.readable() if shadows is not None else nullcontext())
+        with _stage("build", seconds), building(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
         where = modes.enter_context(Where(training.model))
-        shadows = ShadowValues(fake, request.geometry.experts, _route(request)) if fake is not None else None
         observer = Observer(world.axes, where, shadows)
         losses: list[float] = []
         for number in range(request.steps):
@@ -69,13 +75,13 @@ def count_step(request: Request) -> dict[str, Any]:
                 loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
             if not static:
                 losses.append(loss.item())
+        warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
         if before is not None:
             liveness.update(_sequence_advance(observer, before))
-        _refuse_what_cannot_be_believed(request, compiled, threads, observer)
-        warnings = sorted(shadows.guessed) if shadows is not None else []
+        _refuse_what_cannot_be_believed(request, compiled, unseen, observer)
         return {
             "ledger": _ledger(request, world, observer, liveness),
-            "loss": losses,
+            "loss": [] if warnings else losses,
             "backends": _backends(request, observer),
             "phases_s": seconds,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -84,14 +90,21 @@ def count_step(request: Request) -> dict[str, Any]:
         }
 
 
-def _route(request: Request) -> Any:
+@contextmanager
+def building(shadows: ShadowValues) -> Iterator[None]:
+    """While the model is built: keep shadows of what layers write down then, and skip what only real ranks need."""
+    with own_chunk_only(), Shadowing(shadows):
+        yield
+
+
+def _shadows(request: Request, mode: FakeTensorMode) -> ShadowValues:
     """Where routing is natural there are no values to route by, and balance is assumed; the ledger says so."""
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
     def route(tokens: int, experts: int, top_k: int) -> torch.Tensor:
         return forced_experts(tokens, experts, top_k, routing, request.seed, torch.device("cpu"))
 
-    return route
+    return ShadowValues(mode, request.geometry.experts, request.geometry.top_k, route)
 
 
 def _plant(observer: Observer, world: World) -> dict[str, Any]:
@@ -128,13 +141,13 @@ def _sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, i
 
 
 def _refuse_what_cannot_be_believed(
-    request: Request, compiled: CompileWatch, threads: ThreadWatch, observer: Observer
+    request: Request, compiled: CompileWatch, unseen: UnseenWatch, observer: Observer
 ) -> None:
-    if threads.issued:
+    if unseen.issued:
         raise ContractError(
             "liveness",
-            f"collectives were issued from another thread ({threads.issued[0]}), where they cannot be counted; issue "
-            "them from the thread that calls forward and backward",
+            f"a collective was issued where it cannot be counted ({unseen.issued[0]}); issue it through "
+            "torch.distributed, from the thread that calls forward and backward",
         )
     if compiled.called:
         raise ContractError(
@@ -144,7 +157,7 @@ def _refuse_what_cannot_be_believed(
         )
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:
-            if axis == "ep" and len(set(splits)) > 1:
+            if "ep" in axis.split("|") and len(set(splits)) > 1:
                 raise ContractError(
                     "routing",
                     f"balanced routing was asked for, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
@@ -172,6 +185,7 @@ def _ledger(request: Request, world: World, observer: Observer, liveness: dict[s
         "program": observer.fingerprint.hexdigest(),
         "config": request.resolved(),
         "patches": list(FAKE_PATCHES) if static else [],
+        "guesses": sorted(observer.shadows.guessed)[:20] if observer.shadows is not None else [],
         "warnings": warnings,
     }
 
@@ -205,7 +219,9 @@ def _backends(request: Request, observer: Observer) -> dict[str, Any]:
 def _dispatcher(request: Request, observer: Observer) -> dict[str, Any]:
     on_ep = {
         kind: sum(
-            n for key, n in observer.tally.count.items() if (key.kind, key.axis, key.role) == (kind, "ep", "payload")
+            n
+            for key, n in observer.tally.count.items()
+            if (key.kind, key.role) == (kind, "payload") and "ep" in key.axis.split("|")
         )
         for kind in ("all_to_all", "all_gather", "reduce_scatter")
     }

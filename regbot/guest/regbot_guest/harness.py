@@ -189,8 +189,11 @@ class _Chunks:
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // num_chunks)
+        self._count = num_chunks
 
     def __getitem__(self, index: int) -> Tensor:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         total = self._tensor.shape[self._dim]
         start = index * self._size
         if start >= total:

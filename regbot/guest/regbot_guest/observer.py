@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regbot_guest.axes import Axes
-from regbot_guest.collectives import arguments, collective_form, describe
+from regbot_guest.collectives import arguments, collective_form, describe, flatten
 from regbot_guest.fingerprint import Fingerprint
-from regbot_guest.shadow import ShadowValues
+from regbot_guest.shadow import ShadowValues, Untraceable
 from regbot_guest.where import Where
 
 _DEVICE = torch.ops.prim.device.default
@@ -68,7 +69,7 @@ class Observer(TorchDispatchMode):
         """Start counting anew. Without ``program`` no fingerprint is made: it is a tenth of the time."""
         self.program = program
         self.tally = Tally()
-        self.fingerprint = Fingerprint(self.axes.label)
+        self.fingerprint = Fingerprint(self.axes.label, self.shadows.of if self.shadows is not None else lambda _: None)
         self.operators: Counter[str] = Counter()
         self.payload_splits: list[tuple[str, tuple[int, ...]]] = []
         if self.where is not None:
@@ -79,8 +80,10 @@ class Observer(TorchDispatchMode):
     ) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # asked for about as often as all operators together
-        if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
-            return NotImplemented  # let it unwrap itself: the operators on its local tensors come back here
+        if _unwraps_itself(types):
+            return NotImplemented  # the operators on the tensors inside come back here
+        if isinstance(func, HigherOrderOperator):
+            raise Untraceable(f"{func.name()} carries a program of its own, whose operators are not seen one by one")
         kwargs = kwargs or {}
         form = collective_form(func)
         if self.shadows is None or form is not None:
@@ -106,9 +109,34 @@ class Observer(TorchDispatchMode):
         key = Key(seen.kind, axis, seen.group.size(), seen.dtype, self.phase, seen.role, where, via)
         self.tally.count[key] += 1
         self.tally.bytes[key] += seen.bytes
-        splits = given.get("input_split_sizes")
+        splits = given.get("input_split_sizes") or [part.shape[0] for part in flatten(given.get("input_tensors"))]
         if seen.kind == "all_to_all" and seen.role == "payload" and self.phase == "forward" and splits:
             self.payload_splits.append((axis, tuple(splits)))
+
+
+class Shadowing(TorchDispatchMode):
+    """Keeps shadows and counts nothing."""
+
+    def __init__(self, shadows: ShadowValues) -> None:
+        super().__init__()
+        self._shadows = shadows
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if _unwraps_itself(types):
+            return NotImplemented
+        if isinstance(func, HigherOrderOperator) or collective_form(func) is not None:
+            return func(*args, **(kwargs or {}))
+        return self._shadows.call(func, args, kwargs or {})
+
+
+def _unwraps_itself(types: Sequence[type]) -> bool:
+    """Whether an argument is a tensor made of tensors (DTensor, float8, quantised): it knows what it does with them."""
+    plain = torch._C._disabled_torch_dispatch_impl
+    return any(kind is not FakeTensor and getattr(kind, "__torch_dispatch__", plain) is not plain for kind in types)
 
 
 def _backend(group: dist.ProcessGroup) -> str:

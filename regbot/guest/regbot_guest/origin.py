@@ -8,6 +8,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
         top = name.split(".")[0]
         relative = _relative(path, root)
         if relative is not None:
-            files[relative] = code_hash(path)
+            with suppress(OSError):  # gone or unreadable by now; where it came from is still told below
+                files[relative] = code_hash(path)
         if top in watched:
             if relative is None:
                 foreign.setdefault(top, str(path))
@@ -51,13 +53,17 @@ def code_hash(path: Path) -> str:
     """SHA-256 of the syntax tree, which has no comments or layout, without docstrings; of the bytes if no Python."""
     source = path.read_bytes()
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        return hashlib.sha256(_code(source).encode()).hexdigest()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python, or nested deeper than the parser goes
         return hashlib.sha256(source).hexdigest()
+
+
+def _code(source: bytes) -> str:
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return ast.dump(tree)
 
 
 def _has_docstring(node: Any) -> bool:

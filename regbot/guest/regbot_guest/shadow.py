@@ -14,7 +14,8 @@ that depends on real data raises Untraceable. Only a lone float or bool, such as
 norm that is compared, is answered with 1.0 or False, and noted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from regbot_guest.collectives import Form, flatten, process_group
+from regbot_guest.collectives import Form, arguments, flatten, process_group, reduction
 
 aten = torch.ops.aten
 
@@ -67,8 +68,8 @@ class _Shadow:
 class ShadowValues:
     """Runs operators on fake tensors and keeps the shadows beside them."""
 
-    def __init__(self, mode: FakeTensorMode, experts: int, route: Route) -> None:
-        self._mode, self._experts, self._route = mode, experts, route
+    def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
+        self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
         self.guessed: set[str] = set()
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -84,9 +85,10 @@ class ShadowValues:
         result = func(*args, **kwargs)
         if _computes_from_values(func, inputs, known, result):
             self._propagate(func, args, kwargs, result)
-        elif not known:
-            self._forget_written(func, args, kwargs)
-            self._seed_routing(packet, args, kwargs, result)
+            return result
+        self._forget_written(func, args, kwargs)
+        if not known:
+            self._seed_routing(packet, arguments(func, args, kwargs), result)
         return result
 
     def collective(self, form: Form, given: Mapping[str, Any], result: Any) -> None:
@@ -102,10 +104,24 @@ class ShadowValues:
             else:
                 source = values[index] if len(values) == len(outputs) else None
             value = _symmetric(form.kind, source, output.shape, group, given) if source is not None else None
+            self._write(output, value)
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """While active, ``.numpy()`` of a tensor without values gives its shadow, as ``.tolist()`` does."""
+
+        def numpy(tensor: Tensor, *, force: bool = False) -> Any:
+            value = self.of(tensor)
             if value is None:
-                self._forget(output)
-            else:
-                self._attach(output, value, _Storage())
+                raise Untraceable("a tensor whose values depend on real data was turned into a numpy array")
+            with _disable_current_modes():
+                return value.numpy(force=force)
+
+        setattr(FakeTensor, "numpy", numpy)  # noqa: B010 (typed as a method otherwise)
+        try:
+            yield
+        finally:
+            delattr(FakeTensor, "numpy")
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The shadow of ``tensor``, None where its values are not known."""
@@ -120,7 +136,7 @@ class ShadowValues:
             with _disable_current_modes():
                 return value.item()
         if tensor.dtype.is_floating_point:
-            self.guessed.add("a float that depends on data was read and answered with 1.0 (a loss or norm, normally)")
+            self.guessed.add("a float that depends on data was read and answered with 1.0")
             return 1.0
         if tensor.dtype is torch.bool:
             self.guessed.add("a condition that depends on data was read and answered with False")
@@ -162,6 +178,9 @@ class ShadowValues:
 
     def _propagate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         real = self._real(func, args, kwargs)
+        if func.overloadpacket in _UNDEFINED:
+            with _disable_current_modes():
+                real.zero_()  # undefined values are to be the same in every run
         storages = {
             value.untyped_storage()._cdata: shadow.storage
             for tensor in flatten([*args, *kwargs.values()])
@@ -179,23 +198,41 @@ class ShadowValues:
         with _disable_current_modes():
             return func(*tree_map_only(Tensor, real, list(args)), **tree_map_only(Tensor, real, dict(kwargs)))
 
-    def _seed_routing(self, packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _seed_routing(self, packet: Any, given: Mapping[str, Any], result: Any) -> None:
         """Indices chosen among the experts by values that are not known: as the routing asked for would choose them."""
-        if packet not in (aten.topk, aten.sort, aten.argmax) or not args[0].ndim:
+        if packet not in (aten.topk, aten.sort, aten.argmax) or not given["self"].ndim:
             return
-        scores = args[0]
-        position = 2 if packet is aten.topk else 1
-        dim = args[position] if len(args) > position else kwargs.get("dim", -1)
-        if not isinstance(dim, int) or dim % scores.ndim != scores.ndim - 1 or scores.shape[-1] != self._experts:
+        scores, dim = given["self"], given.get("dim", None if packet is aten.argmax else -1)
+        if dim is None or dim % scores.ndim != scores.ndim - 1 or scores.shape[-1] != self._experts:
             return
         indices = result if packet is aten.argmax else result[1]
-        chosen = scores.shape[-1] if packet is aten.sort else (1 if packet is aten.argmax else indices.shape[-1])
         tokens = scores.numel() // self._experts
-        if tokens * chosen > MAX_INTEGERS:
+        if tokens * self._experts > MAX_INTEGERS:
             return
         with _disable_current_modes():
-            value = self._route(tokens, self._experts, chosen).reshape(indices.shape)
-        self._attach(indices, value, _Storage())
+            if packet is aten.sort:
+                value = self._ranking(tokens)
+            else:
+                value = self._route(tokens, self._experts, given["k"] if packet is aten.topk else 1)
+            self._attach(indices, value.reshape(indices.shape), _Storage())
+
+    def _ranking(self, tokens: int) -> Tensor:
+        """All experts for every token, those that routing would choose first: ``[tokens, experts]``."""
+        chosen = self._route(tokens, self._experts, self._top_k)
+        rest = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
+        others = rest.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
+        return torch.cat([chosen, others], dim=1)
+
+    def _write(self, output: Tensor, value: Tensor | None) -> None:
+        """An operator without alias annotations wrote ``value`` (None: unknown) into ``output`` and all its views."""
+        shadow: _Shadow | None = output.__dict__.get("_regbot_shadow")
+        if value is None:
+            self._forget(output)
+        elif shadow is not None and shadow.storage.known:
+            with _disable_current_modes():
+                shadow.value.copy_(value)
+        else:
+            self._attach(output, value, _Storage())
 
     def _attach(self, fake: Tensor, value: Tensor, storage: _Storage) -> None:
         if _small(value) and isinstance(fake, FakeTensor):
@@ -254,6 +291,7 @@ def _symmetric(
 ) -> Tensor | None:
     """What an output of ``shape`` holds after the collective if every rank's input is ``value``; None if unclear."""
     size, elements = group.size(), shape.numel()
+    found: Tensor | None
     with _disable_current_modes():
         if kind == "all_to_all" and "output_tensors" not in given:
             splits = given.get("input_split_sizes") or [value.shape[0] // size] * size
@@ -261,17 +299,19 @@ def _symmetric(
         elif kind == "all_gather" and value.numel() != elements:
             found = torch.cat([value] * size)
         elif kind == "all_reduce":
-            found = value * size if _sums(given) else value
+            found = _reduced(value, size, given)
         elif kind == "reduce_scatter":
-            mine = value.flatten().chunk(size)[group.rank()]
-            found = mine * size if _sums(given) else mine
+            found = _reduced(value.flatten().chunk(size)[group.rank()], size, given)
         elif kind in ("all_to_all", "all_gather", "broadcast"):
             found = value
         else:
             return None
-        return found.reshape(shape).clone() if found.numel() == elements else None
+        return found.reshape(shape).clone() if found is not None and found.numel() == elements else None
 
 
-def _sums(given: Mapping[str, Any]) -> bool:
-    """Whether a reduction adds; the others (average, maximum, ...) of equal inputs give the input."""
-    return "sum" in str(given.get("reduce_op", "sum")).lower() or not isinstance(given.get("reduce_op"), str)
+def _reduced(value: Tensor, size: int, given: Mapping[str, Any]) -> Tensor | None:
+    """``size`` equal inputs, reduced; None for reductions whose result is not plain."""
+    name = reduction(given["reduce_op"])
+    if name == "sum":
+        return value * size
+    return value if name in ("avg", "min", "max", "band", "bor") else None

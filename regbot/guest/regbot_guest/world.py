@@ -79,8 +79,7 @@ def _with_axes(rank: int, size: int, ep: int, device: torch.device) -> World:
         axes.add(axis, mine)  # type: ignore[arg-type]
         return mine
 
-    data = group("dp", ranks.view(1, size))
-    expert_data, expert = group("edp", ranks.t()), group("ep", ranks)
+    expert, expert_data, data = group("ep", ranks), group("edp", ranks.t()), group("dp", ranks.view(1, size))
     if size == 1:
         return World(rank, size, device, None, None, axes)
     return World(

@@ -1,0 +1,22 @@
+"""The settings that a verdict depends on, stored with every session so that it can be judged again anywhere."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from regbot.records.base import Record
+
+
+class Sharding(Record):
+    """Thresholds of the sharding verdict."""
+
+    bytes_rise_pct: Annotated[float, Field(ge=0)] = 5.0
+    wire_rise_pct: Annotated[float, Field(ge=0)] = 5.0
+
+
+class Wire(Record):
+    """The bandwidths of the wire-time model, in GB/s per GPU and direction, and where nodes end."""
+
+    gpus_per_node: Annotated[int, Field(ge=1)] = 8
+    node_local_gb_s: Annotated[float, Field(gt=0)] = 450.0
+    inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
