@@ -218,9 +218,8 @@ def test_hooks_of_the_user_do_not_run(repo: Repository, tmp_path: Path, monkeypa
 
 
 def test_a_complete_worktree_is_used_again_without_building(repo: Repository, tmp_path: Path) -> None:
-    build = f"echo built >> {tmp_path}/builds"
+    build = f"echo built >> {tmp_path}/builds; echo '*.so' > .gitignore; echo product > untracked.so; mkdir -m 0 shut"
     first = make(repo, tmp_path / "cache", "pr", build)
-    (first.path / "untracked.so").write_text("a build product")
     again = make(repo, tmp_path / "cache", "pr", build)
     assert (first.built, again.built, again.path) == (True, False, first.path)
     assert (again.path / "untracked.so").exists()
@@ -246,6 +245,61 @@ def test_a_worktree_whose_tracked_file_was_edited_is_made_again(repo: Repository
     assert (again.path / "model.py").read_text() == "width = 2\n"
 
 
+PRODUCT = "mkdir lib; echo 1 > lib/product.py; ln -s product.py lib/link.py; echo lib > .gitignore"
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "mkdir model; echo 'width = 9' > model/__init__.py",
+        "echo x > sitecustomize.py",
+        "mkdir empty",
+        "echo x > lib/ignored.pth",
+        "git init --quiet lib; echo x > lib/in_a_repository_inside.py",
+        "echo 9 > lib/product.py",
+        "cp -p lib/product.py kept; echo 9 > lib/product.py; touch -r kept lib/product.py; rm kept",
+        "chmod +x lib/product.py",
+        "rm lib/product.py",
+        "ln -sfn /dev/null lib/link.py",
+        "echo '*.py -diff' > .gitattributes",
+    ],
+)
+def test_a_worktree_in_which_a_guest_left_or_changed_an_untracked_file_is_made_again(
+    repo: Repository, tmp_path: Path, deed: str
+) -> None:
+    first = make(repo, tmp_path / "cache", "HEAD", PRODUCT)
+    before = content(first.path)
+    assert not make(repo, tmp_path / "cache", "HEAD", PRODUCT).built
+    subprocess.run(["bash", "-ec", deed], cwd=first.path, check=True)
+    again = make(repo, tmp_path / "cache", "HEAD", PRODUCT)
+    assert again.built
+    assert content(again.path) == before
+
+
+def content(folder: Path) -> dict[str, tuple[int, str]]:
+    """Of every path below a folder its kind and permissions, and of files the text."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mode, path.read_text() if path.is_file() else "")
+        for path in folder.rglob("*")
+    }
+
+
+def test_a_worktree_without_a_build_is_guarded_too(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    (first.path / "conftest.py").write_text("left by a guest\n")
+    again = make(repo, tmp_path / "cache")
+    assert again.built
+    assert not (again.path / "conftest.py").exists()
+
+
+def test_files_linked_from_a_package_cache_may_be_linked_elsewhere(repo: Repository, tmp_path: Path) -> None:
+    (tmp_path / "package").write_text("from a cache\n")
+    build = f"ln {tmp_path}/package package"
+    make(repo, tmp_path / "cache", "pr", build)
+    make(repo, tmp_path / "cache", "main", build)
+    assert not make(repo, tmp_path / "cache", "pr", build).built
+
+
 def test_an_edit_hidden_from_git_status_is_seen(repo: Repository, tmp_path: Path) -> None:
     first = make(repo, tmp_path / "cache")
     Repository(first.path).git("update-index", "--assume-unchanged", "model.py")
@@ -266,7 +320,8 @@ def test_a_git_file_planted_in_a_worktree_runs_nothing(repo: Repository, tmp_pat
     trap.git("config", "filter.evil.clean", f"touch {tmp_path}/sprung; cat")
     (trap.path / ".git/info/attributes").write_text("* filter=evil\n")
     (first.path / ".git").write_text(f"gitdir: {trap.path}/.git\n")
-    assert not make(repo, tmp_path / "cache").built
+    again = make(repo, tmp_path / "cache")
+    assert Repository(again.path).git("rev-parse", "--path-format=absolute", "--git-common-dir") != f"{trap.path}/.git"
     assert not (tmp_path / "sprung").exists()
 
 
@@ -389,7 +444,7 @@ def test_submodules_come_from_the_users_own_clones_nested_ones_too(
     assert not make(repo, tmp_path / "cache").built
 
 
-def test_an_edit_in_a_submodule_has_the_worktree_made_again(repo: Repository, tmp_path: Path) -> None:
+def test_an_edit_or_a_new_file_in_a_submodule_has_the_worktree_made_again(repo: Repository, tmp_path: Path) -> None:
     library = Repository.create(tmp_path / "library")
     library.commit("library", {"library.py": "1\n"})
     repo.add_submodule(library, "library")
@@ -398,6 +453,9 @@ def test_an_edit_in_a_submodule_has_the_worktree_made_again(repo: Repository, tm
     assert not make(repo, tmp_path / "cache").built
     (first.path / "library/library.py").write_text("2\n")
     assert make(repo, tmp_path / "cache").built
+    (first.path / "library/added.py").write_text("left by a guest\n")
+    assert make(repo, tmp_path / "cache").built
+    assert not make(repo, tmp_path / "cache").built
 
 
 def test_a_submodule_that_cannot_be_had_is_named_with_its_url(

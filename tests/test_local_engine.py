@@ -97,7 +97,7 @@ def test_the_guest_has_its_folder_environment_no_input_and_a_session_of_its_own(
     run(tmp_path, mark, code, cwd=tmp_path / "work", env=environment)
     seen, stdin, leads, descriptors = json.loads((tmp_path / "work" / "seen.json").read_text())
     assert {name: seen[name] for name in environment} == environment
-    assert set(seen) <= {*environment, "LC_CTYPE"}  # which Python itself sets
+    assert set(seen) <= {*environment, "REGBOT_LAUNCH", "LC_CTYPE"}  # the engine's, and what Python itself sets
     assert (stdin, leads) == ("", True)
     assert len(descriptors) <= 5  # three, the file, and the listing's own: no pipe of the supervisor
 
@@ -253,6 +253,24 @@ def test_a_guest_that_kills_its_supervisor_dies_with_it(tmp_path: Path, mark: st
         run(tmp_path, mark, "import os, time; os.kill(os.getppid(), 9); time.sleep(1000)")
 
 
+def test_a_daemon_of_a_guest_that_kills_its_supervisor_is_dead_too(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(EngineError, match=r"supervisor ended without a report \(exit code -9\)"):
+        run(tmp_path, mark, DAEMON + "os.kill(os.getppid(), 9); time.sleep(1000)")
+    assert carrying(mark) == []
+
+
+def test_a_lost_supervisor_costs_no_other_launch_its_processes(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "other").mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        code = "import os, time; open('up', 'w'); time.sleep(1.5); print('whole')"
+        other = pool.submit(run, tmp_path / "other", mark, code)
+        while not (tmp_path / "other" / "up").exists():
+            time.sleep(0.01)
+        with pytest.raises(EngineError):
+            run(tmp_path, mark, DAEMON + "os.kill(os.getppid(), 9); time.sleep(1000)")
+        assert other.result().log_tail == "whole"
+
+
 def test_a_supervisor_told_to_end_ends_its_guest(tmp_path: Path, mark: str) -> None:
     code = DAEMON + "os.kill(os.getppid(), 15); time.sleep(1000)"
     with pytest.raises(EngineError, match="supervisor ended without a report"):
@@ -286,6 +304,44 @@ def start_regbot(tmp_path: Path, mark: str) -> "subprocess.Popen[str]":
         time.sleep(0.02)
     regbot.kill()
     raise AssertionError(f"the guest did not come up: {regbot.communicate()[0]}")
+
+
+def test_nothing_is_left_of_several_threads_runs_when_regbot_exits_at_once(tmp_path: Path, mark: str) -> None:
+    exit_amid_two_runs(tmp_path, mark)
+    assert left(mark, wait_s=3.0) == []
+
+
+def test_a_supervisor_that_is_stuck_when_regbot_exits_holds_up_no_other(tmp_path: Path, mark: str) -> None:
+    """If the second supervisor had inherited the first one's pipe, the first would not see that regbot is gone."""
+    stuck = exit_amid_two_runs(tmp_path, mark, "os.kill(second, signal.SIGSTOP)")
+    try:
+        assert left(f"{mark}-one", wait_s=3.0) == []
+        assert len(carrying(f"{mark}-two")) == 2  # it was indeed stuck
+    finally:
+        os.kill(stuck, signal.SIGCONT)
+
+
+def exit_amid_two_runs(tmp_path: Path, mark: str, deed: str = "") -> int:
+    """Leave a process by os._exit while two threads of it run guests with daemons; the second's supervisor."""
+    guest = DAEMON + "open('supervisor.pid', 'w').write(str(os.getppid())); os.rename('supervisor.pid', 'up')\n"
+    code = (
+        "import os, signal, threading, time\n"
+        "from pathlib import Path\n"
+        "import test_local_engine\n"
+        "for name in ('one', 'two'):\n"
+        f"    folder = Path({str(tmp_path)!r}, name)\n"
+        "    folder.mkdir()\n"
+        f"    arguments = (folder, {mark!r} + '-' + name, {guest!r} + 'time.sleep(1000)')\n"
+        "    threading.Thread(target=test_local_engine.run, args=arguments).start()\n"
+        "    while not (folder / 'up').exists(): time.sleep(0.01)\n"
+        "second = int((folder / 'up').read_text())\n"
+        f"{deed}\n"
+        f"found = len(test_local_engine.carrying({mark!r}))\n"
+        "os._exit(130 if found == 4 else found)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=30, check=False).returncode == 130
+    return int((tmp_path / "two" / "up").read_text())
 
 
 def test_runs_of_several_threads_do_not_hold_each_other(tmp_path: Path, mark: str) -> None:

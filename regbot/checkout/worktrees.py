@@ -11,10 +11,11 @@ import json
 import os
 import selectors
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -79,7 +80,7 @@ class _Made(Record):
     commit: Commit
     tree: Commit
     parts: Annotated[list[_Part], Field(min_length=1)]
-    state: str = Field(description="digest of all differences from the commits")
+    state: str = Field(description="digest of all differences from the commits, untracked files included")
     changed: list[str]
 
 
@@ -232,12 +233,16 @@ def _place_part(place: _Place, source: Source, commit: str, at: str, parts: list
 
 
 def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
-    """A digest of how the worktree's tracked files differ from its commits, and the files that do.
+    """A digest of how the worktree differs from its commits, and the tracked files that do.
+
+    Guests run in the worktree. What one leaves there, ignored or not, could be imported in place of the commit's code
+    by every later check, so untracked files count as much as tracked ones.
 
     With an index of its own: the worktree's may have been told to overlook a file. And without a look at the .git file
     in the worktree: code that ran there could have it point to a configuration that runs commands.
     """
     digest, changed = hashlib.sha256(), []
+    tracked: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         for number, part in enumerate(parts):
             at = place.path / part.path
@@ -250,7 +255,37 @@ def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
             if text:
                 names = git(at, *diff, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
                 changed += [printable(str(Path(part.path, name))) for name in names.split("\0") if name]
+            names = git(at, *where, "ls-files", "-z", env=env)
+            tracked.update(f"{part.path}/{name}" if part.path else name for name in names.split("\0"))
+    for entry in _untracked(place.path, tracked):
+        digest.update(f"{entry}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest(), changed
+
+
+def _untracked(top: Path, tracked: Set[str]) -> Iterator[str]:
+    """A line for each folder below ``top`` and each file that is not in ``tracked``, in a fixed order.
+
+    By a walk, since git would not look into a repository that a guest made there. Files are known by their status, not
+    their content, which takes too long to read where a virtual environment lies inside. The time of the last status
+    change is part of it because, unlike the other times, nobody can set it. It says nothing of a file with several
+    names (package caches link theirs into every environment): there it changes whenever a name comes or goes.
+    """
+    folders = [""]
+    while folders:
+        at = folders.pop()
+        try:
+            with os.scandir(top / at) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+            for entry in entries:
+                name, status = f"{at}{entry.name}", entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(f"{name}/")
+                    yield f"{status.st_mode:o} {name}"
+                elif name not in tracked:
+                    status_changed_ns = status.st_ctime_ns if status.st_nlink == 1 else 0
+                    yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
+        except OSError as error:  # unreadable for the guest too, or gone meanwhile: then it differs from what was there
+            yield f"{error.errno} {at}"
 
 
 def _minimal_environment() -> dict[str, str]:

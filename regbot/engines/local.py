@@ -8,7 +8,9 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import select
+import signal
 import stat
 import subprocess
 import sys
@@ -25,6 +27,10 @@ TAIL_CHARACTERS = 4000
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
 BACKSTOP_S = 60.0
 """How much longer than its launch a supervisor may take: killing what is stuck, reading a folder of many files."""
+SWEEP_S = 10.0
+"""How long the processes of a lost supervisor may withstand SIGKILL."""
+NONCE = "REGBOT_LAUNCH"
+"""Variable of the guest's environment that tells the processes of one launch from all others."""
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -43,7 +49,13 @@ class LocalEngine:
     """Runs launches on this machine. Keeps no state: any number of threads may run launches at the same time."""
 
     def run(self, launch: Launch) -> Ended:
-        """Run ``launch`` to its end. Raises EngineError where it cannot be started or its supervisor is killed."""
+        """Run ``launch`` to its end. Raises EngineError where it cannot be started or its supervisor is killed.
+
+        A guest may kill its supervisor, and the kernel then ends the main process only. The others are found by a
+        nonce in their environment and killed (on Linux). One that has overwritten its environment, or that lets nobody
+        read it, is not found and goes on running; only a sandbox with a process namespace of its own ends that too.
+        """
+        nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         supervisor = subprocess.Popen(
@@ -54,26 +66,29 @@ class LocalEngine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
+            close_fds=True,  # a supervisor that held another's standard input open would keep it from seeing our end
             start_new_session=True,  # an interrupt from the terminal is regbot's to handle
         )
         with supervisor:
             try:
-                report = _converse(supervisor, launch)
+                report = _converse(supervisor, launch, nonce)
             finally:
                 _end(supervisor)
+                if supervisor.returncode:  # it did not come to its own end, in which it leaves nothing behind
+                    _sweep(nonce)
         if "error" in report:
             raise EngineError(f"{launch.command[0]}: {report['error']}")
         return Ended(**report, log_tail=log_tail(launch.log))
 
 
-def _converse(supervisor: subprocess.Popen[bytes], launch: Launch) -> dict[str, Any]:
+def _converse(supervisor: subprocess.Popen[bytes], launch: Launch, nonce: str) -> dict[str, Any]:
     """Hand over the launch, wait for the report. Standard input stays open: its end is the sign to kill everything."""
     assert supervisor.stdin is not None
     assert supervisor.stdout is not None
     order = {
         "command": launch.command,
         "cwd": str(launch.cwd),
-        "env": dict(launch.env),
+        "env": {**launch.env, NONCE: nonce},
         "log": str(launch.log.absolute()),
         "record_dir": str(launch.record_dir.absolute()),
         "timeout_s": launch.timeout_s,
@@ -123,6 +138,32 @@ def _end(supervisor: subprocess.Popen[bytes]) -> None:
         supervisor.wait(timeout=BACKSTOP_S)
     except subprocess.TimeoutExpired:
         supervisor.kill()
+        supervisor.wait()
+
+
+def _sweep(nonce: str) -> None:
+    """Kill every process that carries ``nonce``. Raises EngineError where that does not succeed."""
+    until = time.monotonic() + SWEEP_S
+    while found := _carrying(f"{NONCE}={nonce}".encode()):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            raise EngineError(
+                f"the supervisor was lost and its processes {', '.join(map(str, found[:10]))} could not be killed; "
+                "look for what they are stuck in ('ps' shows it) and end them before the next run"
+            )
+        time.sleep(0.01)
+
+
+def _carrying(variable: bytes) -> list[int]:
+    """The processes started with ``variable``, NAME=VALUE, as far as /proc shows their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            if variable in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
