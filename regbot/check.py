@@ -4,6 +4,7 @@ Everything measured goes to ``session.jsonl`` as it ends. The verdict is then co
 ``regbot judge`` would compute it anywhere else.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from regbot.checkout import BuildError, Worktree, check_out, prune, resolve_arms
 from regbot.checkout.git import try_git
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
 from regbot.engines import Engine, LocalEngine, clean_environment
-from regbot.judge import Expectation, judge
+from regbot.judge import Expectation, judge, parse_expectation
 from regbot.records.files import RecordError, append_line, write_record, write_text
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm, Run
@@ -86,7 +87,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         for task in tasks:
             task.at(arm.overrides)  # an override that cannot be is an error now, not after minutes of work
     session_file = options.out / "session.jsonl"
-    session_file.unlink(missing_ok=True)
+    _clear(options.out)
     append_line(
         session_file,
         SessionHeader(
@@ -95,6 +96,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
             base=base,
             head=head,
             workloads=[task.entry for task in tasks],
+            expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
             sharding=config.sharding,
             wire=config.wire,
             warnings=[*warnings, *config_warnings],
@@ -104,6 +106,14 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     tracing.run([(arm, task) for task in tasks for arm in (base, head)])
     prune(options.cache, keep=KEPT_WORKTREES)
     return conclude(session_file, config, options.expectations, options.out)
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier check left in ``out``: an old verdict beside a new session would be read as its own."""
+    for name in ("session.jsonl", "verdict.json", "comment.md", "report.html"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "runs", ignore_errors=True)
+    write_text(out / ".gitignore", "*\n")
 
 
 def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> Checked:
@@ -263,9 +273,9 @@ def _changed_by_build(tree: Worktree) -> list[str]:
 def judge_sessions(
     files: Sequence[Path], config: Path | None, expectations: Sequence[Expectation], out: Path | None
 ) -> Checked:
-    """Judge stored sessions of the same two arms as one, by the settings of the first or those of ``config``.
+    """Judge stored sessions of the same two arms as one. Raises RecordError, ConfigError.
 
-    Raises RecordError, ConfigError.
+    Settings and declared changes are those of the check, the first session's, unless others are given.
     """
     sessions = [read_session(file) for file in files]
     first = sessions[0].header
@@ -281,7 +291,8 @@ def judge_sessions(
     header = first.model_copy(update={"workloads": entries, "warnings": warnings})
     together = Session(header=header, runs=[run for session in sessions for run in session.runs])
     settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
-    verdict = judge(together, settings, expectations)
+    rules = expectations or [parse_expectation(text) for text in first.expectations]
+    verdict = judge(together, settings, rules)
     if out is not None:
         _write_report(out, verdict, together)
     return Checked(verdict, together, out)

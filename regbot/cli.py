@@ -196,7 +196,7 @@ def ledger_trace(
         run = trace_here(Choice(workload, world, ep, variant, dispatcher), Path.cwd(), watch)
     if run.ledger is None:
         print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
-        for line in run.log_tail.splitlines():
+        for line in run.log_tail.splitlines() if run.outcome != "refused" else []:
             print(f"  | {line}", file=sys.stderr)
         if json:
             typer.echo(run.to_json().rstrip("\n"))

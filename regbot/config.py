@@ -22,6 +22,10 @@ GEOMETRY_KEYS = frozenset({
 """What makes a workload the workload it is: an override of these would compare two different things."""
 
 
+SMOKE_DISPATCHERS = ("alltoall", "allgather")
+"""What regbot's own model can be asked for."""
+
+
 class ConfigError(Exception):
     """The configuration cannot be used. The message names file, key and fix."""
 
@@ -78,6 +82,10 @@ class Workload(Record):
     def _entry_given(self) -> "Workload":
         if self.adapter == "module" and self.entry is None:
             raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
+        if self.adapter == "smoke" and self.dispatcher not in ("", *SMOKE_DISPATCHERS):
+            raise ValueError(
+                f"the smoke model has no dispatcher {self.dispatcher!r}; use {' or '.join(SMOKE_DISPATCHERS)}"
+            )
         if self.adapter == "smoke" and self.entry is not None:
             raise ValueError("adapter 'smoke' runs regbot's own model and takes no entry; use adapter = 'module'")
         return self

@@ -30,7 +30,11 @@ class Choice:
 
 
 def trace_here(choice: Choice, folder: Path, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Run:
-    """Trace one workload in ``folder``. Raises ConfigError, ShapeError, EngineError."""
+    """Trace one workload as the files stand in ``folder`` or the nearest parent with a ``regbot.toml``.
+
+    Raises ConfigError, ShapeError, EngineError.
+    """
+    folder = next((place for place in (folder, *folder.parents) if (place / FILE_NAME).is_file()), folder)
     task = choose(choice, folder)
     watch(
         Progress(

@@ -33,7 +33,9 @@ def run_demo(pull_request: PullRequest, out: Path, cache: Path, watch: Watcher =
     else:
         seen = all(entry.sharding is not None and entry.sharding.status == "PASS" for entry in entries)
         planted = (
-            "a refactoring that changes nothing" if pull_request == "harmless" else "a slow step, same collectives"
+            "a refactoring that changes nothing"
+            if pull_request == "harmless"
+            else "a slower step with unchanged collectives, of which this half sees only the collectives"
         )
     lines = [
         f"Planted: {planted}. regbot {'saw it' if seen else 'DID NOT SEE IT: please report this'}.",

@@ -38,10 +38,11 @@ def read_capped(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise RecordError(f"{path}: is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise RecordError(f"{path}: is not a regular file")
         if status.st_size > max_bytes:
             raise RecordError(
                 f"{path}: {status.st_size:,} bytes, more than the {max_bytes:,} a record may have; it was not read"

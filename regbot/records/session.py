@@ -21,6 +21,7 @@ class SessionHeader(Record):
     base: Arm
     head: Arm
     workloads: Annotated[list[Text], Field(min_length=1)]
+    expectations: list[Message] = Field(default_factory=list, description="--expect rules that were given")
     sharding: Sharding = Field(default=Sharding(), description="thresholds that the check used")
     wire: Wire = Field(default=Wire(), description="bandwidths that the check used")
     warnings: list[Message] = Field(default_factory=list)

@@ -119,7 +119,7 @@ def _identical(check: Check) -> Words:
 
 
 def _unchanged(check: Check) -> Words:
-    return (f"the sharding is unchanged in {_share(check.entries, check)}",)
+    return (f"the sharding is unchanged in {_share(check.entries, check)}; the device program differs",)
 
 
 _HEADLINES: dict[State, Callable[[Check], Words]] = {

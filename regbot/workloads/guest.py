@@ -59,6 +59,8 @@ def trace(
     ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
     clean one that a guest gets.
     """
+    if missing := _missing_source_root(task, root):
+        return failed_run(task, arm, "refused", missing, attempt)
     nonce = secrets.token_hex(16)
     record = scratch / "record" / "raw.json"
     request = scratch / "request.json"
@@ -166,6 +168,14 @@ def failed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int
         reason=reason[:4000],
         wall_s=0.0,
     )
+
+
+def _missing_source_root(task: Task, root: Path) -> str:
+    if task.workload.adapter == "smoke":
+        return ""
+    missing = [folder for folder in task.workload.source_roots if not (root / folder).is_dir()]
+    key = f"workloads.{task.workload_name}.source_roots"
+    return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
 def _request(task: Task, root: Path, nonce: str, record: Path) -> dict[str, Any]:

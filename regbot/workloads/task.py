@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from regbot.config import Config, ConfigError, Workload, override
+from regbot.config import SMOKE_DISPATCHERS, Config, ConfigError, Workload, override
 from regbot.records.ledger import Scalar
 from regbot.shapes import MeshName, Parallelism, Shape, ShapeError, Variant, load_shape
 
@@ -56,7 +56,9 @@ def smoke_task(
     ep: int | None = None,
     dispatcher: str = "",
 ) -> Task:
-    """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError."""
+    """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
+    if dispatcher not in ("", *SMOKE_DISPATCHERS):
+        raise ConfigError(f"there is no dispatcher {dispatcher!r}; there are {', '.join(SMOKE_DISPATCHERS)}")
     workload = Workload(adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher)
     return single_task("smoke", workload, shape, mesh, world, ep)
 

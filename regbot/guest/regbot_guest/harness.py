@@ -59,7 +59,7 @@ def load_plugin(entry: str | None) -> Plugin:
         ) from error
     build_layer = getattr(module, function, None)
     if not callable(build_layer):
-        raise ContractError("entry", f"entry {entry!r}: {module.__file__} has no function {function!r}")
+        raise ContractError("entry", f"entry {entry!r}: the module {module_name} has no function {function!r}")
     return Plugin(build_layer, getattr(module, "parallelize", None))
 
 

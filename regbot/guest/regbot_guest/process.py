@@ -38,7 +38,6 @@ def main(argv: list[str]) -> int:
     refusal = _fill(record, request)
     if refusal is not None:
         record["refusal"] = refusal
-        print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
     _write(Path(request.record.replace("{rank}", str(rank))), record)
     return REFUSED if refusal is not None else 0
 
@@ -66,10 +65,9 @@ def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
     except UnknownCollective as error:
         return _refusal("untraceable", str(error))
     except UNTRACEABLE as error:
-        traceback.print_exc()
         return _refusal("untraceable", f"{error}", _guilty_line(error, request))
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
+        _print_own_frames(error, request)
         return _refusal("code", f"{type(error).__name__}: {error}", _guilty_line(error, request))
     finally:
         watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
@@ -93,6 +91,15 @@ def _guilty_line(error: BaseException, request: Request) -> str:
         if "site-packages" not in relative.parts:
             place = f"{relative}:{frame.lineno} in {frame.name}"
     return place
+
+
+def _print_own_frames(error: BaseException, request: Request) -> None:
+    """The traceback without the frames of torch and of regbot: what is left is the code under test."""
+    root = str(Path(request.root).resolve())
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    print("Traceback, frames of the code under test only:", file=sys.stderr)
+    for line in traceback.format_list(own) + traceback.format_exception_only(type(error), error):
+        print(line.replace(f"{root}/", ""), end="", file=sys.stderr)
 
 
 def _environment(torch_version: str) -> dict[str, Any]:
