@@ -166,6 +166,43 @@ def edited(ledger: Ledger, change: Callable[[Entry], Entry | None], *extra: Entr
     return ledger.model_copy(update={"entries": [*kept, *extra], "program": "b" * 64})
 
 
+def where(part: str, **changes: object) -> Callable[[Entry], Entry]:
+    """An edit of the entries whose kind, axis, phase or dtype are named in ``part``, e.g. 'reduce_scatter dp'."""
+    words = part.split()
+
+    def change(e: Entry) -> Entry:
+        if set(words) <= {e.kind, e.axis, e.phase, e.dtype, e.role, e.where}:
+            new = {key: value(e) if callable(value) else value for key, value in changes.items()}
+            return e.model_copy(update=new)
+        return e
+
+    return change
+
+
+def without(part: str) -> Callable[[Entry], Entry | None]:
+    words = set(part.split())
+    return lambda e: None if words <= {e.kind, e.axis, e.phase, e.dtype, e.role, e.where} else e
+
+
+def doubled(e: Entry) -> int:
+    return 2 * e.bytes
+
+
+def renamed(ledger: Ledger, old: str, new: str) -> Ledger:
+    return edited(ledger, lambda e: e.model_copy(update={"where": e.where.replace(old, new)}))
+
+
+def wrong_index(ledger: Ledger, words: str, old: int = 1, new: int = 0) -> Ledger:
+    """A loop over layers that issues one layer's collectives in another layer, in the same modules."""
+
+    def change(e: Entry) -> Entry:
+        if not set(words.split()) <= {e.kind, e.axis, e.phase, e.dtype, e.role}:
+            return e
+        return e.model_copy(update={"where": e.where.replace(f"layers.{old}", f"layers.{new}")})
+
+    return ledger_of(edited(ledger, change).entries, axes=ledger.axes)
+
+
 def smoke_arm(name: Literal["base", "head"], **changes: object) -> Arm:
     digit = "1" if name == "base" else "2"
     arm = Arm(name=name, revision=name, commit=digit * 40, tree=digit * 40, subject=f"the {name} commit")

@@ -18,7 +18,7 @@ from regbot_guest.world import World
 
 SMALLER = {"vocabulary": 256, "sequence": 64, "hidden": 64, "heads": 4, "expert_width": 32}
 SHAPES: dict[str, tuple[str, dict[str, int]]] = {
-    "qwen3": (QWEN, SMALLER),
+    "qwen3": (QWEN, SMALLER | {"experts": 32}),
     "mixtral": (MIXTRAL, SMALLER),
     # One expert a rank: fewer than the ranks of the expert-data group, so experts are cut along another dimension.
     "few": (MIXTRAL, SMALLER | {"experts": 2}),

@@ -35,6 +35,7 @@ def test_plain_collectives_are_seen_whether_waited_for_or_not(seen: dict[str, An
         ("all_gather", 2, 32 + 32, "payload"),  # into one tensor and into a list
         ("reduce_scatter", 1, 32, "payload"),
         ("all_to_all", 1, 32, "payload"),  # the list form
+        ("all_to_all", 1, 16, "payload"),  # more arrives than is sent: its input is counted
         ("broadcast", 1, 16, "payload"),
         ("barrier", 1, 0, "control"),
     ]

@@ -1,5 +1,7 @@
 """The verdict on a session: which runs answer, why an answer is not believed, and the table of statuses."""
 
+from typing import get_args
+
 import pytest
 
 from ledger_builder import (
@@ -16,15 +18,18 @@ from ledger_builder import (
 from regbot.config import Config
 from regbot.config import Sharding as Thresholds
 from regbot.judge import NotComparable, judge, judge_ledgers, parse_expectation
+from regbot.judge.validity import ENDED
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.rules import Circumstances, status_of
-from regbot.records.ledger import Axis, Ledger, Liveness
+from regbot.records.ledger import Ledger, Liveness
 from regbot.records.run import CodeProof, Environment, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Roles, Sharding, Status, Verdict, Wire, WorkloadVerdict
 
 BASE, HEAD = smoke_arm("base"), smoke_arm("head")
 A2A, GATHERED = smoke_ledger(), smoke_ledger(dispatcher="allgather", program="b" * 64)
+TWO_AXES, IGNORES_MESH = smoke_ledger(world=64), smoke_ledger(world=64, dispatcher="local")
+A_SCALAR, ANOTHER = "a float was read and answered with 1.0", "an int was read and answered with 2"
 
 
 def verdict_of(session: Session, *rules: str) -> Verdict:
@@ -148,6 +153,58 @@ def test_one_commit_with_equal_configurations_is_judged() -> None:
     assert sharding(smoke_session(smoke_run(BASE, A2A), smoke_run(head, GATHERED))).status == "FAIL"
 
 
+# Values that were guessed while counting
+
+
+def guessing(*guesses: str, program: str | None = "a" * 64, ledger: Ledger = A2A) -> Ledger:
+    return ledger.model_copy(update={"guesses": list(guesses), "program": program})
+
+
+def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
+    section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER)))
+    assert (section.status, section.identical_program) == ("PASS", True)
+    assert not any("guessed" in reason for reason in section.reasons)
+
+
+@pytest.mark.parametrize("program", ["b" * 64, None])
+def test_equal_guesses_in_different_programs_are_mentioned(program: str | None) -> None:
+    section = sharding(pair(guessing(A_SCALAR, ANOTHER), guessing(ANOTHER, A_SCALAR, program=program)))
+    assert section.status == "PASS"
+    assert section.reasons[1] == (
+        f"sizes could depend on values that were guessed, the same in both arms: {A_SCALAR}; {ANOTHER}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        ([A_SCALAR], [ANOTHER], f"{A_SCALAR} in base, {ANOTHER} in head"),
+        ([], [ANOTHER], f"nothing in base, {ANOTHER} in head"),
+        ([A_SCALAR] * 5, [], "and 2 more in base, nothing in head"),
+    ],
+)
+def test_other_guesses_in_different_programs_are_for_a_person(ours: list[str], theirs: list[str], told: str) -> None:
+    section = sharding(pair(guessing(*ours), guessing(*theirs, program="b" * 64)))
+    assert section.status == "REVIEW"
+    assert section.reasons[0].endswith(told)
+    assert section.reasons[0].startswith("sizes could depend on values that were guessed, and not the same in both")
+
+
+def test_other_guesses_do_not_soften_a_failure() -> None:
+    section = sharding(pair(A2A, guessing(A_SCALAR, program="b" * 64, ledger=GATHERED)))
+    assert section.status == "FAIL"
+    assert section.reasons[0].startswith("expert axis mapped twice")
+    assert "guessed" in section.reasons[1]
+
+
+def test_other_guesses_are_shown_and_not_judged_between_configurations() -> None:
+    head = smoke_arm("head", commit=BASE.commit, tree=BASE.tree, overrides={"dispatcher": "allgather"})
+    run = smoke_run(head, guessing(A_SCALAR, program="b" * 64))
+    section = sharding(smoke_session(smoke_run(BASE, A2A), run))
+    assert section.status == "PASS"
+    assert any("guessed" in reason for reason in section.reasons)
+
+
 # Declared changes
 
 
@@ -259,6 +316,37 @@ def test_a_head_that_cannot_be_measured_is_invalid_however_often(outcome: Outcom
     assert "because" in why_invalid(smoke_session(smoke_run(BASE, A2A), *runs))
 
 
+def test_every_outcome_has_words() -> None:
+    assert ENDED.keys() == set(get_args(Outcome))
+
+
+def test_a_skipped_run_is_invalid_with_its_reason() -> None:
+    skipped = failed("head", "skipped", reason="not started: mixtral-8x7b@1/ep of the same arm hung before it")
+    assert why_invalid(smoke_session(smoke_run(BASE, A2A), skipped)) == (
+        "head was not measured: not started: mixtral-8x7b@1/ep of the same arm hung before it"
+    )
+
+
+def test_a_skipped_base_is_invalid_too() -> None:
+    assert why_invalid(smoke_session(failed("base", "skipped"), smoke_run(HEAD, A2A))) == "base was not measured"
+
+
+@pytest.mark.parametrize("outcomes", [("hung", "skipped"), ("skipped", "hung")])
+def test_a_skipped_attempt_confirms_nothing(outcomes: tuple[Outcome, Outcome]) -> None:
+    runs = [failed("head", outcome, attempt) for attempt, outcome in enumerate(outcomes, 1)]
+    assert judged(smoke_session(smoke_run(BASE, A2A), *runs)).validity.status == "INVALID"
+
+
+def test_what_hung_twice_fails_the_check_although_others_were_skipped_for_it() -> None:
+    other = "mixtral-8x7b@1/ep"
+    hung = [failed("head", "hung", attempt) for attempt in (1, 2)]
+    theirs = A2A.model_copy(update={"workload": other})
+    skipped = [smoke_run(BASE, theirs), failed("head", "skipped").model_copy(update={"workload": other})]
+    verdict = verdict_of(smoke_session(smoke_run(BASE, A2A), *hung, *skipped, workloads=(WORKLOAD, other)))
+    assert [workload.validity.status for workload in verdict.workloads] == ["FAIL", "INVALID"]
+    assert verdict.verdict == "FAIL"
+
+
 def test_a_crash_after_a_refusal_is_not_two_crashes() -> None:
     session = smoke_session(smoke_run(BASE, A2A), failed("head", "refused"), failed("head", "crashed", attempt=2))
     assert "was not tried twice" in why_invalid(session)
@@ -350,21 +438,54 @@ def test_a_failing_workload_outranks_an_invalid_one() -> None:
     assert verdict_of(session.model_copy(update={"header": header})).verdict == "FAIL"
 
 
-def test_a_step_that_exchanges_and_gathers_nothing_has_measured_nothing() -> None:
-    silent = ledger_of([entry("all_reduce", "dp", phase="backward", where="")])
-    assert "nothing expert-parallel was measured" in why_invalid(pair(silent, silent))
+def test_a_layer_that_ignores_the_mesh_in_both_arms_has_measured_nothing() -> None:
+    """FSDP still gathers and reduces around it, on dp and edp, as the harness shards every layer."""
+    assert {"all_gather", "reduce_scatter"} == {e.kind for e in IGNORES_MESH.entries}
+    assert {"dp", "edp"} == {e.axis for e in IGNORES_MESH.entries}
+    reason = why_invalid(pair(IGNORES_MESH, IGNORES_MESH))
+    assert "neither arm moves payload between the 16 ranks of ep: nothing expert-parallel was measured" in reason
+
+
+def test_counts_alone_are_no_exchange_of_tokens() -> None:
+    counts = edited(IGNORES_MESH, lambda e: e, entry(dtype="int64", role="control"))
+    assert "nothing expert-parallel was measured" in why_invalid(pair(counts, counts))
+
+
+@pytest.mark.parametrize("axis", ["ep", "ep|dp", "[0-15]", "dp"])
+def test_tokens_exchanged_under_any_label_are_measured(axis: str) -> None:
+    ledger = edited(A2A, lambda e: e.model_copy(update={"axis": axis}) if e.axis == "ep" else e)
+    assert judged(pair(ledger, ledger)).validity.status == "PASS"
+
+
+def test_sequence_parallelism_is_no_exchange_of_tokens() -> None:
+    heads = edited(IGNORES_MESH, lambda e: e, entry(axis="cp", where="layers.0.attention"))
+    assert "nothing expert-parallel was measured" in why_invalid(pair(heads, heads))
+
+
+def test_without_expert_parallel_ranks_nothing_need_be_exchanged() -> None:
+    alone = smoke_ledger(ep=1)
+    assert verdict_of(pair(alone, alone)).verdict == "PASS"
 
 
 def test_a_dense_control_need_not_exchange_anything() -> None:
-    silent = ledger_of([entry("all_reduce", "dp", phase="backward", where="")], variant="full-dense")
+    silent = IGNORES_MESH.model_copy(update={"variant": "full-dense"})
     runs = [smoke_run(arm, silent, variant="full-dense", backends={}) for arm in (BASE, HEAD)]
     assert verdict_of(smoke_session(*runs)).verdict == "PASS"
 
 
-def test_an_exchange_that_head_lost_altogether_is_a_finding_and_not_silence() -> None:
-    silent = ledger_of([entry("all_reduce", "dp", phase="backward", where="")])
-    head = silent.model_copy(update={"axes": {"ep": Axis(size=16, ranks=list(range(16)))}})
-    assert names.AXIS_LOST in [f.pattern for f in sharding(pair(head=head)).findings]
+def test_a_configured_dense_layer_need_not_exchange_anything() -> None:
+    dense = IGNORES_MESH.model_copy(update={"config": {"mlp": "dense"}})
+    assert verdict_of(pair(dense, dense)).verdict == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "pattern"),
+    [(TWO_AXES, IGNORES_MESH, names.AXIS_LOST), (IGNORES_MESH, TWO_AXES, names.AXIS_GAINED)],
+)
+def test_an_exchange_that_one_arm_does_not_have_is_a_finding_and_not_silence(
+    base: Ledger, head: Ledger, pattern: str
+) -> None:
+    assert pattern in [f.pattern for f in sharding(pair(base, head)).findings]
 
 
 def test_another_environment_is_a_warning_and_not_invalid() -> None:
@@ -453,6 +574,8 @@ A_LITTLE_UP = Wire(base_s=1.0, head_s=1.04)
         (names.CONTROL_CHANGED, SAME, UP, "REVIEW"),
         (names.MOVED, UP, UP, "REVIEW"),
         (names.MOVED, DOWN, DOWN, "PASS"),
+        (names.OTHER_LAYER, UP, UP, "REVIEW"),
+        (names.OTHER_LAYER, SAME, DOWN, "REVIEW"),
         (names.RESTORED, DOWN, DOWN, "PASS"),
         (names.RESTORED, DOWN, SAME, "REVIEW"),
         (names.RESTORED, UP, UP, "FAIL"),

@@ -14,6 +14,8 @@ from regbot.records.verdict import Finding, Roles, Sharding, Status, Wire
 ALWAYS_SHOWN: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter")
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 MESSAGE_CHARACTERS = 4000
+GUESSES_SHOWN = 3
+GUESS_CHARACTERS = 300
 
 
 class NotComparable(ValueError):
@@ -46,12 +48,16 @@ def judge_sharding(
     if configurations_only:
         found = [finding.model_copy(update={"status": "PASS"}) for finding in found]
     identical = not found and base.program is not None and base.program == head.program
-    status = next(s for s in SEVERITY if s == "PASS" or any(f.status == s for f in found))
+    worst = next(s for s in SEVERITY if s == "PASS" or any(f.status == s for f in found))
+    guessed, doubtful = _guesses(base, head)
+    status: Status = "REVIEW" if doubtful and worst == "PASS" and not configurations_only else worst
     changes = changed_config(base, head)
     reasons = [
+        *(guessed if status != worst else []),
         *([_no_findings(base, head, identical)] if not found else []),
         *(["difference between configurations, shown and not judged"] if configurations_only and found else []),
-        *(_reason(finding) for finding in found if finding.status == status),
+        *(_reason(finding) for finding in found if finding.status == worst),
+        *(guessed if status == worst else []),
         *(f"configuration differs: {key} is {was!r} in base, {now!r} in head" for key, (was, now) in changes.items()),
     ]
     return Sharding(
@@ -73,6 +79,27 @@ def _no_findings(base: Ledger, head: Ledger, identical: bool) -> str:
     if base.program is None or head.program is None:
         return "same collectives; there is no program fingerprint in both arms to compare more than them"
     return "same collectives, the program differs"
+
+
+def _guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
+    """What to say of values that were guessed while counting, and whether a person has to look.
+
+    Two equal programs did the same with the same guesses. In different ones a guess may have decided a size; and where
+    the guesses differ themselves, equal counts may be so by chance.
+    """
+    ours, theirs = sorted(base.guesses), sorted(head.guesses)
+    same_program = base.program is not None and base.program == head.program
+    if same_program or not (ours or theirs):
+        return [], False
+    if ours == theirs:
+        return [f"sizes could depend on values that were guessed, the same in both arms: {_few(ours)}"], False
+    both = f"{_few(ours)} in base, {_few(theirs)} in head"
+    return [f"sizes could depend on values that were guessed, and not the same in both arms: {both}"], True
+
+
+def _few(guesses: list[str]) -> str:
+    more = f" and {len(guesses) - GUESSES_SHOWN} more" if len(guesses) > GUESSES_SHOWN else ""
+    return "; ".join(guess[:GUESS_CHARACTERS] for guess in guesses[:GUESSES_SHOWN]) + more or "nothing"
 
 
 def _reason(finding: Finding) -> str:

@@ -10,20 +10,24 @@ from typing import NamedTuple
 
 from regbot.config import GEOMETRY_KEYS
 from regbot.judge.backends import backend_warnings, dispatcher_problems
+from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.records.ledger import Ledger, Scalar
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Validity
 
 BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record"})
-"""Outcomes that the code under test causes; bad_record and refused say that regbot could not measure it."""
+"""Outcomes that the code under test causes; bad_record and refused say that regbot could not measure it. A skipped run
+shows nothing of its own: what hung before it answers for that."""
 
-_ENDED = {
+ENDED: dict[Outcome, str] = {
+    "ok": "ran",
     "crashed": "crashed",
     "hung": "ran into its time limit",
     "no_record": "ended without a record",
     "bad_record": "left a record that cannot be used",
     "refused": "cannot be measured",
+    "skipped": "was not measured",
 }
 
 
@@ -98,7 +102,7 @@ def _head_broke(runs: list[Run]) -> Validity:
 
 def _failure(run: Run) -> str:
     reason = f": {run.reason}" if run.reason else ""
-    return f"{run.arm.name} {_ENDED[run.outcome]}{reason}"
+    return f"{run.arm.name} {ENDED[run.outcome]}{reason}"
 
 
 def _distrust(run: Run, planned: Arm) -> Iterator[str]:
@@ -151,17 +155,18 @@ def _incomparable(base: Run, head: Run) -> Iterator[str]:
 
 
 def _nothing_measured(base: Run, head: Run) -> Iterator[str]:
-    """A MoE step that exchanges and gathers nothing between its ranks says nothing of how its experts are sharded."""
-    if base.variant.endswith("-dense") or base.ledger is None or head.ledger is None:
+    """A MoE step that moves no tokens between expert-parallel ranks says nothing of how its experts are sharded,
+    however much FSDP gathers around it. One arm that does is enough: that the other does not is a finding."""
+    if base.ledger is None or head.ledger is None:
         return
-    ledgers = (base.ledger, head.ledger)
-    telling = any(
-        e.role == "payload" and e.kind in ("all_to_all", "all_gather") for ledger in ledgers for e in ledger.entries
-    )
-    if not telling and any((ledger.world_size or 1) > 1 for ledger in ledgers):
+    arms = ((base, base.ledger), (head, head.ledger))
+    if any("dense" in run.variant.split("-") or ledger.config.get("mlp") == "dense" for run, ledger in arms):
+        return
+    ranks = max(ledger.axes[EXPERT_AXIS].size if EXPERT_AXIS in ledger.axes else 1 for _, ledger in arms)
+    if ranks > 1 and not any(moves_tokens(entry) for _, ledger in arms for entry in ledger.entries):
         yield (
-            "neither arm issues a single all-to-all or all-gather of payload: nothing expert-parallel was measured. "
-            "Check that the layer uses mesh['ep'] that build_layer receives"
+            f"neither arm moves payload between the {ranks} ranks of {EXPERT_AXIS}: nothing expert-parallel was "
+            "measured. Check that the layer uses mesh['ep'] that build_layer receives"
         )
 
 

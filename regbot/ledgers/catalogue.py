@@ -16,6 +16,7 @@ KEEPS_GATHERED = "FSDP keeps parameters gathered"
 GRADIENT_LOST = "gradient reduction lost"
 GRADIENT_GAINED = "gradient reduction gained"
 MOVED = "collective moved to another axis or group"
+OTHER_LAYER = "collective moved to another layer"
 WIDENED = "payload dtype widened"
 NARROWED = "payload dtype narrowed"
 COUNTS_ADDED = "count exchange added"
@@ -40,6 +41,7 @@ EXPLANATIONS: dict[str, str] = {
     GRADIENT_LOST: "gradients of some parameters are summed over fewer ranks, or not at all: replicas drift apart",
     GRADIENT_GAINED: "gradients of some parameters are summed over more ranks than before",
     MOVED: "the same collectives run on another mesh axis or in groups of another size",
+    OTHER_LAYER: "some layers issue fewer of the same collectives and others as many more, with the same total",
     WIDENED: "the same elements travel in a wider type",
     NARROWED: "the same elements travel in a narrower type",
     COUNTS_ADDED: "one more exchange of token counts on the expert axis, often with a wait of the host for its result",
@@ -59,6 +61,7 @@ _PAIRS = (
     (RESHARDS, KEEPS_GATHERED),
     (GRADIENT_LOST, GRADIENT_GAINED),
     (MOVED, MOVED),
+    (OTHER_LAYER, OTHER_LAYER),
     (WIDENED, NARROWED),
     (COUNTS_ADDED, COUNTS_REMOVED),
     (BYTES_UP, BYTES_DOWN),

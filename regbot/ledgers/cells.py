@@ -1,8 +1,9 @@
 """Two ledgers as one table of cells, module by module, in which patterns are looked for and rows are claimed.
 
 A cell is one word (kind, axis, group size, dtype, phase, role) at one place, with its volume before and after. Patterns
-claim the cells they explain; what nobody claims stays open and ends in a generic finding. Only words whose *total*
-over the step changed are ever open, so a renamed or re-wrapped module is no finding.
+claim the cells they explain; what nobody claims stays open and ends in a generic finding. Only words whose total over
+their *unit* (a layer, or what is outside of layers) changed are ever open: a module that was renamed inside its layer
+is no finding, a reduction that another layer issues is one. Units that were renamed themselves are compared together.
 
 A ``View`` looks at the table in one direction. Detectors are written once, for "before -> after", and run on both
 views; that swapping base and head yields exactly the inverse patterns is then a property of the construction.
@@ -21,6 +22,7 @@ from regbot.records.verdict import Volume
 ACTIVATION_BYTES = 16 * 1024
 """A forward sum of at least this many bytes a call is of activations; below it are losses and counters."""
 
+EXPERT_AXIS = "ep"
 _SEQUENCE_AXES = {"cp", "sp", "tp", "ulysses"}
 """Axes whose all-to-all exchanges attention heads or sequence pieces, never tokens for experts."""
 
@@ -120,9 +122,7 @@ class View:
         names = {cell.word.axis for cell in self.cells}
         exchanging = {cell.word.axis for cell in self.cells if cell.word.kind == "all_to_all" and is_payload(cell)}
         return frozenset(
-            axis
-            for axis in names
-            if "ep" in axis.split("|") or (axis in exchanging and not set(axis.split("|")) <= _SEQUENCE_AXES)
+            axis for axis in names if _names_experts(axis) or (axis in exchanging and not _is_of_sequences(axis))
         )
 
     @cached_property
@@ -167,8 +167,8 @@ def compare(base: Ledger, head: Ledger) -> View:
         )
         for (where, word), (ours, theirs) in groups.items()
     ]
-    changed = _changed_words(cells)
-    return View(cells, {cell.key for cell in cells if cell.changed and cell.word in changed}, set())
+    changed = _changed_in_their_unit(cells)
+    return View(cells, {cell.key for cell in cells if cell.changed and (unit(cell.place), cell.word) in changed}, set())
 
 
 def is_payload(cell: Cell) -> bool:
@@ -184,22 +184,41 @@ def volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
     )
 
 
-def _sums_activations(cell: Cell) -> bool:
-    kind, phase = cell.word.kind, cell.word.phase
-    if not is_payload(cell):
+def moves_tokens(entry: Entry) -> bool:
+    """Whether ``entry`` alone shows that tokens travel to experts: payload on an axis that names them, or an exchange
+    of activations on one that is not of sequences. FSDP around the experts is neither."""
+    if entry.role != "payload":
         return False
+    exchange = _exchanges_activations(entry.kind, entry.phase, entry.bytes / entry.count)
+    return _names_experts(entry.axis) or (exchange and not _is_of_sequences(entry.axis))
+
+
+def _sums_activations(cell: Cell) -> bool:
+    largest = max(volume.bytes / max(volume.count, 1) for volume in (cell.before, cell.after))
+    return is_payload(cell) and _exchanges_activations(cell.word.kind, cell.word.phase, largest)
+
+
+def _exchanges_activations(kind: Kind, phase: Phase, call_bytes: float) -> bool:
+    """Parameters and gradients are never exchanged all-to-all, and never summed in forward."""
     if kind == "all_to_all" or (kind == "reduce_scatter" and phase == "forward"):
         return True
-    if kind != "all_reduce" or phase != "forward":
-        return False
-    return any(volume.bytes >= ACTIVATION_BYTES * max(volume.count, 1) for volume in (cell.before, cell.after))
+    return kind == "all_reduce" and phase == "forward" and call_bytes >= ACTIVATION_BYTES
 
 
-def _changed_words(cells: Iterable[Cell]) -> set[Word]:
-    words: dict[Word, list[Cell]] = defaultdict(list)
+def _names_experts(axis: str) -> bool:
+    return EXPERT_AXIS in axis.split("|")
+
+
+def _is_of_sequences(axis: str) -> bool:
+    return set(axis.split("|")) <= _SEQUENCE_AXES
+
+
+def _changed_in_their_unit(cells: Iterable[Cell]) -> set[tuple[str, Word]]:
+    """Unit and word of everything that is not the same before and after."""
+    words: dict[tuple[str, Word], list[Cell]] = defaultdict(list)
     for cell in cells:
-        words[cell.word].append(cell)
-    return {word for word, theirs in words.items() if len(set(volumes(theirs))) > 1}
+        words[unit(cell.place), cell.word].append(cell)
+    return {key for key, theirs in words.items() if len(set(volumes(theirs))) > 1}
 
 
 def _aligned_places(base: Ledger, head: Ledger) -> Callable[[str], str]:

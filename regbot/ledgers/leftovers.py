@@ -15,6 +15,7 @@ from regbot.ledgers.catalogue import (
     COUNT_UP,
     MOVED,
     NARROWED,
+    OTHER_LAYER,
     WIDENED,
 )
 from regbot.ledgers.cells import Cell, Claim, View, Word, is_payload, volumes
@@ -71,16 +72,20 @@ def moved(view: View) -> Iterator[Claim]:
                     yield Claim(MOVED, (*map(str, old + new),), axes, cells, _issuers(cells), detail=detail)
 
 
+def other_layer(view: View) -> Iterator[Claim]:
+    """Words that some layers issue less and others more, the same in total: a module that moved, or an index that is
+    wrong. Lost reductions of gradients are claimed before, they are not made good by others."""
+    for word, cells in _open_words(view).items():
+        if len(set(volumes(cells))) == 1:
+            yield Claim(OTHER_LAYER, (word.axis,), frozenset({word.axis}), tuple(cells), _issuers(cells))
+
+
 def unexplained(view: View) -> Iterator[Claim]:
-    """Every word whose total is still different, as one claim per kind and group of ranks."""
-    words: dict[Word, list[Cell]] = defaultdict(list)
-    for cell in view.cells:
-        if view.is_open(cell):
-            words[cell.word].append(cell)
+    """Everything that is still open, as one claim per kind and group of ranks."""
+    yield from other_layer(view)  # of what other claims have left
     groups: dict[tuple[str, ...], dict[Word, list[Cell]]] = defaultdict(dict)
-    for word, cells in words.items():
-        before, after = volumes(cells)
-        if before != after:  # else layers exchanged what other claims have left
+    for word, cells in _open_words(view).items():
+        if len(set(volumes(cells))) > 1:
             kind = word.kind if word.role == "payload" else ""
             groups[word.role, kind, word.axis, str(word.group_size) if kind else ""][word] = cells
     for (role, *group), theirs in groups.items():
@@ -93,6 +98,14 @@ def unexplained(view: View) -> Iterator[Claim]:
             for word, cells in theirs.items():
                 detail = f"{word.dtype}, {word.phase}"
                 yield _generic(_direction(cells) or COUNT_UP, (*group, detail), cells, detail)
+
+
+def _open_words(view: View) -> dict[Word, list[Cell]]:
+    words: dict[Word, list[Cell]] = defaultdict(list)
+    for cell in view.cells:
+        if view.is_open(cell):
+            words[cell.word].append(cell)
+    return words
 
 
 def _direction(cells: Iterable[Cell]) -> str | None:

@@ -7,19 +7,20 @@ smaller group is one even where not a byte less is sent.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from regbot.ledgers.catalogue import GRADIENT_LOST, RESHARDS
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, volumes
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, Vanished, vanished
+from regbot.ledgers.rows import unit as layer_of
 
 PADDING = 0.001
 """Share of elements that padding to a multiple of the ranks may add or take without being a change."""
 REWRAPPED = 0.01
-"""Where the elements that some layers lose appear in others, to within this share, parameters were only grouped
-differently: each new group is padded anew."""
+"""Share of the elements in question by which re-wrapped gradients and parameters may differ: each new group of
+parameters is padded anew."""
 ASSUMED_WIDTH = 4
 """Bytes per element where a reader could not name the type; gradients are mostly reduced in float32."""
 
@@ -34,9 +35,17 @@ class Reduction:
     groups: set[tuple[str, int]]
     modules: frozenset[str]
 
+    @property
+    def group_names(self) -> frozenset[tuple[str, int]]:
+        return frozenset(self.groups)
+
+
+Reductions = Mapping[str, list[Reduction]]
+"""By layer."""
+
 
 def gradient_lost(view: View) -> Iterator[Claim]:
-    """Layers where fewer elements are reduced over some reach, unless other layers reduce them instead.
+    """Layers where fewer elements are reduced over some reach, unless other layers now hold these parameters.
 
     Claims the reductions that changed there, and the parameter gathers that changed with them in the same place.
     """
@@ -104,13 +113,46 @@ def _falling_units(view: View) -> set[str]:
     reaches = {r.reach for found in (*before.values(), *after.values()) for r in found}
     falling: set[str] = set()
     for reach in reaches:
-        change = {unit: (_over(before[unit], reach), _over(after[unit], reach)) for unit in view.units}
-        falls = {unit: b - a for unit, (b, a) in change.items() if a < b * (1 - PADDING)}
-        rise = sum(a - b for b, a in change.values() if b < a * (1 - PADDING))
-        fall = sum(falls.values())
-        if abs(rise - fall) > REWRAPPED * max(rise, fall):
-            falling |= falls.keys()
+        totals = {unit: (_over(before[unit], reach), _over(after[unit], reach)) for unit in view.units}
+        change = {unit: a - b for unit, (b, a) in totals.items() if abs(a - b) > PADDING * max(a, b)}
+        falls = {unit for unit, size in change.items() if size < 0}
+        if falls and not _rewrapped(view, before, after, change, reach):
+            falling |= falls
     return falling
+
+
+def _rewrapped(view: View, before: Reductions, after: Reductions, change: Mapping[str, float], reach: int) -> bool:
+    """Whether parameters were only grouped into other FSDP units: layers that reduce more gather as many more over the
+    same ranks, layers that reduce less as many less, and nothing is missing in all.
+
+    Gathers tell because a reduction that merely runs in the wrong layer leaves them where they were.
+    """
+    if abs(sum(change.values())) > REWRAPPED * sum(size for size in change.values() if size > 0):
+        return False
+    allowed = REWRAPPED * max(change.values())
+    for groups in {r.group_names for found in (*before.values(), *after.values()) for r in found if r.reach >= reach}:
+        ours, theirs = (
+            {unit: _over([r for r in of[unit] if r.group_names == groups], reach) for unit in view.units}
+            for of in (before, after)
+        )
+        reduced = {unit: theirs[unit] - ours[unit] for unit in change}
+        gathers = [c for c in view.cells if c.word[1:3] in groups and _gathers_parameters(view, c)]
+        forward = [c for c in gathers if c.word.phase == "forward"]
+        gathered = {unit: _growth([c for c in forward or gathers if layer_of(c.place) == unit]) for unit in change}
+        if forward:  # as often per element as in the whole step: once, or once per micro-batch
+            often = _elements(forward) / max(sum(ours.values()), 1)
+        else:  # a source without phases counts the gathers of backward too, which not every layer has
+            often = sum(map(abs, gathered.values())) / max(sum(map(abs, reduced.values())), 1)
+        if any(abs(gathered[unit] - often * reduced[unit]) > often * allowed for unit in change):
+            return False
+        if not often and any(abs(size) > allowed for size in reduced.values()):
+            return False
+    return True
+
+
+def _growth(cells: list[Cell]) -> float:
+    """Elements more after than before."""
+    return _elements([c.flipped() for c in cells]) - _elements(cells)
 
 
 def _over(reductions: list[Reduction], reach: int) -> float:

@@ -35,21 +35,30 @@ LABEL_CHARACTERS = 500
 
 Detector = Callable[[View], Iterable[Claim]]
 
-DIRECTED: tuple[Detector, ...] = (
-    expert.mapped_twice,
-    parameters.gradient_lost,
-    expert.axis_lost,
-    expert.recompute,
-    parameters.reshards,
-)
-"""Run on both directions of the table; what is found from head to base has the inverse's name."""
-UNDIRECTED: tuple[Detector, ...] = (
+
+def _both_ways(detect: Detector) -> Detector:
+    """``detect`` on both directions of the table; what is found from head to base has the inverse's name."""
+
+    def detect_both(view: View) -> list[Claim]:
+        inverse = [_named(_seen_from_base(c), INVERSE[c.pattern]) for c in detect(view.reverse)]
+        return [*detect(view), *inverse]
+
+    return detect_both
+
+
+DETECTORS: tuple[Detector, ...] = (
+    _both_ways(expert.mapped_twice),
+    _both_ways(parameters.gradient_lost),
+    leftovers.other_layer,
+    _both_ways(expert.axis_lost),
+    _both_ways(expert.recompute),
+    _both_ways(parameters.reshards),
     leftovers.other_dtype,
     leftovers.moved,
     expert.count_exchanges,
     leftovers.unexplained,
 )
-"""Name both directions themselves."""
+"""In the order in which they may claim. Those that are not run both ways name both directions themselves."""
 
 
 def findings(
@@ -59,8 +68,9 @@ def findings(
     wire: WireConfig,
     dispatcher: DispatcherChange | None = None,
 ) -> list[Finding]:
-    """Everything that differs between two comparable ledgers, worst first. Empty exactly where the totals of every
-    (kind, axis, group size, dtype, phase, role) are equal and no ``dispatcher`` evidence is given."""
+    """Everything that differs between two comparable ledgers, worst first. Empty exactly where every unit (layers, and
+    what is outside of them; renamed ones together) has equal totals of every (kind, axis, group size, dtype, phase,
+    role), and no ``dispatcher`` evidence is given."""
     view = compare(base, head)
     claims = list(_claims(view, dispatcher))
     gradient_lost = any(claim.pattern == GRADIENT_LOST for claim in claims)
@@ -97,10 +107,7 @@ def _claims(view: View, dispatcher: DispatcherChange | None) -> Iterator[Claim]:
     """All claims in order; each detector sees only what those before it left open."""
     if dispatcher is not None:
         yield from _take(view, [_named(c, dispatcher.pattern) for c in expert.dispatcher_off(view)])
-    for detect in DIRECTED:
-        inverse = [_named(_seen_from_base(c), INVERSE[c.pattern]) for c in detect(view.reverse)]
-        yield from _take(view, [*detect(view), *inverse])
-    for detect in UNDIRECTED:
+    for detect in DETECTORS:
         yield from _take(view, list(detect(view)))
 
 

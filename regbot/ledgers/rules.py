@@ -19,6 +19,7 @@ from regbot.ledgers.catalogue import (
     KEEPS_GATHERED,
     MAPPED_TWICE,
     MOVED,
+    OTHER_LAYER,
     RECOMPUTES_NOT,
     RESTORED,
 )
@@ -26,10 +27,11 @@ from regbot.records.verdict import Status, Wire
 
 ALWAYS_WRONG = frozenset({GRADIENT_LOST, DISPATCHER_OFF})
 """Faster would not make these right."""
-NEVER_WRONG = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED})
-"""Never FAIL: a person looks, or nobody where the step got cheaper."""
-EASING = NEVER_WRONG | {RESTORED, DISPATCHER_ON, RECOMPUTES_NOT, KEEPS_GATHERED, COUNTS_REMOVED}
-"""PASS with a note where the step got cheaper. A narrower type is not here: it changes numerics."""
+NEVER_WRONG = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED, OTHER_LAYER})
+"""Never FAIL by themselves."""
+EASING = (NEVER_WRONG - {OTHER_LAYER}) | {RESTORED, DISPATCHER_ON, RECOMPUTES_NOT, KEEPS_GATHERED, COUNTS_REMOVED}
+"""PASS with a note where the step got cheaper. A narrower type is not here: it changes numerics. Nor is what
+moved to another layer: it has no part in what the step costs, and only a person can tell whether it was meant."""
 ROUNDING = 1e-9
 """Sums of equal seconds in another order differ by less; a difference below it is a tie."""
 

@@ -137,6 +137,12 @@ def _moved(claim: Claim) -> str:
     return f"in {_modules(claim)} the same collectives moved from {claim.detail}"
 
 
+def _other_layer(claim: Claim) -> str:
+    went = _listed(frozenset().union(*(c.issuers for c in claim.cells if c.shrinks)))
+    came = _listed(frozenset().union(*(c.issuers for c in claim.cells if c.grows)))
+    return f"collectives on {axis(claim)} moved from {went} to {came}; there are as many in all"
+
+
 def _other_dtype(claim: Claim) -> str:
     return f"in {_modules(claim)} the same elements travel on {axis(claim)} in another type, {claim.detail}"
 
@@ -163,6 +169,7 @@ _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
     names.GRADIENT_LOST: _gradient_lost,
     names.GRADIENT_GAINED: _gradient_gained,
     names.MOVED: _moved,
+    names.OTHER_LAYER: _other_layer,
     names.WIDENED: _other_dtype,
     names.NARROWED: _other_dtype,
     names.COUNTS_ADDED: _counts,
@@ -189,11 +196,16 @@ def _share(count: int, whole: int, noun: str, modules: frozenset[str]) -> str:
     number = f"{count} of {whole}" if whole else f"{count}"
     plural = "" if (whole or count) == 1 else "s"
     partly = count < whole or not whole
-    exact = partly and len(modules) <= NAMED_MODULES
+    return f"{number} {noun}{plural} ({_listed(modules, exact=partly)})"
+
+
+def _listed(modules: frozenset[str], exact: bool = True) -> str:
+    """A few modules by name; more of them, or where ``exact`` is not wanted, with '*' for their numbers."""
+    exact = exact and len(modules) <= NAMED_MODULES
     shown = sorted(modules if exact else {template(module) for module in modules})
     listed = ", ".join(module or "the model itself" for module in shown[:NAMED_MODULES])
     more = f" and {len(shown) - NAMED_MODULES} more" if len(shown) > NAMED_MODULES else ""
-    return f"{number} {noun}{plural} ({listed}{more})"
+    return f"{listed}{more}"
 
 
 def _layers(modules: Iterable[str]) -> set[str]:

@@ -55,6 +55,9 @@ def plain(world: World, observer: Observer) -> None:
     dist.all_gather([torch.ones(4), torch.ones(4)], x, group=group)
     dist.reduce_scatter_tensor(x, big, group=group)
     dist.all_to_all([torch.ones(4), torch.ones(4)], [x, x.clone()], group=group)
+    observer.phase = "uneven"
+    dist.all_to_all_single(torch.ones(6), x, [3, 3], [2, 2], group=group)
+    observer.phase = "unknown"
     dist.broadcast(x, 0, group=group)
     dist.barrier(group=group)
 
