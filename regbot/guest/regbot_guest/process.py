@@ -38,6 +38,8 @@ def main(argv: list[str]) -> int:
     refusal = _fill(record, request)
     if refusal is not None:
         record["refusal"] = refusal
+        if refusal["kind"] != "code":  # what the code under test raised stands in the log already
+            print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
     _write(Path(request.record.replace("{rank}", str(rank))), record)
     return REFUSED if refusal is not None else 0
 
