@@ -186,7 +186,7 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
                 " kwargs={'group': group})\n"
                 "        thread.start(); thread.join()",
             ),
-            "issued from another thread",
+            "it cannot be counted (alltoall_base_ from thread",
         ),
         (
             "userpkg.moe:build_layer",
