@@ -25,7 +25,7 @@ from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader, read_session
 from regbot.records.verdict import Verdict
 from regbot.report import comment, html
-from regbot.workloads import Limits, Task, failed_run, plan, trace
+from regbot.workloads import Limits, Task, bare_run, plan, trace
 
 KEPT_WORKTREES = 16
 """Worktrees kept in the cache for later checks, least recently used dropped first."""
@@ -199,10 +199,10 @@ class _Tracing:
     def _one(self, arm: Arm, task: Task, tree: Worktree | str, attempt: int) -> Run:
         key = (arm.name, task.workload_name)
         if isinstance(tree, str):
-            run = failed_run(task, arm, "crashed", tree, attempt)
+            run = bare_run(task, arm, "crashed", tree, attempt)
         elif key in self._hung:
             why = f"not started: {self._hung[key]} of the same arm and workload hung before it"
-            run = failed_run(task, arm, "skipped", why, attempt)
+            run = bare_run(task, arm, "skipped", why, attempt)
         else:
             self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
             scratch = self._options.out / "runs" / f"{_plain(task.entry)}.{arm.name}.{attempt}"

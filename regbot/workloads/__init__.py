@@ -1,12 +1,12 @@
 """Workloads: the trusted side of running each kind of training code and reading what it left."""
 
-from regbot.workloads.guest import Limits, failed_run, guest_folder, interpreter, trace
+from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
 from regbot.workloads.task import Task, plan, single_task, smoke_task
 
 __all__ = [
     "Limits",
     "Task",
-    "failed_run",
+    "bare_run",
     "guest_folder",
     "interpreter",
     "plan",

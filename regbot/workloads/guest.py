@@ -60,7 +60,7 @@ def trace(
     clean one that a guest gets.
     """
     if missing := _missing_source_root(task, root):
-        return failed_run(task, arm, "refused", missing, attempt)
+        return bare_run(task, arm, "refused", missing, attempt)
     nonce = secrets.token_hex(16)
     record = scratch / "record" / "raw.json"
     request = scratch / "request.json"
@@ -82,7 +82,7 @@ def trace(
     try:
         ended = engine.run(launch)
     except EngineError as error:  # no such interpreter, or a guest that killed its own supervisor
-        return failed_run(task, arm, "crashed", str(error), attempt)
+        return bare_run(task, arm, "crashed", str(error), attempt)
     return read_end(task, arm, ended, record, nonce, limits, attempt)
 
 
@@ -105,20 +105,13 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
         except RecordError as error:
             fault = str(error).replace(str(record), "the record")
     outcome, reason = _outcome(ended, raw, printable_text(fault), task)
-    run = Run(
-        arm=arm,
-        workload=task.entry,
-        adapter=task.workload.adapter,
-        shape=task.shape.id,
-        variant=task.variant.name,
-        tier="static",
-        attempt=attempt,
-        outcome=outcome,
-        reason=reason[:4000],
-        exit_code=ended.exit_code,
-        wall_s=ended.wall_s,
-        log_tail="" if outcome == "ok" else ended.log_tail,
-        warnings=_outside_warnings(ended),
+    run = bare_run(task, arm, outcome, reason, attempt).model_copy(
+        update={
+            "exit_code": ended.exit_code,
+            "wall_s": ended.wall_s,
+            "log_tail": "" if outcome == "ok" else ended.log_tail,
+            "warnings": _outside_warnings(ended),
+        }
     )
     if raw is None or fault:
         return run
@@ -154,8 +147,8 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
-def failed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1) -> Run:
-    """A run that never became a process: its build failed, or it was not worth starting."""
+def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1) -> Run:
+    """A run of which nothing but its outcome is known: its build failed, or it was not worth starting."""
     return Run(
         arm=arm,
         workload=task.entry,
