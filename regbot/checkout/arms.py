@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from regbot.checkout.git import DEEPEN, CheckoutError, common_dir, find_commit, git, is_shallow, printable, try_git
+from regbot.checkout.git import DEEPEN, CheckoutError, common_dir, find_commit, git, is_shallow, try_git
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm
+from regbot.text import printable
 
 _TARGETS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/origin/master", "refs/heads/master")
 """Tried after what origin calls its HEAD, which a checkout in CI does not have."""

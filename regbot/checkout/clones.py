@@ -7,7 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.checkout.git import TRANSFER_TIMEOUT_S, Answer, CheckoutError, git, printable, try_git, without_credentials
+from regbot.checkout.git import TRANSFER_TIMEOUT_S, Answer, CheckoutError, git, try_git, without_credentials
+from regbot.text import printable
 
 
 @dataclass(frozen=True)

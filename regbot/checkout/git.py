@@ -9,10 +9,11 @@ import os
 import re
 import signal
 import subprocess
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from regbot.text import printable
 
 QUERY_TIMEOUT_S = 120.0
 TRANSFER_TIMEOUT_S = 1800.0
@@ -43,7 +44,6 @@ _SETTINGS = {
 
 DEEPEN = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -121,12 +121,6 @@ def kill_group(leader: int) -> None:
     """End the process group of ``leader``, if any of it is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-
-
-def printable(text: str) -> str:
-    """``text`` as one line that can do nothing to a terminal: no escapes, control or direction-changing characters."""
-    plain = _ESCAPE.sub("", text).replace("\t", " ")
-    return "".join(c for c in plain if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 def without_credentials(text: str) -> str:

@@ -31,12 +31,12 @@ from regbot.checkout.git import (
     find_commit,
     git,
     kill_group,
-    printable,
     try_git,
 )
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Commit
+from regbot.text import printable
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
 

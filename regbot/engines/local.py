@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot.engines.engine import Ended, EngineError, Launch
+from regbot.text import ESCAPE
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
@@ -41,8 +42,6 @@ _ALLOWED = re.compile(
     r"|OPENBLAS|ROCM|ROCR|ROCBLAS|HIP|HSA|RCCL|MIOPEN|XLA|JAX|TPU|LIBTPU|HF)_\w+)"
 )
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|SECRET", re.IGNORECASE)
-
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
 class LocalEngine:
@@ -190,6 +189,6 @@ def log_tail(log: Path) -> str:
 
 def plain_tail(text: str) -> str:
     """The last lines of ``text`` without escapes and control characters; of a progress bar, what it showed last."""
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in _ESCAPE.sub("", text).split("\n")]
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in ESCAPE.sub("", text).split("\n")]
     plain = ["".join(c for c in line if c == "\t" or unicodedata.category(c)[0] != "C").rstrip() for line in lines]
     return "\n".join("\n".join(plain).strip("\n").split("\n")[-TAIL_LINES:])[-TAIL_CHARACTERS:]

@@ -9,7 +9,6 @@ import json
 import secrets
 import shutil
 import sys
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -19,6 +18,7 @@ from typing import Any
 from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run
+from regbot.text import printable
 from regbot.workloads.task import Task
 
 MEGABYTE = 2**20
@@ -100,11 +100,11 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
     fault = ""
     if record.exists() or record.is_symlink():
         try:
-            raw = printable(read_record(record, RawRun, limits.max_record_bytes))
+            raw = _printable_record(read_record(record, RawRun, limits.max_record_bytes))
             fault = _not_ours(raw, task, nonce)
         except RecordError as error:
             fault = str(error).replace(str(record), "the record")
-    outcome, reason = _outcome(ended, raw, printable_text(fault), task)
+    outcome, reason = _outcome(ended, raw, printable(fault), task)
     run = bare_run(task, arm, outcome, reason, attempt).model_copy(
         update={
             "exit_code": ended.exit_code,
@@ -128,22 +128,16 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
     )
 
 
-def printable(raw: RawRun) -> RawRun:
+def _printable_record(raw: RawRun) -> RawRun:
     """``raw`` without control characters in any text: what is printed later must not steer a terminal or a CI log."""
     return RawRun.model_validate(_clean(raw.model_dump()))
 
 
-def printable_text(text: str) -> str:
-    """``text`` on one line, without control and format characters."""
-    kept = (" " if unicodedata.category(c) in ("Cc", "Zl", "Zp") else c for c in text)
-    return "".join(c for c in kept if unicodedata.category(c) not in ("Cf", "Cs", "Co", "Cn"))
-
-
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return printable_text(value)
+        return printable(value)
     if isinstance(value, dict):
-        return {printable_text(key): _clean(item) for key, item in value.items()}
+        return {printable(key): _clean(item) for key, item in value.items()}
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
