@@ -13,10 +13,14 @@ from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
 
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
-Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped"]
+Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped", "short", "diverged"]
 """ok; the guest died; it passed its time limit; it ended without a record; its record cannot be used; the guest itself
 said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, untraceable code);
-not started, because the same arm of the same workload had hung already."""
+not started, because the same arm of the same workload had hung already; it ended with fewer steps than were asked for;
+a loss was not finite, or the optimizer skipped steps."""
+Seconds = Annotated[float, Field(ge=0, le=1e7)]
+Bytes = Annotated[int, Field(ge=0, le=2**53)]
+Clock = Literal["perf_counter", "cuda_events"]
 
 
 class Arm(Record):
@@ -64,6 +68,59 @@ class Refusal(Record):
     where: Text = ""
 
 
+class RankSteps(Record):
+    """One rank's account of every step of a run, in order, warm-up included: lists of equal length."""
+
+    step_s: list[Seconds]
+    cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
+    wait_s: list[Seconds] = Field(
+        description="seconds in collectives: of the host on a CPU, that the compute stream stood still on a GPU"
+    )
+    memory_bytes: list[Bytes] = Field(description="after each step: resident on a CPU, allocated on a GPU")
+    peak_bytes: Bytes = Field(description="resident on a CPU, allocated on a GPU")
+
+
+class Timing(Record):
+    """The step times of one run as the trusted side accounts for them. The slowest rank's seconds are the step's."""
+
+    asked: Annotated[int, Field(ge=1)] = Field(description="steps that were asked for, warm-up included")
+    cut: Annotated[int, Field(ge=0)] = Field(description="leading steps that are warm-up and count for nothing")
+    method: Text = Field(description="how the cut was found")
+    clock: Clock
+    step_s: list[Seconds] = Field(description="per step, the slowest rank's seconds, warm-up included")
+    ranks: dict[str, RankSteps]
+    harness_s: Seconds | None = Field(default=None, description="all steps together by the harness's own clock")
+    memory_peak_bytes: Bytes = Field(description="of the rank with the most")
+    memory_slope_bytes: float = Field(description="growth per steady step of the rank that grows most, least squares")
+    tokens_per_expert: list[Bytes] = Field(
+        default_factory=list, description="tokens sent to each expert in one step, all ranks and layers; [] if unknown"
+    )
+    dropped_tokens: Bytes | None = Field(default=None, description="of the same step; None if unknown")
+    skipped_steps: Bytes = Field(default=0, description="steps in which the optimizer changed nothing")
+
+    @property
+    def steady_s(self) -> list[float]:
+        """The slowest rank's seconds of every step after the cut."""
+        return self.step_s[self.cut :]
+
+
+class Position(Record):
+    """Where a timed run stands in its session. Slots 0 and 1 of a block are a pair, 2 and 3 the other."""
+
+    block: Annotated[int, Field(ge=0)] = Field(description="from 1; 0 for the discarded warm launches")
+    slot: Annotated[int, Field(ge=0, le=3)]
+    order: Literal["ABBA", "BAAB"] = Field(description="A is base")
+
+
+class Node(Record):
+    """The machine a run was timed on. Times are compared only within one class, pairs only within one node."""
+
+    name: Text
+    node_class: Text = Field(description="hardware that decides speed, in words")
+    cores: Annotated[int, Field(ge=1)]
+    gpus: list[Text] = Field(default_factory=list)
+
+
 class RawRun(Record):
     """What the guest writes, on every rank: its own account of one run."""
 
@@ -73,7 +130,14 @@ class RawRun(Record):
     variant: Text
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
-    loss: list[float] = Field(default_factory=list, description="loss per step; empty where tensors have no values")
+    loss: list[float | None] = Field(
+        default_factory=list, description="loss per step, null where not finite; empty where tensors have no values"
+    )
+    steps: RankSteps | None = None
+    clock: Clock = "perf_counter"
+    tokens_per_expert: list[Bytes] = Field(default_factory=list, description="that this rank sent in the counted step")
+    dropped_tokens: Bytes | None = None
+    skipped_steps: Bytes = 0
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None
@@ -99,7 +163,12 @@ class Run(Record):
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
     ledger: Ledger | None = None
-    loss: list[float] = Field(default_factory=list)
+    loss: list[float | None] = Field(
+        default_factory=list, description="mean loss of all ranks per step, null where not finite"
+    )
+    timing: Timing | None = None
+    position: Position | None = None
+    node: Node | None = None
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None

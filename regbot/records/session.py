@@ -9,7 +9,20 @@ from regbot.records.base import Record
 from regbot.records.files import RecordError, parse_record, read_lines
 from regbot.records.ledger import Message, Text
 from regbot.records.run import Arm, Run
-from regbot.records.settings import Sharding, Wire
+from regbot.records.settings import Sharding, Throughput, Wire
+
+
+class TimedPlan(Record):
+    """One workload that is timed: which entry of the verdict its step times answer, and what is launched."""
+
+    entry: Text
+    variant: Text
+    world_size: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)] = Field(description="of one run, warm-up included")
+    cut: Annotated[int, Field(ge=0)]
+    tokens_per_step: Annotated[int, Field(ge=1)] = Field(description="of one rank")
+    flops_per_step: Annotated[int, Field(ge=0)] = Field(description="model FLOPs of one rank, from the shape")
+    even_if_identical: bool = Field(default=False, description="time it although nothing that could matter changed")
 
 
 class SessionHeader(Record):
@@ -22,6 +35,13 @@ class SessionHeader(Record):
     head: Arm
     workloads: Annotated[list[Text], Field(min_length=1)]
     expectations: list[Message] = Field(default_factory=list, description="--expect rules that were given")
+    timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order; may be none")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
+    budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of timed runs, at most")
+    changed_files: list[Text] | None = Field(
+        default=None, description="files that differ between the two commits; null if too many to list or not known"
+    )
+    throughput: Throughput = Field(default=Throughput(), description="thresholds that the check used")
     sharding: Sharding = Field(default=Sharding(), description="thresholds that the check used")
     wire: Wire = Field(default=Wire(), description="bandwidths that the check used")
     warnings: list[Message] = Field(default_factory=list)

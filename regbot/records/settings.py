@@ -20,3 +20,14 @@ class Wire(Record):
     gpus_per_node: Annotated[int, Field(ge=1)] = 8
     node_local_gb_s: Annotated[float, Field(gt=0)] = 450.0
     inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
+
+
+class Throughput(Record):
+    """The throughput verdict's thresholds. Percentages are 100 (ratio - 1); decisions are made on the log scale."""
+
+    threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(
+        default=2.0, description="no change is proven where the interval lies inside this, both ways"
+    )
+    indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
+        default=1.0, description="regressed where the interval lies above it"
+    )

@@ -1,7 +1,7 @@
 """The verdict: per workload did the sharding change, did throughput change, can the answer be trusted."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,8 @@ from regbot.records.ledger import Kind, Message, Scalar, Text
 from regbot.records.run import Arm
 
 Status = Literal["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "REVIEW"]
+
+Decision = Literal["regressed", "improved", "no_change", "within_bound", "undecided"]
 
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4, "REVIEW": 5}
 USAGE_ERROR = 2
@@ -69,11 +71,52 @@ class LedgerDiff(Sharding):
     schema_id: Literal["regbot/ledger-diff@1"] = Field(default="regbot/ledger-diff@1", alias="schema")
 
 
+class PrimaryTest(Record):
+    """One primary test: one summary of a run, compared over pairs. Positive percentages mean that head is slower."""
+
+    summary: Literal["median", "mean"]
+    decision: Decision
+    estimate_pct: float
+    low_pct: float
+    high_pct: float
+    sd_pct: Annotated[float, Field(ge=0)] = Field(description="of the log-ratio of one pair, in percent of a log unit")
+    log_ratios: list[float] = Field(description="log(head / base) of the pairs used, in session order")
+
+
+class Cost(Record):
+    """What the timed runs took."""
+
+    runs: Annotated[int, Field(ge=0)]
+    minutes: Annotated[float, Field(ge=0)]
+
+
 class Throughput(Record):
-    """Did throughput change? The static half leaves it null; the fields of a measured one come with it."""
+    """Did throughput change? ``decision`` is null where times are shown and may decide nothing."""
 
     status: Status
     reasons: list[Message]
+    decision: Decision | None = None
+    by: Literal["pairs", "screen", "stored", "identity"] | None = None
+    estimate_pct: float | None = Field(default=None, description="the median's; positive means that head is slower")
+    low_pct: float | None = None
+    high_pct: float | None = None
+    bound_pct: float | None = Field(default=None, description="the largest slowdown that a PASS does not exclude")
+    pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="valid pairs that the decision used")
+    void_pairs: Annotated[int, Field(ge=0)] = 0
+    unused_pairs: Annotated[int, Field(ge=0)] = 0
+    alpha: float | None = Field(default=None, description="two-sided error of one interval at one look")
+    mde_pct: float | None = Field(
+        default=None, description="smallest true slowdown that these pairs would show with probability 0.8"
+    )
+    mde_full_pct: float | None = Field(default=None, description="the same with all the pairs of a full session")
+    tests: list[PrimaryTest] = Field(default_factory=list)
+    base_step_s: float | None = Field(default=None, description="median over runs of the run's median step time")
+    head_step_s: float | None = None
+    wall: Message = Field(default="", description="what a change is made of: memory, communication, compute or host")
+    fallback: bool = Field(default=False, description="times of another dispatcher than the one asked for")
+    node: Text = ""
+    variant: Text = ""
+    cost: Cost | None = None
 
 
 class Validity(Record):
