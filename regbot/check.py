@@ -1,39 +1,45 @@
-"""The whole check, readable top to bottom: plan, check out, trace both arms, judge, report.
+"""The whole check, readable top to bottom: plan, check out, trace both arms, time both arms, judge, report.
 
 Everything measured goes to ``session.jsonl`` as it ends. The verdict is then computed from that file alone, exactly as
-``regbot judge`` would compute it anywhere else.
+``regbot judge`` would compute it anywhere else; and from that file alone a check that was ended can be resumed.
 """
 
+import secrets
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from regbot import __version__
-from regbot.checkout import BuildError, Worktree, check_out, prune, resolve_arms
+from regbot.checkout import prune, resolve_arms
 from regbot.checkout.git import try_git
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
-from regbot.engines import Engine, LocalEngine, clean_environment
+from regbot.engines import Engine, LocalEngine
 from regbot.judge import Expectation, judge, parse_expectation
-from regbot.records.files import RecordError, append_line, write_record, write_text
+from regbot.judge.identity import difference
+from regbot.judge.validity import examine
+from regbot.node import this_node
+from regbot.progress import Progress, Watcher
+from regbot.records.files import RecordError, append_line, mend, write_record, write_text
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm, Run
-from regbot.records.session import Session, SessionHeader, read_session
+from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
 from regbot.records.verdict import Verdict
 from regbot.report import comment, html
-from regbot.workloads import Limits, Task, bare_run, plan, trace
+from regbot.timing import Timing
+from regbot.traces import Traces
+from regbot.trees import Trees
+from regbot.workloads import Limits, Task, plan, timed_tasks
 
 KEPT_WORKTREES = 16
 """Worktrees kept in the cache for later checks, least recently used dropped first."""
 
-BUILD_TIMEOUT_S = 3600.0
-
-REPEATED = ("crashed", "hung", "no_record")
-"""Outcomes that a second attempt must confirm before they are blamed on the head."""
+CHANGED_FILES_KEPT = 500
+"""Names of changed files that a session keeps; where there are more, identity is not claimed."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +56,14 @@ class CheckOptions:
     workloads: Sequence[str] = ()
     expectations: Sequence[Expectation] = ()
     config: Path | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One line of what happens, for whoever watches. ``total`` is the number of runs planned so far."""
-
-    done: int
-    total: int
-    text: str
-
-
-Watcher = Callable[[Progress], None]
-
-Trees = dict[str, dict[str, Worktree | str]]
-"""By arm and workload: the checkout, or why there is none."""
+    timing: bool = True
+    """Without it only the static half is done."""
+    even_if_identical: bool = False
+    """Time it also where nothing that could matter has changed."""
+    budget_min: float | None = None
+    """Minutes of timed runs; None for the configuration's."""
+    resume: bool = False
+    """Go on with the session in ``out`` where it is one of this very check."""
 
 
 @dataclass(frozen=True)
@@ -77,43 +76,152 @@ class Checked:
 
 
 def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Checked:
-    """Run the static tier on both arms and judge it. Raises ConfigError, CheckoutError, EngineError."""
+    """Run both halves on both arms and judge them. Raises ConfigError, CheckoutError, EngineError, RecordError."""
     base, head, warnings = resolve_arms(
         options.repo, options.base, options.head, options.base_overrides, options.head_overrides
     )
     config, config_warnings = find_config(options, base, head)
     tasks = plan(config, options.workloads)
+    timed = timed_tasks(config, tasks, len(this_node().gpus)) if options.timing else []
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # an override that cannot be is an error now, not after minutes of work
-    session_file = options.out / "session.jsonl"
-    _clear(options.out)
-    append_line(
-        session_file,
-        SessionHeader(
-            regbot=__version__,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            base=base,
-            head=head,
-            workloads=[task.entry for task in tasks],
-            expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
-            sharding=config.sharding,
-            wire=config.wire,
-            warnings=[*warnings, *config_warnings],
-        ),
+    planned = SessionHeader(
+        regbot=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        base=base,
+        head=head,
+        workloads=[task.entry for task in tasks],
+        timed=[_timed_plan(task, config, options) for task in timed],
+        seed=secrets.randbelow(2**32),
+        budget_min=(options.budget_min or config.session.budget_min) if timed else None,
+        changed_files=_changed_files(options.repo, base, head),
+        expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
+        throughput=config.throughput,
+        sharding=config.sharding,
+        wire=config.wire,
+        warnings=[*warnings, *config_warnings],
     )
-    tracing = _Tracing(options, config, session_file, engine or LocalEngine(), watch)
-    tracing.run([(arm, task) for task in tasks for arm in (base, head)])
-    prune(options.cache, keep=KEPT_WORKTREES)
-    return conclude(session_file, config, options.expectations, options.out)
+    with _owned(options.out):
+        session_file = options.out / "session.jsonl"
+        session = _begin(session_file, planned, options)
+        _measure(session, session_file, options, config, tasks, timed, engine or LocalEngine(), watch)
+        prune(options.cache, keep=KEPT_WORKTREES)
+        return conclude(session_file, config, options.expectations, options.out)
 
 
-def _clear(out: Path) -> None:
-    """Remove what an earlier check left in ``out``: an old verdict beside a new session would be read as its own."""
-    for name in ("session.jsonl", "verdict.json", "comment.md", "report.html"):
+def _measure(
+    session: Session,
+    session_file: Path,
+    options: CheckOptions,
+    config: Config,
+    tasks: Sequence[Task],
+    timed: Sequence[Task],
+    engine: Engine,
+    watch: Watcher,
+) -> None:
+    """All runs that ``session`` does not hold yet."""
+    header, runs = session.header, list(session.runs)
+
+    def keep(run: Run) -> None:
+        append_line(session_file, run)
+        runs.append(run)
+
+    trees = Trees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)))
+    limits = Limits(
+        max_output_bytes=int(config.local.max_output_mb * 2**20),
+        max_record_bytes=int(config.local.max_record_mb * 2**20),
+    )
+    folder = options.out / "runs"
+    jobs = [(arm, task) for task in tasks for arm in (header.base, header.head)]
+    Traces(trees, engine, folder, limits, config.local.parallel, keep, watch).run(
+        jobs, [run for run in runs if run.tier == "static"]
+    )
+    timing = Timing(header, trees, engine, folder, limits, keep, watch)
+    waiting = [
+        (each, task) for each, task in zip(header.timed, timed, strict=True) if _worth_timing(header, runs, each)
+    ]
+    left_s = (header.budget_min or 0.0) * 60
+    for number, (each, task) in enumerate(waiting):
+        known = [run for run in runs if run.tier == "timed" and run.workload == each.entry]
+        done = timing.run(each, task, known, left_s / (len(waiting) - number))
+        left_s -= sum(run.wall_s for run in done)
+
+
+def _worth_timing(header: SessionHeader, runs: Sequence[Run], each: TimedPlan) -> bool:
+    """Whether both arms can be traced, and something that could matter to their speed differs."""
+    examined = examine(Session(header=header, runs=list(runs)), each.entry)
+    if examined.base is None or examined.head is None:
+        return False
+    return each.even_if_identical or bool(difference(header, examined.base, examined.head))
+
+
+def _timed_plan(task: Task, config: Config, options: CheckOptions) -> TimedPlan:
+    warmup = config.session.warmup or task.shape.warmup_steps
+    geometry = task.variant.geometry
+    return TimedPlan(
+        entry=task.entry,
+        variant=task.variant.name,
+        world_size=task.parallelism.world_size,
+        steps=warmup + (config.session.steps or task.shape.timed_steps),
+        cut=warmup,
+        tokens_per_step=geometry.tokens,
+        flops_per_step=geometry.flops_per_step,
+        even_if_identical=options.even_if_identical,
+    )
+
+
+def _changed_files(repo: Path, base: Arm, head: Arm) -> list[str] | None:
+    answer = try_git(repo, "diff", "--name-only", "--no-renames", "-z", base.commit, head.commit, "--")
+    names = [name for name in answer.out.split("\0") if name]
+    if answer.code != 0 or len(names) > CHANGED_FILES_KEPT or any(len(name) > 500 for name in names):
+        return None
+    return names
+
+
+@contextmanager
+def _owned(out: Path) -> Iterator[None]:
+    """``out`` for this check alone: two that write one session would make one neither could be judged by."""
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            yield
+    except Timeout as error:
+        raise ConfigError(f"{out}: another check is writing there; wait for it, or give another --out") from error
+
+
+def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) -> Session:
+    """A new session with nothing but its header, or the one to be resumed. Raises RecordError."""
+    if options.resume and session_file.exists():
+        mend(session_file)
+        session = read_session(session_file)
+        if difference_of_plan := _unlike(session.header, planned):
+            raise RecordError(
+                f"{session_file}: is a session of another check ({difference_of_plan} differs); leave out --resume to "
+                "begin anew, or give another --out"
+            )
+        _remove_results(options.out)
+        return session
+    _remove_results(options.out)
+    session_file.unlink(missing_ok=True)
+    shutil.rmtree(options.out / "runs", ignore_errors=True)
+    write_text(options.out / ".gitignore", "*\n")
+    append_line(session_file, planned)
+    return Session(header=planned, runs=[])
+
+
+def _unlike(found: SessionHeader, planned: SessionHeader) -> str:
+    """The first thing by which two headers are of different checks; a budget may be another one."""
+    for name in type(planned).model_fields:
+        if name not in ("created", "seed", "budget_min", "warnings") and getattr(found, name) != getattr(planned, name):
+            return name.replace("_", " ")
+    return ""
+
+
+def _remove_results(out: Path) -> None:
+    """An old verdict beside a new session would be read as its own."""
+    for name in ("verdict.json", "comment.md", "report.html"):
         (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / "runs", ignore_errors=True)
-    write_text(out / ".gitignore", "*\n")
 
 
 def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> Checked:
@@ -154,120 +262,6 @@ def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, li
 def _file_at(repo: Path, commit: str) -> str | None:
     answer = try_git(repo, "show", f"{commit}:{FILE_NAME}")
     return answer.out if answer.code == 0 else None
-
-
-class _Tracing:
-    """All traces of one check: a few at a time, each written down as it ends."""
-
-    def __init__(
-        self, options: CheckOptions, config: Config, session_file: Path, engine: Engine, watch: Watcher
-    ) -> None:
-        self._options, self._config, self._engine, self._watch = options, config, engine, watch
-        self._session_file = session_file
-        self._limits = Limits(
-            max_output_bytes=int(config.local.max_output_mb * 2**20),
-            max_record_bytes=int(config.local.max_record_mb * 2**20),
-        )
-        self._lock = threading.Lock()
-        self._hung: dict[tuple[str, str], str] = {}
-        self._done = self._total = 0
-
-    def run(self, jobs: Sequence[tuple[Arm, Task]]) -> None:
-        """Check out what the jobs need, trace them, and repeat the head's failures that the base does not share."""
-        self._total = len(jobs)
-        trees: Trees = {
-            arm.name: self._check_out([task for who, task in jobs if who == arm], arm) for arm in _arms(jobs)
-        }
-        first = self._trace_all(jobs, trees, attempt=1)
-        repeats = [
-            (arm, task)
-            for arm, task in jobs
-            if arm.name == "head" and first["head", task.entry] in REPEATED and first["base", task.entry] == "ok"
-        ]
-        self._total += len(repeats)
-        self._hung.clear()
-        self._trace_all(repeats, trees, attempt=2)
-
-    def _trace_all(self, jobs: Sequence[tuple[Arm, Task]], trees: Trees, attempt: int) -> dict[tuple[str, str], str]:
-        with _pool(self._config.local.parallel) as pool:
-            futures = {
-                (arm.name, task.entry): pool.submit(self._one, arm, task, trees[arm.name][task.workload_name], attempt)
-                for arm, task in jobs
-            }
-            return {key: future.result().outcome for key, future in futures.items()}
-
-    def _one(self, arm: Arm, task: Task, tree: Worktree | str, attempt: int) -> Run:
-        key = (arm.name, task.workload_name)
-        if isinstance(tree, str):
-            run = bare_run(task, arm, "crashed", tree, attempt)
-        elif key in self._hung:
-            why = f"not started: {self._hung[key]} of the same arm and workload hung before it"
-            run = bare_run(task, arm, "skipped", why, attempt)
-        else:
-            self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
-            scratch = self._options.out / "runs" / f"{_plain(task.entry)}.{arm.name}.{attempt}"
-            run = trace(
-                task.at(arm.overrides), arm, tree.path, self._engine, scratch, self._limits, attempt, tree.environment
-            )
-            run = run.model_copy(update={"warnings": [*run.warnings, *_changed_by_build(tree)]})
-        with self._lock:
-            if run.outcome == "hung":
-                self._hung[key] = task.entry
-            append_line(self._session_file, run)
-            self._done += 1
-        self._say(f"{task.entry} at {arm.name}: {run.outcome}")
-        return run
-
-    def _check_out(self, tasks: Sequence[Task], arm: Arm) -> dict[str, Worktree | str]:
-        """Worktree per workload, or why its build failed (twice: what fails once may be the network's fault)."""
-        trees: dict[str, Worktree | str] = {}
-        for task in {task.workload_name: task for task in tasks}.values():
-            self._say(f"check out {arm.name} {arm.commit[:7]}")
-            workload = task.at(arm.overrides).workload
-            for attempt in (1, 2):
-                try:
-                    trees[task.workload_name] = check_out(
-                        self._options.repo,
-                        arm.commit,
-                        self._options.cache,
-                        workload.build,
-                        workload.python,
-                        BUILD_TIMEOUT_S,
-                        clean_environment({}),
-                    )
-                    break
-                except BuildError as error:
-                    trees[task.workload_name] = f"the build failed {'twice' if attempt == 2 else ''}: {error}"
-        return trees
-
-    def _say(self, text: str) -> None:
-        self._watch(Progress(self._done, self._total, text))
-
-
-@contextmanager
-def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool that, when interrupted, starts nothing new; what runs is ended by the engine."""
-    pool = ThreadPoolExecutor(size)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
-def _arms(jobs: Sequence[tuple[Arm, Task]]) -> list[Arm]:
-    return list({arm.name: arm for arm, _ in jobs}.values())
-
-
-def _plain(name: str) -> str:
-    return "".join(character if character.isalnum() or character in "-." else "_" for character in name)
-
-
-def _changed_by_build(tree: Worktree) -> list[str]:
-    if not tree.changed:
-        return []
-    return [f"the build changed tracked files: {', '.join(tree.changed[:5])}; what was traced is not quite the commit"]
 
 
 def judge_sessions(

@@ -13,7 +13,8 @@ os.environ.setdefault("TYPER_USE_RICH", "0")  # plain help: rich alone costs as 
 import typer
 
 if TYPE_CHECKING:
-    from regbot.check import Checked, Watcher
+    from regbot.check import Checked
+    from regbot.progress import Watcher
     from regbot.records.verdict import Status
 
 USAGE_ERROR = 2
@@ -99,11 +100,16 @@ def check(
     engine: Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local.")] = "local",
     expect: Expect = None,
     config: ConfigFile = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", metavar="MIN", min=0.1, help="Minutes of timed runs. Default: 60.")
+    ] = None,
+    no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the check in DIR that was ended.")] = False,
     out: Out = Path("regbot-out"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
     json: Json = False,
 ) -> None:
-    """Judge a change: trace base and head without a GPU, compare their collectives exactly."""
+    """Judge a change: its collectives exactly and without a GPU, its step times by interleaved runs."""
     with _usage_errors(), _progress(quiet=json) as watch:
         from regbot.check import CheckOptions
         from regbot.check import check as run_check
@@ -124,6 +130,9 @@ def check(
                 workloads=workload or [],
                 expectations=[parse_expectation(text) for text in expect or []],
                 config=config,
+                timing=not no_timing,
+                budget_min=budget,
+                resume=resume,
             ),
             watch,
         )
@@ -258,7 +267,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("\nregbot: interrupted; the runs that ended are in session.jsonl", file=sys.stderr)
+        print("\nregbot: interrupted; the runs that ended are in session.jsonl, go on with --resume", file=sys.stderr)
         sys.stderr.flush()
         os._exit(130)  # the supervisors notice and end what still runs; threads are not waited for
     except OSError as error:

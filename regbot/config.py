@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from regbot.records.base import Record
 from regbot.records.ledger import Scalar
 from regbot.records.settings import Sharding as Sharding
+from regbot.records.settings import Throughput as Throughput
 from regbot.records.settings import Wire as Wire
 
 FILE_NAME = "regbot.toml"
@@ -50,6 +51,12 @@ class Workload(Record):
     )
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
+    timed: list[str] | None = Field(
+        default=None, description="shapes whose steps are timed; default: all that have a size for it, [] for none"
+    )
+    timed_variant: str = Field(
+        default="", description="variant that is timed; default: smoke with enough GPUs, else cpu"
+    )
     dispatcher: str = Field(default="", description="asked of the layer; '' leaves the choice to it (smoke: alltoall)")
     routing: Literal["balanced", "skewed", "natural"] = "balanced"
     config: dict[str, Scalar] = Field(default={}, description="extra keys of the config that build_layer receives")
@@ -79,6 +86,12 @@ class Workload(Record):
         return value
 
     @model_validator(mode="after")
+    def _timed_is_traced(self) -> "Workload":
+        if unknown := sorted(set(self.timed or []) - set(self.shapes)):
+            raise ValueError(f"timed: {unknown[0]!r} is not among the shapes of this workload; add it there too")
+        return self
+
+    @model_validator(mode="after")
     def _entry_given(self) -> "Workload":
         if self.adapter == "module" and self.entry is None:
             raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
@@ -99,12 +112,28 @@ class Local(Record):
     max_record_mb: Annotated[float, Field(gt=0)] = 32.0
 
 
+class Session(Record):
+    """What a timed session may cost, and how long its runs are."""
+
+    budget_min: Annotated[float, Field(gt=0)] = Field(
+        default=60.0, description="minutes of timed runs in one check, all workloads together"
+    )
+    steps: Annotated[int, Field(ge=5, le=10_000)] | None = Field(
+        default=None, description="timed steps of one run; default: the shape's, 40"
+    )
+    warmup: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="steps before them that count for nothing; default: the shape's, 10"
+    )
+
+
 class Config(Record):
     """The whole of ``regbot.toml``."""
 
     version: Literal[1] = 1
     workloads: dict[Name, Workload] = Field(default={}, description="empty: regbot's own smoke model")
     sharding: Sharding = Sharding()
+    throughput: Throughput = Throughput()
+    session: Session = Session()
     wire: Wire = Wire()
     local: Local = Local()
 

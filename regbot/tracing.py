@@ -5,9 +5,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.check import Progress, Watcher
 from regbot.config import FILE_NAME, ConfigError, load_config
 from regbot.engines import Engine, LocalEngine
+from regbot.progress import Progress, Watcher
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run

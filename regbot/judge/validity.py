@@ -16,7 +16,7 @@ from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Validity
 
-BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record"})
+BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record", "short", "diverged"})
 """Outcomes that the code under test causes; bad_record and refused say that regbot could not measure it. A skipped run
 shows nothing of its own: what hung before it answers for that."""
 
@@ -28,6 +28,8 @@ ENDED: dict[Outcome, str] = {
     "bad_record": "left a record that cannot be used",
     "refused": "cannot be measured",
     "skipped": "was not measured",
+    "short": "ended with fewer steps than were asked for",
+    "diverged": "did not train",
 }
 
 
@@ -51,7 +53,7 @@ def examine(session: Session, workload: str) -> Examined:
     if base.outcome == "ok" and head.outcome in BROKEN:
         return Examined(_head_broke(theirs))
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
-        return _invalid([_failure(run) for run in failed])
+        return _invalid([failure(run) for run in failed])
 
     problems = [
         *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in _distrust(run, arm)),
@@ -59,7 +61,7 @@ def examine(session: Session, workload: str) -> Examined:
         *dispatcher_problems(base, head),
         *_nothing_measured(base, head),
     ]
-    warnings = (*_environment_warnings(base, head), *backend_warnings(base, head), *_own_warnings(base, head))
+    warnings = (*environment_warnings(base, head), *backend_warnings(base, head), *_own_warnings(base, head))
     if problems:
         return _invalid(problems, warnings)
     return Examined(Validity(status="PASS", reasons=[_proof(base, head)]), base, head, warnings)
@@ -94,20 +96,21 @@ def _last_usable(runs: list[Run]) -> Run:
 def _head_broke(runs: list[Run]) -> Validity:
     """Base ran, head did not: shown by two attempts, suspected by one."""
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
-    last = _failure(runs[-1])
+    last = failure(runs[-1])
     if len(failures) < 2:
         return Validity(status="INVALID", reasons=[f"{last}; base ran. It was not tried twice: run the check again"])
     return Validity(status="FAIL", reasons=[f"{last}, in each of {len(failures)} attempts; base ran"])
 
 
-def _failure(run: Run) -> str:
+def failure(run: Run) -> str:
+    """What became of a run that did not end well."""
     reason = f": {run.reason}" if run.reason else ""
     return f"{run.arm.name} {ENDED[run.outcome]}{reason}"
 
 
-def _distrust(run: Run, planned: Arm) -> Iterator[str]:
-    """Reasons not to believe one run."""
-    name, ledger = run.arm.name, run.ledger
+def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
+    """Reasons not to believe that a run is of the code that was asked about."""
+    name = run.arm.name
     if (run.arm.commit, run.arm.tree, run.arm.overrides) != (planned.commit, planned.tree, planned.overrides):
         yield f"{name} was run at {run.arm.commit[:12]}, not at the planned {planned.commit[:12]} with its overrides"
     if run.code is None:
@@ -115,6 +118,12 @@ def _distrust(run: Run, planned: Arm) -> Iterator[str]:
     else:
         for package, path in sorted(run.code.foreign.items()):
             yield f"{name} imported {package} from {path} outside its worktree; uninstall it or fix 'source_roots'"
+
+
+def _distrust(run: Run, planned: Arm) -> Iterator[str]:
+    """Reasons not to believe one run."""
+    name, ledger = run.arm.name, run.ledger
+    yield from distrust_code(run, planned)
     if ledger is None:
         yield f"{name} has no ledger: a ledger that could not see is not 0"
         return
@@ -170,7 +179,8 @@ def _nothing_measured(base: Run, head: Run) -> Iterator[str]:
         )
 
 
-def _environment_warnings(base: Run, head: Run) -> Iterator[str]:
+def environment_warnings(base: Run, head: Run) -> Iterator[str]:
+    """What differs between the software of two runs."""
     ours, theirs = base.environment, head.environment
     if ours is None or theirs is None:
         return

@@ -112,6 +112,30 @@ def append_line(path: Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
+def mend(path: Path) -> bool:
+    """Cut off a torn last line, so that lines can be appended again; whether there was one.
+
+    A crash while a line was written leaves a part of it. It was never a record: its run is repeated.
+    """
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        end = size
+        while end > 0:
+            start = max(0, end - 65536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end == size:
+            return False
+        file.truncate(end)
+        file.flush()
+        os.fsync(file.fileno())
+    return True
+
+
 def read_lines(path: Path, max_bytes: int = 64 * MAX_RECORD_BYTES) -> Iterator[tuple[int, bytes]]:
     """The complete lines of an appended file with their numbers from 1. A torn last line (a crash) is left out."""
     data = read_capped(path, max_bytes)

@@ -1,10 +1,12 @@
 """Workloads: the trusted side of running each kind of training code and reading what it left."""
 
 from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
-from regbot.workloads.task import Task, plan, single_task, smoke_task
+from regbot.workloads.task import Task, plan, single_task, smoke_task, timed_tasks
+from regbot.workloads.timed import Place, time_run
 
 __all__ = [
     "Limits",
+    "Place",
     "Task",
     "bare_run",
     "guest_folder",
@@ -12,5 +14,7 @@ __all__ = [
     "plan",
     "single_task",
     "smoke_task",
+    "time_run",
+    "timed_tasks",
     "trace",
 ]

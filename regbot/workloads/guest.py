@@ -17,15 +17,14 @@ from typing import Any
 
 from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
 from regbot.records.files import RecordError, read_record
-from regbot.records.run import Arm, Outcome, RawRun, Run
+from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
 from regbot.text import printable
 from regbot.workloads.task import Task
 
 MEGABYTE = 2**20
 
-_GUEST_ENVIRONMENT = {
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONUNBUFFERED": "1",
+GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+_TRACE_ENVIRONMENT = {
     # Shadow values of some 100 KiB come and go by the thousand and leave glibc's heap full of holes.
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
@@ -59,20 +58,15 @@ def trace(
     ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
     clean one that a guest gets.
     """
-    if missing := _missing_source_root(task, root):
+    if missing := missing_source_root(task, root):
         return bare_run(task, arm, "refused", missing, attempt)
     nonce = secrets.token_hex(16)
     record = scratch / "record" / "raw.json"
-    request = scratch / "request.json"
-    if scratch.is_symlink() or scratch.is_file():
-        scratch.unlink()
-    shutil.rmtree(scratch, ignore_errors=True)  # what an earlier run left there is not this run's
-    scratch.mkdir(parents=True)
-    request.write_text(json.dumps(_request(task, root, nonce, record)), encoding="utf-8")
+    request = write_request(scratch, request_document(task, root, nonce, record))
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
         cwd=root,
-        env=clean_environment({**(environment or {}), **_GUEST_ENVIRONMENT}),
+        env=clean_environment({**(environment or {}), **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}),
         log=scratch / "output.log",
         record_dir=record.parent,
         timeout_s=task.workload.timeout_min * 60,
@@ -86,6 +80,17 @@ def trace(
     return read_end(task, arm, ended, record, nonce, limits, attempt)
 
 
+def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
+    """The request file in ``scratch``, which is emptied first: what an earlier run left there is not this run's."""
+    if scratch.is_symlink() or scratch.is_file():
+        scratch.unlink()
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    request = scratch / "request.json"
+    request.write_text(json.dumps(document), encoding="utf-8")
+    return request
+
+
 def interpreter(task: Task, root: Path) -> str:
     """The workload's interpreter: a path inside the checkout, a command on PATH, or the one regbot runs under."""
     python = task.workload.python
@@ -96,21 +101,14 @@ def interpreter(task: Task, root: Path) -> str:
 
 def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limits: Limits, attempt: int) -> Run:
     """The run that ``ended`` and the record tell of together."""
-    raw: RawRun | None = None
-    fault = ""
-    if record.exists() or record.is_symlink():
-        try:
-            raw = _printable_record(read_record(record, RawRun, limits.max_record_bytes))
-            fault = _not_ours(raw, task, nonce)
-        except RecordError as error:
-            fault = str(error).replace(str(record), "the record")
-    outcome, reason = _outcome(ended, raw, printable(fault), task)
+    raw, fault = read_claims(record, task, nonce, limits)
+    outcome, reason = _outcome(ended, raw, fault, task)
     run = bare_run(task, arm, outcome, reason, attempt).model_copy(
         update={
             "exit_code": ended.exit_code,
             "wall_s": ended.wall_s,
             "log_tail": "" if outcome == "ok" else ended.log_tail,
-            "warnings": _outside_warnings(ended),
+            "warnings": outside_warnings(ended),
         }
     )
     if raw is None or fault:
@@ -128,6 +126,17 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
     )
 
 
+def read_claims(record: Path, task: Task, nonce: str, limits: Limits) -> tuple[RawRun | None, str]:
+    """What a guest wrote, and why it cannot be used ('' where it can); None and '' where it wrote nothing."""
+    if not record.exists() and not record.is_symlink():
+        return None, ""
+    try:
+        raw = _printable_record(read_record(record, RawRun, limits.max_record_bytes))
+    except RecordError as error:
+        return None, printable(str(error).replace(str(record), "the record"))
+    return raw, printable(_not_ours(raw, task, nonce))
+
+
 def _printable_record(raw: RawRun) -> RawRun:
     """``raw`` without control characters in any text: what is printed later must not steer a terminal or a CI log."""
     return RawRun.model_validate(_clean(raw.model_dump()))
@@ -141,7 +150,7 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
-def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1) -> Run:
+def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:
     """A run of which nothing but its outcome is known: its build failed, or it was not worth starting."""
     return Run(
         arm=arm,
@@ -149,7 +158,7 @@ def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int =
         adapter=task.workload.adapter,
         shape=task.shape.id,
         variant=task.variant.name,
-        tier="static",
+        tier=tier,
         attempt=attempt,
         outcome=outcome,
         reason=reason[:4000],
@@ -157,7 +166,8 @@ def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int =
     )
 
 
-def _missing_source_root(task: Task, root: Path) -> str:
+def missing_source_root(task: Task, root: Path) -> str:
+    """Why the checkout cannot hold the workload, '' where it can."""
     if task.workload.adapter == "smoke":
         return ""
     missing = [folder for folder in task.workload.source_roots if not (root / folder).is_dir()]
@@ -165,7 +175,7 @@ def _missing_source_root(task: Task, root: Path) -> str:
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
-def _request(task: Task, root: Path, nonce: str, record: Path) -> dict[str, Any]:
+def request_document(task: Task, root: Path, nonce: str, record: Path) -> dict[str, Any]:
     """See ``regbot_guest.request.Request``; the guest checks it by construction."""
     workload, own = task.workload, task.workload.adapter == "smoke"
     return {
@@ -206,7 +216,7 @@ def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
     for name, claimed, asked in claims:
         if claimed != asked:
             return f"the record's {name} is {claimed!r}, but {asked!r} was asked for"
-    if raw.ledger is None and raw.refusal is None:
+    if raw.ledger is None and raw.refusal is None and raw.steps is None:
         return "the record holds neither a ledger nor a reason why there is none"
     return ""
 
@@ -222,7 +232,7 @@ def _outcome(ended: Ended, raw: RawRun | None, fault: str, task: Task) -> tuple[
     if fault:
         return "bad_record", f"{fault}. Code under test must not write regbot's record; the run was not used"
     if raw is None:
-        how = _exit_words(ended.exit_code)
+        how = exit_words(ended.exit_code)
         if ended.exit_code == 0:
             return "no_record", (
                 "ended without an error and without a record: something in the code under test ended the process "
@@ -233,17 +243,19 @@ def _outcome(ended: Ended, raw: RawRun | None, fault: str, task: Task) -> tuple[
         place = f" ({raw.refusal.where})" if raw.refusal.where else ""
         return ("crashed" if raw.refusal.kind == "code" else "refused"), f"{raw.refusal.message}{place}"
     if ended.exit_code != 0:
-        return "crashed", f"left a record and then {_exit_words(ended.exit_code)}; the record was not used"
+        return "crashed", f"left a record and then {exit_words(ended.exit_code)}; the record was not used"
     return "ok", ""
 
 
-def _exit_words(code: int | None) -> str:
+def exit_words(code: int | None) -> str:
+    """``exited with code 1``, ``was killed by signal 9``."""
     if code is None:
         return "was ended"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
-def _outside_warnings(ended: Ended) -> list[str]:
+def outside_warnings(ended: Ended) -> list[str]:
+    """What the engine noticed of a run that may have ended well."""
     warnings = []
     if ended.left_behind:
         warnings.append(f"left {ended.left_behind} child process(es) running, which were killed")

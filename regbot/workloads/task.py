@@ -75,6 +75,42 @@ def single_task(
     return Task(name, workload, shape, variant, parallelism)
 
 
+def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
+    """Of the planned tasks those that are timed, each at the variant that ``gpus`` GPUs can run. Raises ConfigError.
+
+    One mesh of a shape is enough: the first that is planned. A shape without a size for it (only ``full``) is traced
+    and not timed, unless the configuration names it.
+    """
+    chosen: dict[tuple[str, str], Task] = {}
+    for task in tasks:
+        asked = config.workloads[task.workload_name].timed
+        key = (task.workload_name, task.shape.name)
+        if key in chosen or (asked is not None and task.shape.name not in asked):
+            continue
+        variant = _timed_variant(task, gpus)
+        if variant is None:
+            if asked is not None:
+                raise ConfigError(
+                    f"workloads.{task.workload_name}.timed: {task.shape.id} has no size that can be timed; "
+                    "take it out of the list"
+                )
+            continue
+        workload = task.workload.model_copy(update={"variant": variant})
+        try:
+            chosen[key] = single_task(task.workload_name, workload, task.shape, task.parallelism.name)
+        except ShapeError as error:
+            raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {error}") from error
+    return list(chosen.values())
+
+
+def _timed_variant(task: Task, gpus: int) -> str | None:
+    if task.workload.timed_variant:
+        return task.workload.timed_variant
+    if "smoke" in task.shape.sizes and gpus >= task.shape.meshes["smoke"][task.parallelism.name].world_size:
+        return "smoke"
+    return "cpu" if "cpu" in task.shape.sizes else None
+
+
 def _expand(name: str, workload: Workload) -> list[Task]:
     try:
         return [

@@ -5,8 +5,6 @@
 """
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -22,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from regbot_guest.backends import backends
 from regbot_guest.compiled import CompileWatch
 from regbot_guest.harness import ContractError, Training, load_plugin, own_chunk_only
 from regbot_guest.moe import runs_grouped_mm
@@ -29,6 +28,7 @@ from regbot_guest.observer import Observer, Shadowing
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.unseen import UnseenWatch
 from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
@@ -67,8 +67,8 @@ def count_step(request: Request) -> dict[str, Any]:
         for number in range(request.steps):
             last = number == request.steps - 1
             if last:
-                liveness = _plant(observer, world)
-                before = _sequence_numbers()
+                liveness = plant(observer, world)
+                before = sequence_numbers()
             observer.new_step(program=last)
             # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
             with _stage(f"step {number + 1}", seconds), observer if static or last else nullcontext():
@@ -77,15 +77,14 @@ def count_step(request: Request) -> dict[str, Any]:
                 losses.append(loss.item())
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
         if before is not None:
-            liveness.update(_sequence_advance(observer, before))
-        _refuse_what_cannot_be_believed(request, compiled, unseen, observer)
+            liveness.update(sequence_advance(observer, before))
+        refuse_what_cannot_be_believed(request, compiled, unseen, observer)
         return {
-            "ledger": _ledger(request, world, observer, liveness),
+            "ledger": ledger(request, world, observer, liveness),
             "loss": [] if warnings else losses,
-            "backends": _backends(request, observer),
+            "backends": backends(request, observer, world.device),
             "phases_s": seconds,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            * (1 if sys.platform == "darwin" else 1024),
+            "peak_rss_bytes": peak_resident_bytes(),
             "warnings": warnings,
         }
 
@@ -107,7 +106,7 @@ def _shadows(request: Request, mode: FakeTensorMode) -> ShadowValues:
     return ShadowValues(mode, request.geometry.experts, request.geometry.top_k, route)
 
 
-def _plant(observer: Observer, world: World) -> dict[str, Any]:
+def plant(observer: Observer, world: World) -> dict[str, Any]:
     """One collective that must be seen, on every group of more than one rank."""
     observer.new_step()
     planted = 0
@@ -124,7 +123,7 @@ def _groups() -> dict[str, Any]:
     return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
 
 
-def _sequence_numbers() -> Any:
+def sequence_numbers() -> Any:
     """The backend's own count of collectives per group, None where it keeps none (a fake group does not)."""
     try:
         return {name: group._get_sequence_number_for_group() for name, group in _groups().items()}
@@ -132,17 +131,18 @@ def _sequence_numbers() -> Any:
         return None
 
 
-def _sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
-    after = _sequence_numbers() or {}
+def sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
+    after = sequence_numbers() or {}
     return {
         "sequence_advance": sum(after[name] - number for name, number in before.items() if name in after),
         "sequence_counted": observer.tally.total,
     }
 
 
-def _refuse_what_cannot_be_believed(
+def refuse_what_cannot_be_believed(
     request: Request, compiled: CompileWatch, unseen: UnseenWatch, observer: Observer
 ) -> None:
+    """Raises ContractError where a count would be of another program, or would leave something out."""
     if unseen.issued:
         raise ContractError(
             "liveness",
@@ -165,7 +165,7 @@ def _refuse_what_cannot_be_believed(
                 )
 
 
-def _ledger(request: Request, world: World, observer: Observer, liveness: dict[str, Any]) -> dict[str, Any]:
+def ledger(request: Request, world: World, observer: Observer, liveness: dict[str, Any]) -> dict[str, Any]:
     static = request.mode == "static"
     warnings = []
     if static and request.routing == "natural":
@@ -187,56 +187,6 @@ def _ledger(request: Request, world: World, observer: Observer, liveness: dict[s
         "patches": list(FAKE_PATCHES) if static else [],
         "guesses": sorted(observer.shadows.guessed)[:20] if observer.shadows is not None else [],
         "warnings": warnings,
-    }
-
-
-def _backends(request: Request, observer: Observer) -> dict[str, Any]:
-    """What ran of everything that can be silently replaced, told by the operators that were dispatched."""
-    ran = observer.operators
-    found: dict[str, Any] = {}
-    attention = [name for name in ran if "scaled_dot_product" in name and "backward" not in name]
-    found["attention"] = {
-        "requested": "sdpa",
-        "resolved": "sdpa",
-        "executed": attention[0].split("::")[1].strip("_") if attention else "math",
-        "evidence": f"dispatched {attention[0]} x{ran[attention[0]]}"
-        if attention
-        else "no fused attention operator seen",
-    }
-    if request.entry is None and request.mlp == "moe":
-        grouped = sum(n for name, n in ran.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
-        found["grouped_gemm"] = {
-            "requested": "grouped_mm",
-            "resolved": "grouped_mm" if runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu")) else "loop",
-            "executed": "grouped_mm" if grouped else "loop",
-            "evidence": f"dispatched aten::_grouped_mm x{grouped}",
-        }
-    if request.dispatcher and request.mlp == "moe":
-        found["dispatcher"] = _dispatcher(request, observer)
-    return found
-
-
-def _dispatcher(request: Request, observer: Observer) -> dict[str, Any]:
-    on_ep = {
-        kind: sum(
-            n
-            for key, n in observer.tally.count.items()
-            if (key.kind, key.role) == (kind, "payload") and "ep" in key.axis.split("|")
-        )
-        for kind in ("all_to_all", "all_gather", "reduce_scatter")
-    }
-    if on_ep["all_to_all"]:
-        executed = "alltoall"
-    elif on_ep["all_gather"]:
-        executed = "allgather"
-    else:
-        executed = "none"
-    counts = ", ".join(f"{n} {kind}" for kind, n in on_ep.items())
-    return {
-        "requested": request.dispatcher,
-        "resolved": request.dispatcher,
-        "executed": executed,
-        "evidence": f"payload collectives on axis ep: {counts}",
     }
 
 

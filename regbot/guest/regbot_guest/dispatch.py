@@ -7,39 +7,26 @@ and returns one row per token of this rank, the weighted sum over its experts.
     alltoall    every row travels once to the rank of its expert and once back (``dist.all_to_all_single``)
     allgather   every rank gathers all tokens, computes what its own experts owe them, and reduce-scatters the sums
     local       no expert parallelism: all experts live here
+    deepep      DeepEP's kernels, see ``deepep.py``
+    hybridep    HybridEP's kernels, see ``hybridep.py``
 
-All collectives are the plain ones of ``torch.distributed`` with their transpose as backward, so that what is written
-here is what a counter sees.
+All collectives of this file are the plain ones of ``torch.distributed`` with their transpose as backward, so that what
+is written here is what a counter sees.
 """
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regbot_guest.deepep import DeepEP
+from regbot_guest.hybridep import HybridEP
+from regbot_guest.rows import Dispatcher, Rows, weighted_sum
+
 # torch 2.13 has given these two new names and warns of the old ones.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-
-@dataclass
-class Rows:
-    """Token rows grouped by local expert: ``x`` is ``[rows, hidden]``, ``counts`` int64 ``[local experts]``."""
-
-    x: Tensor
-    counts: Tensor
-
-
-class Dispatcher(Protocol):
-    """One forward pass through one MoE layer uses one dispatcher object; it holds what combine needs to undo."""
-
-    def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
-        """``x [tokens, hidden]``, ``experts`` int64 and ``weights`` float32, both ``[tokens, top_k]``."""
-
-    def combine(self, rows: Tensor) -> Tensor:
-        """``rows [rows, hidden]`` in dispatch order -> ``[tokens, hidden]``."""
 
 
 class AllToAll:
@@ -72,7 +59,7 @@ class AllToAll:
     def combine(self, rows: Tensor) -> Tensor:
         by_source = torch.empty_like(rows).index_copy(0, self.by_expert, rows)
         home = _AllToAllRows.apply(by_source, self.sent, self.received, self.group)
-        return _weighted_sum(home, self.token_of_row, self.weight_of_row, self.tokens)
+        return weighted_sum(home, self.token_of_row, self.weight_of_row, self.tokens)
 
 
 class AllGather:
@@ -102,7 +89,7 @@ class AllGather:
         return Rows(everyone[self.token_of_row], counts[first : first + self.local_experts])
 
     def combine(self, rows: Tensor) -> Tensor:
-        partial = _weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
+        partial = weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
         return _ReduceScatterRows.apply(partial, self.group)
 
 
@@ -119,25 +106,29 @@ class Local:
         return Rows(x[self.token_of_row], torch.bincount(experts.flatten(), minlength=self.num_experts))
 
     def combine(self, rows: Tensor) -> Tensor:
-        return _weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
+        return weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
 
 
-DISPATCHERS: dict[str, type[Any]] = {"alltoall": AllToAll, "allgather": AllGather}
+NAMES = ("alltoall", "allgather", "deepep", "hybridep")
 
 
-def new_dispatcher(name: str, num_experts: int, group: dist.ProcessGroup | None) -> Dispatcher:
-    """The dispatcher called ``name``; ``Local`` where there is no group or it has one rank. Raises ValueError."""
-    if name not in DISPATCHERS:
-        raise ValueError(f"there is no dispatcher {name!r}; there are {', '.join(sorted(DISPATCHERS))}")
-    chosen = DISPATCHERS[name] if group is not None and group.size() > 1 else Local
-    dispatcher: Dispatcher = chosen(num_experts, group)
-    return dispatcher
+def new_dispatcher(
+    name: str, num_experts: int, group: dist.ProcessGroup | None, buffer: str = "ElasticBuffer"
+) -> Dispatcher:
+    """The dispatcher called ``name``; ``Local`` where there is no group or it has one rank. Raises ValueError.
 
-
-def _weighted_sum(rows: Tensor, token_of_row: Tensor, weight_of_row: Tensor, tokens: int) -> Tensor:
-    """Sum of each token's rows, weighted: ``[rows, hidden] -> [tokens, hidden]``."""
-    weighted = rows * weight_of_row.to(rows.dtype).unsqueeze(1)
-    return torch.zeros(tokens, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, token_of_row, weighted)
+    ``buffer`` is the class of deep_ep that ``deepep`` is to use. Whether the library is there at all is not asked here:
+    ``availability.resolve`` did.
+    """
+    if name not in NAMES:
+        raise ValueError(f"there is no dispatcher {name!r}; there are {', '.join(NAMES)}")
+    if group is None or group.size() == 1:
+        return Local(num_experts, group)
+    if name == "deepep":
+        return DeepEP(num_experts, group, buffer)
+    if name == "hybridep":
+        return HybridEP(num_experts, group)
+    return AllToAll(num_experts, group) if name == "alltoall" else AllGather(num_experts, group)
 
 
 def _gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regbot_guest.availability import Resolution, resolve
 from regbot_guest.dispatch import new_dispatcher
 from regbot_guest.routing import forced_experts
 
@@ -29,19 +30,27 @@ class MoE(nn.Module):
         super().__init__()
         self.group = group
         self.num_experts: int = config["experts"]
-        self.dispatcher_name: str = config.get("dispatcher") or "alltoall"
+        self.dispatcher = resolved_dispatcher(config, group, device, dtype)
         self.router = Router(config, device, dtype)
         self.experts = Experts(config, group, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         weights, experts = self.router(x)
-        dispatcher = new_dispatcher(self.dispatcher_name, self.num_experts, self.group)
+        dispatcher = new_dispatcher(self.dispatcher.resolved, self.num_experts, self.group, self.dispatcher.buffer)
         rows = dispatcher.dispatch(x, experts, weights)
         return dispatcher.combine(self.experts(rows.x, rows.counts))
 
     def expert_parameters(self) -> list[nn.Parameter]:
         """The parameters that are different on every expert-parallel rank."""
         return list(self.experts.parameters())
+
+
+def resolved_dispatcher(config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> Resolution:
+    """The dispatcher that this layer runs where ``config`` asks for one; alone, a rank has nobody to ask for."""
+    asked = config.get("dispatcher") or "alltoall"
+    if group is None or group.size() == 1:
+        return Resolution(asked)
+    return resolve(asked, device, dtype, config.get("deepep_buffer") or "")
 
 
 class Router(nn.Module):

@@ -2,28 +2,37 @@
 
 It counts where the dispatcher hands an operator to its kernel, so it sees plain ``torch.distributed`` calls, functional
 collectives, FSDP's and DDP's own, and the backward of each. It does not see what never passes the dispatcher: replayed
-CUDA graphs, kernels of other communication libraries, and code that ``torch.compile`` would have fused (under a mode
+CUDA graphs, kernels of other communication libraries (``announce`` is how a dispatcher of regbot's own tells of them),
+and code that ``torch.compile`` would have fused (under a mode
 that code runs eagerly, so its count would be of another program: ``compiled.py`` notices it). Never use it in a timed
 step: it costs more than the step.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 from regbot_guest.axes import Axes
 from regbot_guest.collectives import arguments, collective_form, describe, flatten
 from regbot_guest.fingerprint import Fingerprint
 from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.tokens import RoutedTokens
 from regbot_guest.where import Where
 
 _DEVICE = torch.ops.prim.device.default
+
+ANNOUNCED = ("deepep", "hybridep")
+"""``via`` of exchanges that are told to the observer by the dispatcher that made them, not seen by it."""
 
 
 class Key(NamedTuple):
@@ -51,7 +60,8 @@ class Tally:
 
     @property
     def total(self) -> int:
-        return sum(self.count.values())
+        """Collectives of torch.distributed: what its groups give sequence numbers to. Announced ones have none."""
+        return sum(n for key, n in self.count.items() if key.via not in ANNOUNCED)
 
 
 class Observer(TorchDispatchMode):
@@ -59,9 +69,15 @@ class Observer(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, axes: Axes, where: Where | None = None, shadows: ShadowValues | None = None) -> None:
+    def __init__(
+        self,
+        axes: Axes,
+        where: Where | None = None,
+        shadows: ShadowValues | None = None,
+        routed: RoutedTokens | None = None,
+    ) -> None:
         super().__init__()
-        self.axes, self.where, self.shadows = axes, where, shadows
+        self.axes, self.where, self.shadows, self.routed = axes, where, shadows, routed
         self.phase = "unknown"
         self.new_step()
 
@@ -112,6 +128,36 @@ class Observer(TorchDispatchMode):
         splits = given.get("input_split_sizes") or [part.shape[0] for part in flatten(given.get("input_tensors"))]
         if seen.kind == "all_to_all" and seen.role == "payload" and self.phase == "forward" and splits:
             self.payload_splits.append((axis, tuple(splits)))
+        sent = given.get("input", given.get("input_tensor"))
+        if self.routed is not None and seen.role == "control" and "ep" in axis.split("|") and sent is not None:
+            self.routed.note(where, sent)
+
+
+    def announce(
+        self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: int, experts: torch.Tensor | None
+    ) -> None:
+        """Count one all-to-all that a library made in kernels of its own. ``size`` is what this rank sent, in bytes."""
+        where = self.where.now() if self.where is not None else ""
+        name = str(dtype).removeprefix("torch.")
+        key = Key("all_to_all", self.axes.label(group), group.size(), name, self.phase, "payload", where, via)
+        self.tally.count[key] += 1
+        self.tally.bytes[key] += size
+        if self.routed is not None and experts is not None:
+            self.routed.note(where, experts)
+
+
+def announce(
+    via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: Callable[[], int], experts: torch.Tensor | None = None
+) -> None:
+    """Tell the observer, where one is on, of an all-to-all that has just been made past torch.distributed.
+
+    ``size`` gives the bytes and is asked only then, because it may wait for the device. ``experts`` are those of this
+    rank's tokens, given where they have been routed anew.
+    """
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, Observer):
+            with _disable_current_modes():  # asking is not part of the step
+                mode.announce(via, group, dtype, size(), experts)
 
 
 class Shadowing(TorchDispatchMode):

@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     for source in reversed(request.source_roots):
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
-    rank = int(os.environ.get("RANK", "0")) if request.mode == "real" else 0
+    rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
         "schema": "regbot/raw-run@1",
         "request": request.request,
@@ -58,10 +58,11 @@ def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
     from regbot_guest.collectives import UnknownCollective
     from regbot_guest.count import UNTRACEABLE, count_step
     from regbot_guest.harness import ContractError
+    from regbot_guest.probe import time_steps
 
     # This is the boundary to code that anybody may have written: whatever it raises becomes a record.
     try:
-        record.update(count_step(request))
+        record.update(time_steps(request) if request.mode == "timed" else count_step(request))
     except ContractError as error:
         return _refusal(error.kind, str(error))
     except UnknownCollective as error:
@@ -74,7 +75,8 @@ def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
     finally:
         watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
         record["code"] = code_proof(Path(request.root), watched)
-    return None
+    found: dict[str, str] | None = record.pop("refusal", None)
+    return found
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, str]:

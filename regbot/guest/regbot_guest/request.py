@@ -48,7 +48,9 @@ class Request:
     geometry: Geometry
     world: int
     ep: int
-    mode: str = "static"  # static: a fake world, tensors without values; real: ranks of a launcher such as torchrun
+    mode: str = "static"
+    """static: a fake world, tensors without values. real: ranks of a launcher such as torchrun. timed: the same, with
+    ``steps`` timed steps and one counted after them."""
     entry: str | None = None
     source_roots: list[str] = field(default_factory=lambda: ["."])
     watch: list[str] = field(default_factory=list)

@@ -54,7 +54,7 @@ def _join_fake(size: int) -> "tuple[int, torch.device]":
 def _join_real(size: int) -> "tuple[int, torch.device]":
     if int(os.environ.get("WORLD_SIZE", "1")) != size:
         raise ValueError(f"the launcher started {os.environ.get('WORLD_SIZE')} ranks, the request needs {size}")
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) and torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         dist.init_process_group("nccl")

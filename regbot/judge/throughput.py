@@ -1,0 +1,279 @@
+"""Did throughput change? The timed runs of one workload -> its throughput section, and what they say of its validity.
+
+The decision is the sequential test's (``regbot.stats.paired``) on the valid pairs, in the order they were measured.
+What is not a matter of statistics is decided here: runs that broke, clocks or nodes that differ, a dispatcher that was
+not the one asked for, training that is not the same, and identity, which needs no pairs.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from regbot.judge.backends import backend_warnings, dispatcher_problems
+from regbot.judge.identity import difference
+from regbot.judge.pairs import SUMMARIES, Paired, pair_up, timed_runs, unlike
+from regbot.judge.training import differences
+from regbot.judge.validity import BROKEN, distrust_code, environment_warnings, failure
+from regbot.judge.walls import wall
+from regbot.records.run import Run
+from regbot.records.session import Session, SessionHeader, TimedPlan
+from regbot.records.verdict import Cost, Decision, PrimaryTest, Status, Throughput, Validity
+from regbot.stats.paired import LOOKS, Interval, Sequential, Thresholds, mde, pairs_needed, sequential
+
+STATUS: dict[Decision, Status] = {
+    "regressed": "FAIL",
+    "improved": "PASS",
+    "no_change": "PASS",
+    "within_bound": "PASS",
+    "undecided": "INCONCLUSIVE",
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the timed runs of one workload say. ``validity`` is given where they decide it, ``base`` and ``head`` are
+    the last good run of each arm."""
+
+    throughput: Throughput | None
+    validity: Validity | None = None
+    base: Run | None = None
+    head: Run | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def primary_tests(header: SessionHeader) -> int:
+    """Primary tests of the whole check: each workload that is timed has one for each summary."""
+    return max(1, len(header.timed)) * len(SUMMARIES)
+
+
+def thresholds(header: SessionHeader) -> Thresholds:
+    """The check's thresholds on the log scale."""
+    return Thresholds.from_percent(header.throughput.threshold_pct, header.throughput.indifference_pct)
+
+
+def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> Timed:
+    """The throughput section of the entry that ``plan`` times. ``traced``: its static runs, where both are good."""
+    runs = timed_runs(session, plan.entry)
+    if not runs:
+        return Timed(_not_timed(session.header, plan, traced) if traced is not None else None)
+    warnings = tuple(dict.fromkeys([*_setbacks(runs), *_own_warnings(runs)]))
+    paired = pair_up(runs)
+    known = _known(plan, runs, paired)
+    if fault := _broken(runs):
+        return Timed(_section("INVALID", ["the session could not be finished"], **known), fault, warnings=warnings)
+    base, head = _last(runs, "base"), _last(runs, "head")
+    if base is None or head is None:
+        waiting = ["not every arm has a run yet; go on with --resume"]
+        return Timed(_section("INCONCLUSIVE", waiting, decision="undecided", by="pairs", **known), warnings=warnings)
+    warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
+    if faults := [*_distrust(session.header, plan, runs)]:
+        section = _section("INVALID", ["the timed runs cannot be believed"], **known)
+        return Timed(section, _validity("INVALID", faults), base, head, warnings)
+    if problems := [*dispatcher_problems(base, head)]:
+        asked = base.backends["dispatcher"]
+        said = f"times of {asked.executed} where {asked.requested} was asked for: shown, they decide nothing"
+        section = _section("INVALID", [said], fallback=True, **known)
+        return Timed(section, _validity("INVALID", problems), base, head, warnings)
+    changed = [*differences([pair.base for pair in paired.valid], [pair.head for pair in paired.valid])]
+    section = _decided(session.header, paired, runs, known)
+    return Timed(section, _validity("REVIEW", changed) if changed else None, base, head, warnings)
+
+
+def _not_timed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
+    """Identity, or a session that has not begun."""
+    differs = difference(header, *traced)
+    if not differs and not plan.even_if_identical:
+        said = (
+            "nothing was timed, because nothing that could change a step time differs: device program, code that ran "
+            "(comments aside), configuration, packages, and every other changed file are accounted for"
+        )
+        return _section("PASS", [said], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
+    why = f" ({differs})" if differs else ""
+    return _section(
+        "INCONCLUSIVE", [f"nothing has been timed yet{why}; go on with --resume"], decision="undecided", by="pairs"
+    )
+
+
+def _known(plan: TimedPlan, runs: Sequence[Run], paired: Paired) -> dict[str, Any]:
+    """What can be said whatever was decided."""
+    return {
+        "void_pairs": paired.void,
+        "node": next((run.node.node_class for run in runs if run.node is not None), ""),
+        "variant": plan.variant,
+        "cost": Cost(runs=len(runs), minutes=sum(run.wall_s for run in runs) / 60),
+        "base_step_s": _step_s(pair.base for pair in paired.valid),
+        "head_step_s": _step_s(pair.head for pair in paired.valid),
+    }
+
+
+def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: dict[str, Any]) -> Throughput:
+    limits, tests = thresholds(header), primary_tests(header)
+    ratios = paired.log_ratios()
+    found = sequential(ratios, tests, limits)
+    if found is None:
+        return _too_few(ratios, known)
+    used = paired.valid[: found.pairs]
+    centre = found.tests["median"][1]
+    full = mde(centre.sd, LOOKS[-1], found.alpha, limits.eps)
+    section: dict[str, Any] = {
+        **known,
+        "base_step_s": _step_s(pair.base for pair in used),
+        "head_step_s": _step_s(pair.head for pair in used),
+        "decision": found.decision,
+        "by": "pairs",
+        "estimate_pct": percent(centre.estimate),
+        "low_pct": percent(centre.low),
+        "high_pct": percent(centre.high),
+        "pairs": found.pairs,
+        "unused_pairs": found.unused,
+        "alpha": found.alpha,
+        "mde_pct": percent(mde(centre.sd, found.pairs, found.alpha, limits.eps)),
+        "mde_full_pct": percent(full),
+        "tests": [_test(name, *found.tests[name], ratios[name][: found.pairs]) for name in SUMMARIES],
+    }
+    if STATUS[found.decision] == "PASS":
+        section["bound_pct"] = percent(max(each.high for _, each in found.tests.values()))
+    if found.decision in ("regressed", "improved"):
+        section["wall"] = wall([pair.base for pair in used], [pair.head for pair in used])
+    return _section(STATUS[found.decision], [*_reasons(found, limits, header, runs)], **section)
+
+
+def _reasons(found: Sequential, limits: Thresholds, header: SessionHeader, runs: Sequence[Run]) -> Iterator[str]:
+    settings = header.throughput
+    if found.decision in ("regressed", "improved"):
+        word = "slower" if found.decision == "regressed" else "faster"
+        for name, (decision, each) in found.tests.items():
+            if decision == found.decision:
+                yield (
+                    f"head is {word} by the {name} step time: {span(each)} over {found.pairs} pairs, and anything "
+                    f"beyond {settings.indifference_pct:g}% counts"
+                )
+        return
+    if found.decision == "no_change":
+        most = max(each.high for _, each in found.tests.values())
+        yield (
+            f"no change: over {found.pairs} pairs median and mean step time lie within {settings.threshold_pct:g}%; "
+            f"head is at most {percent(most):.2g}% slower"
+        )
+        return
+    centre = found.tests["median"][1]
+    yield f"undecided after {found.pairs} pairs: {span(centre)} by the median step time"
+    if not found.final:
+        spent = sum(run.wall_s for run in runs) / 60
+        why = "the budget did not allow more" if header.budget_min is not None else "it was ended before more were run"
+        yield f"{found.pairs} of at most {LOOKS[-1]} pairs were run in {spent:.1f} minutes: {why}"
+    needed = pairs_needed(max(each.sd for _, each in found.tests.values()), found.alpha, limits)
+    provable = percent(mde(centre.sd, LOOKS[-1], found.alpha, limits.eps))
+    words = f"about {needed} pairs" if needed is not None else "more pairs than are reasonable"
+    yield (
+        f"with {LOOKS[-1]} pairs and this noise ({100 * centre.sd:.2g}% per pair) a slowdown of {provable:.2g}% would "
+        f"be shown; {settings.threshold_pct:g}% would take {words}, or a quieter node"
+    )
+
+
+def _too_few(ratios: dict[str, list[float]], known: dict[str, Any]) -> Throughput:
+    values = ratios["median"]
+    section: dict[str, Any] = {**known, "pairs": len(values), "decision": "undecided", "by": "pairs"}
+    if values:
+        section["estimate_pct"] = percent(sum(values) / len(values))
+    said = f"{len(values)} valid pairs decide nothing, whatever they show; {LOOKS[0]} are the least"
+    return _section("INCONCLUSIVE", [said, "go on with --resume, or give it a larger budget"], **section)
+
+
+def _test(name: str, decision: Decision, each: Interval, ratios: Sequence[float]) -> PrimaryTest:
+    return PrimaryTest.model_validate(
+        {
+            "summary": name,
+            "decision": decision,
+            "estimate_pct": percent(each.estimate),
+            "low_pct": percent(each.low),
+            "high_pct": percent(each.high),
+            "sd_pct": 100 * each.sd,
+            "log_ratios": list(ratios),
+        }
+    )
+
+
+def percent(log_ratio: float) -> float:
+    """A log-ratio as 100 (ratio - 1); what passes all bounds stays finite."""
+    return 100 * math.expm1(min(log_ratio, 20.0))
+
+
+def span(each: Interval) -> str:
+    """``+46.7% (38.2% to 55.9%)``."""
+    return f"{percent(each.estimate):+.2f}% ({percent(each.low):+.2f}% to {percent(each.high):+.2f}%)"
+
+
+def _step_s(runs: Iterable[Run]) -> float | None:
+    found = [median(run.timing.steady_s) for run in runs if run.timing is not None and run.timing.steady_s]
+    return median(found) if found else None
+
+
+def _broken(runs: Sequence[Run]) -> Validity | None:
+    """What a block that failed in both attempts shows; None where every failure was made good by a repeat."""
+    for run in runs:
+        if run.outcome == "refused":
+            return _validity("INVALID", [failure(run)])
+    failures = [run for run in runs if run.outcome != "ok" and run.position is not None]
+    for first in failures:
+        assert first.position is not None
+        block = first.position.block
+        again = [run for run in failures if run.attempt == 2 and run.position and run.position.block == block]
+        if first.attempt != 1:
+            continue
+        if again:
+            return _twice(first, again[0], runs)
+        if not any(run.attempt == 2 and run.position and run.position.block == block for run in runs):
+            return _validity("INVALID", [f"{failure(first)}. It was not tried twice: go on with --resume"])
+    return None
+
+
+def _twice(first: Run, second: Run, runs: Sequence[Run]) -> Validity:
+    """One block, two attempts, a failure in each. It is the head's where only the head fails and the base has run."""
+    base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
+    base_failed = any(run.outcome != "ok" and run.arm.name == "base" for run in runs)
+    if {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN and not base_failed:
+        ran = "base ran" if base_ran else "base was not reached"
+        return _validity("FAIL" if base_ran else "INVALID", [f"{failure(second)}, in each of 2 attempts; {ran}"])
+    return _validity("INVALID", list(dict.fromkeys([failure(first), failure(second)])))
+
+
+def _setbacks(runs: Sequence[Run]) -> Iterator[str]:
+    """Failures, each told: also one that a repeat has made good."""
+    for run in runs:
+        if run.outcome != "ok" and run.position is not None:
+            block = f"block {run.position.block}" if run.position.block else "the warm launches"
+            yield f"a timed run in {block} voided its pair: {failure(run)}"
+
+
+def _distrust(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
+    """Reasons not to believe the runs that ended well, each told once."""
+    good = [run for run in runs if run.outcome == "ok"]
+    told: dict[str, None] = {}
+    for run in good:
+        planned = header.base if run.arm.name == "base" else header.head
+        told |= dict.fromkeys(distrust_code(run, planned))
+        if run.variant != plan.variant:
+            told[f"{run.arm.name} timed the variant {run.variant}, and {plan.variant} was planned"] = None
+    whole = [run for run in good if run.position is not None and run.position.block > 0]
+    if whole:
+        told |= {f"the runs cannot be compared: {why}": None for run in whole[1:] if (why := unlike(whole[0], run))}
+    yield from told
+
+
+def _own_warnings(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(warning for run in runs for warning in run.warnings))
+
+
+def _last(runs: Sequence[Run], arm: str) -> Run | None:
+    return next((run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"), None)
+
+
+def _section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:
+    return Throughput(status=status, reasons=[reason[:4000] for reason in reasons], **fields)
+
+
+def _validity(status: Status, reasons: Sequence[str]) -> Validity:
+    return Validity(status=status, reasons=[reason[:4000] for reason in reasons])

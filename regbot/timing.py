@@ -1,0 +1,76 @@
+"""The timed half of a check: sessions on this machine, one workload after the other, every run written as it ends."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from regbot.engines import Engine
+from regbot.progress import Progress, Watcher
+from regbot.records.run import Arm, Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.session import FULL_SESSION, Slot, affordable, begins_block, next_slot, standing
+from regbot.trees import Trees, changed_by_build, plain_name
+from regbot.workloads import Limits, Place, Task, bare_run, time_run
+
+
+class Timing:
+    """Runs the sessions of one check."""
+
+    def __init__(
+        self,
+        header: SessionHeader,
+        trees: Trees,
+        engine: Engine,
+        folder: Path,
+        limits: Limits,
+        keep: Callable[[Run], None],
+        watch: Watcher,
+    ) -> None:
+        self._header, self._trees, self._engine, self._folder = header, trees, engine, folder
+        self._limits, self._keep, self._watch = limits, keep, watch
+
+    def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
+        """The session of ``plan``, from where ``known``, its runs so far, leaves it. Returns all its runs.
+
+        No block is begun that ``budget_s`` seconds of runs, those of ``known`` among them, would not see the end of.
+        """
+        runs = list(known)
+        while (slot := next_slot(runs, self._header, plan)) is not None:
+            if begins_block(slot) and not affordable(runs, budget_s):
+                break
+            arm = self._header.base if slot.arm == "base" else self._header.head
+            self._say(runs, f"{plan.entry} {_words(slot)}; {standing(runs, self._header)}")
+            run = self._one(plan, task, arm, slot)
+            self._keep(run)
+            runs.append(run)
+        self._say(runs, f"{plan.entry}: {standing(runs, self._header)}")
+        return runs
+
+    def _one(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot) -> Run:
+        tree = self._trees.of(arm, task)
+        if isinstance(tree, str):
+            failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
+            return failed.model_copy(update={"position": slot.position})
+        place = Place(slot.position, slot.attempt, slot.steps)
+        name = f"{plain_name(plan.entry)}.{slot.position.block}.{slot.position.slot}.{slot.attempt}.{arm.name}"
+        run = time_run(
+            task.at(arm.overrides),
+            plan,
+            place,
+            arm,
+            tree.path,
+            self._engine,
+            self._folder / name,
+            self._limits,
+            tree.environment,
+        )
+        return run.model_copy(update={"warnings": [*run.warnings, *changed_by_build(tree)]})
+
+    def _say(self, runs: Sequence[Run], text: str) -> None:
+        self._watch(Progress(len(runs), FULL_SESSION, text))
+
+
+def _words(slot: Slot) -> str:
+    again = " again" if slot.attempt > 1 else ""
+    if not slot.position.block:
+        return f"warm {slot.arm}{again}"
+    return f"block {slot.position.block}{again} {slot.position.order}, run {slot.position.slot + 1} ({slot.arm})"
