@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 os.environ.setdefault("TYPER_USE_RICH", "0")  # plain help: rich alone costs as much as everything else together
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from regbot.check import Checked
@@ -43,6 +44,25 @@ Expect = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
 ]
+
+
+class _Lists(TyperCommand):
+    """A command whose ``--base`` and ``--head`` take all values up to the next option, as a shell's ``*`` gives."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        option, waiting = "", False
+        for word in args:
+            if word.startswith("-"):
+                name = word.partition("=")[0]
+                option = name if name in ("--base", "--head") else ""
+                waiting = option == word
+            elif option and not waiting:
+                spread.append(option)
+            else:
+                waiting = False
+            spread.append(word)
+        return super().parse_args(ctx, spread)
 
 
 def main() -> None:
@@ -113,11 +133,10 @@ def check(
     with _usage_errors(), _progress(quiet=json) as watch:
         from regbot.check import CheckOptions
         from regbot.check import check as run_check
-        from regbot.config import ConfigError, parse_override
+        from regbot.config import parse_override
         from regbot.judge import parse_expectation
 
-        if engine != "local":
-            raise ConfigError(f"--engine {engine}: there is no such engine; there is local")
+        _known_engine(engine)
         result = run_check(
             CheckOptions(
                 repo=repo,
@@ -141,6 +160,33 @@ def check(
 
 
 @app.command()
+def run(
+    workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
+    rev: Annotated[
+        str | None, typer.Option("--rev", metavar="REV", help="A commit. Default: files as they stand.")
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="V", help="Default: smoke with enough GPUs, else cpu.")
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local.")] = "local",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the run record there.")] = None,
+    json: Json = False,
+) -> None:
+    """Time one run of a workload. One run proves nothing: regbot compare wants at least four of each side."""
+    with _usage_errors(), _progress(quiet=json) as watch:
+        from regbot.records.files import write_record
+        from regbot.single import Single, run_once
+        from regbot.terminal import run_page
+
+        _known_engine(engine)
+        found = run_once(Single(workload, rev, variant), Path.cwd(), _cache(), watch)
+        if out is not None:
+            write_record(out, found)
+    typer.echo((found.to_json() if json else run_page(found)).rstrip("\n"))
+    raise typer.Exit(0 if found.outcome == "ok" else _exit_code("INVALID"))
+
+
+@app.command()
 def judge(
     sessions: Annotated[list[Path], typer.Argument(metavar="SESSION...", help="session.jsonl files.")],
     expect: Expect = None,
@@ -156,6 +202,33 @@ def judge(
         checked = judge_sessions(sessions, config, [parse_expectation(text) for text in expect or []], out)
     _print_checked(checked, json)
     raise typer.Exit(_exit_code(checked.verdict.verdict))
+
+
+@app.command(cls=_Lists)
+def compare(
+    base: Annotated[list[Path], typer.Option("--base", metavar="F...", help="Step times of base, one file a run.")],
+    head: Annotated[list[Path], typer.Option("--head", metavar="F...", help="Step times of head, one file a run.")],
+    paired: Annotated[
+        bool, typer.Option("--paired", help="The i-th base and head file are a pair, in session order.")
+    ] = False,
+    noise: Annotated[
+        float | None, typer.Option("--noise", metavar="PCT", help="Known sd of a pair's log-ratio. With --paired.")
+    ] = None,
+    skip: Annotated[
+        int | None,
+        typer.Option("--skip", metavar="N", help="Steps to leave out as warm-up. Default: 10 of CSV, a record's own."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Judge step times from files: CSV with the header step,step_s, or Run records."""
+    with _usage_errors():
+        from regbot.compare import Comparison, compare_page
+        from regbot.compare import compare as compare_files
+
+        verdict = compare_files(Comparison(base, head, paired, noise, skip))
+        text = verdict.to_json() if json else compare_page(verdict)
+    typer.echo(text.rstrip("\n"))
+    raise typer.Exit(_exit_code(verdict.verdict))
 
 
 @app.command()
@@ -236,6 +309,13 @@ def ledger_diff(
     else:
         typer.echo(diff_page(sharding, base, head).rstrip("\n"))
     raise typer.Exit(_exit_code(sharding.status))
+
+
+def _known_engine(name: str) -> None:
+    from regbot.config import ConfigError
+
+    if name != "local":
+        raise ConfigError(f"--engine {name}: there is no such engine; there is local")
 
 
 def _cache() -> Path:

@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Literal
 
 from regbot.judge.pairs import pair_up
-from regbot.judge.throughput import primary_tests, span, thresholds
+from regbot.judge.throughput import percent, primary_tests, span, thresholds
 from regbot.records.run import Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.stats.paired import LOOKS, sequential
@@ -57,7 +57,7 @@ def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> Sl
                 break
         else:
             return None
-        if block and _final(runs, header):
+        if block and _final([run for run in runs if run.position and run.position.block <= block], header):
             return None
     return None
 
@@ -82,7 +82,7 @@ def standing(runs: Sequence[Run], header: SessionHeader) -> str:
     if found is not None:
         so_far = f"{span(found.tests['median'][1])} after {found.pairs} pairs"
     elif pairs:
-        so_far = f"{100 * mean(ratios['median']):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
+        so_far = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:
         so_far = "no pair yet"
     left = max(0, FULL_SESSION - len(runs))

@@ -3,17 +3,23 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mean, median
 from typing import get_args
 
 from regbot.doctor import Diagnosis
 from regbot.ledgers.rows import Row, rows
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.run import Run
-from regbot.records.verdict import Sharding, Verdict, Volume, WorkloadVerdict
+from regbot.records.verdict import Sharding, Throughput, Verdict, Volume, WorkloadVerdict
+from regbot.report.quantities import count, milliseconds
+from regbot.report.throughput import moved
 from regbot.shapes import Shape
+from regbot.text import printable
 from regbot.units import binary_bytes
 
 Table = list[tuple[str, ...]]
+
+REASONS_SHOWN = 3
 
 
 def shape_list(shapes: Iterable[Shape]) -> str:
@@ -81,6 +87,30 @@ def ledger_page(run: Run) -> str:
     return f"{head}\n{_columns(table)}\n\n{totals}\n" + "\n".join(note for note in notes if note)
 
 
+def run_page(run: Run) -> str:
+    """One timed run: how it ended, its steady step time, what it spent in collectives, memory, loss."""
+    if run.timing is None or not run.timing.steady_s:
+        return "\n".join([f"{run.workload} {run.variant}: {run.outcome}", _wrapped(run.reason), run.log_tail])
+    timing = run.timing
+    table: Table = [("rank", "step ms", "CPU ms", "in collectives ms", "peak memory")]
+    for rank, steps in timing.ranks.items():
+        usual = (f"{1000 * median(each[timing.cut :]):.4g}" for each in (steps.step_s, steps.cpu_s, steps.wait_s))
+        table.append((rank, *usual, binary_bytes(steps.peak_bytes)))
+    steady = timing.steady_s
+    times = f"{1000 * median(steady):.4g} ms a step (median of {len(steady)} after {timing.cut})"
+    lines = [
+        f"{run.workload} {run.variant}: {run.outcome}; {times}, mean {1000 * mean(steady):.4g} ms",
+        run.reason,
+        "",
+        _columns(table),
+        "",
+        f"on {run.node.node_class}, clock {timing.clock}" if run.node else "",
+        *(f"{name}: {backend.executed}" for name, backend in run.backends.items()),
+        *(f"warning: {warning}" for warning in run.warnings),
+    ]
+    return "\n".join(line for number, line in enumerate(lines) if line or number in (2, 4))
+
+
 def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
     """What changed between two ledgers."""
     lines = [f"{sharding.status}"]
@@ -103,24 +133,55 @@ def verdict_page(verdict: Verdict, out: Path | None) -> str:
     lines = [f"{verdict.verdict}  {verdict.base.commit[:12]} -> {verdict.head.commit[:12]}", ""]
     table: Table = [("workload", "sharding", "throughput", "validity", "")]
     for entry in verdict.workloads:
-        sharding = entry.sharding
-        words = [section.status if section else "-" for section in (sharding, entry.throughput, entry.validity)]
-        table.append((entry.name, *words, _why(entry)))
+        sharding = entry.sharding.status if entry.sharding else "-"
+        row = (entry.name, sharding, _pace(entry.throughput), entry.validity.status, _why(entry))
+        table.append(tuple(map(printable, row)))
     lines.append(_columns(table))
     for entry in verdict.workloads:
-        if entry.sharding is None:
-            lines += ["", f"{entry.validity.status}  {entry.name}"]
+        if entry.sharding is None or entry.validity.status != "PASS":
+            lines += ["", f"{entry.validity.status}  {printable(entry.name)}"]
             lines += [_wrapped(reason) for reason in entry.validity.reasons]
+    for entry in verdict.workloads:
+        if entry.throughput is not None:
+            lines += ["", *_throughput_lines(entry.name, entry.throughput)]
     told: set[tuple[str, str]] = set()
     for entry in verdict.workloads:
         for finding in entry.sharding.findings if entry.sharding else []:
             if (finding.pattern, finding.axis) not in told:
                 told.add((finding.pattern, finding.axis))
-                lines += ["", f"{finding.status}  {finding.pattern} (axis {finding.axis})", _wrapped(finding.text)]
-    lines += [f"warning: {warning}" for warning in verdict.warnings]
+                lines += [
+                    "",
+                    printable(f"{finding.status}  {finding.pattern} (axis {finding.axis})"),
+                    _wrapped(finding.text),
+                ]
+    lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
     return "\n".join(lines)
+
+
+def _pace(section: Throughput | None) -> str:
+    """``FAIL +46.7% [+38.2, +55.9]``."""
+    return f"{section.status} {moved(section)}".rstrip().replace("−", "-") if section else "-"
+
+
+def _throughput_lines(name: str, section: Throughput) -> list[str]:
+    """Why throughput was decided so or not at all, what a change is made of, what was measured."""
+    lines = [f"{section.status}  throughput of {printable(name)}"]
+    lines += [_wrapped(_sentence(words)) for words in (*section.reasons[:REASONS_SHOWN], section.wall) if words]
+    if section.base_step_s is not None and section.head_step_s is not None:
+        void = f" ({section.void_pairs} void)" if section.void_pairs else ""
+        steps = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
+        cost = f", {count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes" if section.cost else ""
+        where = f" on {section.node}" if section.node else ""
+        variant = f", variant {section.variant}" if section.variant else ""
+        lines.append(_wrapped(f"step {steps}: {count(section.pairs, 'pair')}{void}{cost}{where}{variant}"))
+    return lines
+
+
+def _sentence(words: str) -> str:
+    """``words`` as a line of its own, with a capital letter."""
+    return words[:1].upper() + words[1:]
 
 
 def diagnosis_page(diagnosis: Diagnosis) -> str:
@@ -144,7 +205,7 @@ def _each(row: Row, volume: Volume) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 110, initial_indent="  ", subsequent_indent="  ")
+    return textwrap.fill(printable(text), 110, initial_indent="  ", subsequent_indent="  ")
 
 
 def _why(entry: WorkloadVerdict) -> str:

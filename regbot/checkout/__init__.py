@@ -3,8 +3,8 @@
 The user's repository is only ever read: no ref, worktree or configuration is written there.
 """
 
-from regbot.checkout.arms import resolve_arms
+from regbot.checkout.arms import resolve_arm, resolve_arms
 from regbot.checkout.git import CheckoutError
 from regbot.checkout.worktrees import BuildError, Worktree, check_out, prune
 
-__all__ = ["BuildError", "CheckoutError", "Worktree", "check_out", "prune", "resolve_arms"]
+__all__ = ["BuildError", "CheckoutError", "Worktree", "check_out", "prune", "resolve_arm", "resolve_arms"]

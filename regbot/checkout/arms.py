@@ -54,6 +54,12 @@ def resolve_arms(
     )
 
 
+def resolve_arm(repo: Path, revision: str) -> Arm:
+    """The arm of one revision that is compared with nothing yet. Raises CheckoutError."""
+    common_dir(repo)
+    return _arm(repo, "head", revision, find_commit(repo, revision, "--rev"), {})
+
+
 def _target(repo: Path) -> str:
     origin_head = try_git(repo, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD").out.strip()
     for ref in (origin_head, *_TARGETS):

@@ -44,18 +44,33 @@ def run_demo(pull_request: PullRequest, out: Path, cache: Path, watch: Watcher =
     if pull_request == "fallback":
         seen = checked.verdict.verdict == "FAIL" and all(_fell_back(entry) for entry in entries)
         planted = "an all-to-all that silently became all-gather + reduce-scatter"
+    elif pull_request == "slow":
+        seen = all(_same_collectives(entry) for entry in entries) and any(_slower(entry) for entry in entries)
+        planted = "a step about half as long again, with unchanged collectives"
     else:
-        seen = all(entry.sharding is not None and entry.sharding.status == "PASS" for entry in entries)
-        planted = (
-            "a refactoring that changes nothing"
-            if pull_request == "harmless"
-            else "a slower step with unchanged collectives, of which this half sees only the collectives"
-        )
+        seen = all(_same_collectives(entry) and not _slower(entry) for entry in entries)
+        planted = "a refactoring that changes nothing"
     lines = [
-        f"Planted: {planted}. regbot {'saw it' if seen else 'DID NOT SEE IT: please report this'}.",
+        f"Planted: {planted}. regbot {'saw it' if seen else _not_seen(entries)}.",
         f"The pull request: git -C {home} diff main...{repository.branch}",
     ]
     return DemoResult(checked, seen, "\n".join(lines))
+
+
+def _not_seen(entries: list[WorkloadVerdict]) -> str:
+    """A machine too noisy to decide is not a fault of regbot, and is told apart from one."""
+    timed = [entry.throughput for entry in entries if entry.throughput is not None]
+    if any(section.decision == "undecided" for section in timed):
+        return "could not decide it on this machine now (see the noise above); end other work and run it again"
+    return "DID NOT SEE IT: please report this"
+
+
+def _same_collectives(entry: WorkloadVerdict) -> bool:
+    return entry.sharding is not None and entry.sharding.status == "PASS" and entry.validity.status == "PASS"
+
+
+def _slower(entry: WorkloadVerdict) -> bool:
+    return entry.throughput is not None and entry.throughput.status == "FAIL" and entry.throughput.pairs >= 4
 
 
 def _fell_back(entry: WorkloadVerdict) -> bool:

@@ -108,12 +108,13 @@ class Stopwatch:
         self.clock.settle()
         between = self.clock.between
         steps = len(self._memory)
+        peak = torch.cuda.max_memory_allocated() if self._on_gpu else peak_resident_bytes()
         return {
             "step_s": [between(self._marks[n], self._marks[n + 1]) for n in range(steps)],
             "cpu_s": [self._cpu[n + 1] - self._cpu[n] for n in range(steps)],
             "wait_s": [sum(between(*span) for span in self._waits[n]) for n in range(steps)],
             "memory_bytes": self._memory,
-            "peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else peak_resident_bytes(),
+            "peak_bytes": max(peak, *self._memory),  # the system's own peak lags behind by some pages
         }
 
     def _time(self, owner: type, name: str) -> None:

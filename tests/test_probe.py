@@ -1,0 +1,154 @@
+"""The probe on real gloo ranks: what a timed run says of its steps, and that nothing but clocks runs in them."""
+
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from guest_runs import MIXTRAL, QWEN, answer, ask, once, rows, run_all
+from layers import GOOD_LAYER, write_repository
+
+STEPS = 12
+
+WATCHED_LAYER = """\
+import os
+import time
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from userpkg.plain import build_layer as plain
+
+CALLS = []
+
+
+class Watched(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        CALLS.append(len(_get_current_dispatch_mode_stack()))
+        with open(os.environ["REGBOT_TEST_CALLS"], "a") as file:
+            print(os.environ["RANK"], CALLS[-1], file=file)
+        time.sleep(0.02)
+        return self.layer(x)
+
+    def expert_parameters(self):
+        return self.layer.expert_parameters()
+
+
+def build_layer(config, mesh, device, dtype):
+    return Watched(plain(config, mesh, device, dtype))
+"""
+
+COMPILED_LAYER = GOOD_LAYER.replace(
+    "return Layer(config, mesh, device, dtype)",
+    "layer = Layer(config, mesh, device, dtype)\n"
+    "    layer.forward = torch.compile(layer.forward, backend='eager')\n    return layer",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.MonkeyPatch) -> Path:
+    """Everything these tests look at, measured once."""
+
+    def measure(folder: Path) -> None:
+        monkeypatch_module.setenv("REGBOT_TEST_CALLS", str(folder / "calls"))
+        watched = write_repository(folder / "watched", WATCHED_LAYER)
+        (watched / "userpkg" / "plain.py").write_text(GOOD_LAYER)
+        compiled = write_repository(folder / "compiled", COMPILED_LAYER)
+        timed: dict[str, Any] = {"mode": "timed", "steps": STEPS}
+        small = {"geometry": {"layers": 2, "sequence": 64}}
+        own = {"entry": "userpkg.moe:build_layer", **timed, **small}
+        run_all(
+            [
+                ask(folder, "alltoall", MIXTRAL, dispatcher="alltoall", **timed, **small),
+                ask(folder, "counted", MIXTRAL, dispatcher="alltoall", mode="real", **small),
+                ask(folder, "allgather", QWEN, dispatcher="allgather", **timed, **small),
+                ask(folder, "natural", MIXTRAL, dispatcher="alltoall", routing="natural", **timed, **small),
+                ask(folder, "skewed", MIXTRAL, dispatcher="alltoall", routing="skewed", **timed, **small),
+            ],
+            ranks=2,
+        )
+        run_all([ask(folder, "watched", MIXTRAL, root=str(watched), **own)], ranks=2)
+        run_all([ask(folder, "compiled", MIXTRAL, root=str(compiled), **own)], ranks=2)
+
+    return once(tmp_path_factory.getbasetemp(), "probe", measure)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_accounts_for_every_step(folder: Path, rank: int) -> None:
+    record = answer(folder, "alltoall", rank)
+    steps = record["steps"]
+    for name in ("step_s", "cpu_s", "wait_s", "memory_bytes"):
+        assert len(steps[name]) == STEPS, name
+    assert len(record["loss"]) == STEPS
+    assert all(0 < wait < step for wait, step in zip(steps["wait_s"], steps["step_s"], strict=True))
+    assert all(seconds > 0 for seconds in steps["cpu_s"])
+    assert 50e6 < min(steps["memory_bytes"]) <= max(steps["memory_bytes"]) <= steps["peak_bytes"] < 4e9
+    assert (record["clock"], record["skipped_steps"], record["dropped_tokens"]) == ("perf_counter", 0, 0)
+
+
+def test_ranks_step_together_so_their_accounts_agree(folder: Path) -> None:
+    ours, theirs = (sum(answer(folder, "alltoall", rank)["steps"]["step_s"]) for rank in (0, 1))
+    assert ours == pytest.approx(theirs, rel=0.2)
+
+
+def test_the_counted_step_after_the_timed_ones_counts_what_a_run_for_counting_counts(folder: Path) -> None:
+    assert rows(answer(folder, "alltoall")) == rows(answer(folder, "counted"))
+    liveness = answer(folder, "alltoall")["ledger"]["liveness"]
+    assert liveness["planted"] == liveness["seen"] > 0
+    assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
+
+
+def test_balanced_routing_sends_every_expert_the_same(folder: Path) -> None:
+    tokens = answer(folder, "alltoall")["tokens_per_expert"]
+    assert tokens == [2 * 2 * 64 * 2 // 8] * 8  # layers x micro-batch x sequence x top-k / experts
+
+
+def test_tokens_per_expert_are_read_from_expert_indices_where_counts_are_not_exchanged(folder: Path) -> None:
+    tokens = answer(folder, "allgather")["tokens_per_expert"]
+    assert tokens == [2 * 2 * 64 * 8 // 128] * 128
+
+
+@pytest.mark.parametrize("name", ["natural", "skewed"])
+def test_unbalanced_routing_is_told_as_it_is(folder: Path, name: str) -> None:
+    record = answer(folder, name)
+    tokens = record["tokens_per_expert"]
+    assert sum(tokens) == 2 * 2 * 64 * 2
+    assert len(set(tokens)) > 1
+    assert record["dropped_tokens"] == 0
+
+
+def test_no_dispatch_mode_is_active_in_a_timed_step(folder: Path) -> None:
+    calls = [line.split() for line in (folder / "calls").read_text().splitlines()]
+    for rank in ("0", "1"):
+        modes = [int(number) for who, number in calls if who == rank]
+        assert modes == [0] * (STEPS * 2) + [1] * 2  # two layers a step; one counted step at the end
+
+
+def test_a_step_that_sleeps_is_as_long_as_it_sleeps(folder: Path) -> None:
+    steps = answer(folder, "watched")["steps"]
+    assert median(steps["step_s"]) > 0.04
+    assert median(steps["cpu_s"]) < median(steps["step_s"]) - 0.03
+
+
+def test_a_compiled_step_is_timed_and_not_counted(folder: Path) -> None:
+    record = answer(folder, "compiled")
+    assert len(record["steps"]["step_s"]) == STEPS
+    assert "ledger" not in record
+    assert "refusal" not in record
+    assert "torch.compile compiled" in record["warnings"][0]
+
+
+def test_the_marks_of_the_harness_enclose_the_steps(folder: Path) -> None:
+    assert (folder / "steps.begun").exists()
+    assert (folder / "steps.ended").exists()
+    assert Counter(path.suffix for path in folder.glob("steps.*")) == {".begun": 1, ".ended": 1}

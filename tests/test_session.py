@@ -1,0 +1,156 @@
+"""The schedule of a session: what comes next is told from the runs there are, and from nothing else."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from regbot.records.run import Outcome, Run
+from regbot.session import (
+    BLOCK_SLOTS,
+    FULL_SESSION,
+    WARM_STEPS,
+    Slot,
+    affordable,
+    begins_block,
+    next_slot,
+    order,
+    standing,
+)
+from timed_builder import HEADER, PLAN, noisy, play, timed_run
+
+
+def places(runs: list[Run]) -> list[tuple[int, int, int, str]]:
+    return [(run.position.block, run.attempt, run.position.slot, run.arm.name) for run in runs if run.position]
+
+
+def failing(at: set[tuple[int, int, int]], outcome: Outcome = "crashed"):  # type: ignore[no-untyped-def]
+    """Launches that fail where (block, attempt, slot) is in ``at``; head is 50% slower."""
+
+    def launch(slot: Slot) -> Run:
+        if (slot.position.block, slot.attempt, slot.position.slot) in at:
+            return timed_run(slot, 0.1, outcome)
+        return timed_run(slot, 0.15 if slot.arm == "head" else 0.1)
+
+    return launch
+
+
+def test_a_session_begins_with_one_short_warm_launch_of_each_arm() -> None:
+    runs = play(noisy(1.5, 0.001))
+    assert [run.position.block for run in runs[:3] if run.position] == [0, 0, 1]
+    assert {run.arm.name for run in runs[:2]} == {"base", "head"}
+    first = next_slot([], HEADER, PLAN)
+    assert first is not None
+    assert first.steps == WARM_STEPS < PLAN.steps
+
+
+def test_every_block_is_abba_or_baab_and_both_occur() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(30):
+        header = HEADER.model_copy(update={"seed": seed})
+        arms = [run.arm.name[0] for run in play(noisy(1.5, 0.001), header)[2:]]
+        for start in range(0, len(arms), BLOCK_SLOTS):
+            seen["".join(arms[start : start + BLOCK_SLOTS])] += 1
+    assert seen.keys() == {"bhhb", "hbbh"}
+    assert min(seen.values()) > 15
+
+
+def test_the_order_of_a_block_is_a_matter_of_seed_workload_and_block() -> None:
+    assert [order(HEADER, PLAN, n) for n in range(20)] == [order(HEADER, PLAN, n) for n in range(20)]
+    others = [
+        [order(HEADER.model_copy(update={"seed": 8}), PLAN, n) for n in range(20)],
+        [order(HEADER, PLAN.model_copy(update={"entry": "another@1/ep"}), n) for n in range(20)],
+    ]
+    assert [order(HEADER, PLAN, n) for n in range(20)] not in others
+
+
+def test_a_clear_difference_ends_the_session_at_the_first_look() -> None:
+    assert len(play(noisy(1.5, 0.001))) == 2 + 2 * BLOCK_SLOTS
+
+
+def test_a_session_that_decides_nothing_ends_after_twelve_pairs() -> None:
+    runs = play(noisy(1.0, 0.2))
+    assert len(runs) == FULL_SESSION == 26
+    assert next_slot(runs, HEADER, PLAN) is None
+
+
+def test_no_look_is_taken_between_the_looks() -> None:
+    lengths = {len(play(noisy(1.02, 0.004, seed))) for seed in range(25)}
+    assert lengths <= {10, 18, 26}
+    assert len(lengths) > 1
+
+
+def test_a_run_that_fails_ends_its_block_and_the_block_is_repeated_once_from_its_beginning() -> None:
+    runs = play(failing({(2, 1, 1)}))
+    assert [(b, a, s) for b, a, s, _ in places(runs)][6:] == [(2, 1, 0), (2, 1, 1), *((2, 2, s) for s in range(4))]
+    arms = [run.arm.name for run in runs if run.position and run.position.block == 2 and run.attempt == 2]
+    assert Counter(arms) == {"base": 2, "head": 2}
+
+
+def test_a_warm_launch_that_fails_is_repeated_with_its_partner() -> None:
+    runs = play(failing({(0, 1, 0)}))
+    assert [(a, s) for b, a, s, _ in places(runs) if b == 0] == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_a_block_that_fails_twice_ends_the_session() -> None:
+    runs = play(failing({(1, 1, 2), (1, 2, 0)}))
+    assert [(b, a, s) for b, a, s, _ in places(runs)][2:] == [(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 2, 0)]
+
+
+def test_what_the_guest_says_cannot_be_measured_is_not_tried_again() -> None:
+    assert len(play(failing({(0, 1, 1)}, "refused"))) == 2
+
+
+def test_a_valid_pair_of_a_block_that_was_repeated_still_counts() -> None:
+    runs = play(failing({(1, 1, 3)}))
+    # One valid pair of the first attempt and two of the repeat are three; the next block brings the first look.
+    assert [b for b, *_ in places(runs)] == [0] * 2 + [1] * 8 + [2] * 4
+
+
+def test_a_session_cut_off_anywhere_goes_on_as_if_nothing_had_happened() -> None:
+    whole = play(failing({(1, 1, 2), (2, 1, 0)}))
+    for length in range(len(whole)):
+        assert places(play(failing({(1, 1, 2), (2, 1, 0)}), runs=whole[:length])) == places(whole)
+
+
+def test_runs_of_other_workloads_are_not_this_ones() -> None:
+    header = HEADER.model_copy(update={"timed": [PLAN, PLAN.model_copy(update={"entry": "other@1/ep"})]})
+    assert [len(play(noisy(1.5, 0.001), header))] == [10]
+
+
+@pytest.mark.parametrize(("budget_s", "blocks"), [(1.0, 0), (47.0, 1), (71.0, 2), (10_000.0, 6)])
+def test_a_block_is_begun_only_where_the_budget_sees_its_end(budget_s: float, blocks: int) -> None:
+    runs: list[Run] = []
+    launch = noisy(1.0, 0.2)
+    while (following := next_slot(runs, HEADER, PLAN)) is not None:
+        if begins_block(following) and not affordable(runs, budget_s):
+            break
+        runs.append(launch(following))
+    assert max((run.position.block for run in runs if run.position), default=0) == blocks
+    assert len(runs) in (0, 2, 2 + 4 * blocks)
+
+
+def test_the_live_line_says_what_is_known_and_what_it_may_still_cost() -> None:
+    launch = noisy(1.5, 0.001)
+    runs: list[Run] = []
+    told = []
+    while (following := next_slot(runs, HEADER, PLAN)) is not None:
+        told.append(standing(runs, HEADER))
+        runs.append(launch(following))
+    assert told[0] == "no pair yet"
+    assert told[4].startswith("+49.5% so far")
+    assert "1 of 4 pairs to the first look" in told[4]
+    assert "at most 22 runs" in told[4]
+    assert standing(runs, HEADER).startswith("+50.")
+    assert "after 4 pairs" in standing(runs, HEADER)
+
+
+def test_the_arms_take_turns_in_going_first() -> None:
+    """Over many sessions neither arm is measured earlier than the other."""
+    draw = random.Random(5)
+    places_of = {"base": 0, "head": 0}
+    for _ in range(20):
+        header = HEADER.model_copy(update={"seed": draw.randrange(2**32)})
+        for number, run in enumerate(play(noisy(1.5, 0.001), header)[2:6]):
+            places_of[run.arm.name] += number
+    assert abs(places_of["base"] - places_of["head"]) == 0
