@@ -23,8 +23,8 @@ GEOMETRY_KEYS = frozenset({
 """What makes a workload the workload it is: an override of these would compare two different things."""
 
 
-SMOKE_DISPATCHERS = ("alltoall", "allgather")
-"""What regbot's own model can be asked for."""
+SMOKE_DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+"""What regbot's own model can be asked for; the last two need GPUs and a library (docs/dispatchers.md)."""
 
 
 class ConfigError(Exception):
@@ -97,7 +97,7 @@ class Workload(Record):
             raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
         if self.adapter == "smoke" and self.dispatcher not in ("", *SMOKE_DISPATCHERS):
             raise ValueError(
-                f"the smoke model has no dispatcher {self.dispatcher!r}; use {' or '.join(SMOKE_DISPATCHERS)}"
+                f"the smoke model has no dispatcher {self.dispatcher!r}; use one of {', '.join(SMOKE_DISPATCHERS)}"
             )
         if self.adapter == "smoke" and self.entry is not None:
             raise ValueError("adapter 'smoke' runs regbot's own model and takes no entry; use adapter = 'module'")

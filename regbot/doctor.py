@@ -18,6 +18,9 @@ from regbot.workloads import guest_folder
 
 TIMEOUT_S = 120.0
 
+NOT_YET_RUN = "not yet run: checked against its published interface only, regbot has no run of it on a GPU on record"
+"""Said of a dispatcher until such a run is kept in this repository."""
+
 
 class Check(Record):
     """One capability. ``fix`` says what would give it; '' where it is there or nothing can be done."""
@@ -128,17 +131,26 @@ def _dispatchers(guest: dict[str, Any]) -> list[Check]:
     torch_there = guest.get("torch") is not None
     detail = "torch.distributed collectives; run on gloo ranks by the tests" if torch_there else "needs torch"
     checks = [Check(name=f"dispatcher {name}", ok=torch_there, detail=detail) for name in ("alltoall", "allgather")]
-    deep_ep = guest.get("deep_ep") or {"importable": False, "why": "not looked for without torch"}
-    for name, classes in (("deepep", ("Buffer", "ElasticBuffer")), ("hybridep", ("HybridEPBuffer",))):
-        offered = [each for each in classes if each in deep_ep.get("offers", [])]
-        if not deep_ep["importable"]:
-            detail = f"deep_ep cannot be imported: {deep_ep.get('why', '')}"
-        elif not offered:
-            detail = f"deep_ep {deep_ep['version']} offers none of {', '.join(classes)}"
-        else:
-            detail = f"deep_ep {deep_ep['version']} offers {', '.join(offered)}, but regbot has no run of it on record"
-        checks.append(Check(name=f"dispatcher {name}", ok=False, detail=detail))
+    for name in ("deepep", "hybridep"):
+        told = guest.get("dispatchers", {}).get(name) or {"importable": False, "usable": False, "why": "needs torch"}
+        checks.append(Check(name=f"dispatcher {name}", ok=False, detail=_library(told), fix=_library_fix(told)))
     return checks
+
+
+def _library(told: dict[str, Any]) -> str:
+    """Importable? usable? proven by a run? why not, in one line."""
+    importable = "no"
+    if told["importable"]:
+        origin = f" of {', '.join(told['distributions'])}" if told["distributions"] else ""
+        importable = f"yes (deep_ep {told['version']}{origin})"
+    usable = f"yes ({told['buffer']})" if told["usable"] else f"no ({told['why']})"
+    return f"importable: {importable}; usable: {usable}; {NOT_YET_RUN}"
+
+
+def _library_fix(told: dict[str, Any]) -> str:
+    if told["usable"]:
+        return ""
+    return "ask for alltoall; a check that asks for this one is INVALID here (docs/dispatchers.md)"
 
 
 def _engines() -> list[Check]:

@@ -1,13 +1,12 @@
 """What this interpreter can do, told by trying: run as ``python <guest folder> --capabilities``, one JSON line out.
 
-It runs in a process of its own with a time limit, because some of what it imports can crash or hang.
+It runs in a process of its own with a time limit, because some of what it imports can crash or hang; deep_ep, which is
+known for it, in one more.
 """
 
-import importlib
 import json
 import platform
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 
@@ -24,7 +23,7 @@ def main() -> int:
         found["backends"] = _backends()
         found["static"] = _try(_static)
         found["grouped_mm"] = _grouped_mm()
-        found["deep_ep"] = _deep_ep()
+        found["dispatchers"] = _dispatchers()
     print(json.dumps(found))
     return 0
 
@@ -61,20 +60,27 @@ def _grouped_mm() -> dict[str, bool]:
     return {str(t).removeprefix("torch."): runs_grouped_mm(t, device) for t in (torch.bfloat16, torch.float32)}
 
 
-def _deep_ep() -> dict[str, Any]:
-    """Several distributions install this one import name, and it fails in many ways, not only with ImportError."""
-    try:
-        module = importlib.import_module("deep_ep")
-    except Exception as error:
-        return {"importable": False, "why": f"{type(error).__name__}: {error}"[:300]}
-    return {
-        "importable": True,
-        "version": getattr(module, "__version__", "unknown"),
-        "distribution": [
-            d.metadata["Name"] for d in metadata.distributions() if "deep" in (d.metadata["Name"] or "").lower()
-        ],
-        "offers": [name for name in ("Buffer", "ElasticBuffer", "HybridEPBuffer") if hasattr(module, name)],
-    }
+def _dispatchers() -> dict[str, dict[str, Any]]:
+    """By dispatcher that needs a library: is it importable, is it usable in bfloat16 here, by which class, why not."""
+    import torch
+
+    from regbot_guest.availability import BUFFERS, resolve
+    from regbot_guest.library import probe
+
+    library = probe()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found = {}
+    for name in BUFFERS:
+        resolution = resolve(name, device, torch.bfloat16)
+        found[name] = {
+            "importable": library.importable,
+            "version": library.version,
+            "distributions": list(library.distributions),
+            "usable": resolution.resolved == name,
+            "buffer": resolution.buffer,
+            "why": resolution.why,
+        }
+    return found
 
 
 def _try(action: Callable[[], None]) -> str | None:

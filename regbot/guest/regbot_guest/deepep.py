@@ -96,6 +96,8 @@ class Elastic:
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, tokens: int, hidden: int, top_k: int) -> None:
         kind = importlib.import_module("deep_ep").ElasticBuffer
+        # The buffer takes over the group's communicator; versions up to 2.1 do not ask whether there is one yet.
+        dist.barrier(group=group)
         self._buffer = kind(
             group, num_max_tokens_per_rank=tokens, hidden=hidden, num_topk=top_k, explicitly_destroy=True
         )

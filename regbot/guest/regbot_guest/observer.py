@@ -132,7 +132,6 @@ class Observer(TorchDispatchMode):
         if self.routed is not None and seen.role == "control" and "ep" in axis.split("|") and sent is not None:
             self.routed.note(where, sent)
 
-
     def announce(
         self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: int, experts: torch.Tensor | None
     ) -> None:

@@ -79,7 +79,7 @@ class Stopwatch:
         self._marks: list[Any] = []
         self._cpu: list[float] = []
         self._memory: list[int] = []
-        self._waits: list[list[tuple[Any, Any]]] = [[]]
+        self.spans: list[list[tuple[Any, Any]]] = [[]]
         self._replaced: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> "Stopwatch":
@@ -101,7 +101,7 @@ class Stopwatch:
         self._marks.append(self.clock.mark())
         self._cpu.append(time.process_time())
         self._memory.append(torch.cuda.memory_allocated() if self._on_gpu else resident_bytes())
-        self._waits.append([])
+        self.spans.append([])
 
     def record(self) -> dict[str, Any]:
         """The account of all steps, seconds and bytes. Waits for the device."""
@@ -112,7 +112,7 @@ class Stopwatch:
         return {
             "step_s": [between(self._marks[n], self._marks[n + 1]) for n in range(steps)],
             "cpu_s": [self._cpu[n + 1] - self._cpu[n] for n in range(steps)],
-            "wait_s": [sum(between(*span) for span in self._waits[n]) for n in range(steps)],
+            "wait_s": [sum(between(*span) for span in self.spans[n]) for n in range(steps)],
             "memory_bytes": self._memory,
             "peak_bytes": max(peak, *self._memory),  # the system's own peak lags behind by some pages
         }
@@ -126,7 +126,7 @@ class Stopwatch:
             try:
                 return original(subject, *args, **kwargs)
             finally:
-                self._waits[-1].append((start, mark()))
+                self.spans[-1].append((start, mark()))
 
         self._replaced.append((owner, name, owner.__dict__.get(name, original)))
         setattr(owner, name, timed)
