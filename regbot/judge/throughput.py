@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from regbot.judge.backends import backend_warnings, dispatcher_problems
 from regbot.judge.identity import difference
@@ -20,7 +20,7 @@ from regbot.judge.walls import wall
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.verdict import Cost, Decision, PrimaryTest, Status, Throughput, Validity
-from regbot.stats.paired import LOOKS, Interval, Sequential, Thresholds, mde, pairs_needed, sequential
+from regbot.stats.paired import LOOKS, Sequential, Thresholds, mde, pairs_needed, sequential
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",
@@ -29,6 +29,22 @@ STATUS: dict[Decision, Status] = {
     "within_bound": "PASS",
     "undecided": "INCONCLUSIVE",
 }
+
+
+class Estimate(Protocol):
+    """An estimate with its interval, on the log scale."""
+
+    @property
+    def estimate(self) -> float: ...
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+    @property
+    def sd(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,7 @@ def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: 
         "alpha": found.alpha,
         "mde_pct": percent(mde(centre.sd, found.pairs, found.alpha, limits.eps)),
         "mde_full_pct": percent(full),
-        "tests": [_test(name, *found.tests[name], ratios[name][: found.pairs]) for name in SUMMARIES],
+        "tests": [primary_test(name, *found.tests[name], ratios[name][: found.pairs]) for name in SUMMARIES],
     }
     if STATUS[found.decision] == "PASS":
         section["bound_pct"] = percent(max(each.high for _, each in found.tests.values()))
@@ -182,7 +198,8 @@ def _too_few(ratios: dict[str, list[float]], known: dict[str, Any]) -> Throughpu
     return _section("INCONCLUSIVE", [said, "go on with --resume, or give it a larger budget"], **section)
 
 
-def _test(name: str, decision: Decision, each: Interval, ratios: Sequence[float]) -> PrimaryTest:
+def primary_test(name: str, decision: Decision, each: Estimate, ratios: Sequence[float]) -> PrimaryTest:
+    """One test as the record holds it. ``ratios`` are those of the pairs used, [] where there are no pairs."""
     return PrimaryTest.model_validate(
         {
             "summary": name,
@@ -201,7 +218,7 @@ def percent(log_ratio: float) -> float:
     return 100 * math.expm1(min(log_ratio, 20.0))
 
 
-def span(each: Interval) -> str:
+def span(each: Estimate) -> str:
     """``+46.7% (38.2% to 55.9%)``."""
     return f"{percent(each.estimate):+.2f}% ({percent(each.low):+.2f}% to {percent(each.high):+.2f}%)"
 

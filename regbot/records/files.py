@@ -104,12 +104,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, record: Record) -> None:
-    """Append one record as a line and fsync it: a crash loses at most the run in flight."""
+    """Append one record as a line and fsync it: a crash loses at most the run in flight.
+
+    Raises OSError, and leaves the file as it was, where there is no room for it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(record.to_line().encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        rest = memoryview(record.to_line().encode())
+        try:
+            while rest:  # a disk that fills takes a part
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)
+            raise
 
 
 def mend(path: Path) -> bool:

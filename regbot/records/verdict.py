@@ -96,7 +96,9 @@ class Throughput(Record):
     status: Status
     reasons: list[Message]
     decision: Decision | None = None
-    by: Literal["pairs", "screen", "stored", "identity"] | None = None
+    by: Literal["pairs", "screen", "stored", "identity", "runs"] | None = Field(
+        default=None, description="runs: of files that are no pairs"
+    )
     estimate_pct: float | None = Field(default=None, description="the median's; positive means that head is slower")
     low_pct: float | None = None
     high_pct: float | None = None

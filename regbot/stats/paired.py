@@ -5,8 +5,8 @@ What the node and the session add to both runs cancels in it. Pairs come in ABBA
 cancels too. The test looks three times and stops at the first look that decides.
 
 It assumes that pairs are independent, and that the mean of four log-ratios is roughly normal. It takes nothing else as
-known: the variance is that of the pairs themselves, because a session that is noisier than its history makes a stored
-variance err up to six times too often. It does not know which runs are valid; leave void pairs out before calling.
+known: the variance is that of the pairs themselves, because in a session that is noisier than its history a stored
+variance errs too often. It does not know which runs are valid; leave void pairs out before calling.
 
 Everything here is on the log scale, positive means slower. Constants come from simulation of the design with fixed
 seeds (``benchmarks/decision.py`` simulates it again); ``docs/statistics.md`` explains them with an example.

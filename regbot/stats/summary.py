@@ -1,8 +1,8 @@
 """One run as the numbers that stand for it. The run is the unit of replication; its steps are never samples.
 
 Steps of one process launch share that launch's placement, clocks and allocator, and follow each other's noise. Taken
-as samples they find a difference between two runs of the same commit in a quarter to a third of all cases. So a run
-becomes one number before anything is compared, and it becomes two, because each is blind to something:
+as samples they find differences between two runs of the same commit far too often. So a run becomes one number before
+anything is compared, and it becomes two, because they fail in different ways:
 
 ``median``  log of a usual step. Ignores stalls, whether they are noise or the change that is looked for.
 ``mean``    log of the time per step over all steps: what a training job pays. Every stall moves it.

@@ -1,0 +1,323 @@
+"""How often the throughput verdict is right: simulated sessions whose true effect is known, judged by regbot.stats.
+
+    python benchmarks/decision.py [--sessions 20000] [--jobs 2]
+
+A session is twelve pairs of runs in ABBA or BAAB blocks on one node. The step times come from the generative model
+below; everything after them is regbot's own: the summaries of a run, the pairs' log-ratios, the looks, the rule. The
+effect multiplies every step of head, which moves median and mean by the same log; so one simulated session is judged
+at every effect.
+
+The peer of each figure is the promise beside it. Exit code 1 where one is not kept.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp, log1p
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+from scipy.stats import t as student
+
+from regbot.stats import LOOK_ALPHA, LOOKS, Thresholds, interval, sequential, summarise
+
+Array = NDArray[np.float64]
+
+SEED = 20260801
+SESSIONS = 20_000
+CHUNK = 500
+"""Sessions simulated at once: 120 MB of step times."""
+
+PAIRS = LOOKS[-1]
+CUT, STEADY = 10, 40
+STEPS = CUT + STEADY
+BURN_IN = 30
+"""Steps that the autocorrelated noise is run before a run begins, so that it begins in its stationary law."""
+
+EFFECTS_PCT = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
+THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
+TESTS: dict[int, tuple[str, ...]] = {1: ("median",), 2: ("median", "mean"), 4: ("median", "mean")}
+"""Primary tests of the check -> summaries of the workload looked at.
+
+Four are those of two workloads. Rates are those of one of them; that a check of both errs at all is at most twice as
+likely, and it is this sum that is held against the promise.
+"""
+
+
+@dataclass(frozen=True)
+class Node:
+    """The noise of one kind of node. Standard deviations are of the log of step time; 0.01 is 1%."""
+
+    name: str
+    step_sd: float
+    """Of a step around its run, stationary."""
+    rho: float
+    """Autocorrelation of neighbouring steps."""
+    df: float
+    """Degrees of freedom of the steps' t-distributed noise: small means heavy tails."""
+    straggler_rate: float
+    straggler_mean: float
+    """A straggler takes 1 + x times as long, x exponential with this mean."""
+    run_sd: float
+    node_sd: float
+    session_sd: float
+    drift: float
+    """Linear, from the first run of a session to the last; up or down with equal chance."""
+    slow_rate: float = 0.0
+    slow_by: float = 0.0
+    """Runs that are slow from beginning to end: another clock, another placement."""
+
+
+NODES = (
+    Node("quiet", 0.003, 0.3, 6.0, 0.005, 0.05, 0.002, 0.004, 0.002, 0.001),
+    Node("typical", 0.01, 0.4, 5.0, 0.01, 0.10, 0.005, 0.008, 0.004, 0.003),
+    Node("bimodal", 0.01, 0.4, 5.0, 0.01, 0.10, 0.005, 0.008, 0.004, 0.003, slow_rate=0.12, slow_by=0.025),
+    Node("noisy", 0.03, 0.6, 3.5, 0.02, 0.20, 0.015, 0.015, 0.008, 0.010),
+)
+
+# What every node has in common. The model names these parts without numbers; these are this benchmark's choices.
+SPIKE_EVERY, SPIKE = 20, 0.05
+"""Every 20th step is 5% longer (logging, a data shard), at a phase that is the run's own."""
+THERMAL = 0.005
+THERMAL_STEPS = 20.0
+"""Within a run steps become up to 0.5% slower as the device warms up, with this constant."""
+WARM_UP = (0.25, 0.75)
+WARM_UP_STEPS = 2.5
+"""The first step is 25 to 75% slower, uniformly by run, and this decays: at most 1.4% is left after the cut."""
+
+
+def step_times(node: Node, sessions: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
+    """Steady step times in seconds, (sessions, runs, STEADY), in launch order; and which runs are head's."""
+    runs = 2 * PAIRS
+    shape = (sessions, runs)
+    # ABBA or BAAB per block of two pairs; True is head.
+    first = rng.random((sessions, PAIRS // 2, 1)) < 0.5
+    head = (first ^ np.array([False, True, True, False])).reshape(shape)
+    level = rng.normal(0, node.node_sd, (sessions, 1)) + rng.normal(0, node.session_sd, (sessions, 1))
+    level = level + rng.normal(0, node.run_sd, shape)
+    level += node.slow_by * (rng.random(shape) < node.slow_rate)
+    level += np.linspace(0, node.drift, runs) * rng.choice([-1.0, 1.0], (sessions, 1))
+    steps = np.arange(STEPS)
+    logs = level[..., None] + _autocorrelated(node, shape, rng)
+    logs += np.log1p((rng.random(logs.shape) < node.straggler_rate) * rng.exponential(node.straggler_mean, logs.shape))
+    phase = rng.integers(0, SPIKE_EVERY, (*shape, 1))
+    logs += log1p(SPIKE) * ((steps + phase) % SPIKE_EVERY == 0)
+    logs += THERMAL * (1 - np.exp(-steps / THERMAL_STEPS))
+    logs += np.log1p(rng.uniform(*WARM_UP, (*shape, 1)) * np.exp(-steps / WARM_UP_STEPS))
+    return np.exp(logs[..., CUT:]), head
+
+
+def _autocorrelated(node: Node, shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    """AR(1) noise with t-distributed innovations, scaled so that a step's standard deviation is ``step_sd``."""
+    unit = float(student.std(node.df))
+    scale = node.step_sd * (1 - node.rho**2) ** 0.5 / unit
+    innovations = scale * rng.standard_t(node.df, (BURN_IN + STEPS, *shape))
+    noise = np.empty((STEPS, *shape))
+    state = np.zeros(shape)
+    for step, innovation in enumerate(innovations):
+        state = node.rho * state + innovation
+        if step >= BURN_IN:
+            noise[step - BURN_IN] = state
+    return np.moveaxis(noise, 0, -1)
+
+
+def log_ratios(node: Node, sessions: int, rng: np.random.Generator) -> Iterator[dict[str, list[float]]]:
+    """Per session and summary, the twelve pairs' log(head / base) without an effect, in session order."""
+    times, heads = step_times(node, sessions, rng)
+    for session, head in zip(times.tolist(), heads.tolist(), strict=True):
+        summaries = [summarise(run) for run in session]
+        found: dict[str, list[float]] = {name: [] for name in summaries[0]}
+        for slot in range(0, len(summaries), 2):
+            sign = 1 if head[slot + 1] else -1
+            for name, values in found.items():
+                values.append(sign * (summaries[slot + 1][name] - summaries[slot][name]))
+        yield found
+
+
+@dataclass
+class Tally:
+    """What became of the sessions of one node, at one effect, with one number of primary tests."""
+
+    sessions: int = 0
+    runs: int = 0
+    decisions: dict[str, int] = field(default_factory=dict)
+    covered: int = 0
+    """Sessions in which every interval of the last look taken holds the true effect."""
+
+    def add(self, other: "Tally") -> None:
+        self.sessions += other.sessions
+        self.runs += other.runs
+        self.covered += other.covered
+        for decision, count in other.decisions.items():
+            self.decisions[decision] = self.decisions.get(decision, 0) + count
+
+    def rate(self, decision: str) -> float:
+        return self.decisions.get(decision, 0) / self.sessions
+
+    def bounds(self, decision: str) -> tuple[float, float]:
+        """Clopper-Pearson: the exact 95% interval of the rate."""
+        return clopper_pearson(self.decisions.get(decision, 0), self.sessions)
+
+    def coverage(self) -> float:
+        return self.covered / self.sessions
+
+
+Key = tuple[int, float]
+"""Primary tests, effect in percent."""
+
+
+@dataclass
+class Outcome:
+    """One node: tallies, and the standard deviation of a pair by summary."""
+
+    tallies: dict[Key, Tally]
+    pair_variance: dict[str, float]
+
+
+def simulate(node: Node, sessions: int, seed: np.random.SeedSequence) -> Outcome:
+    """Simulate ``sessions`` sessions of ``node`` and judge each at every effect."""
+    rng = np.random.default_rng(seed)
+    tallies: dict[Key, Tally] = {(tests, effect): Tally() for tests in TESTS for effect in EFFECTS_PCT}
+    variance: dict[str, float] = {}
+    for ratios in log_ratios(node, sessions, rng):
+        for name, values in ratios.items():
+            variance[name] = variance.get(name, 0.0) + interval(values, LOOK_ALPHA).sd ** 2 / sessions
+        for (tests, effect), tally in tallies.items():
+            judge(ratios, tests, log1p(effect / 100), tally)
+    return Outcome(tallies, variance)
+
+
+def judge(ratios: dict[str, list[float]], primary_tests: int, effect: float, tally: Tally) -> None:
+    """Judge one session whose head is slower by ``effect``, and count it."""
+    shifted = {name: [value + effect for value in ratios[name]] for name in TESTS[primary_tests]}
+    found = sequential(shifted, primary_tests, THRESHOLDS)
+    assert found is not None
+    tally.sessions += 1
+    tally.runs += 2 * found.pairs
+    tally.decisions[found.decision] = tally.decisions.get(found.decision, 0) + 1
+    tally.covered += all(bounds.low <= effect <= bounds.high for _, bounds in found.tests.values())
+
+
+def clopper_pearson(count: int, total: int) -> tuple[float, float]:
+    """The exact 95% interval of a rate of which ``count`` of ``total`` were seen."""
+    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, 0.025))
+    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 0.975))
+    return low, high
+
+
+def simulate_all(sessions: int, jobs: int) -> dict[str, Outcome]:
+    """Every node, ``sessions`` each, in chunks on ``jobs`` processes. The answer does not depend on ``jobs``."""
+    starts = [*range(0, sessions, CHUNK), sessions]
+    sizes = [end - start for start, end in pairwise(starts)]
+    seeds = np.random.SeedSequence(SEED).spawn(len(NODES) * len(sizes))
+    work = [(node, size) for node in NODES for size in sizes]
+    outcomes: dict[str, Outcome] = {}
+    with ProcessPoolExecutor(jobs) as pool:
+        results = pool.map(simulate, [node for node, _ in work], [size for _, size in work], seeds)
+        for (node, size), result in zip(work, results, strict=True):
+            outcome = outcomes.setdefault(node.name, Outcome({}, {}))
+            for key, tally in result.tallies.items():
+                outcome.tallies.setdefault(key, Tally()).add(tally)
+            for name, value in result.pair_variance.items():
+                outcome.pair_variance[name] = outcome.pair_variance.get(name, 0.0) + value * size / sessions
+    return outcomes
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A promise, what was found, and whether that keeps it."""
+
+    text: str
+    found: str
+    kept: bool
+
+
+MAX_FALSE = 0.035
+MIN_COVERAGE = 0.95
+MIN_POWER = {1: 0.92, 2: 0.88, 4: 0.80}
+
+
+def promises(outcomes: dict[str, Outcome]) -> list[Promise]:
+    """What the documentation promises, against what was found: the worst node, the worst effect."""
+    made = []
+    for tests in TESTS:
+        workloads = tests // len(TESTS[tests])
+        upper, where = max(
+            (workloads * outcome.tallies[tests, 1.0].bounds("regressed")[1], name) for name, outcome in outcomes.items()
+        )
+        made.append(
+            Promise(
+                f"{tests} primary: regressed at a true 1%, upper 95% bound, at most {MAX_FALSE:.1%}",
+                f"{upper:.2%} ({where})",
+                upper <= MAX_FALSE,
+            )
+        )
+        coverage, where = min(
+            (tally.coverage(), f"{name} at {effect:g}%")
+            for name, outcome in outcomes.items()
+            for (number, effect), tally in outcome.tallies.items()
+            if number == tests
+        )
+        made.append(
+            Promise(
+                f"{tests} primary: coverage at the stop at least {MIN_COVERAGE:.0%}",
+                f"{coverage:.2%} ({where})",
+                coverage >= MIN_COVERAGE,
+            )
+        )
+        tally = outcomes["typical"].tallies[tests, 2.0]
+        made.append(
+            Promise(
+                f"{tests} primary: power at a true 2% on the typical node at least {MIN_POWER[tests]:.2f}",
+                f"{tally.rate('regressed'):.3f}, {tally.runs / tally.sessions:.1f} runs in the mean",
+                tally.rate("regressed") >= MIN_POWER[tests],
+            )
+        )
+    return made
+
+
+def report(outcomes: dict[str, Outcome]) -> None:
+    """Print every rate as a table."""
+    for name, outcome in outcomes.items():
+        deviations = ", ".join(f"{summary} {100 * value**0.5:.2f}%" for summary, value in outcome.pair_variance.items())
+        print(f"\n{name}: standard deviation of a pair: {deviations}")
+        print(
+            f"{'primary':>7} {'effect':>6} {'regressed':>10} {'95% bounds':>15} {'improved':>9} {'no change':>10}"
+            f" {'undecided':>10} {'runs':>5} {'coverage':>9}"
+        )
+        for (tests, effect), tally in outcome.tallies.items():
+            low, high = tally.bounds("regressed")
+            bounds = f"{low:.4f}..{high:.4f}" if effect == 1.0 else ""
+            print(
+                f"{tests:>7} {effect:>5g}% {tally.rate('regressed'):>10.4f} {bounds:>15}"
+                f" {tally.rate('improved'):>9.4f} {tally.rate('no_change'):>10.4f} {tally.rate('undecided'):>10.4f}"
+                f" {tally.runs / tally.sessions:>5.1f} {tally.coverage():>9.4f}"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=SESSIONS, help="simulated per node")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    options = parser.parse_args(arguments)
+    delta, eps = 100 * (exp(THRESHOLDS.delta) - 1), 100 * (exp(THRESHOLDS.eps) - 1)
+    print(
+        f"{options.sessions} sessions per node, {STEADY} steady steps a run after a cut of {CUT},"
+        f" looks at {LOOKS} pairs, alpha {LOOK_ALPHA} / primary tests,\n"
+        f"threshold {delta:g}%, indifference {eps:g}%, seed {SEED}"
+    )
+    outcomes = simulate_all(options.sessions, options.jobs)
+    report(outcomes)
+    print()
+    made = promises(outcomes)
+    for promise in made:
+        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.found}")
+    return 0 if all(promise.kept for promise in made) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

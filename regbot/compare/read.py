@@ -1,0 +1,162 @@
+"""One file of step times -> one run. CSV with the header ``step,step_s``, and Run records.
+
+Two kinds of fault are told apart. A file that is not what it should be (missing, another format, no number where one
+should stand, two runs in one file) is a mistake to mend and raises RecordError. A file that is well formed and holds a
+measurement that failed (a step of NaN or negative seconds, a run that crashed) is kept with its faults: the comparison
+is then invalid, which a build must be able to tell from a wrong command line.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.records.files import RecordError, parse_json, parse_record, read_capped
+from regbot.records.run import Run
+from regbot.text import printable
+
+CSV_SKIP = 10
+"""Leading steps of a CSV file that are warm-up: the cut that regbot's own runs have. A Run record brings its own."""
+
+CSV_HEADER = "step,step_s"
+
+SHORTEST_S, LONGEST_S = 1e-9, 1e7
+"""A step outside of these was not measured in seconds: less than a nanosecond, more than a hundred days."""
+
+MAX_FAULTS = 3
+"""Bad values of one file that are told one by one."""
+
+FORMATS = f"what is read: CSV with the header '{CSV_HEADER}', one line per step, and Run records (regbot/run@1)"
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_COUNT = re.compile(r"\d{1,15}")
+
+
+@dataclass(frozen=True)
+class StepFile:
+    """One run as its file tells it."""
+
+    path: Path
+    step_s: tuple[float, ...]
+    """Seconds of every step, warm-up included."""
+    cut: int
+    """Leading steps that count for nothing."""
+    faults: tuple[str, ...] = ()
+    """Why it cannot be compared with anything, each with the place and what to do."""
+    run: Run | None = None
+    """The record, where the file is one."""
+
+
+def read_steps(path: Path, skip: int | None = None) -> StepFile:
+    """The run in ``path`` without its first ``skip`` steps (default: 10 of a CSV file, a record's own cut).
+
+    Raises RecordError where the file cannot be read as a run, or no step is left after the cut.
+    """
+    try:
+        found = _read(path, skip)
+    except RecordError as error:
+        raise RecordError(printable(str(error))) from error  # names of files may be anybody's
+    steps = len(found.step_s)
+    if not found.faults and steps <= found.cut:
+        raise RecordError(
+            f"{printable(str(path))}: has {steps} steps, and the first {found.cut} are warm-up, so none is left; give "
+            f"at least {found.cut + 1}, better {found.cut + 30}, or leave out fewer with --skip N"
+        )
+    return found
+
+
+def _read(path: Path, skip: int | None) -> StepFile:
+    try:
+        data = read_capped(path.resolve() if path.is_symlink() else path)
+    except RecordError as error:
+        raise RecordError(f"{error}; one file is one run. {FORMATS[0].upper()}{FORMATS[1:]}") from error
+    if not data.strip():
+        raise RecordError(f"{path}: is empty; {FORMATS}")
+    return _record(path, data, skip) if data.lstrip()[:1] == b"{" else _csv(path, data, skip)
+
+
+def _csv(path: Path, data: bytes, skip: int | None) -> StepFile:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: is not text (byte {error.start}); {FORMATS}") from error
+    lines = text.split("\n")
+    if [field.strip() for field in lines[0].split(",")] != CSV_HEADER.split(","):
+        raise RecordError(f"{path}:1: the first line is {_shown(lines[0])}; {FORMATS}")
+    values: list[float] = []
+    faults: list[str] = []
+    before: tuple[int, int] | None = None
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        step, seconds = _row(f"{path}:{number}", line)
+        if before is not None and step <= before[0]:
+            what = "stands twice" if step == before[0] else f"comes after step {before[0]}"
+            raise RecordError(
+                f"{path}:{number}: step {step} {what} (line {before[1]}); steps must rise. One file is one run: split "
+                "the file where a new run begins"
+            )
+        if wrong := _wrong(seconds):
+            faults.append(f"{path}:{number}: step {step} took {seconds:g} s: {wrong}")
+        before = (step, number)
+        values.append(seconds)
+    if not values:
+        raise RecordError(f"{path}: has a header and no step; {FORMATS}")
+    return StepFile(path, tuple(values), CSV_SKIP if skip is None else skip, _first(faults))
+
+
+def _row(where: str, line: str) -> tuple[int, float]:
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != 2:
+        raise RecordError(
+            f"{where}: has {len(fields)} fields, {_shown(line)}; there must be two, the step's number and its seconds "
+            "with a decimal point"
+        )
+    if not _COUNT.fullmatch(fields[0]):
+        raise RecordError(f"{where}: the step is {_shown(fields[0])}; it must be a whole number")
+    if not _NUMBER.fullmatch(fields[1]):
+        raise RecordError(f"{where}: the time is {_shown(fields[1])}; it must be a number of seconds")
+    return int(fields[0]), float(fields[1])
+
+
+def _record(path: Path, data: bytes, skip: int | None) -> StepFile:
+    first = data.lstrip().split(b"\n", 1)[0]
+    if b'"regbot/session@1"' in first:
+        raise RecordError(f"{path}: is a session of many runs; 'regbot judge {path}' judges it")
+    document = parse_json(data, str(path))
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != "regbot/run@1":
+        raise RecordError(f"{path}: is JSON with the schema {_shown(str(schema))}; {FORMATS}")
+    run = parse_record(data, Run, str(path))
+    if run.outcome != "ok":
+        fault = f"{path}: the run ended as {run.outcome}: {run.reason or 'no reason was recorded'}; measure it again"
+        return StepFile(path, (), 0, (fault,), run)
+    if run.timing is None:
+        raise RecordError(f"{path}: is a {run.tier} run without step times; give a timed one")
+    values = run.timing.step_s
+    faults = [
+        f"{path}: step {i} took {value:g} s: {wrong}" for i, value in enumerate(values) if (wrong := _wrong(value))
+    ]
+    return StepFile(path, tuple(values), run.timing.cut if skip is None else skip, _first(faults), run)
+
+
+def _wrong(seconds: float) -> str:
+    """What is wrong with a step time, '' where nothing is."""
+    if math.isnan(seconds):
+        return "it was not measured; find out why, and measure the run again"
+    if seconds <= 0:
+        return "no step takes no time; a clock that can be set back was used, or a step was not measured"
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        return "no step takes so long or so short; times are in seconds"
+    return ""
+
+
+def _first(faults: Sequence[str]) -> tuple[str, ...]:
+    more = [f"and {len(faults) - MAX_FAULTS} more such steps"] if len(faults) > MAX_FAULTS else []
+    return (*faults[:MAX_FAULTS], *more)
+
+
+def _shown(text: str) -> str:
+    """Foreign text for a message: quoted, escaped, short."""
+    return repr(text.rstrip("\r"))[:80]

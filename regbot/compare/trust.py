@@ -1,0 +1,77 @@
+"""What can be held against files of step times before they are compared: faults that forbid it, and warnings."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from regbot.compare.read import StepFile
+from regbot.judge.backends import dispatcher_problems
+from regbot.records.run import Run
+
+FEW_STEPS = 20
+"""Steady steps below which a run's mean hangs on single stalls."""
+
+
+def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
+    """Why the files cannot be compared."""
+    files = [*base, *head]
+    broken = [fault for file in files for fault in file.faults]
+    yield from broken
+    if broken:
+        return
+    for one, other in combinations(files, 2):
+        # Times without any noise may agree (a simulator's); noise that agrees in every step is a copy's.
+        if one.step_s == other.step_s and len(set(one.step_s)) > 1:
+            yield f"{one.path} and {other.path} hold the same times in every step: one is a copy, and no run of its own"
+            return
+    runs = [(file.path, file.run) for file in files if file.run is not None]
+    for path, run in runs[1:]:
+        if why := _unlike(runs[0][1], run):
+            yield f"{path}: {why} than in {runs[0][0]}; their times cannot be compared"
+            return
+    if paired:
+        for ours, theirs in zip(base, head, strict=True):
+            if ours.run and theirs.run and ours.run.node != theirs.run.node:
+                yield f"{ours.path} and {theirs.path} ran on different nodes; a pair stands on one"
+                return
+            if max(ours.cut, theirs.cut) >= min(len(ours.step_s), len(theirs.step_s)):
+                yield (
+                    f"{ours.path} and {theirs.path}: no step is left in both after the longer warm-up of "
+                    f"{max(ours.cut, theirs.cut)} steps; give longer runs, or --skip N"
+                )
+                return
+    for ours in base:
+        for theirs in head:
+            if ours.run and theirs.run and (problems := [*dispatcher_problems(ours.run, theirs.run)]):
+                yield f"{ours.path} and {theirs.path}: {problems[0]}"
+                return
+
+
+def _unlike(one: Run, other: Run) -> str:
+    """What makes times of two records incomparable, '' where nothing does."""
+    assert one.timing is not None
+    assert other.timing is not None
+    classes = [run.node.node_class if run.node else None for run in (one, other)]
+    for word, ours, theirs in (
+        ("workload", one.workload, other.workload),
+        ("shape", one.shape, other.shape),
+        ("variant", one.variant, other.variant),
+        ("clock", one.timing.clock, other.timing.clock),
+        ("class of the node", *classes),
+    ):
+        if ours != theirs:
+            return f"the {word} is another one ({theirs or 'unknown'}, not {ours or 'unknown'})"
+    return ""
+
+
+def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
+    """What to keep in mind beside the answer."""
+    for arm, ours in (("base", base), ("head", head)):
+        for file in ours:
+            if file.run is not None and file.run.arm.name != arm:
+                yield f"{file.path}: was recorded as {file.run.arm.name} and given as {arm}"
+    good = [file for file in (*base, *head) if not file.faults]
+    steady = {len(file.step_s) - file.cut for file in good}
+    if steady and min(steady) < FEW_STEPS:
+        yield f"a run has {min(steady)} steady steps; below {FEW_STEPS} its mean hangs on single stalls"
+    if len(steady) > 1:
+        yield f"runs have from {min(steady)} to {max(steady)} steady steps; give each the same number"

@@ -1,0 +1,96 @@
+"""Files of step times -> a verdict with one workload, ``files``: did throughput change?
+
+Paired files are judged by the test that judges a check's own sessions. Unpaired files get Welch's interval at the same
+error; what nodes and sessions add to all runs of an arm is in it, and the verdict says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+from regbot.compare.read import read_steps
+from regbot.compare.sections import paired_section, unpaired_section
+from regbot.compare.trust import faults, warnings
+from regbot.config import ConfigError
+from regbot.records.run import Arm
+from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, overall
+from regbot.text import printable
+
+WORKLOAD = "files"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What ``regbot compare`` was given. Files of an arm are in session order."""
+
+    base: Sequence[Path]
+    head: Sequence[Path]
+    paired: bool = False
+    noise_pct: float | None = None
+    """Known standard deviation of the log-ratio of one pair, in percent of a log unit."""
+    skip: int | None = None
+
+
+def compare(asked: Comparison) -> Verdict:
+    """The verdict. Raises ConfigError for what was asked, RecordError for a file that cannot be read."""
+    _check(asked)
+    base, head = ([read_steps(path, asked.skip) for path in paths] for paths in (asked.base, asked.head))
+    found = list(faults(base, head, asked.paired))
+    known_sd = None if asked.noise_pct is None else asked.noise_pct / 100
+    remarks: list[str] = []
+    if found:
+        section = Throughput(status="INVALID", reasons=["the files cannot be compared"])
+    elif asked.paired:
+        section, remarks = paired_section(base, head, known_sd)
+    else:
+        section = unpaired_section(base, head)
+    entry = WorkloadVerdict(
+        name=WORKLOAD,
+        sharding=None,
+        throughput=section,
+        validity=Validity(status="INVALID" if found else "PASS", reasons=[fault[:4000] for fault in found]),
+    )
+    return Verdict(
+        verdict=overall([entry]),
+        base=_arm("base", asked.base),
+        head=_arm("head", asked.head),
+        workloads=[entry],
+        warnings=[*warnings(base, head), *remarks],
+    )
+
+
+def _check(asked: Comparison) -> None:
+    if not asked.base or not asked.head:
+        raise ConfigError("both arms need a file: --base FILE... --head FILE...")
+    if asked.paired and len(asked.base) != len(asked.head):
+        raise ConfigError(
+            f"--paired pairs the i-th base file with the i-th head file, and there are {len(asked.base)} base and "
+            f"{len(asked.head)} head files; give as many of each, or leave --paired out"
+        )
+    if asked.noise_pct is not None and not (isfinite(asked.noise_pct) and asked.noise_pct > 0):
+        raise ConfigError(f"--noise {asked.noise_pct:g}: it is a standard deviation in percent, above 0")
+    if asked.noise_pct is not None and not asked.paired:
+        raise ConfigError(
+            "--noise is the standard deviation of one pair, and says nothing about runs that are not paired; "
+            "give --paired too, or leave --noise out"
+        )
+    if asked.skip is not None and asked.skip < 0:
+        raise ConfigError(f"--skip {asked.skip}: steps to leave out cannot be fewer than 0")
+    seen: dict[Path, Path] = {}
+    for path in (*asked.base, *asked.head):
+        place = path.resolve()
+        if place in seen:
+            also = f" (also as {printable(str(seen[place]))})" if seen[place] != path else ""
+            raise ConfigError(
+                f"{printable(str(path))}: is given twice{also}; one file is one run, and a run counts once"
+            )
+        seen[place] = path
+
+
+def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
+    """No commit stands behind files: the revision is their names."""
+    names = ", ".join(str(path) for path in paths)
+    shown = names if len(names) <= 500 else f"{names[:460]} ... ({len(paths)} files)"
+    return Arm(name=name, revision=shown, commit="0" * 40, tree="0" * 40)

@@ -1,0 +1,564 @@
+"""``regbot compare``: step times from files, as a user gives them.
+
+After a change of wording that is meant, write the golden files anew and read the difference:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/test_compare.py
+"""
+
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from regbot.cli import app
+from regbot.compare import Comparison, compare, compare_page
+from regbot.config import ConfigError
+from regbot.records.files import RecordError
+from regbot.records.run import Arm, Backend, Node, RankSteps, Run, Timing
+from regbot.records.verdict import EXIT_CODES, Verdict
+from regbot.stats import LOOK_ALPHA, summarise
+
+GOLDEN = Path(__file__).parent / "golden" / "compare"
+STEP_S = 0.25
+Folder = Callable[..., list[str]]
+
+
+def step_times(
+    seed: str,
+    seconds: float = STEP_S,
+    run_sd: float = 0.003,
+    step_sd: float = 0.01,
+    stall: float = 0.0,
+    steps: int = 50,
+) -> list[float]:
+    """A run with a slow start, a level of its own, neighbouring steps that are alike, and a stall every fifth step."""
+    chance = random.Random(seed)
+    level, noise, found = chance.gauss(0, run_sd), 0.0, []
+    for step in range(steps):
+        noise = 0.4 * noise + chance.gauss(0, step_sd)
+        warm_up = 2 * math.exp(-step / 2)
+        found.append(seconds * math.exp(level + noise) * (1 + warm_up) * (1 + stall * (step % 5 == 4)))
+    return found
+
+
+def csv(times: Sequence[float]) -> str:
+    return "step,step_s\n" + "".join(f"{step},{value:.6f}\n" for step, value in enumerate(times))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """``files(name, count, **noise)`` writes that many runs into the working folder and gives their names."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, count: int, **noise: Any) -> list[str]:
+        names = [f"{name}{number:02}.csv" for number in range(count)]
+        for each in names:
+            Path(each).write_text(csv(step_times(each, **noise)))
+        return names
+
+    return write
+
+
+def regbot(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *arguments])
+
+
+def verdict_of(base: Sequence[str], head: Sequence[str], *options: str) -> Verdict:
+    """The verdict by ``--json``, and the exit code that belongs to it."""
+    found = regbot("--base", *base, "--head", *head, *options, "--json")
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    verdict = Verdict.model_validate_json(found.stdout)
+    assert found.exit_code == EXIT_CODES[verdict.verdict]
+    assert found.stderr == ""
+    return verdict
+
+
+def assert_golden(name: str, found: Result) -> None:
+    path, text = GOLDEN / f"{name}.txt", f"{found.stdout}exit code {found.exit_code}\n"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def section(verdict: Verdict) -> Any:
+    (entry,) = verdict.workloads
+    assert (entry.name, entry.sharding) == ("files", None)
+    return entry.throughput
+
+
+class TestPairs:
+    def test_a_slower_head_fails_at_the_first_look_and_later_files_are_unused(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 12), files("h", 12, seconds=STEP_S * 1.05), "--paired"))
+        assert (found.status, found.decision, found.by) == ("FAIL", "regressed", "pairs")
+        assert (found.pairs, found.unused_pairs) == (4, 8)
+        assert found.alpha == LOOK_ALPHA / 2
+        assert found.low_pct < 5 < found.high_pct
+        assert found.low_pct > 1
+
+    def test_an_unchanged_head_passes_with_the_bound_it_proves(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 12), files("h", 12), "--paired"))
+        assert (found.status, found.decision) == ("PASS", "no_change")
+        assert found.bound_pct == max(test.high_pct for test in found.tests) < 2
+
+    def test_a_faster_head_passes(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 12), files("h", 12, seconds=STEP_S * 0.95), "--paired"))
+        assert (found.status, found.decision) == ("PASS", "improved")
+        assert found.estimate_pct < -1
+
+    def test_stalls_fail_through_the_mean_while_the_median_sees_no_change(self, files: Folder) -> None:
+        """Every fifth step of head takes 20% longer: 4% in the mean, nearly nothing in the median."""
+        for session in range(8):
+            base = files(f"b{session}-", 12, run_sd=0.002, step_sd=0.005)
+            head = files(f"h{session}-", 12, run_sd=0.002, step_sd=0.005, stall=0.2)
+            found = section(verdict_of(base, head, "--paired"))
+            assert found.status == "FAIL"
+            assert {test.summary: test.decision for test in found.tests} == {
+                "median": "no_change",
+                "mean": "regressed",
+            }
+            assert abs(found.estimate_pct) < 1
+
+    def test_the_numbers_are_those_of_the_runs_after_the_cut(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        found = section(verdict_of(base, head, "--paired"))
+        for test in found.tests:
+            for mine, theirs, ratio in zip(base, head, test.log_ratios, strict=True):
+                ours, others = (
+                    summarise([float(line.split(",")[1]) for line in Path(name).read_text().splitlines()[11:]])
+                    for name in (mine, theirs)
+                )
+                assert ratio == pytest.approx(others[test.summary] - ours[test.summary])
+
+    def test_pairs_are_made_in_the_order_that_was_given(self, files: Folder) -> None:
+        """A node that slows down by 30% over the session: pairs hide it, other partners show it."""
+        base = [files(f"b{i}-", 1, seconds=STEP_S * (1 + 0.1 * i))[0] for i in range(4)]
+        head = [files(f"h{i}-", 1, seconds=STEP_S * (1 + 0.1 * i))[0] for i in range(4)]
+        assert section(verdict_of(base, head, "--paired")).tests[0].sd_pct < 2
+        assert section(verdict_of(base, head[::-1], "--paired")).tests[0].sd_pct > 10
+
+    @pytest.mark.parametrize("pairs", [1, 2, 3])
+    def test_fewer_than_four_pairs_are_undecided_whatever_they_show(self, files: Folder, pairs: int) -> None:
+        found = section(verdict_of(files("b", pairs), files("h", pairs, seconds=STEP_S * 2), "--paired"))
+        assert (found.status, found.decision, found.pairs) == ("INCONCLUSIVE", "undecided", pairs)
+        assert found.estimate_pct == pytest.approx(100, abs=5)
+        assert found.low_pct is None
+        assert f"give {4 - pairs} more" in found.reasons[0]
+        assert any("far more than noise" in reason for reason in found.reasons)
+
+    def test_noise_that_hides_everything_is_inconclusive_and_says_what_it_would_take(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 12, run_sd=0.04), files("h", 12, run_sd=0.04), "--paired"))
+        assert (found.status, found.pairs) == ("INCONCLUSIVE", 12)
+        assert found.mde_pct == found.mde_full_pct > 2
+        assert any("quieter node" in reason for reason in found.reasons)
+
+    def test_pairs_between_two_looks_are_counted_and_wait(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 6, run_sd=0.04), files("h", 6, run_sd=0.04), "--paired"))
+        assert (found.pairs, found.unused_pairs) == (4, 2)
+        assert any("give 2 more of each arm" in reason for reason in found.reasons)
+
+    def test_unequal_numbers_are_a_usage_error(self, files: Folder) -> None:
+        found = regbot("--base", *files("b", 3), "--head", *files("h", 4), "--paired")
+        assert (found.exit_code, found.stdout) == (2, "")
+        assert "there are 3 base and 4 head files" in found.stderr
+
+
+class TestKnownNoise:
+    def test_a_known_noise_decides_what_the_pairs_alone_do_not(self, files: Folder) -> None:
+        base = files("b", 4, run_sd=0.0)
+        head = [files(f"h{i}-", 1, run_sd=0.0, seconds=STEP_S * by)[0] for i, by in enumerate((1.01, 1.05, 1.03, 1.05))]
+        assert section(verdict_of(base, head, "--paired")).decision == "undecided"
+        found = section(verdict_of(base, head, "--paired", "--noise", "1.4"))
+        assert found.decision == "regressed"
+        assert {test.sd_pct for test in found.tests} == {1.4}
+
+    def test_a_noise_that_the_pairs_contradict_is_not_used(self, files: Folder) -> None:
+        base, head = files("base", 12, run_sd=0.04), files("head", 12, run_sd=0.04)
+        verdict = verdict_of(base, head, "--paired", "--noise", "0.5")
+        assert section(verdict) == section(verdict_of(base, head, "--paired"))
+        assert any("--noise says 0.5%" in warning for warning in verdict.warnings)
+
+    def test_below_four_pairs_there_is_an_interval_and_no_decision(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 1), files("h", 1), "--paired", "--noise", "1"))
+        assert found.decision == "undecided"
+        assert found.low_pct < found.estimate_pct < found.high_pct
+
+    @pytest.mark.parametrize("noise", ["0", "-1", "nan", "inf"])
+    def test_a_noise_that_is_none_is_a_usage_error(self, files: Folder, noise: str) -> None:
+        found = regbot("--base", *files("b", 4), "--head", *files("h", 4), "--paired", "--noise", noise)
+        assert found.exit_code == 2
+        assert "above 0" in found.stderr
+
+    def test_without_pairs_it_means_nothing(self, files: Folder) -> None:
+        found = regbot("--base", *files("b", 4), "--head", *files("h", 4), "--noise", "1")
+        assert found.exit_code == 2
+        assert "give --paired too" in found.stderr
+
+
+class TestUnpaired:
+    def test_enough_runs_are_decided_with_the_caveat(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 5), files("h", 4, seconds=STEP_S * 1.05)))
+        assert (found.status, found.decision, found.by, found.pairs) == ("FAIL", "regressed", "runs", 0)
+        assert any("node and session effects not controlled" in reason for reason in found.reasons)
+
+    def test_unchanged_runs_pass_with_the_caveat(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 8), files("h", 8)))
+        assert (found.status, found.decision) == ("PASS", "no_change")
+        assert any("node and session effects not controlled" in reason for reason in found.reasons)
+
+    def test_open_runs_say_how_many_would_do(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 4, run_sd=0.02), files("h", 4, run_sd=0.02)))
+        assert found.status == "INCONCLUSIVE"
+        assert any("runs of each arm" in reason for reason in found.reasons)
+
+    @pytest.mark.parametrize(("base", "head"), [(1, 1), (3, 8), (8, 3)])
+    def test_fewer_than_four_of_an_arm_decide_nothing(self, files: Folder, base: int, head: int) -> None:
+        found = section(verdict_of(files("b", base), files("h", head, seconds=STEP_S * 1.5)))
+        assert (found.status, found.decision) == ("INCONCLUSIVE", "undecided")
+        assert found.estimate_pct == pytest.approx(50, abs=3)
+        assert "4 runs of each arm are the least" in found.reasons[0]
+        assert any("far more than noise" in reason for reason in found.reasons)
+
+    def test_a_usual_difference_of_single_runs_gets_no_plain_word(self, files: Folder) -> None:
+        found = section(verdict_of(files("b", 1), files("h", 1, seconds=STEP_S * 1.05)))
+        assert not any("far more than noise" in reason for reason in found.reasons)
+
+
+class TestWarmUp:
+    def test_the_first_ten_steps_of_a_csv_count_for_nothing(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        expected = section(verdict_of(base, head, "--paired"))
+        for name in head:
+            lines = Path(name).read_text().splitlines()
+            lines[1:11] = [f"{line.split(',')[0]},99" for line in lines[1:11]]
+            Path(name).write_text("\n".join(lines) + "\n")
+        assert section(verdict_of(base, head, "--paired")).tests == expected.tests
+
+    def test_another_number_can_be_left_out(self, files: Folder) -> None:
+        base, head = files("b", 4, steps=25), files("h", 4, steps=25)
+        assert section(verdict_of(base, head, "--paired", "--skip", "5")) != section(verdict_of(base, head, "--paired"))
+        assert section(verdict_of(base, head, "--paired", "--skip", "0")).status == "INCONCLUSIVE"
+
+    def test_a_log_without_a_steady_step_is_a_usage_error_that_says_how_many_are_needed(self, files: Folder) -> None:
+        found = regbot("--base", *files("b", 1, steps=10), "--head", *files("h", 1))
+        assert found.exit_code == 2
+        assert "b00.csv: has 10 steps, and the first 10 are warm-up" in found.stderr
+        assert "give at least 11" in found.stderr
+        assert "--skip N" in found.stderr
+
+    def test_eleven_steps_are_enough_to_be_read_and_too_few_to_be_silent_about(self, files: Folder) -> None:
+        verdict = verdict_of(files("b", 4, steps=11), files("h", 4, steps=11), "--paired")
+        assert any("a run has 1 steady steps" in warning for warning in verdict.warnings)
+
+    def test_runs_of_different_length_are_told(self, files: Folder) -> None:
+        verdict = verdict_of(files("b", 4, steps=50), files("h", 4, steps=60), "--paired")
+        assert verdict.warnings == ["runs have from 40 to 50 steady steps; give each the same number"]
+
+    def test_fewer_than_no_steps_cannot_be_left_out(self, files: Folder) -> None:
+        found = regbot("--base", *files("b", 1), "--head", *files("h", 1), "--skip", "-1")
+        assert found.exit_code == 2
+        assert "--skip -1" in found.stderr
+
+
+def run_record(seed: str, arm: str = "base", **changes: Any) -> Run:
+    """A timed run as an engine would have recorded it."""
+    times = step_times(seed, **changes.pop("noise", {}))
+    ranks = RankSteps(step_s=times, cpu_s=times, wait_s=times, memory_bytes=[1] * len(times), peak_bytes=1)
+    timing = Timing(
+        asked=len(times),
+        cut=changes.pop("cut", 10),
+        method="first 10",
+        clock=changes.pop("clock", "perf_counter"),
+        step_s=times,
+        ranks={"0": ranks},
+        memory_peak_bytes=1,
+        memory_slope_bytes=0.0,
+    )
+    fields: dict[str, Any] = {
+        "arm": Arm(name=arm, revision=arm, commit="a" * 40, tree="b" * 40),  # type: ignore[arg-type]
+        "workload": "moe",
+        "adapter": "smoke",
+        "shape": "mixtral-8x7b@1",
+        "variant": "cpu",
+        "tier": "timed",
+        "outcome": "ok",
+        "wall_s": 20.0,
+        "timing": timing,
+        "node": Node(name="n1", node_class="2 cores", cores=2),
+    }
+    return Run(**{**fields, **changes})
+
+
+def write_records(name: str, count: int, **changes: Any) -> list[str]:
+    names = [f"{name}{number}.json" for number in range(count)]
+    for each in names:
+        Path(each).write_text(run_record(each, **changes).to_json())
+    return names
+
+
+@pytest.mark.usefixtures("files")
+class TestRunRecords:
+    def test_they_are_runs_with_a_cut_of_their_own(self) -> None:
+        base = write_records("b", 4)
+        head = write_records("h", 4, arm="head", noise={"seconds": STEP_S * 1.05})
+        verdict = verdict_of(base, head, "--paired")
+        assert (section(verdict).decision, verdict.warnings) == ("regressed", [])
+        other = verdict_of(write_records("c", 4, cut=20), head, "--paired")
+        assert any("from 30 to 40 steady steps" in warning for warning in other.warnings)
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"clock": "cuda_events"}, "the clock is another one (cuda_events, not perf_counter)"),
+            ({"variant": "full"}, "the variant is another one"),
+            ({"workload": "other"}, "the workload is another one"),
+            ({"shape": "mixtral-8x7b@2"}, "the shape is another one"),
+            ({"node": None}, "the class of the node is another one (unknown, not 2 cores)"),
+            ({"node": Node(name="n2", node_class="2 cores", cores=2)}, "ran on different nodes"),
+            ({"outcome": "crashed", "reason": "exit 1", "timing": None}, "ended as crashed: exit 1"),
+            ({"outcome": "diverged", "reason": "NaN"}, "ended as diverged"),
+            (
+                {
+                    "backends": {
+                        "dispatcher": Backend(requested="deepep", resolved="x", executed="alltoall", evidence="e")
+                    }
+                },
+                "executed 'alltoall'",
+            ),
+        ],
+    )
+    def test_records_that_cannot_be_compared_are_invalid(self, change: dict[str, Any], told: str) -> None:
+        verdict = verdict_of(write_records("b", 4), write_records("h", 4, arm="head", **change), "--paired")
+        assert verdict.verdict == "INVALID"
+        assert section(verdict).decision is None
+        assert any(told in reason for reason in verdict.workloads[0].validity.reasons)
+
+    def test_a_fallback_in_both_arms_decides_nothing(self) -> None:
+        fallen = {"dispatcher": Backend(requested="deepep", resolved="x", executed="alltoall", evidence="e")}
+        verdict = verdict_of(write_records("b", 4, backends=fallen), write_records("h", 4, backends=fallen), "--paired")
+        assert verdict.verdict == "INVALID"
+
+    def test_arms_that_were_swapped_are_told(self) -> None:
+        verdict = verdict_of(write_records("b", 4, arm="head"), write_records("h", 4, arm="head"), "--paired")
+        assert "b0.json: was recorded as head and given as base" in verdict.warnings
+
+    def test_a_static_run_has_no_step_times(self) -> None:
+        found = regbot("--base", *write_records("b", 1, tier="static", timing=None), "--head", *write_records("h", 1))
+        assert found.exit_code == 2
+        assert "static run without step times" in found.stderr
+
+    def test_unpaired_runs_may_stand_on_nodes_of_one_class(self) -> None:
+        other = Node(name="n2", node_class="2 cores", cores=2)
+        assert verdict_of(write_records("b", 8), write_records("h", 8, arm="head", node=other)).verdict == "PASS"
+
+
+GOOD = "step,step_s\n" + "".join(f"{step},0.{25 + step % 3}\n" for step in range(30))
+
+
+@pytest.mark.usefixtures("files")
+class TestBadFiles:
+    @pytest.mark.parametrize(
+        ("content", "told"),
+        [
+            ("", "bad.csv: is empty; what is read: CSV with the header 'step,step_s'"),
+            (" \n\n", "bad.csv: is empty"),
+            ("step,step_s\n", "bad.csv: has a header and no step"),
+            ("0,0.25\n1,0.25\n", "bad.csv:1: the first line is '0,0.25'"),
+            ("step,time\n0,0.25\n", "bad.csv:1: the first line is 'step,time'"),
+            ("iteration 1/100 | elapsed time per iteration (ms): 250.0\n", "bad.csv:1: the first line is 'iteration"),
+            (GOOD + "30,0.25,1\n", "bad.csv:32: has 3 fields"),
+            (GOOD + "30,0,25\n", "with a decimal point"),
+            (GOOD + "30\n", "bad.csv:32: has 1 fields"),
+            (GOOD + "30,\n", "bad.csv:32: the time is ''"),
+            (GOOD + "30,0.25s\n", "bad.csv:32: the time is '0.25s'"),
+            (GOOD + "30,1_0\n", "bad.csv:32: the time is '1_0'"),
+            (GOOD + "3.5,0.25\n", "bad.csv:32: the step is '3.5'"),
+            (GOOD + "-1,0.25\n", "bad.csv:32: the step is '-1'"),
+            (GOOD + "29,0.25\n", "bad.csv:32: step 29 stands twice (line 31); steps must rise"),
+            (GOOD + "7,0.25\n", "bad.csv:32: step 7 comes after step 29 (line 31)"),
+            (GOOD + GOOD, "bad.csv:32: the step is 'step'"),
+            (b"\x00\x01\xff\xfe" * 50, "bad.csv: is not text"),
+            (b"\x89PNG\r\n\x1a\n", "bad.csv: is not text"),
+            ("\x1b[31mred\n", r"the first line is '\x1b[31mred'"),
+            ("{", "bad.csv: is not valid JSON"),
+            ('{"schema": "regbot/ledger@1"}', "is JSON with the schema 'regbot/ledger@1'"),
+            ('{"schema": "regbot/run@1"}', "Field required"),
+            ('{"schema": "regbot/session@1"}\n{}\n', "is a session of many runs; 'regbot judge bad.csv'"),
+            ("[" * 100_000, "bad.csv:1: the first line is"),
+            ('{"a":' * 100_000, "nested too deeply"),
+        ],
+    )
+    def test_a_file_that_is_no_run_is_a_usage_error_with_the_place(self, content: str | bytes, told: str) -> None:
+        Path("good.csv").write_text(GOOD)
+        Path("bad.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+        for arguments in (("--base", "good.csv", "--head", "bad.csv"), ("--base", "bad.csv", "--head", "good.csv")):
+            found = regbot(*arguments)
+            assert (found.exit_code, found.stdout) == (2, "")
+            assert told in found.stderr
+            assert "\x1b" not in found.stderr
+            assert "Traceback" not in found.stderr
+
+    @pytest.mark.parametrize(
+        ("seconds", "told"),
+        [
+            ("nan", "h00.csv:32: step 30 took nan s: it was not measured"),
+            ("-0.25", "h00.csv:32: step 30 took -0.25 s: no step takes no time"),
+            ("0", "no step takes no time"),
+            ("inf", "times are in seconds"),
+            ("1e300", "times are in seconds"),
+            ("1e-12", "times are in seconds"),
+        ],
+    )
+    def test_a_step_time_that_cannot_be_is_invalid_and_named(self, files: Folder, seconds: str, told: str) -> None:
+        base, head = files("b", 4), files("h", 4)
+        Path(head[0]).write_text(GOOD + f"30,{seconds}\n")
+        verdict = verdict_of(base, head, "--paired")
+        assert verdict.verdict == "INVALID"
+        assert told in verdict.workloads[0].validity.reasons[0]
+        assert section(verdict).decision is None
+
+    def test_many_bad_steps_are_not_all_told(self, files: Folder) -> None:
+        base, head = files("b", 1), files("h", 1)
+        Path(head[0]).write_text("step,step_s\n" + "".join(f"{step},nan\n" for step in range(100)))
+        reasons = verdict_of(base, head).workloads[0].validity.reasons
+        assert len(reasons) == 4
+        assert reasons[-1] == "and 97 more such steps"
+
+    def test_a_file_that_is_missing_a_folder_or_huge_is_a_usage_error(self, tmp_path: Path) -> None:
+        Path("good.csv").write_text(GOOD)
+        Path("folder").mkdir()
+        with Path("huge.csv").open("wb") as file:
+            file.truncate(40 * 2**20)
+        for name, told in (
+            ("no.csv", "no.csv: cannot be read: No such file"),
+            ("folder", "is not a regular file"),
+            ("huge.csv", "41,943,040 bytes"),
+        ):
+            found = regbot("--base", "good.csv", "--head", name)
+            assert found.exit_code == 2
+            assert told in found.stderr
+
+    def test_windows_line_ends_a_byte_order_mark_and_blank_lines_are_read(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        expected = section(verdict_of(base, head, "--paired"))
+        for name in base:
+            text = Path(name).read_text()
+            Path(name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").replace(",", " , ").encode() + b"\r\n")
+        assert section(verdict_of(base, head, "--paired")) == expected
+
+    def test_a_link_is_followed(self, files: Folder) -> None:
+        base, head = files("b", 1), files("h", 1)
+        Path("latest.csv").symlink_to(head[0])
+        assert section(verdict_of(base, ["latest.csv"])).decision == "undecided"
+
+    def test_a_run_counts_once(self, files: Folder) -> None:
+        base, head = files("b", 1), files("h", 1)
+        Path("latest.csv").symlink_to(base[0])
+        for arguments in (
+            (*base, *base, "--head", *head),
+            (*base, "latest.csv", "--head", *head),
+            (*base, "--head", *base),
+        ):
+            found = regbot("--base", *arguments)
+            assert found.exit_code == 2
+            assert "one file is one run" in found.stderr
+
+    def test_copies_of_a_run_are_no_runs(self, files: Folder) -> None:
+        base, head = files("b", 4), files("h", 4)
+        Path(head[2]).write_text(Path(head[1]).read_text())
+        verdict = verdict_of(base, head, "--paired")
+        assert verdict.verdict == "INVALID"
+        assert "h01.csv and h02.csv hold the same times" in verdict.workloads[0].validity.reasons[0]
+
+    def test_times_without_noise_may_agree(self) -> None:
+        for name, seconds in (("b", 0.25), ("h", 0.26)):
+            for number in range(4):
+                Path(f"{name}{number}.csv").write_text(csv([seconds] * 20))
+        found = section(verdict_of([f"b{i}.csv" for i in range(4)], [f"h{i}.csv" for i in range(4)], "--paired"))
+        assert (found.decision, found.tests[0].sd_pct) == ("regressed", 0.0)
+
+
+class TestCommandLine:
+    def test_files_may_follow_one_option_or_stand_at_one_each(self, files: Folder) -> None:
+        b, h = files("b", 4), files("h", 4)
+        expected = regbot("--base", *b, "--head", *h, "--paired").stdout
+        assert expected.startswith(("PASS", "INCONCLUSIVE"))
+        assert regbot("--paired", "--head", *h, "--base", *b).stdout == expected
+        assert regbot(*(f"--base={name}" for name in b), "--head", h[0], *h[1:], "--paired").stdout == expected
+        assert regbot(f"--base={b[0]}", *b[1:], "--paired", "--head", h[0], "--head", *h[1:]).stdout == expected
+
+    def test_an_arm_without_a_file_is_a_usage_error(self, files: Folder) -> None:
+        assert regbot("--base", *files("b", 1)).exit_code == 2
+        assert regbot("--base", "--head", *files("h", 1)).exit_code == 2
+        assert regbot(*files("b", 2)).exit_code == 2
+
+    def test_the_files_are_the_revisions(self, files: Folder) -> None:
+        verdict = verdict_of(files("b", 2), files("h", 2))
+        assert (verdict.base.revision, verdict.head.revision) == ("b00.csv, b01.csv", "h00.csv, h01.csv")
+        assert verdict.base.commit == "0" * 40
+
+    def test_hundreds_of_long_names_are_shortened(self, files: Folder) -> None:
+        verdict = verdict_of(files("a-rather-long-name-of-a-run-", 40), files("h", 4))
+        assert verdict.base.revision.endswith("(40 files)")
+
+    @pytest.mark.parametrize(
+        "content", ["step,step_s\n0,nan\n", "step,step_s\n0,1\n", "step,step_s\n0,one\n", "", None]
+    )
+    def test_a_file_name_cannot_write_to_the_terminal(self, files: Folder, content: str | None) -> None:
+        """Not through the command: it prints to no terminal here, and then leaves out colours by itself."""
+        (other,) = files("h", 1)
+        hostile = Path("\x1b[31mred\u202e.csv")
+        if content is not None:
+            hostile.write_text(content)
+        try:
+            said = compare_page(compare(Comparison([hostile], [Path(other)])))
+        except RecordError as error:
+            said = str(error)
+        assert "red.csv" in said
+        assert not {"\x1b", "\u202e"} & set(said)
+        with pytest.raises(ConfigError) as twice:
+            compare(Comparison([hostile], [hostile]))
+        assert not {"\x1b", "\u202e"} & set(str(twice.value))
+
+    @pytest.mark.parametrize(
+        ("name", "base", "head", "options"),
+        [
+            ("regressed", {}, {"seconds": STEP_S * 1.05}, ["--paired"]),
+            ("regressed_by_mean", {"step_sd": 0.005}, {"stall": 0.2, "step_sd": 0.005}, ["--paired"]),
+            ("no_change", {}, {}, ["--paired"]),
+            ("improved", {}, {"seconds": STEP_S * 0.9}, ["--paired"]),
+            ("undecided", {"run_sd": 0.04}, {"run_sd": 0.04}, ["--paired"]),
+            ("undecided_between_looks", {"run_sd": 0.02, "count": 6}, {"run_sd": 0.02, "count": 6}, ["--paired"]),
+            ("too_few_pairs", {"count": 2}, {"count": 2, "seconds": STEP_S * 1.4}, ["--paired"]),
+            ("too_few_pairs_known_noise", {"count": 1}, {"count": 1}, ["--paired", "--noise", "0.8"]),
+            ("noise_contradicted", {"run_sd": 0.04}, {"run_sd": 0.04}, ["--paired", "--noise", "0.5"]),
+            ("unpaired", {"count": 8}, {"count": 8}, []),
+            ("unpaired_undecided", {"count": 4, "run_sd": 0.02}, {"count": 4, "run_sd": 0.02}, []),
+            ("one_run_each", {"count": 1}, {"count": 1, "seconds": STEP_S * 1.05}, []),
+        ],
+    )
+    def test_what_people_read(
+        self, files: Folder, name: str, base: dict[str, Any], head: dict[str, Any], options: list[str]
+    ) -> None:
+        names = [files(arm, **{"count": 12, **noise}) for arm, noise in (("base", base), ("head", head))]
+        found = regbot("--base", *names[0], "--head", *names[1], *options)
+        assert_golden(name, found)
+
+    def test_what_people_read_of_files_that_cannot_be_compared(self, files: Folder) -> None:
+        base, head = files("base", 4), files("head", 4)
+        Path(head[1]).write_text(GOOD + "30,nan\n31,-1\n")
+        found = regbot("--base", *base, "--head", *head, "--paired")
+        assert_golden("invalid", found)
+
+
+def test_the_verdict_is_the_same_without_the_command_line(files: Folder) -> None:
+    base, head = files("b", 4), files("h", 4)
+    asked = Comparison([Path(name) for name in base], [Path(name) for name in head], paired=True)
+    found = json.loads(regbot("--base", *base, "--head", *head, "--paired", "--json").stdout)
+    assert compare(asked).model_dump(mode="json") == found
