@@ -4,8 +4,11 @@ Everything measured goes to ``session.jsonl`` as it ends. The verdict is then co
 ``regbot judge`` would compute it anywhere else; and from that file alone a check that was ended can be resumed.
 """
 
+import errno
+import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +43,9 @@ KEPT_WORKTREES = 16
 
 CHANGED_FILES_KEPT = 500
 """Names of changed files that a session keeps; where there are more, identity is not claimed."""
+
+FULL_BYTES = 16 * 2**20
+"""A run that fails with less than this free, where it or regbot writes, may have failed for want of room."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         wire=config.wire,
         warnings=[*warnings, *config_warnings],
     )
-    with _owned(options.out):
+    with _owned(options.out), _room(options.out):
         session_file = options.out / "session.jsonl"
         session = _begin(session_file, planned, options)
         _measure(session, session_file, options, config, tasks, timed, engine or LocalEngine(), watch)
@@ -124,6 +130,8 @@ def _measure(
     header, runs = session.header, list(session.runs)
 
     def keep(run: Run) -> None:
+        if run.outcome != "ok":
+            _refuse_if_full(options)
         append_line(session_file, run)
         runs.append(run)
 
@@ -190,10 +198,30 @@ def _owned(out: Path) -> Iterator[None]:
         raise ConfigError(f"{out}: another check is writing there; wait for it, or give another --out") from error
 
 
+@contextmanager
+def _room(out: Path) -> Iterator[None]:
+    """Say what to do when a disk is full. Raises RecordError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RecordError(
+            f"{error.filename or out}: {error.strerror}; every run that has ended is kept in {out / 'session.jsonl'}: "
+            "make room, then go on with --resume"
+        ) from error
+
+
+def _refuse_if_full(options: CheckOptions) -> None:
+    """A failure that a full disk may have caused is nobody's: it is not recorded. Raises OSError."""
+    for folder in (options.out, options.cache, Path(tempfile.gettempdir())):
+        if shutil.disk_usage(folder).free < FULL_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
 def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) -> Session:
     """A new session with nothing but its header, or the one to be resumed. Raises RecordError."""
-    if options.resume and session_file.exists():
-        mend(session_file)
+    if options.resume and _holds_a_line(session_file):
         session = read_session(session_file)
         if difference_of_plan := _unlike(session.header, planned):
             raise RecordError(
@@ -201,13 +229,22 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
                 "begin anew, or give another --out"
             )
         _remove_results(options.out)
-        return session
+        budget = {"budget_min": planned.budget_min}  # of this start: a larger one is how an undecided session goes on
+        return Session(header=session.header.model_copy(update=budget), runs=session.runs)
     _remove_results(options.out)
     session_file.unlink(missing_ok=True)
     shutil.rmtree(options.out / "runs", ignore_errors=True)
     write_text(options.out / ".gitignore", "*\n")
     append_line(session_file, planned)
     return Session(header=planned, runs=[])
+
+
+def _holds_a_line(session_file: Path) -> bool:
+    """Whether there is something to resume, once a torn last line is cut off."""
+    if not session_file.exists():
+        return False
+    mend(session_file)
+    return session_file.stat().st_size > 0
 
 
 def _unlike(found: SessionHeader, planned: SessionHeader) -> str:
@@ -282,11 +319,27 @@ def judge_sessions(
             )
     entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
-    header = first.model_copy(update={"workloads": entries, "warnings": warnings})
-    together = Session(header=header, runs=[run for session in sessions for run in session.runs])
+    timed = {plan.entry: plan for session in sessions for plan in session.header.timed}
+    header = first.model_copy(update={"workloads": entries, "warnings": warnings, "timed": list(timed.values())})
+    together = Session(header=header, runs=_one_after_another(sessions))
     settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
     rules = expectations or [parse_expectation(text) for text in first.expectations]
     verdict = judge(together, settings, rules)
     if out is not None:
         _write_report(out, verdict, together)
     return Checked(verdict, together, out)
+
+
+def _one_after_another(sessions: Sequence[Session]) -> list[Run]:
+    """All runs, the blocks of a later session numbered on from those before it: pairs of two sessions never mix."""
+    runs: list[Run] = []
+    for session in sessions:
+        blocks = max((run.position.block for run in runs if run.position is not None), default=0)
+        runs += [_moved(run, blocks) for run in session.runs]
+    return runs
+
+
+def _moved(run: Run, blocks: int) -> Run:
+    if run.position is None or not run.position.block:
+        return run
+    return run.model_copy(update={"position": run.position.model_copy(update={"block": run.position.block + blocks})})

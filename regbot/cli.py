@@ -267,7 +267,9 @@ def ledger_trace(
     world: Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")] = None,
     ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
     variant: Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: its own, else full.")] = None,
-    dispatcher: Annotated[str, typer.Option("--dispatcher", metavar="D", help="alltoall, allgather, deepep or hybridep.")] = "",
+    dispatcher: Annotated[
+        str, typer.Option("--dispatcher", metavar="D", help="alltoall, allgather, deepep or hybridep.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Trace the static ledger of one workload as the files stand here. No GPU, any world."""

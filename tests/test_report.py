@@ -10,17 +10,25 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import median
 
 import cmarkgfm  # type: ignore[import-untyped]
 import pytest
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
 import report_cases
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.records.verdict import Validity
 from regbot.report import comment, html
 from regbot.report.comment import LIMIT, MARKER
 from regbot.report.markdown import code, fence, prose, visible
-from regbot.report.measured import lines
-from report_cases import CASES, HOSTILE, QWEN, Case, ledger
+from regbot.report.measured import lines, measured
+from regbot.report.quantities import at_most, with_interval
+from regbot.report.state import check_of
+from regbot.report.throughput import answer
+from report_cases import CASES, HOSTILE
+from sharding_cases import QWEN, Case, ledger
 
 GOLDEN = Path(__file__).parent / "golden" / "comment"
 GITHUB_LIMIT = 65_000
@@ -82,7 +90,7 @@ def test_github_renders_every_comment_with_even_tables_and_closed_folds(name: st
     assert page.tags.count("details") == page.tags.count("summary") >= 2
     assert page.tags.count("h3") == 1
     assert {"a", "img", "h1", "script"}.isdisjoint(page.tags)
-    assert all(width in (2, 3, 4, 5, 7, 9) for width in page.rows)
+    assert all(width in (2, 3, 4, 5, 6, 7, 9) for width in page.rows)
 
 
 def test_workloads_that_say_the_same_are_one_block_of_rows() -> None:
@@ -142,6 +150,198 @@ def test_the_headline_counts_only_the_workloads_it_is_about() -> None:
     assert "in 3 of 4 workloads" in comment(verdict, runs).splitlines()[1]
 
 
+def top(name: str) -> str:
+    """The comment of a case up to its folded sections."""
+    return comment(*CASES[name]()).partition("<details>")[0]
+
+
+def row(name: str, workload: str = "qwen3-30b-a3b@1/ep") -> list[str]:
+    """The cells of a workload's row in the table of step times."""
+    lines = top(name).splitlines()
+    table = lines[lines.index("| workload | base step | head step | change | pairs | throughput |") :]
+    found = next(line for line in table if line.startswith(f"| `{workload}` |"))
+    return [cell.strip() for cell in found.strip("|").split(" | ")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_third_line_answers_the_three_questions(name: str) -> None:
+    line = comment(*CASES[name]()).splitlines()[3]
+    assert re.fullmatch(r"\*\*Sharding\*\* .+ · \*\*Throughput\*\* .+ · \*\*Trust\*\* .+", line)
+
+
+def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> None:
+    assert row("throughput_fail") == [
+        "`qwen3-30b-a3b@1/ep`",
+        "115 ms",
+        "169 ms",
+        "**+47.4%** [+36.0, +59.6]",
+        "4",
+        "❌ slower by more than 1%",
+    ]
+    assert row("throughput_fail", "mixtral-8x7b@1/ep")[3:] == [
+        "+0.09% [−0.29, +0.48]",
+        "8",
+        "✅ no change: a slowdown above 0.7% is excluded",
+    ]
+    assert "ep-dp" not in top("throughput_fail").partition("Timed on")[0], "what is not timed has no row"
+
+
+def test_a_failure_of_throughput_names_the_change_the_interval_and_the_wall() -> None:
+    first = top("throughput_fail").splitlines()[1]
+    assert "47.4% slower [+36.0, +59.6] in 1 of 2 timed workloads: compute or host" in first
+    assert "peak memory rose" not in first, "the headline has the first clause only"
+    assert "peak memory rose" in top("throughput_fail")
+
+
+def test_both_failures_share_one_headline() -> None:
+    first = top("both_fail").splitlines()[1]
+    assert "expert axis mapped twice" in first
+    assert "a training step is up to 47.4% slower" in first
+    assert "in both timed workloads" in first
+
+
+def test_where_only_the_mean_is_slower_both_are_shown_and_the_reason_why() -> None:
+    assert "because a few steps stall" in top("throughput_fail_mean").splitlines()[1]
+    change = row("throughput_fail_mean")[3]
+    assert re.fullmatch(r"median \+0\.\d\d% \[.*\]<br>mean \*\*\+4\.\d\d%\*\* \[.*\]", change)
+
+
+def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_show() -> None:
+    text = top("inconclusive")
+    assert "throughput was measured, not decided, in both timed workloads: these 12 pairs can show 7.7% or more" in text
+    assert "2% would take about 150 pairs" in text
+    assert "This machine is too noisy for 2%" in text
+
+
+def test_a_session_with_pairs_left_is_advised_to_go_on() -> None:
+    assert "Pairs are left to run" in top("inconclusive_not_begun")
+    assert "Pairs are left to run" not in top("inconclusive")
+
+
+def test_times_of_another_dispatcher_are_shown_and_decide_nothing() -> None:
+    assert row("invalid_environment")[1:3] == ["115 ms", "115 ms"]
+    assert "nothing decided: another dispatcher ran than was asked for" in row("invalid_environment")[5]
+    assert "times of another are shown and decide nothing" in top("invalid_environment").splitlines()[1]
+
+
+def test_times_on_a_cpu_are_not_sold_as_those_of_a_gpu() -> None:
+    assert "variant `cpu`, 2 ranks: compares two arms on one machine, says nothing of absolute GPU speed." in top(
+        "pass_no_change"
+    )
+
+
+def test_ledgers_rows_and_lines_come_from_static_runs_only() -> None:
+    verdict, session = CASES["throughput_fail"]()
+    other = ledger(QWEN, lambda _: True)
+    timed = [
+        run.model_copy(update={"ledger": other}) if run.tier == "timed" and run.arm.name == "head" else run
+        for run in session.runs
+    ]
+    entry = measured(verdict, session.model_copy(update={"runs": timed}))[0]
+    assert entry.head is not None
+    assert entry.head.tier == "static"
+    assert not entry.changed
+    assert {run.tier for run in entry.runs} == {"static"}
+    assert [one.run.tier for one in entry.timed.runs] == ["timed"] * 10
+
+
+def test_a_run_that_breaks_voids_its_pair_and_nothing_else() -> None:
+    verdict, session = CASES["void_pair"]()
+    runs = measured(verdict, session)[0].timed.runs
+    assert [one.number for one in runs if one.role == "void"] == [3, 4]
+    assert [one.number for one in runs if one.role == "warm-up"] == [1, 2]
+    assert runs[2].why.startswith("its pair is void")
+    assert "signal 9" in runs[3].why
+
+
+def test_a_rank_over_all_runs_is_the_median_of_the_pairs_without_warm_launches() -> None:
+    verdict, session = CASES["void_pair"]()
+    timed = measured(verdict, session)[0].timed
+    valid = [run for run in timed.runs if run.role == "pair" and run.arm == "base"]
+    assert len(valid) == 9
+    name, base, _ = timed.by_rank[1]
+    assert (name, base and base.step_s) == ("1", median(run.ranks[1].step_s or 0 for run in valid))
+
+
+def test_the_command_that_repeats_a_check_carries_what_was_declared_and_what_it_may_cost() -> None:
+    verdict, session = CASES["throughput_fail"]()
+    header = session.header.model_copy(update={"expectations": ["payload bytes down@ep@*: it's half the experts"]})
+    text = comment(verdict, session.model_copy(update={"header": header}))
+    assert '--expect "payload bytes down@ep@*: it\'s half the experts" --budget 20' in text
+
+
+def test_what_a_trace_shows_is_reproduced_without_timing() -> None:
+    assert re.search(r"no GPU needed:\n\n.*\n   regbot check .*--no-timing\n", top("both_fail"))
+    assert "--no-timing" not in top("sharding_fail"), "a check that times nothing needs no flag against it"
+
+
+def test_a_slower_head_that_also_trains_differently_is_told_both() -> None:
+    verdict, session = CASES["throughput_fail"]()
+    first, *rest = verdict.workloads
+    drifting = first.model_copy(update={"validity": Validity(status="REVIEW", reasons=["head drops 3 tokens"])})
+    text = comment(verdict.model_copy(update={"workloads": [drifting, *rest]}), session)
+    assert "a training step is 47.4% slower" in text.splitlines()[1]
+    assert "**Trust** ⚠️ the head trains differently" in text
+    assert "Compare the losses in the report" in text
+
+
+def test_how_the_head_breaks_when_timed_is_told() -> None:
+    assert "the head diverges (its loss is not finite" in top("validity_fail_head_diverges").splitlines()[1]
+    assert "the head stops before its last step" in top("validity_fail_head_short").splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(0.629, "0.7%"), (1.0, "1%"), (1.04, "1.1%"), (7.61, "7.7%"), (0.0, "0%"), (100.0, "100%")]
+)
+def test_a_bound_is_never_rounded_to_a_better_one(value: float, told: str) -> None:
+    assert at_most(value) == told
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ((46.72, 38.24, 55.91), "+46.7% [+38.2, +55.9]"),
+        ((0.31, -0.416, 1.04), "+0.31% [−0.42, +1.04]"),
+        ((-0.001, -1.5, 1.5), "0.00% [−1.50, +1.50]"),
+        ((250.4, 120.0, 410.0), "+250% [+120, +410]"),
+    ],
+)
+def test_a_change_has_as_many_places_as_its_interval_needs(numbers: tuple[float, float, float], told: str) -> None:
+    assert with_interval(*numbers) == told
+
+
+JUDGED = (
+    "pass_no_change",
+    "pass_identical_not_timed",
+    "throughput_fail",
+    "throughput_fail_mean",
+    "both_fail",
+    "faster",
+    "inconclusive",
+    "sharding_fail_throughput_undecided",
+    "trains_differently",
+    "invalid_environment",
+    "invalid_untimed",
+    "validity_fail_head_diverges",
+    "validity_fail_head_short",
+    "void_pair",
+)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_judge_finds_in_the_same_records_what_the_case_says(name: str) -> None:
+    verdict, session = CASES[name]()
+    judged = judge(session, Config())
+    ours, theirs = check_of(verdict, session), check_of(judged, session)
+    assert theirs.state is ours.state
+    assert [entry.status for entry in theirs.entries] == [entry.status for entry in ours.entries]
+    for case, found in zip(ours.entries, theirs.entries, strict=True):
+        assert (case.throughput is None) == (found.throughput is None)
+        if case.throughput is not None and found.throughput is not None:
+            assert answer(found.throughput) is answer(case.throughput)
+            assert found.throughput.void_pairs == case.throughput.void_pairs
+
+
 def test_a_verdict_on_nothing_is_told() -> None:
     verdict, session = CASES["invalid_crash_both"]()
     nothing = verdict.model_copy(update={"workloads": []})
@@ -166,7 +366,7 @@ def test_hostile_text_becomes_no_element(name: str) -> None:
     assert set(page.tags) <= allowed
     assert page.tags.count("h3") == 1
     assert page.tags.count("details") == text.count("\n<details>\n")
-    assert all(width in (3, 4, 5, 7, 9) for width in page.rows)
+    assert all(width in (3, 4, 5, 6, 7, 9) for width in page.rows)
     assert not re.search("[\u202a-\u202e\u2066\u2067\x00\x1b]", text)
 
 
@@ -260,3 +460,10 @@ def test_the_comment_stays_below_the_limit_and_says_what_it_cut(case: Callable[[
 
 def test_the_page_stays_readable_in_size() -> None:
     assert len(html(*_enormous())) < 40_000_000
+
+
+def test_a_full_session_on_64_ranks_fits_the_page_and_the_comment() -> None:
+    case = report_cases.large(ranks=64, pairs=12)
+    assert sum(run.tier == "timed" for run in case[1].runs) == 52
+    assert len(html(*case)) < 3_000_000
+    assert len(comment(*case)) < GITHUB_LIMIT

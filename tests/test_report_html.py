@@ -9,13 +9,15 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import report_cases
-from regbot.records import Session, Verdict
+from regbot.records import Run, Session, Verdict
 from regbot.report import html
 from report_cases import CASES
 
@@ -82,7 +84,7 @@ def shown(page: Page, selector: str) -> list[dict[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["pass", "sharding_fail", "sharding_fail_one_layer", "mixed"])
+@pytest.mark.parametrize("name", ["pass", "sharding_fail", "sharding_fail_one_layer", "mixed", "both_fail"])
 def test_the_counts_on_the_page_are_those_of_the_ledgers(browser: Browser, tmp_path: Path, name: str) -> None:
     verdict, session = CASES[name]()
     view = opened(browser, verdict, session, tmp_path)
@@ -144,6 +146,117 @@ def test_a_workload_with_a_change_is_unfolded_and_one_without_is_folded(browser:
     assert len(shown(view.page, "details.workload")) == 4
 
 
+TIMED_CASES = ["throughput_fail", "both_fail", "void_pair", "inconclusive", "pass_no_change"]
+
+
+def timed_runs(session: Session) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in session.runs:
+        if run.tier == "timed":
+            found.setdefault(run.workload, []).append(run)
+    return found
+
+
+@pytest.mark.parametrize("name", TIMED_CASES)
+def test_every_timed_run_of_both_arms_is_drawn_with_its_median(browser: Browser, tmp_path: Path, name: str) -> None:
+    verdict, session = CASES[name]()
+    view = opened(browser, verdict, session, tmp_path)
+    for workload, runs in timed_runs(session).items():
+        section = view.page.locator(f'details[data-workload="{workload}"] section.throughput')
+        dots = section.locator("svg.runs-plot g[data-run]")
+        drawn = dots.evaluate_all("dots => dots.map(dot => [dot.dataset.arm, dot.dataset.seconds || null])")
+        assert [arm for arm, _ in drawn] == [run.arm.name for run in runs]
+        for (_, seconds), run in zip(drawn, runs, strict=True):
+            assert (seconds is None) == (run.timing is None)
+            if run.timing is not None:
+                assert float(seconds) == pytest.approx(median(run.timing.steady_s))
+
+
+@pytest.mark.parametrize("name", TIMED_CASES)
+def test_every_pair_is_drawn_for_median_and_mean(browser: Browser, tmp_path: Path, name: str) -> None:
+    verdict, session = CASES[name]()
+    view = opened(browser, verdict, session, tmp_path)
+    for entry in verdict.workloads:
+        for test in entry.throughput.tests if entry.throughput else []:
+            panel = f'details[data-workload="{entry.name}"] svg.pairs-plot g[data-summary="{test.summary}"]'
+            drawn = [float(pair["ratio"]) for pair in shown(view.page, f"{panel} circle.pair")]
+            assert drawn == pytest.approx(test.log_ratios)
+
+
+def test_the_interval_stands_on_the_right_side_of_the_thresholds(browser: Browser, tmp_path: Path) -> None:
+    def ends(name: str) -> tuple[float, float, float, float]:
+        view = opened(browser, *CASES[name](), tmp_path)
+        plot = view.page.locator("svg.pairs-plot").first
+        bar = plot.locator("g.interval line").first
+        zone = plot.locator("rect.zone")
+        top, height = float(zone.get_attribute("y") or 0), float(zone.get_attribute("height") or 0)
+        upper, lower = sorted(float(bar.get_attribute(end) or 0) for end in ("y1", "y2"))
+        return upper, lower, top, top + height
+
+    upper, lower, top, bottom = ends("throughput_fail")
+    assert lower < top, "slower: the whole bar lies above the zone of no change"
+    upper, lower, top, bottom = ends("pass_no_change")
+    assert top < upper < lower < bottom, "no change: the whole bar lies inside"
+    upper, lower, top, bottom = ends("inconclusive")
+    assert upper < top < bottom < lower, "undecided: the bar reaches out of it on both sides"
+
+
+def test_void_runs_and_warm_launches_are_marked_and_the_void_ones_say_why(browser: Browser, tmp_path: Path) -> None:
+    view = opened(browser, *CASES["void_pair"](), tmp_path)
+    roles = Counter(dot["role"] for dot in shown(view.page, "svg.runs-plot g[data-run]"))
+    assert roles == {"warm-up": 2, "void": 2, "pair": 18}
+    void = view.page.locator("table.timed tr.void")
+    assert void.count() == 2
+    assert "its pair is void" in (void.nth(0).text_content() or "")
+    assert "signal 9" in (void.nth(1).text_content() or "")
+    assert "Killed" in (view.page.locator("table.timed tr.log pre").text_content() or "")
+
+
+def test_each_run_shows_every_rank(browser: Browser, tmp_path: Path) -> None:
+    view = opened(browser, *CASES["throughput_fail"](), tmp_path)
+    table = view.page.locator("table.timed").first
+    assert table.locator("details.one").count() == 10
+    first = table.locator("table.ranks").first
+    assert first.locator("tr").count() == 1 + 2
+    assert first.locator("tr").nth(1).locator("td").count() == 5
+    ranks = view.page.locator("section.throughput").first.locator("table.ranks tbody tr:has(th[scope=row])")
+    assert ranks.count() == 2, "and once more over all runs, base beside head"
+
+
+def test_the_cut_is_drawn_where_the_warm_up_ends(browser: Browser, tmp_path: Path) -> None:
+    view = opened(browser, *CASES["throughput_fail"](), tmp_path)
+    traces = view.page.locator("svg.traces").first
+    assert traces.locator("polyline").count() == 10
+    points = (traces.locator("polyline").first.get_attribute("points") or "").split()
+    across = [float(point.split(",")[0]) for point in points]
+    cut = float(traces.locator("line.cut").first.get_attribute("x1") or 0)
+    assert len(points) == 50
+    assert across[9] < cut < across[10]
+
+
+def test_a_head_that_trains_differently_leaves_the_band_of_the_base(browser: Browser, tmp_path: Path) -> None:
+    def far(name: str) -> bool:
+        view = opened(browser, *CASES[name](), tmp_path)
+        plot = view.page.locator("svg.losses").first
+        band = [float(p.split(",")[1]) for p in (plot.locator(".band").get_attribute("points") or "").split()]
+        head = [float(p.split(",")[1]) for p in (plot.locator(".middle").get_attribute("points") or "").split()]
+        return min(head) < min(band)
+
+    assert far("trains_differently")
+    assert not far("pass_no_change")
+
+
+def test_a_full_session_on_64_ranks_opens(browser: Browser, tmp_path: Path, shots: Path) -> None:
+    view = opened(browser, *report_cases.large(ranks=64, pairs=12), tmp_path)
+    view.page.screenshot(path=shots / "large.png", full_page=True)
+    assert view.messages == []
+    assert view.page.locator("svg.runs-plot").first.locator("g[data-run]").count() == 26
+    assert view.page.locator("table.ranks tbody tr:has(th[scope=row])").count() == 2 * 64
+    dots = view.page.locator("svg.runs-plot").first.locator("g[data-run] .dot").all()
+    places = sorted(box["x"] for dot in dots if (box := dot.bounding_box()))
+    assert all(after - before > 8 for before, after in pairwise(places)), "runs do not overlap"
+
+
 def test_hostile_text_becomes_no_element_and_runs_nothing(browser: Browser, tmp_path: Path, shots: Path) -> None:
     view = opened(browser, *report_cases.hostile(3), tmp_path)
     view.page.screenshot(path=shots / "hostile.png", full_page=True)
@@ -158,7 +271,8 @@ def test_hostile_text_becomes_no_element_and_runs_nothing(browser: Browser, tmp_
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_page_is_as_wide_as_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
-    for case in (CASES["sharding_fail"], CASES["validity_fail_head_crashes"], report_cases.hostile):
+    names = ("sharding_fail", "validity_fail_head_crashes", "both_fail", "void_pair")
+    for case in (*(CASES[name] for name in names), report_cases.hostile):
         view = opened(browser, *case(), tmp_path)
         view.page.set_viewport_size({"width": width, "height": 900})
         assert view.page.evaluate("document.documentElement.scrollWidth") <= width

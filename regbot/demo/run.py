@@ -10,7 +10,6 @@ from regbot.ledgers.catalogue import MAPPED_TWICE
 from regbot.progress import Watcher
 from regbot.records.verdict import WorkloadVerdict
 
-
 BUDGET_MIN = 4.0
 """Minutes of timed runs: four pairs on two cores take about two."""
 

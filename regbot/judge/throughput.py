@@ -90,7 +90,7 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     if problems := [*dispatcher_problems(base, head)]:
         asked = base.backends["dispatcher"]
         said = f"times of {asked.executed} where {asked.requested} was asked for: shown, they decide nothing"
-        section = _section("INVALID", [said], fallback=True, **known)
+        section = _section("INVALID", [said], fallback=True, **known, **_estimate(paired))
         return Timed(section, _validity("INVALID", problems), base, head, warnings)
     changed = [*differences([pair.base for pair in paired.valid], [pair.head for pair in paired.valid])]
     section = _decided(session.header, paired, runs, known)
@@ -129,7 +129,7 @@ def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: 
     ratios = paired.log_ratios()
     found = sequential(ratios, tests, limits)
     if found is None:
-        return _too_few(ratios, known)
+        return _too_few(paired, known)
     used = paired.valid[: found.pairs]
     centre = found.tests["median"][1]
     full = mde(centre.sd, LOOKS[-1], found.alpha, limits.eps)
@@ -152,7 +152,9 @@ def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: 
     if STATUS[found.decision] == "PASS":
         section["bound_pct"] = percent(max(each.high for _, each in found.tests.values()))
     if found.decision in ("regressed", "improved"):
-        section["wall"] = wall([pair.base for pair in used], [pair.head for pair in used])
+        by_median = found.tests["median"][0] == found.decision
+        arms = [pair.base for pair in used], [pair.head for pair in used]
+        section["wall"] = wall(*arms, "median" if by_median else "mean")
     return _section(STATUS[found.decision], [*_reasons(found, limits, header, runs)], **section)
 
 
@@ -189,12 +191,16 @@ def _reasons(found: Sequential, limits: Thresholds, header: SessionHeader, runs:
     )
 
 
-def _too_few(ratios: dict[str, list[float]], known: dict[str, Any]) -> Throughput:
-    values = ratios["median"]
-    section: dict[str, Any] = {**known, "pairs": len(values), "decision": "undecided", "by": "pairs"}
-    if values:
-        section["estimate_pct"] = percent(sum(values) / len(values))
-    said = f"{len(values)} valid pairs decide nothing, whatever they show; {LOOKS[0]} are the least"
+def _estimate(paired: Paired) -> dict[str, Any]:
+    """What the pairs show, without an interval: for times that decide nothing."""
+    values = paired.log_ratios()["median"]
+    return {"pairs": len(values), "estimate_pct": percent(sum(values) / len(values)) if values else None}
+
+
+def _too_few(paired: Paired, known: dict[str, Any]) -> Throughput:
+    pairs = len(paired.valid)
+    section: dict[str, Any] = {**known, **_estimate(paired), "decision": "undecided", "by": "pairs"}
+    said = f"{pairs} valid pairs decide nothing, whatever they show; {LOOKS[0]} are the least"
     return _section("INCONCLUSIVE", [said, "go on with --resume, or give it a larger budget"], **section)
 
 

@@ -4,9 +4,10 @@ A wall is told from what the probe measured in the steps themselves: seconds in 
 does not say which kernel. On a CPU a rank that waits for a slower one waits in a collective too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import Literal
 
 from regbot.records.run import RankSteps, Run
 from regbot.units import binary_bytes
@@ -17,18 +18,25 @@ CLEAR = 0.6
 """A part that explains at least this much of the difference is the wall; below it, it is shared."""
 
 
+Summary = Literal["median", "mean"]
+_OF: dict[Summary, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean}
+
+
 @dataclass(frozen=True)
 class _Parts:
-    """Seconds of a usual step, mean over ranks, and the peak in bytes."""
+    """Seconds of a step, mean over ranks, and the peak in bytes."""
 
     step_s: float
     wait_s: float
     peak_bytes: float
 
 
-def wall(base: Sequence[Run], head: Sequence[Run]) -> str:
-    """One sentence on what a difference of step time is made of; '' where nothing is known."""
-    ours, theirs = _parts(base), _parts(head)
+def wall(base: Sequence[Run], head: Sequence[Run], summary: Summary) -> str:
+    """One sentence on what a difference of step time is made of; '' where nothing is known.
+
+    ``summary`` is the one that shows the difference: stalls are in the mean step and not in the median one.
+    """
+    ours, theirs = _parts(base, _OF[summary]), _parts(head, _OF[summary])
     if ours is None or theirs is None:
         return ""
     more, waiting = theirs.step_s - ours.step_s, theirs.wait_s - ours.wait_s
@@ -49,11 +57,11 @@ def wall(base: Sequence[Run], head: Sequence[Run]) -> str:
     return sentence
 
 
-def _parts(runs: Iterable[Run]) -> _Parts | None:
+def _parts(runs: Iterable[Run], of: Callable[[Sequence[float]], float]) -> _Parts | None:
     found = [
         _Parts(
-            step_s=mean(_usual(rank.step_s, run.timing.cut) for rank in run.timing.ranks.values()),
-            wait_s=mean(_usual(rank.wait_s, run.timing.cut) for rank in run.timing.ranks.values()),
+            step_s=mean(of(rank.step_s[run.timing.cut :]) for rank in run.timing.ranks.values()),
+            wait_s=mean(of(rank.wait_s[run.timing.cut :]) for rank in run.timing.ranks.values()),
             peak_bytes=run.timing.memory_peak_bytes,
         )
         for run in runs
@@ -70,7 +78,3 @@ def _parts(runs: Iterable[Run]) -> _Parts | None:
 
 def _measured(ranks: Iterable[RankSteps], cut: int) -> bool:
     return all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in ranks)
-
-
-def _usual(seconds: Sequence[float], cut: int) -> float:
-    return median(seconds[cut:])

@@ -1,4 +1,4 @@
-"""The pull request comment: one verdict line, one table, what was found, what to do; everything else folded.
+"""The pull request comment: the verdict, three answers, two tables, what was found, what to do; everything else folded.
 
 GitHub refuses comments above 65,536 characters, so every part has a budget, and a part that is cut says so.
 """
@@ -12,8 +12,10 @@ from regbot.records.session import Session
 from regbot.records.verdict import Verdict
 from regbot.report import advice, folded, table, wording
 from regbot.report.advice import SharedFinding, Step
+from regbot.report.answers import answers
 from regbot.report.markdown import Markdown, Name, code, fence, fit, printed, prose, sentence
 from regbot.report.state import Check, State, check_of
+from regbot.report.step_times import step_times
 
 MARKER = "<!-- regbot:verdict -->"
 """First line of the comment, by which its next version finds it."""
@@ -21,7 +23,8 @@ MARKER = "<!-- regbot:verdict -->"
 LIMIT = 64_000
 """Characters in all; the rest up to GitHub's 65,536 is left to whoever posts the comment."""
 
-TABLE_BUDGET = 14_000
+TABLE_BUDGET = 12_000
+TIMES_BUDGET = 4_000
 FINDINGS_BUDGET = 10_000
 STEPS_BUDGET = 10_000
 WARNINGS_BUDGET = 3_000
@@ -42,12 +45,13 @@ def comment(verdict: Verdict, session: Session) -> str:
             base=_arm(verdict.base),
             head=_arm(verdict.head),
             subject=Name(verdict.head.subject),
-            table=table.comparison(check, TABLE_BUDGET),
+            answers=_answers(check),
+            tables=_tables(check),
             findings=_findings(check),
             steps=_steps(check),
             warnings=_warnings(check),
             compared=any(entry.judged for entry in check.entries),
-            throughput=table.throughput(check),
+            timed=any(entry.throughput for entry in check.entries),
             regbot=session.header.regbot,
         )
     )
@@ -57,6 +61,35 @@ def comment(verdict: Verdict, session: Session) -> str:
 def _arm(arm: Arm) -> Markdown:
     told = f" with {code(wording.overrides(arm))}" if arm.overrides else ""
     return Markdown(code(arm.commit[: advice.SHORT]) + told)
+
+
+_ABOUT_TIME = {
+    State.THROUGHPUT_FAIL,
+    State.FASTER,
+    State.INCONCLUSIVE,
+    State.ENVIRONMENT,
+    State.UNTIMED,
+    State.TRAINS_DIFFERENTLY,
+}
+"""States whose headline is about the timed runs; their table comes first."""
+
+
+def _tables(check: Check) -> Markdown:
+    """What both halves of the check measured, that of the headline first."""
+    both = [table.comparison(check, TABLE_BUDGET), step_times(check, TIMES_BUDGET)]
+    ordered = both[::-1] if check.state in _ABOUT_TIME else both
+    return Markdown("\n\n".join(part for part in ordered if part))
+
+
+def _answers(check: Check) -> Markdown:
+    """The three questions in one line, each with the sign of its own status."""
+    shown = check.state is State.SHOWN
+    parts = []
+    for told in answers(check):
+        sign = "" if told.status is None else wording.ICONS[told.status]
+        sign = wording.icon(check) if shown and told.topic == "Sharding" else sign
+        parts.append(f"**{told.topic}** {sign + ' ' if sign else ''}{told.words}")
+    return Markdown(" · ".join(parts))
 
 
 def _environment() -> Environment:

@@ -2,6 +2,7 @@
 
 from regbot.records.run import Run
 from regbot.report.markdown import Name, Said, Words
+from regbot.report.timed import Timed
 
 SHOWN = 8
 """Facts of one sort that are told one by one; a run has a handful, a hostile one any number."""
@@ -18,10 +19,7 @@ def evidence(run: Run) -> list[Words]:
         facts += [
             ("foreign code: ", Name(package), " came from ", Name(path)) for package, path in _few(run.code.foreign)
         ]
-    for name, backend in list(run.backends.items())[:SHOWN]:
-        asked, resolved, executed = Name(backend.requested or "any"), Name(backend.resolved), Name(backend.executed)
-        told = (Said(name), ": requested ", asked, ", resolved ", resolved, ", executed ", executed)
-        facts.append((*told, " (", Said(backend.evidence), ")"))
+    facts += _backends(run)
     if run.ledger is not None:
         if run.ledger.liveness is not None:
             seen = run.ledger.liveness
@@ -42,6 +40,25 @@ def by_arm(base: Run | None, head: Run | None) -> list[tuple[str, Words]]:
         *(("base", fact) for fact in ours if fact not in theirs),
         *(("head", fact) for fact in theirs if fact not in ours),
     ]
+
+
+def timed_evidence(timed: Timed) -> list[tuple[str, Words]]:
+    """Which backends the timed runs executed, and what they warn of; every fact once, however many runs show it."""
+    told: dict[Words, set[str]] = {}
+    for one in timed.runs:
+        for fact in [*_backends(one.run), *(("warning: ", Said(warning)) for warning in one.run.warnings[:SHOWN])]:
+            told.setdefault(fact, set()).add(one.arm)
+    arms = {fact: "base and head" if len(names) > 1 else names.copy().pop() for fact, names in told.items()}
+    return [(f"{arm}, timed", fact) for fact, arm in list(arms.items())[: 2 * SHOWN]]
+
+
+def _backends(run: Run) -> list[Words]:
+    facts: list[Words] = []
+    for name, backend in list(run.backends.items())[:SHOWN]:
+        asked, resolved, executed = Name(backend.requested or "any"), Name(backend.resolved), Name(backend.executed)
+        told = (Said(name), ": requested ", asked, ", resolved ", resolved, ", executed ", executed)
+        facts.append((*told, " (", Said(backend.evidence), ")"))
+    return facts
 
 
 def outcome(run: Run) -> str:

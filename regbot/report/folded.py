@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from regbot.records.run import Run
-from regbot.report.evidence import by_arm, outcome
+from regbot.report.evidence import by_arm, outcome, timed_evidence
 from regbot.report.markdown import code, fence, fit, prose, sentence
 from regbot.report.measured import Measured, kind_words
+from regbot.report.quantities import count, milliseconds
 from regbot.report.state import Check
+from regbot.report.timed import TimedRun
 from regbot.units import binary_bytes
 
 SECTION_BUDGET = 9_000
@@ -30,6 +32,7 @@ def sections(check: Check) -> list[Section]:
         ("Modelled wire time (a model, not a measurement)", _wire),
         ("Configuration that differs", _configuration),
         ("Can this be trusted: code, backends, counter", _trust),
+        ("Step times, run by run", _timed),
         ("How it was measured", _runs),
     ]
     return [Section(title, body) for title, part in parts if (body := _body(part(check)))]
@@ -42,12 +45,7 @@ def _body(lines: Sequence[str]) -> str:
 
 
 def _logs(check: Check) -> list[str]:
-    failed = [
-        run
-        for entry in check.entries
-        for run in (entry.base, entry.head)
-        if run and run.outcome != "ok" and run.log_tail
-    ]
+    failed = [run for entry in check.entries for run in sorted(entry.failed, key=_arm) if run.log_tail]
     told: dict[str, Run] = {}
     for run in failed:
         told.setdefault(f"{run.arm.name} {run.log_tail}", run)
@@ -57,6 +55,10 @@ def _logs(check: Check) -> list[str]:
     if len(told) > LOGS_SHOWN:
         lines.append(f"…and {len(told) - LOGS_SHOWN} more, see the report.")
     return lines
+
+
+def _arm(run: Run) -> str:
+    return run.arm.name
 
 
 def _collectives(check: Check) -> list[str]:
@@ -98,11 +100,6 @@ def _wire(check: Check) -> list[str]:
     return [note, "", "| workload | base | head | change |", "| --- | --- | --- | --- |", *rows] if rows else []
 
 
-def milliseconds(seconds: float) -> str:
-    """``0.0123`` -> ``12.3 ms``."""
-    return f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
-
-
 def _configuration(check: Check) -> list[str]:
     lines = []
     for names, rows in _merged(check.entries, _settings):
@@ -128,7 +125,8 @@ def _trust(check: Check) -> list[str]:
 
 def _evidence(entry: Measured) -> list[str]:
     facts = [f"- {prose(reason, 400)}" for reason in entry.verdict.validity.reasons]
-    told = [f"- {arm}: {sentence(fact)}" for arm, fact in by_arm(entry.base, entry.head)]
+    shown = [*by_arm(entry.base, entry.head), *timed_evidence(entry.timed)]
+    told = [f"- {arm}: {sentence(fact)}" for arm, fact in shown]
     return [*facts, *told]
 
 
@@ -151,6 +149,26 @@ def _runs(check: Check) -> list[str]:
             rows.append(f"| {' | '.join(told)} |")
     created = f"Session of {prose(check.session.header.created, 40)}, regbot {prose(check.session.header.regbot, 40)}."
     return [created, "", *head, *rows] if rows else [created]
+
+
+def _timed(check: Check) -> list[str]:
+    """Every timed run in session order, with what became of it."""
+    head = ["| run | arm | block | outcome | median step | counts as |", "|" + " --- |" * 6]
+    lines = []
+    for entry in check.entries:
+        rows = [_timed_row(one) for one in entry.timed.runs]
+        cost = entry.throughput.cost if entry.throughput else None
+        took = f": {count(cost.runs, 'run')}, {cost.minutes:.1f} minutes" if cost else ""
+        lines += [f"{code(entry.name)}{took}", "", *head, *rows, ""] if rows else []
+    return lines
+
+
+def _timed_row(one: TimedRun) -> str:
+    again = " (repeated)" if one.run.attempt > 1 else ""
+    block = f"{one.block}{again}" if one.block else ""
+    step = "" if one.median_s is None else milliseconds(one.median_s, 4)
+    role = f"void: {prose(one.why, 200)}" if one.role == "void" else one.role
+    return f"| {one.number} | {one.arm} | {block} | {outcome(one.run)} | {step} | {role} |"
 
 
 def _merged(entries: Iterable[Measured], part: Callable[[Measured], list[str]]) -> list[tuple[str, list[str]]]:

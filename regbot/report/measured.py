@@ -1,5 +1,7 @@
 """A workload's verdict with the runs of both arms beside it, and its collectives counted the way people read them.
 
+Ledgers are those of the static runs; a timed run is another variant of the shape and stands apart, in ``timed``.
+
 Collectives are folded to one line per kind and mesh axis, with how many each layer issues: 240 says nothing, 5 in each
 of 48 layers does. Nothing is decided here; what a line means is the verdict's business.
 """
@@ -13,7 +15,8 @@ from regbot.ledgers.rows import Row, rows, template, unit
 from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import Session
-from regbot.records.verdict import Finding, Status, Verdict, WorkloadVerdict, overall
+from regbot.records.verdict import Finding, Status, Throughput, Verdict, WorkloadVerdict, overall
+from regbot.report.timed import Timed, timed
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Measured:
-    """One entry of the verdict. ``base`` and ``head`` are the runs that count: the last good one, else the last."""
+    """One entry of the verdict. ``base`` and ``head`` are the static runs that count: the last good one, else the last;
+    ``runs`` are all static runs."""
 
     verdict: WorkloadVerdict
     runs: tuple[Run, ...]
     base: Run | None
     head: Run | None
+    timed: Timed
 
     @property
     def name(self) -> str:
@@ -75,6 +80,23 @@ class Measured:
     @property
     def findings(self) -> list[Finding]:
         return self.verdict.sharding.findings if self.verdict.sharding else []
+
+    @property
+    def throughput(self) -> Throughput | None:
+        return self.verdict.throughput
+
+    @property
+    def failed(self) -> list[Run]:
+        """Runs that did not end well, head before base and static before timed, as far as they decided anything."""
+        static = [run for run in (self.head, self.base) if run is not None and run.outcome != "ok"]
+        last = {run.arm.name: run for run in reversed(self.timed.failed)}
+        return [*static, *(last[arm] for arm in ("head", "base") if arm in last)]
+
+    @property
+    def foreign(self) -> list[str]:
+        """Watched packages that some run imported from outside its worktree."""
+        runs = [self.base, self.head, *(timed.run for timed in self.timed.runs)]
+        return list(dict.fromkeys(name for run in runs if run and run.code for name in run.code.foreign))
 
     @property
     def reasons(self) -> list[str]:
@@ -114,13 +136,15 @@ def measured(verdict: Verdict, session: Session) -> list[Measured]:
     """Every entry of the verdict with its runs."""
     runs: dict[str, list[Run]] = defaultdict(list)
     for run in session.runs:
-        runs[run.workload].append(run)
+        if run.tier == "static":
+            runs[run.workload].append(run)
     return [
         Measured(
             verdict=entry,
             runs=tuple(runs[entry.name]),
             base=_decisive(run for run in runs[entry.name] if run.arm.name == "base"),
             head=_decisive(run for run in runs[entry.name] if run.arm.name == "head"),
+            timed=timed(session, entry.name),
         )
         for entry in verdict.workloads
     ]

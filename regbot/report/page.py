@@ -11,16 +11,21 @@ from regbot.ledgers.rows import Row
 from regbot.records.session import Session
 from regbot.records.verdict import Verdict
 from regbot.report import advice, wording
-from regbot.report.evidence import by_arm, outcome
-from regbot.report.folded import milliseconds
+from regbot.report.answers import answers
+from regbot.report.curves import losses, traces
+from regbot.report.evidence import by_arm, outcome, timed_evidence
 from regbot.report.markdown import Name, Said, Words, log, visible
 from regbot.report.measured import Measured, kind_words
 from regbot.report.picture import KINDS, bars, picture
+from regbot.report.plots import LEFT, WIDTH, ratios, strip
+from regbot.report.quantities import count, milliseconds
 from regbot.report.state import Check, State, check_of
+from regbot.report.throughput import able, because, decided, has_times, moved, place
 from regbot.units import binary_bytes
 
 ROWS_SHOWN = 400
 RUNS_SHOWN = 200
+RANKS_SHOWN = 128
 FINDINGS_SHOWN = 100
 ENTRIES_SHOWN = 64
 """Far above what shapes and meshes give; a page that reaches one of these says so."""
@@ -54,6 +59,7 @@ def html(verdict: Verdict, session: Session) -> str:
             entries=check.entries[:ENTRIES_SHOWN],
             entries_cut=max(0, len(check.entries) - ENTRIES_SHOWN),
             kinds=_kinds(check),
+            thresholds=session.header.throughput,
         )
     )
 
@@ -74,13 +80,30 @@ def _environment() -> Environment:
         binary=binary_bytes,
         kind=kind_words,
         wire=milliseconds,
+        fine=lambda seconds: milliseconds(seconds, 4),
         setting=lambda value: "absent" if value is None else str(value),
     )
     environment.globals.update(
         picture=picture,
         bars=bars,
         by_arm=by_arm,
+        timed_evidence=timed_evidence,
         outcome=outcome,
+        answers=answers,
+        able=able,
+        count=count,
+        decided=decided,
+        has_times=has_times,
+        moved=moved,
+        place=place,
+        because=because,
+        strip=strip,
+        ratios=ratios,
+        traces=traces,
+        losses=losses,
+        left=LEFT,
+        width=WIDTH,
+        ranks_shown=RANKS_SHOWN,
         opened=_opened,
         per_layer=_per_layer,
         sign=SIGNS,
@@ -102,7 +125,8 @@ def _words(words: Words) -> Markup:
 
 def _opened(entry: Measured, check: Check) -> bool:
     """Whether a workload's section starts unfolded: when there is something to see."""
-    return bool(entry.changed or entry.findings) or entry.status != "PASS" or len(check.entries) == 1
+    moved_ = entry.throughput is not None and entry.throughput.decision == "improved"
+    return bool(entry.changed or entry.findings) or moved_ or entry.status != "PASS" or len(check.entries) == 1
 
 
 def _per_layer(row: Row) -> str:

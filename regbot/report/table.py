@@ -45,15 +45,6 @@ def comparison(check: Check, characters: int) -> Markdown:
     return Markdown("\n".join([*table, *kept, *(f"\n{line}" for line in below)]))
 
 
-def throughput(check: Check) -> Markdown:
-    """One sentence on step times: what was decided, or that nothing was timed."""
-    sections = [(entry.name, entry.verdict.throughput) for entry in check.entries if entry.verdict.throughput]
-    if not sections:
-        return Markdown("Throughput was not measured: nothing was timed.")
-    words = [f"{code(name)} {section.status}" for name, section in sections[:FEW] if section]
-    return Markdown(f"Throughput: {', '.join(words)}.")
-
-
 def volume(line: Line, tally: Tally) -> str:
     """``5 per layer · 240``."""
     each = line.each(tally)
