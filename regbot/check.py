@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from regbot import __version__
-from regbot.checkout import prune, resolve_arms
+from regbot.checkout import changed_files, prune, resolve_arms
 from regbot.checkout.git import try_git
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
 from regbot.engines import Engine, LocalEngine
@@ -40,9 +40,6 @@ from regbot.workloads import Limits, Task, plan, timed_tasks
 
 KEPT_WORKTREES = 16
 """Worktrees kept in the cache for later checks, least recently used dropped first."""
-
-CHANGED_FILES_KEPT = 500
-"""Names of changed files that a session keeps; where there are more, identity is not claimed."""
 
 FULL_BYTES = 16 * 2**20
 """A run that fails with less than this free, where it or regbot writes, may have failed for want of room."""
@@ -101,7 +98,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         timed=[_timed_plan(task, config, options) for task in timed],
         seed=secrets.randbelow(2**32),
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
-        changed_files=_changed_files(options.repo, base, head),
+        changed_files=changed_files(options.repo, base.commit, head.commit),
         expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
         throughput=config.throughput,
         sharding=config.sharding,
@@ -145,7 +142,7 @@ def _measure(
     Traces(trees, engine, folder, limits, config.local.parallel, keep, watch).run(
         jobs, [run for run in runs if run.tier == "static"]
     )
-    timing = Timing(header, trees, engine, folder, limits, keep, watch)
+    timing = Timing(header, trees, engine, folder, options.cache / "timing.lock", limits, keep, watch)
     waiting = [
         (each, task) for each, task in zip(header.timed, timed, strict=True) if _worth_timing(header, runs, each)
     ]
@@ -170,6 +167,7 @@ def _timed_plan(task: Task, config: Config, options: CheckOptions) -> TimedPlan:
     return TimedPlan(
         entry=task.entry,
         variant=task.variant.name,
+        dispatcher=task.workload.dispatcher,
         world_size=task.parallelism.world_size,
         steps=warmup + (config.session.steps or task.shape.timed_steps),
         cut=warmup,
@@ -177,14 +175,6 @@ def _timed_plan(task: Task, config: Config, options: CheckOptions) -> TimedPlan:
         flops_per_step=geometry.flops_per_step,
         even_if_identical=options.even_if_identical,
     )
-
-
-def _changed_files(repo: Path, base: Arm, head: Arm) -> list[str] | None:
-    answer = try_git(repo, "diff", "--name-only", "--no-renames", "-z", base.commit, head.commit, "--")
-    names = [name for name in answer.out.split("\0") if name]
-    if answer.code != 0 or len(names) > CHANGED_FILES_KEPT or any(len(name) > 500 for name in names):
-        return None
-    return names
 
 
 @contextmanager
@@ -215,7 +205,7 @@ def _room(out: Path) -> Iterator[None]:
 def _refuse_if_full(options: CheckOptions) -> None:
     """A failure that a full disk may have caused is nobody's: it is not recorded. Raises OSError."""
     for folder in (options.out, options.cache, Path(tempfile.gettempdir())):
-        if shutil.disk_usage(folder).free < FULL_BYTES:
+        if folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
@@ -228,6 +218,7 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
                 f"{session_file}: is a session of another check ({difference_of_plan} differs); leave out --resume to "
                 "begin anew, or give another --out"
             )
+        _refuse_another_node(session_file, session)
         _remove_results(options.out)
         budget = {"budget_min": planned.budget_min}  # of this start: a larger one is how an undecided session goes on
         return Session(header=session.header.model_copy(update=budget), runs=session.runs)
@@ -237,6 +228,16 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
     write_text(options.out / ".gitignore", "*\n")
     append_line(session_file, planned)
     return Session(header=planned, runs=[])
+
+
+def _refuse_another_node(session_file: Path, session: Session) -> None:
+    """A session that moves is a new session: its pairs would no longer be of one machine."""
+    for run in session.runs:
+        if run.node is not None and run.node != this_node():
+            raise RecordError(
+                f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), and this is {this_node().name} "
+                f"({this_node().node_class}); go on there, or leave out --resume to begin anew"
+            )
 
 
 def _holds_a_line(session_file: Path) -> bool:
@@ -321,7 +322,7 @@ def judge_sessions(
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
     timed = {plan.entry: plan for session in sessions for plan in session.header.timed}
     header = first.model_copy(update={"workloads": entries, "warnings": warnings, "timed": list(timed.values())})
-    together = Session(header=header, runs=_one_after_another(sessions))
+    together = Session(header=header, runs=_together(files, sessions))
     settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
     rules = expectations or [parse_expectation(text) for text in first.expectations]
     verdict = judge(together, settings, rules)
@@ -330,16 +331,16 @@ def judge_sessions(
     return Checked(verdict, together, out)
 
 
-def _one_after_another(sessions: Sequence[Session]) -> list[Run]:
-    """All runs, the blocks of a later session numbered on from those before it: pairs of two sessions never mix."""
-    runs: list[Run] = []
-    for session in sessions:
-        blocks = max((run.position.block for run in runs if run.position is not None), default=0)
-        runs += [_moved(run, blocks) for run in session.runs]
-    return runs
-
-
-def _moved(run: Run, blocks: int) -> Run:
-    if run.position is None or not run.position.block:
-        return run
-    return run.model_copy(update={"position": run.position.model_copy(update={"block": run.position.block + blocks})})
+def _together(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
+    """All runs. Raises RecordError where two sessions have timed the same workload: they stopped each by its own looks,
+    and what both show together would need a test of its own."""
+    timed: dict[str, Path] = {}
+    for file, session in zip(files, sessions, strict=True):
+        for entry in dict.fromkeys(run.workload for run in session.runs if run.tier == "timed"):
+            if entry in timed:
+                raise RecordError(
+                    f"{file}: has timed {entry}, and so has {timed[entry]}; step times of two sessions are not judged "
+                    "together: judge them one by one"
+                )
+            timed[entry] = file
+    return [run for session in sessions for run in session.runs]

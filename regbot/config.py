@@ -23,7 +23,8 @@ GEOMETRY_KEYS = frozenset({
 """What makes a workload the workload it is: an override of these would compare two different things."""
 
 
-SMOKE_DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+LIBRARY_DISPATCHERS = ("deepep", "hybridep")
+SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
 """What regbot's own model can be asked for; the last two need GPUs and a library (docs/dispatchers.md)."""
 
 

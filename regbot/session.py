@@ -68,10 +68,14 @@ def begins_block(slot: Slot) -> bool:
 
 
 def affordable(runs: Sequence[Run], budget_s: float) -> bool:
-    """Whether another block fits into ``budget_s`` seconds of which ``runs`` have used some."""
+    """Whether another block fits into ``budget_s`` seconds of which ``runs`` have used some.
+
+    Before there is one, a run is taken to be as long as a warm launch, which is shorter: the first block may go past.
+    """
     spent = sum(run.wall_s for run in runs)
     paired = [run.wall_s for run in runs if run.position is not None and run.position.block]
-    return spent + BLOCK_SLOTS * (mean(paired) if paired else 0.0) < budget_s
+    expected = paired or [run.wall_s for run in runs]
+    return spent + BLOCK_SLOTS * (mean(expected) if expected else 0.0) < budget_s
 
 
 def standing(runs: Sequence[Run], header: SessionHeader) -> str:
@@ -92,7 +96,12 @@ def standing(runs: Sequence[Run], header: SessionHeader) -> str:
 
 
 def order(header: SessionHeader, plan: TimedPlan, block: int) -> Literal["ABBA", "BAAB"]:
-    """The order of a block: as good as random, and the same whenever it is asked for."""
+    """The order of a block: as good as random, and the same whenever it is asked for.
+
+    The warm launches begin with base: a head that breaks is shown to be at fault only where base has run.
+    """
+    if not block:
+        return "ABBA"
     return random.Random(f"{header.seed}/{plan.entry}/{block}").choice(("ABBA", "BAAB"))
 
 

@@ -1,7 +1,10 @@
 """The timed half of a check: sessions on this machine, one workload after the other, every run written as it ends."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from filelock import FileLock
 
 from regbot.engines import Engine
 from regbot.progress import Progress, Watcher
@@ -21,22 +24,28 @@ class Timing:
         trees: Trees,
         engine: Engine,
         folder: Path,
+        lock: Path,
         limits: Limits,
         keep: Callable[[Run], None],
         watch: Watcher,
     ) -> None:
         self._header, self._trees, self._engine, self._folder = header, trees, engine, folder
         self._limits, self._keep, self._watch = limits, keep, watch
+        self._machine = FileLock(lock)
 
     def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
         """The session of ``plan``, from where ``known``, its runs so far, leaves it. Returns all its runs.
 
         No block is begun that ``budget_s`` seconds of runs, those of ``known`` among them, would not see the end of.
+        One session at a time on a machine: two would time each other.
         """
-        runs = list(known)
+        with self._machine:
+            return self._session(plan, task, list(known), budget_s)
+
+    def _session(self, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float) -> list[Run]:
         while (slot := next_slot(runs, self._header, plan)) is not None:
-            if begins_block(slot) and not affordable(runs, budget_s):
-                break
+            if begins_block(slot) and slot.attempt == 1 and not affordable(runs, budget_s):
+                break  # a repeat is not refused: without it the failure before it would stay unexplained
             arm = self._header.base if slot.arm == "base" else self._header.head
             self._say(runs, f"{plan.entry} {_words(slot)}; {standing(runs, self._header)}")
             run = self._one(plan, task, arm, slot)
@@ -52,6 +61,7 @@ class Timing:
             return failed.model_copy(update={"position": slot.position})
         place = Place(slot.position, slot.attempt, slot.steps)
         name = f"{plain_name(plan.entry)}.{slot.position.block}.{slot.position.slot}.{slot.attempt}.{arm.name}"
+        scratch = self._folder / name
         run = time_run(
             task.at(arm.overrides),
             plan,
@@ -59,10 +69,11 @@ class Timing:
             arm,
             tree.path,
             self._engine,
-            self._folder / name,
+            scratch,
             self._limits,
             tree.environment,
         )
+        shutil.rmtree(scratch / "record", ignore_errors=True)  # what was read stands in the run; the log is kept
         return run.model_copy(update={"warnings": [*run.warnings, *changed_by_build(tree)]})
 
     def _say(self, runs: Sequence[Run], text: str) -> None:

@@ -53,7 +53,8 @@ def changed_by_build(tree: Worktree) -> list[str]:
     """The warning that what runs is not quite the commit; none where the build left tracked files alone."""
     if not tree.changed:
         return []
-    return [f"the build changed tracked files: {', '.join(tree.changed[:5])}; what ran is not quite the commit"]
+    names = ", ".join(name[:200] for name in tree.changed[:5])
+    return [f"the build changed tracked files: {names}; what ran is not quite the commit"]
 
 
 def plain_name(name: str) -> str:

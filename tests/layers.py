@@ -1,10 +1,15 @@
 """A small user's repository with a MoE layer behind the module contract, to be spoilt by tests."""
 
+import sys
 from pathlib import Path
 
 from regbot.config import Workload
+from regbot.engines import LocalEngine
+from regbot.records.files import write_record
+from regbot.records.run import Arm, Position, Run
+from regbot.records.session import TimedPlan
 from regbot.shapes import load_shape
-from regbot.workloads import Task, single_task
+from regbot.workloads import Limits, Place, Task, single_task, time_run, trace
 
 GOOD_LAYER = '''\
 import torch
@@ -45,7 +50,7 @@ def build_layer(config, mesh, device, dtype):
     return Layer(config, mesh, device, dtype)
 '''
 
-CONFIG = """\
+_TRACED = """\
 version = 1
 [workloads.moe]
 adapter = "module"
@@ -55,6 +60,10 @@ variant = "cpu"
 meshes = ["ep"]
 timeout_min = 1
 """
+CONFIG = f"{_TRACED}timed = []\n"
+"""One entry, traced and not timed."""
+TIMED_CONFIG = f"{_TRACED}[session]\nsteps = 5\nwarmup = 1\n"
+"""The same entry, timed too, in runs as short as they can be."""
 
 
 def write_repository(root: Path, layer: str = GOOD_LAYER, config: str = CONFIG) -> Path:
@@ -72,3 +81,114 @@ def layer_task(entry: str = "userpkg.moe:build_layer", timeout_min: float = 1.0,
         adapter="module", entry=entry, shapes=["mixtral-8x7b"], variant="cpu", timeout_min=timeout_min, python=python
     )
     return single_task("moe", workload, load_shape("mixtral-8x7b"), "ep")
+
+
+STEPS = 6
+"""Steps of one run under ``TIMED_CONFIG``."""
+ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
+LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=2**20)
+
+
+def launch(folder: Path, layer: str = GOOD_LAYER, timeout_min: float = 2.0, python: str = "") -> Run:
+    """One timed run of ``layer`` on two ranks, in ``folder``."""
+    root = write_repository(folder / "repository", layer)
+    task = layer_task(timeout_min=timeout_min, python=python)
+    plan = TimedPlan(
+        entry=task.entry,
+        variant=task.variant.name,
+        world_size=task.parallelism.world_size,
+        steps=STEPS,
+        cut=1,
+        tokens_per_step=task.variant.geometry.tokens,
+        flops_per_step=0,
+    )
+    place = Place(Position(block=1, slot=0, order="BAAB"), 1, STEPS)
+    return time_run(task, plan, place, ARM, root, LocalEngine(), folder / "scratch", LIMITS)
+
+
+def genuine_runs(folder: Path) -> None:
+    """What regbot's guest makes of the good layer, for ``replay``: ``run.json``, and the raw records of a timed run
+    and of a trace."""
+    run = launch(folder)
+    assert run.outcome == "ok", run.reason
+    write_record(folder / "run.json", run)
+    traced = trace(layer_task(), ARM, folder / "repository", LocalEngine(), folder / "trace", LIMITS)
+    assert traced.outcome == "ok", traced.reason
+
+
+REPLAY = '''\
+#!{python} -IS
+"""In place of an interpreter that runs regbot's guest: leaves what the guest left before, once more."""
+import json, os, pathlib, signal, sys, time
+
+request = json.load(open(sys.argv[-1]))
+path = pathlib.Path(request["record"])
+traced, *records = [json.loads(text) for text in {records!r}]
+marks = ["steps.begun", "steps.steady", "steps.ended"]
+
+
+def shorten(record, steps):
+    for name, values in record["steps"].items():
+        if isinstance(values, list):
+            del values[steps:]
+    del record["loss"][steps:]
+
+
+def longer(record):
+    for name, values in record["steps"].items():
+        if isinstance(values, list):
+            values.append(values[-1])
+    record["loss"].append(record["loss"][-1])
+
+
+def scale(record, factor):
+    for name in ("step_s", "cpu_s", "wait_s"):
+        record["steps"][name] = [factor * each for each in record["steps"][name]]
+
+
+def refuse(record, message):
+    record["refusal"] = {{"kind": "code", "message": message, "where": ""}}
+
+
+def total():
+    return sum(records[0]["steps"]["step_s"])
+
+
+for record in (traced, *records):
+    record["request"] = request["request"]
+if request["mode"] == "static":
+    path.write_text(json.dumps(traced))
+    sys.exit()
+pace = {pace} * len(records[0]["steps"]["step_s"]) / total()
+for record in records:
+    scale(record, pace)
+    shorten(record, request["steps"])
+seconds = total()
+warm = request["warmup"] / max(request["steps"], 1)
+{change}
+if marks:
+    (path.parent / marks[0]).touch()
+    time.sleep(seconds * min(warm, 1))
+    (path.parent / marks[1]).touch()
+    time.sleep(seconds * (1 - min(warm, 1)))
+    (path.parent / marks[-1]).touch()
+for rank, record in enumerate(records):
+    (path.parent / f"raw.{{rank}}.json").write_text(json.dumps(record))
+'''
+PACE_S = 0.05
+"""Mean step time of what is left once more."""
+
+
+def replay(made: Path, genuine: Path, change: str = "") -> Path:
+    """Write to ``made`` an interpreter for a workload's ``python``. It leaves the records of ``genuine_runs`` once
+    more, at another pace and in the time that they then tell of, which costs no start of torch.
+
+    ``change`` is Python that is run before a timed run's records are written, and may do anything to ``records``,
+    ``marks`` and ``seconds``.
+    """
+    files = ["trace/record/raw.json", "scratch/record/raw.0.json", "scratch/record/raw.1.json"]
+    texts = [(genuine / file).read_text() for file in files]
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.write_text(REPLAY.format(python=sys.executable, records=texts, change=change, pace=PACE_S))
+    made.chmod(0o755)
+    return made

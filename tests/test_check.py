@@ -253,6 +253,7 @@ def test_a_shallow_repository_without_the_merge_base_says_what_to_fetch(case: Ca
 
 def test_overrides_of_one_commit_are_shown_and_not_judged(case: Case) -> None:
     smoke = '[workloads.smoke]\nadapter = "smoke"\nshapes = ["mixtral-8x7b"]\nvariant = "cpu"\nmeshes = ["ep"]\n'
+    smoke += "timed = []\n"
     case.commit(config=smoke)
     code, verdict = case.check("--head-set", "dispatcher=allgather")
     assert code == 0

@@ -1,14 +1,16 @@
 """The probe on real gloo ranks: what a timed run says of its steps, and that nothing but clocks runs in them."""
 
-from collections import Counter
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+import torch
 
 from guest_runs import MIXTRAL, QWEN, answer, ask, once, rows, run_all
 from layers import GOOD_LAYER, write_repository
+from regbot_guest.stopwatch import Stopwatch
 
 STEPS = 12
 
@@ -58,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.
         watched = write_repository(folder / "watched", WATCHED_LAYER)
         (watched / "userpkg" / "plain.py").write_text(GOOD_LAYER)
         compiled = write_repository(folder / "compiled", COMPILED_LAYER)
-        timed: dict[str, Any] = {"mode": "timed", "steps": STEPS}
+        timed: dict[str, Any] = {"mode": "timed", "steps": STEPS, "warmup": 2}
         small = {"geometry": {"layers": 2, "sequence": 64}}
         own = {"entry": "userpkg.moe:build_layer", **timed, **small}
         run_all(
@@ -149,6 +151,22 @@ def test_a_compiled_step_is_timed_and_not_counted(folder: Path) -> None:
 
 
 def test_the_marks_of_the_harness_enclose_the_steps(folder: Path) -> None:
-    assert (folder / "steps.begun").exists()
-    assert (folder / "steps.ended").exists()
-    assert Counter(path.suffix for path in folder.glob("steps.*")) == {".begun": 1, ".ended": 1}
+    assert {path.name for path in folder.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: there steps are timed by CUDA events")
+def test_on_a_gpu_the_device_times_the_steps_and_nothing_waits_for_it() -> None:
+    device = torch.device("cuda")
+    a = torch.ones(4096, 4096, device=device)
+    with Stopwatch(device) as watch:
+        begun = time.perf_counter()
+        for _ in range(20):
+            for _ in range(10):
+                a = a @ a * 1e-4
+            watch.step_ended()
+        issued_s = time.perf_counter() - begun
+        steps = watch.record()
+    assert sum(steps["step_s"][2:]) > issued_s / 2
+    assert watch.clock.name == "cuda_events"
+    assert steps["peak_bytes"] >= 4096 * 4096 * 4

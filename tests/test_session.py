@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from regbot.judge.pairs import pair_up
 from regbot.records.run import Outcome, Run
 from regbot.session import (
     BLOCK_SLOTS,
@@ -102,10 +103,12 @@ def test_what_the_guest_says_cannot_be_measured_is_not_tried_again() -> None:
     assert len(play(failing({(0, 1, 1)}, "refused"))) == 2
 
 
-def test_a_valid_pair_of_a_block_that_was_repeated_still_counts() -> None:
+def test_of_a_block_that_was_repeated_only_the_repeat_counts() -> None:
     runs = play(failing({(1, 1, 3)}))
-    # One valid pair of the first attempt and two of the repeat are three; the next block brings the first look.
     assert [b for b, *_ in places(runs)] == [0] * 2 + [1] * 8 + [2] * 4
+    paired = pair_up(runs)
+    assert [(pair.key.block, pair.key.attempt) for pair in paired.valid] == [(1, 2), (1, 2), (2, 1), (2, 1)]
+    assert paired.void == 2
 
 
 def test_a_session_cut_off_anywhere_goes_on_as_if_nothing_had_happened() -> None:

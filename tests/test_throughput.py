@@ -1,14 +1,18 @@
 """The throughput section of a verdict, from records of timed runs: what decides, what only shows, what invalidates."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ledger_builder import backend, smoke_run
+from regbot.check import judge_sessions
 from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.throughput import STATUS
+from regbot.records.files import RecordError, append_line
 from regbot.records.run import CodeProof, Environment, Outcome, Run
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Throughput, Verdict, WorkloadVerdict
@@ -183,7 +187,7 @@ def test_a_failure_that_the_repeat_makes_good_is_a_warning() -> None:
     assert found.verdict == "FAIL"
     section = found.workloads[0].throughput
     assert section is not None
-    assert (section.decision, section.void_pairs) == ("regressed", 1)
+    assert (section.decision, section.void_pairs) == ("regressed", 2)
     assert any("voided its pair" in warning for warning in found.warnings)
 
 
@@ -309,7 +313,7 @@ def test_identity_needs_no_pairs() -> None:
 @pytest.mark.parametrize(
     ("header", "head", "words"),
     [
-        (HEADER, {}, "src/moe.py differs and was not loaded"),
+        (HEADER, {}, "src/moe.py differs"),
         (COMMENTS, {"ledger": smoke_run(HEAD, statics("b")[1].ledger).ledger}, "device program differs"),
         (COMMENTS, {"code": CodeProof(watched={}, foreign={}, files={"a.py": "0" * 64})}, "code of a.py differs"),
         (
@@ -327,12 +331,13 @@ def test_whatever_could_matter_is_no_identity(header: SessionHeader, head: dict[
     assert words in section.reasons[0]
 
 
-def test_a_file_whose_code_is_the_same_may_differ_in_its_comments() -> None:
+def test_a_changed_file_is_no_identity_whatever_the_arms_say_of_their_code() -> None:
+    """Which files differ is read from git; the hashes in a record are the guest's own words."""
     proof = CodeProof(watched={}, foreign={}, files={"src/moe.py": "0" * 64})
     runs = [run.model_copy(update={"code": proof}) for run in statics("a")]
     (found,) = judge(Session(header=HEADER, runs=runs), Config()).workloads
     assert found.throughput is not None
-    assert found.throughput.by == "identity"
+    assert found.throughput.by == "pairs"
 
 
 def test_an_entry_that_was_not_to_be_timed_has_no_throughput() -> None:
@@ -348,3 +353,43 @@ def test_what_cannot_be_traced_is_not_timed_and_not_green() -> None:
 
 def test_every_decision_has_a_status() -> None:
     assert set(STATUS.values()) == {"FAIL", "PASS", "INCONCLUSIVE"}
+
+
+def test_two_sessions_that_timed_one_workload_are_not_judged_together(tmp_path: Path) -> None:
+    """A copy of a session would double its pairs, and two sessions have each stopped by looks of their own."""
+    halves = [play(noisy(1.5, 0.01, seed))[:6] for seed in (1, 2)]
+    files = []
+    for number, runs in enumerate(halves):
+        files.append(tmp_path / f"{number}.jsonl")
+        append_line(files[-1], HEADER)
+        for run in [*statics(), *runs]:
+            append_line(files[-1], run)
+    assert judge_sessions(files[:1], None, [], None).verdict.verdict == "INCONCLUSIVE"
+    with pytest.raises(RecordError, match="judge them one by one"):
+        judge_sessions(files, None, [], None)
+
+
+def skewed(run: Run) -> Run:
+    """The same time per step, in which the ranks take turns in ending late by a tenth of a step."""
+    assert run.timing is not None
+    late = [0.1 * s for s in run.timing.step_s]
+    ranks = {}
+    for rank in (0, 1):
+        ends = [0.0] * (len(late) + 1)
+        for n in range(len(late)):
+            ends[n + 1] = sum(run.timing.step_s[: n + 1]) + (late[n] if n % 2 == rank else 0.0)
+        step_s = [after - before for before, after in pairwise(ends)]
+        ranks[str(rank)] = run.timing.ranks["0"].model_copy(update={"step_s": step_s})
+    slowest = [max(each) for each in zip(*(rank.step_s for rank in ranks.values()), strict=True)]
+    return run.model_copy(update={"timing": run.timing.model_copy(update={"ranks": ranks, "step_s": slowest})})
+
+
+def test_a_delay_that_ranks_pass_to_each_other_is_not_counted_twice() -> None:
+    """The slowest rank of every step would make such a head ten percent slower, and its steps take no longer."""
+    runs = [skewed(run) if run.arm == HEAD else run for run in play(noisy(1.0, 0.0005))]
+    head = next(run for run in runs if run.arm == HEAD and run.position and run.position.block)
+    assert head.timing is not None
+    assert sum(head.timing.steady_s) > 1.08 * 0.1 * len(head.timing.steady_s)
+    section = throughput(runs)
+    by_mean = next(test for test in section.tests if test.summary == "mean")
+    assert abs(by_mean.estimate_pct) < 2.5

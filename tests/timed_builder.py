@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ledger_builder import WORKLOAD, backend, smoke_arm, smoke_ledger, smoke_run
-from regbot.records.run import Arm, Node, Outcome, Position, RankSteps, Run, Timing
+from regbot.records.run import Node, Outcome, Position, RankSteps, Run, Timing
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.session import Slot, next_slot
 
@@ -53,6 +53,7 @@ def timing(step_s: Sequence[float], wait: float = 0.25, peak_bytes: int = 4 * 10
         step_s=list(step_s),
         ranks={"0": rank, "1": rank},
         harness_s=sum(step_s),
+        harness_steady_s=sum(step_s[WARMUP:]),
         memory_peak_bytes=peak_bytes,
         memory_slope_bytes=0.0,
     )
@@ -116,7 +117,3 @@ def noisy(head: float, sd: float, seed: int = 1) -> Callable[[Slot], Run]:
 def session_of(runs: Sequence[Run], header: SessionHeader = HEADER) -> Session:
     """The traces and these timed runs."""
     return Session(header=header, runs=[*statics(), *runs])
-
-
-def arm_named(name: str) -> Arm:
-    return BASE if name == "base" else HEAD

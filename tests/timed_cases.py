@@ -54,7 +54,7 @@ def timing(seconds: float, seed: str, ranks: int = 2, steps: int = STEPS, stalls
         busy = [0.62 * one * (1 + 0.05 * rank / ranks) * random_.uniform(0.97, 1.03) for one in slowest]
         wait = [max(0.0, one - mine) * 0.92 for one, mine in zip(slowest, busy, strict=True)]
         per_rank[str(rank)] = RankSteps(
-            step_s=[one * random_.uniform(0.995, 1.0) for one in slowest],
+            step_s=[one * (random_.uniform(0.995, 1.0) if rank else 1.0) for one in slowest],
             cpu_s=busy,
             wait_s=wait,
             memory_bytes=[420_000_000 + 1_000_000 * rank] * steps,

@@ -4,7 +4,17 @@ The user's repository is only ever read: no ref, worktree or configuration is wr
 """
 
 from regbot.checkout.arms import resolve_arm, resolve_arms
+from regbot.checkout.changes import changed_files
 from regbot.checkout.git import CheckoutError
 from regbot.checkout.worktrees import BuildError, Worktree, check_out, prune
 
-__all__ = ["BuildError", "CheckoutError", "Worktree", "check_out", "prune", "resolve_arm", "resolve_arms"]
+__all__ = [
+    "BuildError",
+    "CheckoutError",
+    "Worktree",
+    "changed_files",
+    "check_out",
+    "prune",
+    "resolve_arm",
+    "resolve_arms",
+]

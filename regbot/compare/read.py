@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regbot.judge.pairs import summaries
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.run import Run
+from regbot.stats.summary import summarise
 from regbot.text import printable
 
 CSV_SKIP = 10
@@ -46,6 +48,12 @@ class StepFile:
     """Why it cannot be compared with anything, each with the place and what to do."""
     run: Run | None = None
     """The record, where the file is one."""
+
+    def summaries(self, cut: int) -> dict[str, float]:
+        """Median and mean of the steps after ``cut``, on the log scale."""
+        if self.run is not None and self.run.timing is not None:
+            return summaries(self.run.timing, cut)
+        return summarise(self.step_s[cut:])
 
 
 def read_steps(path: Path, skip: int | None = None) -> StepFile:

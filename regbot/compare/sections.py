@@ -23,7 +23,6 @@ from regbot.stats.paired import (
     pairs_needed,
     sequential,
 )
-from regbot.stats.summary import summarise
 from regbot.stats.unpaired import LEAST_RUNS, Difference, welch
 
 SETTINGS = Settings()
@@ -48,7 +47,7 @@ def paired_section(
     ratios: dict[str, list[float]] = {name: [] for name in SUMMARIES}
     for pair in zip(base, head, strict=True):
         cut = max(file.cut for file in pair)  # the same steps in both
-        ours, theirs = (summarise(file.step_s[cut:]) for file in pair)
+        ours, theirs = (file.summaries(cut) for file in pair)
         for name, values in ratios.items():
             values.append(theirs[name] - ours[name])
     found = sequential(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
@@ -62,12 +61,13 @@ def paired_section(
         return paired_section(base, head, None)[0], [warning]
     centre = found.tests["median"][1]
     known = known_sd is not None
+    sd = max(each.sd for _, each in found.tests.values())
     fields: dict[str, Any] = {
         "by": "pairs",
         "pairs": found.pairs,
         "unused_pairs": found.unused,
-        "mde_pct": percent(mde(centre.sd, found.pairs, found.alpha, THRESHOLDS.eps, known)),
-        "mde_full_pct": percent(mde(centre.sd, LOOKS[-1], found.alpha, THRESHOLDS.eps, known)),
+        "mde_pct": percent(mde(sd, found.pairs, found.alpha, THRESHOLDS.eps, known)),
+        "mde_full_pct": percent(mde(sd, LOOKS[-1], found.alpha, THRESHOLDS.eps, known)),
         "tests": [
             primary_test(name, decision, each, ratios[name][: found.pairs])
             for name, (decision, each) in found.tests.items()
@@ -92,15 +92,14 @@ def _paired_reasons(found: Sequential, known: bool) -> Iterator[str]:
         yield f"{found.pairs} pairs were used and {found.unused} not: {why}"
     if found.decision != "undecided":
         return
-    centre = found.tests["median"][1]
     worst = max(each.sd for _, each in found.tests.values())
     needed = pairs_needed(worst, found.alpha, THRESHOLDS, known=known)
-    provable = percent(mde(centre.sd, LOOKS[-1], found.alpha, THRESHOLDS.eps, known))
+    provable = percent(mde(worst, LOOKS[-1], found.alpha, THRESHOLDS.eps, known))
     if not found.final:
         missing = LOOKS[found.look] - found.pairs - found.unused
         yield f"the next look is after {LOOKS[found.look]} pairs: give {missing} more of each arm"
     yield (
-        f"with this noise ({100 * centre.sd:.2g}% per pair) {LOOKS[-1]} pairs show a slowdown of {provable:.2g}%; "
+        f"with this noise ({100 * worst:.2g}% per pair) {LOOKS[-1]} pairs show a slowdown of {provable:.2g}%; "
         f"{SETTINGS.threshold_pct:g}% would take {_pairs(needed)}"
     )
 
@@ -142,9 +141,7 @@ def _too_few_pairs(
 
 def unpaired_section(base: Sequence[StepFile], head: Sequence[StepFile]) -> Throughput:
     """Welch on the values of runs, looked at once with the error of one look: whoever adds files looks again."""
-    values = {
-        arm: [summarise(file.step_s[file.cut :]) for file in files] for arm, files in (("base", base), ("head", head))
-    }
+    values = {arm: [file.summaries(file.cut) for file in files] for arm, files in (("base", base), ("head", head))}
     columns = {name: [[run[name] for run in values[arm]] for arm in ("base", "head")] for name in SUMMARIES}
     fewest = min(len(base), len(head))
     if fewest < LEAST_RUNS:
@@ -158,7 +155,7 @@ def unpaired_section(base: Sequence[StepFile], head: Sequence[StepFile]) -> Thro
         return _undecided(base, head, estimates["median"], reasons, {"by": "runs"})
     intervals = {name: welch(ours, theirs, ALPHA) for name, (ours, theirs) in columns.items()}
     tests = {name: (decide(found, THRESHOLDS), found) for name, found in intervals.items()}
-    decision = combine(verdict for verdict, _ in tests.values())
+    decision = combine(tests.values(), THRESHOLDS)
     reasons = [*_outcome(tests, decision), f"{NOT_CONTROLLED}: what they add to all runs of one arm is in the estimate"]
     if decision == "undecided":
         needed = pairs_needed(max(found.sd for found in intervals.values()), ALPHA, THRESHOLDS)

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from regbot.compare.read import StepFile
-from regbot.judge.backends import dispatcher_problems
+from regbot.judge.backends import dispatcher_change, dispatcher_problems
+from regbot.judge.validity import environment_warnings
 from regbot.records.run import Run
 
 FEW_STEPS = 20
@@ -39,9 +40,22 @@ def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> 
                     f"{max(ours.cut, theirs.cut)} steps; give longer runs, or --skip N"
                 )
                 return
+    for path, run in runs:
+        if run.code is not None and run.code.foreign:
+            package, place = min(run.code.foreign.items())
+            yield f"{path}: ran {package} from {place}, outside of its checkout; it is not a run of that commit"
+            return
     for ours in base:
         for theirs in head:
-            if ours.run and theirs.run and (problems := [*dispatcher_problems(ours.run, theirs.run)]):
+            if ours.run is None or theirs.run is None:
+                continue
+            if off := dispatcher_change(ours.run, theirs.run):
+                yield (
+                    f"{ours.path} and {theirs.path}: asked for dispatcher {off.requested!r}, one executed "
+                    f"{off.base_executed!r} and the other {off.head_executed!r}; their times say nothing of the code"
+                )
+                return
+            if problems := [*dispatcher_problems(ours.run, theirs.run)]:
                 yield f"{ours.path} and {theirs.path}: {problems[0]}"
                 return
 
@@ -56,6 +70,7 @@ def _unlike(one: Run, other: Run) -> str:
         ("shape", one.shape, other.shape),
         ("variant", one.variant, other.variant),
         ("clock", one.timing.clock, other.timing.clock),
+        ("number of ranks", str(len(one.timing.ranks)), str(len(other.timing.ranks))),
         ("class of the node", *classes),
     ):
         if ours != theirs:
@@ -65,10 +80,11 @@ def _unlike(one: Run, other: Run) -> str:
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
     """What to keep in mind beside the answer."""
-    for arm, ours in (("base", base), ("head", head)):
-        for file in ours:
-            if file.run is not None and file.run.arm.name != arm:
-                yield f"{file.path}: was recorded as {file.run.arm.name} and given as {arm}"
+    records = [file.run for file in (*base, *head) if file.run is not None]
+    for run in records[1:]:
+        if told := [*environment_warnings(records[0], run)]:
+            yield from told
+            break
     good = [file for file in (*base, *head) if not file.faults]
     steady = {len(file.step_s) - file.cut for file in good}
     if steady and min(steady) < FEW_STEPS:

@@ -4,7 +4,7 @@ Only the dispatcher decides here. Other backends (attention, grouped GEMM) run o
 kernels differ from the ones that were asked for by nature; a difference between the arms is a warning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from regbot.ledgers.catalogue import DISPATCHER_OFF, DISPATCHER_ON
 from regbot.ledgers.patterns import DispatcherChange
@@ -34,6 +34,22 @@ def dispatcher_problems(base: Run, head: Run) -> Iterator[str]:
                 f"{run.arm.name} asked for dispatcher {backend.requested!r} and executed {backend.executed!r} "
                 f"({backend.evidence}); make it available, or ask for the one that runs"
             )
+
+
+def unsettled(runs: Sequence[Run], asked: str) -> Iterator[str]:
+    """Why the runs of one arm do not tell which dispatcher the arm executes; nothing where they do.
+
+    ``asked`` is what the workload asks for, '' where it leaves the choice to the layer.
+    """
+    name = runs[0].arm.name
+    executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
+    if len(executed) > 1:
+        yield f"{name} executed different dispatchers in different runs: {', '.join(sorted(executed))}"
+    elif asked and not all(DISPATCHER in run.backends for run in runs):
+        yield (
+            f"{name} was asked for dispatcher {asked!r}, and a run does not show which one it executed (its step was "
+            "not counted); a dispatcher that was not seen is not taken to be the one asked for"
+        )
 
 
 def backend_warnings(base: Run, head: Run) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Pairs: a base and a head run side by side in one block. The raw material of the throughput verdict.
 
 A pair counts where both of its runs ended well and say the same of how they were timed. A run that did not voids its
-pair; nothing else leaves one out, least of all its value.
+block, which is repeated; nothing else leaves a pair out, least of all its value.
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,8 +52,13 @@ def timed_runs(session: Session, entry: str) -> list[Run]:
 
 
 def pair_up(runs: Iterable[Run]) -> Paired:
-    """The pairs that ``runs``, timed runs of one entry, make. A pair whose second run was not started is none."""
+    """The pairs that ``runs``, timed runs of one entry, make. A pair whose second run was not started is none.
+
+    Of a block that was repeated only the repeat counts, so that every pair used stands in a whole block.
+    """
     members: dict[PairKey, list[Run]] = {}
+    runs = list(runs)
+    repeated = {run.position.block for run in runs if run.position is not None and run.attempt > 1}
     for run in runs:
         if run.position is not None and run.position.block > 0:
             key = PairKey(run.position.block, run.attempt, run.position.slot // 2)
@@ -62,7 +67,9 @@ def pair_up(runs: Iterable[Run]) -> Paired:
     void = 0
     for key, found in members.items():
         pair = _pair(key, found)
-        if pair is not None:
+        if key.attempt == 1 and key.block in repeated:
+            void += 1
+        elif pair is not None:
             valid.append(pair)
         elif len(found) == 2 or any(run.outcome != "ok" for run in found):
             void += 1
@@ -78,8 +85,19 @@ def _pair(key: PairKey, runs: Sequence[Run]) -> Pair | None:
         return None
     if unlike(base, head):
         return None
-    ours, theirs = (summarise(_steady(timing, base.timing, head.timing)) for timing in (base.timing, head.timing))
+    cut = max(base.timing.cut, head.timing.cut)  # the same steps in both arms
+    ours, theirs = summaries(base.timing, cut), summaries(head.timing, cut)
     return Pair(key, base, head, {name: theirs[name] - ours[name] for name in SUMMARIES})
+
+
+def summaries(timing: Timing, cut: int) -> dict[str, float]:
+    """Median and mean of the steady steps on the log scale: of each rank by itself, then the slowest rank's.
+
+    Not of the slowest rank of every step: a rank that is late after its last collective is the slowest of one step, the
+    rank that waits for it is the slowest of the next, and the delay would count twice.
+    """
+    ranks = [summarise(steps.step_s[cut:]) for steps in timing.ranks.values()]
+    return {name: max(rank[name] for rank in ranks) for name in SUMMARIES}
 
 
 def unlike(base: Run, head: Run) -> str:
@@ -89,6 +107,7 @@ def unlike(base: Run, head: Run) -> str:
     for word, ours, theirs in (
         ("clock", base.timing.clock, head.timing.clock),
         ("number of steps", base.timing.asked, head.timing.asked),
+        ("number of ranks", len(base.timing.ranks), len(head.timing.ranks)),
         ("variant", base.variant, head.variant),
         ("node", base.node, head.node),
     ):
@@ -97,8 +116,3 @@ def unlike(base: Run, head: Run) -> str:
     if len(base.timing.step_s) <= max(base.timing.cut, head.timing.cut):
         return "no step is left after the warm-up"
     return ""
-
-
-def _steady(timing: Timing, *both: Timing) -> Sequence[float]:
-    """Steps after the later cut of the two: the same steps in both arms."""
-    return timing.step_s[max(each.cut for each in both) :]

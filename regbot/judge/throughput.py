@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from regbot.judge.backends import backend_warnings, dispatcher_problems
+from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unsettled
 from regbot.judge.identity import difference
 from regbot.judge.pairs import SUMMARIES, Paired, pair_up, timed_runs, unlike
 from regbot.judge.training import differences
@@ -88,7 +88,8 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         section = _section("INVALID", ["the timed runs cannot be believed"], **known)
         return Timed(section, _validity("INVALID", faults), base, head, warnings)
     if problems := [*dispatcher_problems(base, head)]:
-        asked = base.backends["dispatcher"]
+        told = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
+        asked = next(each for each in told if each.executed != each.requested)
         said = f"times of {asked.executed} where {asked.requested} was asked for: shown, they decide nothing"
         section = _section("INVALID", [said], fallback=True, **known, **_estimate(paired))
         return Timed(section, _validity("INVALID", problems), base, head, warnings)
@@ -132,7 +133,7 @@ def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: 
         return _too_few(paired, known)
     used = paired.valid[: found.pairs]
     centre = found.tests["median"][1]
-    full = mde(centre.sd, LOOKS[-1], found.alpha, limits.eps)
+    sd = max(each.sd for _, each in found.tests.values())
     section: dict[str, Any] = {
         **known,
         "base_step_s": _step_s(pair.base for pair in used),
@@ -145,8 +146,8 @@ def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: 
         "pairs": found.pairs,
         "unused_pairs": found.unused,
         "alpha": found.alpha,
-        "mde_pct": percent(mde(centre.sd, found.pairs, found.alpha, limits.eps)),
-        "mde_full_pct": percent(full),
+        "mde_pct": percent(mde(sd, found.pairs, found.alpha, limits.eps)),
+        "mde_full_pct": percent(mde(sd, LOOKS[-1], found.alpha, limits.eps)),
         "tests": [primary_test(name, *found.tests[name], ratios[name][: found.pairs]) for name in SUMMARIES],
     }
     if STATUS[found.decision] == "PASS":
@@ -154,7 +155,7 @@ def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: 
     if found.decision in ("regressed", "improved"):
         by_median = found.tests["median"][0] == found.decision
         arms = [pair.base for pair in used], [pair.head for pair in used]
-        section["wall"] = wall(*arms, "median" if by_median else "mean")
+        section["wall"] = wall(*arms, "median" if by_median else "mean", found.decision == "regressed")
     return _section(STATUS[found.decision], [*_reasons(found, limits, header, runs)], **section)
 
 
@@ -182,12 +183,14 @@ def _reasons(found: Sequential, limits: Thresholds, header: SessionHeader, runs:
         spent = sum(run.wall_s for run in runs) / 60
         why = "the budget did not allow more" if header.budget_min is not None else "it was ended before more were run"
         yield f"{found.pairs} of at most {LOOKS[-1]} pairs were run in {spent:.1f} minutes: {why}"
-    needed = pairs_needed(max(each.sd for _, each in found.tests.values()), found.alpha, limits)
-    provable = percent(mde(centre.sd, LOOKS[-1], found.alpha, limits.eps))
-    words = f"about {needed} pairs" if needed is not None else "more pairs than are reasonable"
+    sd = max(each.sd for _, each in found.tests.values())
+    needed = pairs_needed(sd, found.alpha, limits)
+    provable = percent(mde(sd, LOOKS[-1], found.alpha, limits.eps))
+    words = f"about {needed} pairs" if needed is not None else "more pairs than anybody runs"
+    beyond = f"; a session ends at {LOOKS[-1]}, so it takes a quieter node" if (needed or 1000) > LOOKS[-1] else ""
     yield (
-        f"with {LOOKS[-1]} pairs and this noise ({100 * centre.sd:.2g}% per pair) a slowdown of {provable:.2g}% would "
-        f"be shown; {settings.threshold_pct:g}% would take {words}, or a quieter node"
+        f"with {LOOKS[-1]} pairs and this noise ({100 * sd:.2g}% per pair) a slowdown of {provable:.2g}% would be "
+        f"shown; {settings.threshold_pct:g}% would take {words}{beyond}"
     )
 
 
@@ -278,12 +281,37 @@ def _distrust(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> It
     for run in good:
         planned = header.base if run.arm.name == "base" else header.head
         told |= dict.fromkeys(distrust_code(run, planned))
-        if run.variant != plan.variant:
-            told[f"{run.arm.name} timed the variant {run.variant}, and {plan.variant} was planned"] = None
-    whole = [run for run in good if run.position is not None and run.position.block > 0]
-    if whole:
-        told |= {f"the runs cannot be compared: {why}": None for run in whole[1:] if (why := unlike(whole[0], run))}
+        told |= dict.fromkeys(_not_as_planned(run, plan))
+    paired = [run for run in good if run.position is not None and run.position.block > 0]
+    for run in paired[1:]:
+        if why := unlike(paired[0], run):
+            told[f"the runs cannot be compared: {why}"] = None
+    for arm in (header.base, header.head):
+        own = [run for run in good if run.arm.name == arm.name]
+        asked = arm.overrides.get("dispatcher", plan.dispatcher)
+        told |= dict.fromkeys(unsettled(own, str(asked)) if own else ())
+        if len({run.environment.model_dump_json() for run in own if run.environment is not None}) > 1:
+            told[f"{arm.name}: its software changed during the session"] = None
+        files: dict[str, str] = {}
+        for run in own:
+            for path, digest in run.code.files.items() if run.code is not None else ():
+                if files.setdefault(path, digest) != digest:
+                    told[f"{arm.name}: {path} was not the same code in all runs"] = None
     yield from told
+
+
+def _not_as_planned(run: Run, plan: TimedPlan) -> Iterator[str]:
+    name = run.arm.name
+    if run.variant != plan.variant:
+        yield f"{name} timed the variant {run.variant}, and {plan.variant} was planned"
+    if run.timing is None or run.position is None or not run.position.block:
+        return
+    found = (run.timing.asked, run.timing.cut, len(run.timing.ranks), len(run.timing.step_s))
+    if found != (plan.steps, plan.cut, plan.world_size, plan.steps):
+        yield (
+            f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
+            f"{len(run.timing.ranks)} ranks; {plan.steps}, {plan.cut} and {plan.world_size} were planned"
+        )
 
 
 def _own_warnings(runs: Sequence[Run]) -> list[str]:

@@ -8,8 +8,8 @@ base runs is FAIL, because there the pull request has shown what it does.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from regbot.config import GEOMETRY_KEYS
-from regbot.judge.backends import backend_warnings, dispatcher_problems
+from regbot.config import GEOMETRY_KEYS, LIBRARY_DISPATCHERS
+from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.records.ledger import Ledger, Scalar
 from regbot.records.run import Arm, Outcome, Run
@@ -58,13 +58,24 @@ def examine(session: Session, workload: str) -> Examined:
     problems = [
         *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in _distrust(run, arm)),
         *_incomparable(base, head),
-        *dispatcher_problems(base, head),
+        *([] if _left_to_the_timed_half(session, base, head) else dispatcher_problems(base, head)),
         *_nothing_measured(base, head),
     ]
     warnings = (*environment_warnings(base, head), *backend_warnings(base, head), *_own_warnings(base, head))
+    if not problems and any(dispatcher_problems(base, head)):
+        warnings += ("the trace is of the dispatcher that stands in for the one asked for, which needs GPUs",)
     if problems:
         return _invalid(problems, warnings)
     return Examined(Validity(status="PASS", reasons=[_proof(base, head)]), base, head, warnings)
+
+
+def _left_to_the_timed_half(session: Session, base: Run, head: Run) -> bool:
+    """A dispatcher of a GPU library cannot run where tensors have no values: the trace is of what stands in for it.
+
+    Whether it runs is then for the timed runs to show; where nothing is timed it stays unshown.
+    """
+    asked = {run.backends[DISPATCHER].requested for run in (base, head) if DISPATCHER in run.backends}
+    return bool(session.header.timed) and bool(asked & {*LIBRARY_DISPATCHERS})
 
 
 def not_comparable(base: Ledger, head: Ledger) -> str | None:

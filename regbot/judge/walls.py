@@ -31,7 +31,7 @@ class _Parts:
     peak_bytes: float
 
 
-def wall(base: Sequence[Run], head: Sequence[Run], summary: Summary) -> str:
+def wall(base: Sequence[Run], head: Sequence[Run], summary: Summary, slower: bool) -> str:
     """One sentence on what a difference of step time is made of; '' where nothing is known.
 
     ``summary`` is the one that shows the difference: stalls are in the mean step and not in the median one.
@@ -40,8 +40,8 @@ def wall(base: Sequence[Run], head: Sequence[Run], summary: Summary) -> str:
     if ours is None or theirs is None:
         return ""
     more, waiting = theirs.step_s - ours.step_s, theirs.wait_s - ours.wait_s
-    if more == 0:
-        return ""
+    if more == 0 or (more > 0) != slower:
+        return ""  # the mean of the ranks says something else than the slowest one: no wall to name
     share, longer = waiting / more, "longer" if more > 0 else "shorter"
     span = f"{abs(more) * 1000:.3g} ms that a step takes {longer}"
     if share >= CLEAR:

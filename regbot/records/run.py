@@ -4,9 +4,9 @@
 a ``Run``: it adds the arm, its own wall clock and the outcome that it saw from outside.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regbot.records.base import Record
 from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
@@ -90,6 +90,7 @@ class Timing(Record):
     step_s: list[Seconds] = Field(description="per step, the slowest rank's seconds, warm-up included")
     ranks: dict[str, RankSteps]
     harness_s: Seconds | None = Field(default=None, description="all steps together by the harness's own clock")
+    harness_steady_s: Seconds | None = Field(default=None, description="the steps after the cut, by the same clock")
     memory_peak_bytes: Bytes = Field(description="of the rank with the most")
     memory_slope_bytes: float = Field(description="growth per steady step of the rank that grows most, least squares")
     tokens_per_expert: list[Bytes] = Field(
@@ -97,6 +98,20 @@ class Timing(Record):
     )
     dropped_tokens: Bytes | None = Field(default=None, description="of the same step; None if unknown")
     skipped_steps: Bytes = Field(default=0, description="steps in which the optimizer changed nothing")
+
+    @model_validator(mode="after")
+    def _of_its_ranks(self) -> Self:
+        if not self.ranks:
+            raise ValueError("no rank has step times")
+        for rank, steps in self.ranks.items():
+            for each in (steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes):
+                if len(each) != len(self.step_s):
+                    raise ValueError(f"rank {rank} has {len(each)} values for {len(self.step_s)} steps")
+            if not all(seconds > 0 for seconds in steps.step_s):
+                raise ValueError(f"rank {rank} has a step that took no time")
+        if self.step_s != [max(each) for each in zip(*(rank.step_s for rank in self.ranks.values()), strict=True)]:
+            raise ValueError("step_s is not the slowest rank's")
+        return self
 
     @property
     def steady_s(self) -> list[float]:

@@ -17,6 +17,7 @@ class TimedPlan(Record):
 
     entry: Text
     variant: Text
+    dispatcher: Text = Field(default="", description="that the workload asks for; '' leaves the choice to it")
     world_size: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)] = Field(description="of one run, warm-up included")
     cut: Annotated[int, Field(ge=0)]
@@ -39,7 +40,8 @@ class SessionHeader(Record):
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
     budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of timed runs, at most")
     changed_files: list[Text] | None = Field(
-        default=None, description="files that differ between the two commits; null if too many to list or not known"
+        default=None,
+        description="files that differ between the commits in more than comments; null if too many or not known",
     )
     throughput: Throughput = Field(default=Throughput(), description="thresholds that the check used")
     sharding: Sharding = Field(default=Sharding(), description="thresholds that the check used")

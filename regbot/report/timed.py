@@ -5,7 +5,7 @@ record is taken as it comes: ranks may be missing, lists of unequal length, a ru
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
@@ -107,10 +107,13 @@ def timed(session: Session, entry: str) -> Timed:
         if run.position is not None and run.position.block > 0:
             pairs[_pair(run)].append(run)
     plan = next((plan for plan in session.header.timed if plan.entry == entry), None)
-    return Timed(plan, tuple(_placed(run, number, pairs) for number, run in enumerate(runs, 1)))
+    repeated = {run.position.block for run in runs if run.position is not None and run.attempt > 1}
+    return Timed(plan, tuple(_placed(run, number, pairs, repeated) for number, run in enumerate(runs, 1)))
 
 
-def _placed(run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]]) -> TimedRun:
+def _placed(
+    run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]], repeated: Collection[int]
+) -> TimedRun:
     if own := _fault(run):
         return TimedRun(run, number, "void", own)
     if run.position is None or run.position.block == 0:
@@ -120,6 +123,8 @@ def _placed(run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]])
         return TimedRun(run, number, "void", "its pair is void: the other run of it is missing")
     if any(_fault(other) for other in pair):
         return TimedRun(run, number, "void", PARTNER_VOID)
+    if run.position.block in repeated and run.attempt == 1:
+        return TimedRun(run, number, "void", "its block was repeated")
     return TimedRun(run, number, "pair")
 
 

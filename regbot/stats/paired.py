@@ -13,7 +13,7 @@ seeds (``benchmarks/decision.py`` simulates it again); ``docs/statistics.md`` ex
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -133,15 +133,16 @@ def decide(interval: Bounded, thresholds: Thresholds) -> Decision:
     return "undecided"
 
 
-def combine(decisions: Iterable[Decision]) -> Decision:
+def combine(tests: Collection[tuple[Decision, Bounded]], thresholds: Thresholds) -> Decision:
     """One answer from the summaries of one workload: a regression of any is one, no change needs all of them.
 
-    An improvement of one stands beside others that are unchanged or undecided, never beside a regression.
+    An improvement of one is the answer where every other is shown not to be a slowdown of delta or more: a faster usual
+    step says nothing while the mean, with its stalls, may still be slower.
     """
-    found = set(decisions)
+    found = {decision for decision, _ in tests}
     if "regressed" in found:
         return "regressed"
-    if "improved" in found:
+    if "improved" in found and all(bounded.high < thresholds.delta for _, bounded in tests):
         return "improved"
     return "no_change" if found == {"no_change"} else "undecided"
 
@@ -171,7 +172,7 @@ def sequential(
             break
         intervals = {name: interval(values[:pairs], alpha, known_sd) for name, values in log_ratios.items()}
         tests = {name: (decide(found, thresholds), found) for name, found in intervals.items()}
-        decision = combine(verdict for verdict, _ in tests.values())
+        decision = combine(tests.values(), thresholds)
         result = Sequential(decision, pairs, look, alpha, tests, available - pairs)
         if result.final:
             break

@@ -222,13 +222,8 @@ def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
 
 
 def _outcome(ended: Ended, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
-    if ended.timed_out:
-        return "hung", (
-            f"did not end within {task.workload.timeout_min:g} minutes and was killed; see its last lines, or raise "
-            f"workloads.{task.workload_name}.timeout_min if it only needs longer"
-        )
-    if ended.dir_overflow:
-        return "bad_record", "wrote more into its record folder than any record needs, and was ended"
+    if cut_short := ended_by_engine(ended, task):
+        return cut_short
     if fault:
         return "bad_record", f"{fault}. Code under test must not write regbot's record; the run was not used"
     if raw is None:
@@ -245,6 +240,18 @@ def _outcome(ended: Ended, raw: RawRun | None, fault: str, task: Task) -> tuple[
     if ended.exit_code != 0:
         return "crashed", f"left a record and then {exit_words(ended.exit_code)}; the record was not used"
     return "ok", ""
+
+
+def ended_by_engine(ended: Ended, task: Task) -> tuple[Outcome, str] | None:
+    """The outcome of a run that the engine had to end."""
+    if ended.timed_out:
+        return "hung", (
+            f"did not end within {task.workload.timeout_min:g} minutes and was killed; see its last lines, or raise "
+            f"workloads.{task.workload_name}.timeout_min if it only needs longer"
+        )
+    if ended.dir_overflow:
+        return "bad_record", "wrote more into its record folder than any record needs, and was ended"
+    return None
 
 
 def exit_words(code: int | None) -> str:

@@ -25,6 +25,9 @@ from regbot_guest.model import DenseMLP, Transformer, token_loss
 from regbot_guest.request import Request
 from regbot_guest.world import World
 
+BATCHES = 2
+"""Batches that the steps take in turn: few enough to be learnt by heart within one run."""
+
 
 class ContractError(Exception):
     """The module does not keep the module contract. ``kind`` is the refusal's kind."""
@@ -129,10 +132,13 @@ class Training:
         return torch.optim.AdamW(groups, lr=1e-4, fused=on_gpu, foreach=False if not on_gpu else None)
 
     def _batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Random token numbers, different on every rank and step, the same in every launch."""
+        """Random token numbers, different on every rank, the same in every launch; a few batches, over and over.
+
+        What is never seen twice cannot be learnt, and then a loss tells nothing of the gradients.
+        """
         shape, device = self.request.geometry, self.world.device
         generator = torch.Generator(device=device)
-        generator.manual_seed(self.request.seed + 1_000_003 * number + self.world.rank)
+        generator.manual_seed(self.request.seed + 1_000_003 * (number % BATCHES) + self.world.rank)
         size = (shape.micro_batch, shape.sequence + 1)
         drawn = torch.randint(shape.vocabulary, size, generator=generator, device=device)
         return drawn[:, :-1], drawn[:, 1:]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from regbot_guest.backends import backends
 from regbot_guest.compiled import CompileWatch
@@ -29,8 +30,9 @@ from regbot_guest.unseen import UnseenWatch
 from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
 
-BEGUN, ENDED = "steps.begun", "steps.ended"
-"""Files that rank 0 makes beside its record. The times that the system gives them are the harness's own clock."""
+BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
+"""Files that rank 0 makes beside its record: before the first step, after the warm-up, after the last. The times that
+the system gives them are the harness's own clock."""
 
 
 def time_steps(request: Request) -> dict[str, Any]:
@@ -41,11 +43,15 @@ def time_steps(request: Request) -> dict[str, Any]:
         captured = _watch_captures()
         # One tensor for all: a scalar kept from every step would sit between the blocks that the allocator wants back.
         losses = torch.full((request.steps,), math.nan, device=world.device)
+        if world.size > 1:
+            dist.barrier()  # a rank that is built earlier must not count its waiting for the others as a step
         with Stopwatch(world.device) as watch:
             _touch(folder / BEGUN, world)
             for number in range(request.steps):
                 losses[number] = training.step(number)
                 watch.step_ended()
+                if number + 1 == request.warmup:
+                    _touch(folder / STEADY, world)
             steps = watch.record()
             _touch(folder / ENDED, world)
         found = {

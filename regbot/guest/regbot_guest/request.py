@@ -60,6 +60,7 @@ class Request:
     dispatcher: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     steps: int = 2
+    warmup: int = 0
     seed: int = 1234
     reshard_after_forward: bool = True
 

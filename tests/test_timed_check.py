@@ -1,0 +1,317 @@
+"""The whole check with its timed half: faults in one arm or in both, identity, a full disk; and ``regbot run``.
+
+Most runs here are real records left once more (``layers.replay``) by a real process, so that a session takes seconds.
+What matters most is done with real ranks.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Shared
+from layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+from regbot.records.files import append_line, read_record
+from regbot.records.run import Run
+from regbot.records.session import read_session
+from test_check import Case, guests_of, only
+
+REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
+ENTRY = "mixtral-8x7b@1/ep"
+TIMED_ONLY = "import os\nif 'TORCHELASTIC_RUN_ID' in os.environ:\n    "
+"""Before a fault of a layer that only a timed run is to have: a trace has no launcher."""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+@pytest.fixture
+def genuine(shared: Shared) -> Path:
+    return shared("genuine runs", genuine_runs)
+
+
+def replayed(case: Case, genuine: Path, base: str = "", head: str = "", config: str = REPLAYED) -> None:
+    """A pull request whose timed runs are real ones left once more, after what ``base`` and ``head`` do to them."""
+    tool = case.repository.path / "tools" / "python"
+    replay(tool, genuine, base)
+    case.commit(config=config)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    replay(tool, genuine, head)
+    case.commit(config=config, **{"kernels.cu": "// faster\n"})
+
+
+def timed(case: Case) -> list[dict[str, Any]]:
+    return [run for run in case.runs() if run["tier"] == "timed"]
+
+
+def places(case: Case) -> list[tuple[int, int, int, str]]:
+    """Block, slot, attempt and outcome of every timed run."""
+    return [(run["position"]["block"], run["position"]["slot"], run["attempt"], run["outcome"]) for run in timed(case)]
+
+
+# ---- what the timed half says
+
+
+def test_a_slowdown_is_found_by_four_pairs_and_judged_again_from_the_file_alone(case: Case, genuine: Path) -> None:
+    replayed(case, genuine, head="[scale(each, 1.5) for each in records]; seconds = total()")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    throughput = only(verdict)["throughput"]
+    assert (throughput["status"], throughput["decision"], throughput["pairs"]) == ("FAIL", "regressed", 4)
+    assert throughput["estimate_pct"] == pytest.approx(50)
+    assert only(verdict)["validity"]["status"] == "PASS"
+    assert only(verdict)["sharding"]["status"] == "PASS"
+    assert len(timed(case)) == 2 + 8, "the first look decides"
+    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
+    assert (again.returncode, json.loads(again.stdout)) == (1, verdict)
+
+
+def test_a_changed_file_that_no_trace_loads_is_timed_and_left_out_only_when_asked(case: Case, genuine: Path) -> None:
+    replayed(case, genuine)
+    code, verdict = case.check("--no-timing")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert only(verdict)["throughput"] is None
+    assert timed(case) == []
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    throughput = only(verdict)["throughput"]
+    assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "pairs", 4)
+
+
+def test_comments_and_documents_are_no_change_and_nothing_is_timed(case: Case) -> None:
+    case.commit(config=TIMED_CONFIG, **{"README.md": "old"})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    told = GOOD_LAYER.replace('"""Top-1 of balanced routing', '"""It is told anew: top-1 of balanced routing')
+    case.commit("# why\n" + told, None, **{"README.md": "new", "docs/moe.rst": "new"})
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    throughput = only(verdict)["throughput"]
+    assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "identity", 0)
+    assert timed(case) == []
+
+
+# ---- faults
+
+
+HANG = "time.sleep(3600)"
+FAULTS = {
+    "crash": ("sys.exit('no such kernel')", "crashed", "head crashed"),
+    "hang": (HANG, "hung", "head ran into its time limit"),
+    "no record": ("sys.exit()", "no_record", "head ended without a record"),
+    "fewer steps": ("[shorten(each, 2) for each in records]; seconds = total()", "short", "after 2 of 3 steps"),
+    "no number for a loss": ("records[0]['loss'][1] = None", "diverged", "head did not train: the loss is not finite"),
+    "a skipped step": ("records[1]['skipped_steps'] = 1", "diverged", "the optimizer skipped 1 of 3 steps"),
+    "more steps": ("[longer(each) for each in records]", "bad_record", "rank 0 claims 4 steps, but 3 were asked for"),
+    "a wrong clock": ("[scale(each, 9) for each in records]", "bad_record", "by the system's clock they took"),
+    "not a number": ("records[1]['steps']['step_s'][0] = float('nan')", "bad_record", "NaN is not a number"),
+    "other routing": (
+        "refuse(records[0], 'balanced routing was asked for'); records[0]['refusal']['kind'] = 'routing'",
+        "refused",
+        "head cannot be measured: balanced routing was asked for",
+    ),
+}
+"""What a timed run does, the outcome, and what is said of it. Which of them are the code's fault, ``BROKEN`` says."""
+BROKEN = ("crashed", "hung", "no_record", "short", "diverged")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_head_alone_and_again(case: Case, genuine: Path, fault: str) -> None:
+    """What the head's code did is a FAIL of validity; what only shows that it was not measured is INVALID."""
+    spoils, outcome, reason = FAULTS[fault]
+    config = REPLAYED.replace("timeout_min = 1", "timeout_min = 0.08") if spoils == HANG else REPLAYED
+    replayed(case, genuine, head=spoils, config=config)
+    code, verdict = case.check()
+    validity = only(verdict)["validity"]
+    expected = ("FAIL", 1) if outcome in BROKEN else ("INVALID", 4)
+    assert (validity["status"], code, verdict["verdict"]) == (expected[0], expected[1], expected[0]), validity
+    assert reason in validity["reasons"][0], validity
+    assert only(verdict)["sharding"]["status"] == "PASS", "the traces are sound"
+    assert only(verdict)["throughput"]["decision"] != "no_change"
+    once, twice = [(0, 0, 1, "ok"), (0, 1, 1, outcome)], [(0, 0, 2, "ok"), (0, 1, 2, outcome)]
+    assert places(case) == (once if outcome == "refused" else once + twice)
+    assert guests_of(case.home) == []
+
+
+@pytest.mark.parametrize("fault", ["crash", "no number for a loss", "a wrong clock"])
+def test_a_fault_of_both_arms_is_invalid(case: Case, genuine: Path, fault: str) -> None:
+    spoils, outcome, _ = FAULTS[fault]
+    replayed(case, genuine, base=spoils, head=spoils)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"], only(verdict)["validity"]["status"]) == (4, "INVALID", "INVALID")
+    assert {run["outcome"] for run in timed(case)} == {outcome}
+
+
+@pytest.mark.parametrize("good", [0, 1], ids=["at once", "once it has run"])
+def test_a_fault_of_the_base_alone_is_invalid(case: Case, genuine: Path, good: int) -> None:
+    replayed(case, genuine, base=f"{launches(case)}if number > {good}: sys.exit('no such kernel')\n")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "base crashed" in only(verdict)["validity"]["reasons"][0]
+    assert [run["outcome"] for run in timed(case)].count("crashed") == 2
+
+
+def launches(case: Case) -> str:
+    """Python that has the ``number`` of this launch, from 1, of those that this text is given to."""
+    counter = case.home / "launches"
+    return (
+        f"counter = pathlib.Path({str(counter)!r})\n"
+        "number = int(counter.read_text()) + 1 if counter.exists() else 1\n"
+        "counter.write_text(str(number))\n"
+    )
+
+
+def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, genuine: Path) -> None:
+    """The third launch of the head, the second in a block, dies; no other does."""
+    once = f"{launches(case)}if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+    replayed(case, genuine, head=once)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    throughput = only(verdict)["throughput"]
+    assert throughput["decision"] == "no_change"
+    assert (throughput["void_pairs"], throughput["pairs"]) == (2, 4)
+    failed = [place for place in places(case) if place[3] != "ok"]
+    assert [(block, attempt, outcome) for block, _, attempt, outcome in failed] == [(1, 1, "crashed")]
+    assert [place[:3] for place in places(case) if place[0] == 1 and place[2] == 2] == [(1, n, 2) for n in range(4)]
+    (warning,) = [warning for warning in verdict["warnings"] if "voided" in warning]
+    assert "a timed run in block 1 voided its pair: head crashed" in warning
+    assert "killed by signal 9" in warning
+
+
+def test_a_head_that_crashes_on_real_ranks_only_when_timed_fails(case: Case) -> None:
+    case.pull_request(TIMED_ONLY + "raise RuntimeError('no such kernel')\n" + GOOD_LAYER, config=TIMED_CONFIG)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    validity = only(verdict)["validity"]
+    assert validity["status"] == "FAIL"
+    assert (
+        "RuntimeError: no such kernel (userpkg/moe.py:3 in <module>), in each of 2 attempts" in validity["reasons"][0]
+    )
+    assert [run["outcome"] for run in timed(case) if run["arm"]["name"] == "head"] == ["crashed", "crashed"]
+    assert guests_of(case.home) == []
+    assert "no such kernel" in (case.home / "out" / "comment.md").read_text()
+
+
+# ---- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small disk takes the right to mount one")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """A file that leaves ``leave`` bytes of ``disk``."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk)
+    ballast.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
+    return ballast
+
+
+FILLS = "filler = path.parent / 'filler'\nfiller.write_bytes(bytes(600 * 1024))\nfiller.unlink()\n"
+"""A run that needs 600 KiB for a moment."""
+
+
+@pytest.mark.parametrize(
+    ("leave", "head"),
+    [(180 * 1024, ""), (20 * 1024, ""), (400 * 1024, FILLS)],
+    ids=["180 KiB", "20 KiB", "by the head"],
+)
+def test_a_full_disk_ends_the_check_and_costs_no_run_that_has_ended(
+    case: Case, genuine: Path, small_disk: Path, leave: int, head: str
+) -> None:
+    """It is full at one moment or another: while a run writes its record or log, while its line is appended."""
+    replayed(case, genuine, head=head)
+    out = small_disk / "out"
+    out.mkdir()
+    ballast = fill(small_disk, leave)
+    arguments = ["check", "--base", "main", "--json", "--out", str(out)]
+    full = case.regbot(*arguments)
+    assert full.returncode == 2, full.stdout
+    assert "No space left on device" in full.stderr
+    assert "go on with --resume" in full.stderr
+    assert "Traceback" not in full.stderr
+    before = runs_of(out)
+    assert {run.outcome for run in before} <= {"ok"}, "a full disk is nobody's crash"
+    ballast.unlink()
+    again = case.regbot(*arguments, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["verdict"] == "PASS"
+    after = runs_of(out)
+    assert after[: len(before)] == before
+    assert len(after) == 2 + 2 + 8
+
+
+def test_a_line_for_which_there_is_no_room_is_not_begun(genuine: Path, small_disk: Path) -> None:
+    """Another thread may append the next one."""
+    run, file = read_record(genuine / "run.json", Run), small_disk / "session.jsonl"
+    append_line(file, run)
+    line = file.read_bytes()
+    ballast = fill(small_disk, len(line))
+    with pytest.raises(OSError, match="No space left on device"):
+        append(file, [run] * 5)
+    kept = file.read_bytes()
+    assert kept == line * kept.count(b"\n")
+    ballast.unlink()
+    append_line(file, run)
+    assert file.read_bytes() == kept + line
+
+
+def append(file: Path, runs: Sequence[Run]) -> None:
+    for run in runs:
+        append_line(file, run)
+
+
+def runs_of(out: Path) -> list[Run]:
+    """The runs of the session in ``out``; none where it did not begin."""
+    file = out / "session.jsonl"
+    return read_session(file).runs if file.exists() and file.stat().st_size else []
+
+
+# ---- regbot run
+
+
+def test_one_run_leaves_a_record_of_the_commit_or_of_the_files_as_they_stand(case: Case) -> None:
+    head = case.commit(config=TIMED_CONFIG)
+    case.commit("raise RuntimeError('the files as they stand')\n", None)
+    out = case.home / "run.json"
+    found = case.regbot("run", "moe", "--rev", "HEAD~1", "--out", str(out), "--json")
+    assert found.returncode == 0, found.stderr
+    run = read_record(out, Run)
+    assert json.loads(found.stdout) == json.loads(out.read_text())
+    assert (run.tier, run.outcome, run.workload, run.arm.commit) == ("timed", "ok", ENTRY, head)
+    assert run.timing is not None
+    assert (run.timing.asked, run.timing.cut) == (50, 10)
+    here = case.regbot("run", "moe", "--out", str(out))
+    assert here.returncode == 4
+    assert "the files as they stand (userpkg/moe.py:1" in here.stdout
+    assert read_record(out, Run).outcome == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("dense",), "dense"),
+        (("moe", "--rev", "no-such-branch"), "no-such-branch"),
+        (("moe", "--variant", "huge"), "huge"),
+        (("moe", "--engine", "cloud"), "there is no such engine"),
+    ],
+)
+def test_a_run_that_cannot_be_is_a_usage_error(case: Case, arguments: tuple[str, ...], message: str) -> None:
+    case.commit(config=TIMED_CONFIG)
+    found = case.regbot("run", *arguments)
+    assert found.returncode == 2, found.stdout
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
