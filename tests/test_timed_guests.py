@@ -228,7 +228,7 @@ FORGERIES = [
     ("records[0]['steps']['step_s'][2] = float('inf')", "bad_record", "Infinity is not a number"),
     ("records[0]['loss'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['loss'][2] = None", "diverged", "the loss is not finite in 1 of 6 steps, first in step 3"),
-    ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "5 losses for 6 steps"),
+    ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "one loss for each of 6 steps"),
     (
         "[shorten(each, 4) for each in records]; seconds = total()",
         "short",
@@ -246,7 +246,7 @@ FORGERIES = [
     ("scale(records[0], 10); scale(records[1], 10)", "bad_record", "by the system's clock they took"),
     ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
     ("del records[0]['steps'], records[1]['steps']", "bad_record", "rank 0 has no step times"),
-    ("marks = []", "bad_record", "the marks of the first and the last step are missing"),
+    ("marks = []", "bad_record", "a mark of the first or the last step is missing"),
     ("records.pop(1)", "no_record", "rank 1 without a record"),
     ("records.clear()", "no_record", "ranks 0, 1 without a record"),
     ("records[1]['rank'] = 0", "bad_record", "claims to be of rank 0"),

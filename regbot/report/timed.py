@@ -111,9 +111,7 @@ def timed(session: Session, entry: str) -> Timed:
     return Timed(plan, tuple(_placed(run, number, pairs, repeated) for number, run in enumerate(runs, 1)))
 
 
-def _placed(
-    run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]], repeated: Collection[int]
-) -> TimedRun:
+def _placed(run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]], repeated: Collection[int]) -> TimedRun:
     if own := _fault(run):
         return TimedRun(run, number, "void", own)
     if run.position is None or run.position.block == 0:

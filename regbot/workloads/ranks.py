@@ -17,11 +17,12 @@ from pydantic import ValidationError
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Outcome, RankSteps, RawRun, Timing
 
-CLOCK_TOLERANCE, CLOCK_TOLERANCE_S = 0.05, 0.25
-"""How far a guest's step times, all together, may be from the harness's clock: the larger of the two."""
-STEADY_TOLERANCE, STEADY_TOLERANCE_S = 0.02, 0.15
-"""The same for the steps after the warm-up, which decide. File times are a few milliseconds coarse, and a file is made
-late on a busy disk."""
+CLOCK_TOLERANCE, STEADY_TOLERANCE = 0.05, 0.02
+"""How far a guest's step times may be from the harness's clock, all of them together and those after the warm-up, which
+decide; or CLOCK_TOLERANCE_S, where that is more."""
+CLOCK_TOLERANCE_S = 0.25
+"""File times are a few milliseconds coarse, and a process that is to make a file may have to wait for a busy disk or
+core."""
 
 BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 """The files that mark the steps; see ``regbot_guest.probe``."""
@@ -70,17 +71,17 @@ def unbelievable(ranks: Mapping[int, RankSteps | None], asked: int, cut: int, ma
     if marks.total_s is None or (marks.steady_s is None and asked > cut):
         return "a mark of the first or the last step is missing, so the step times cannot be checked"
     for rank, steps in believed.items():
-        if fault := _off(sum(steps.step_s), marks.total_s, CLOCK_TOLERANCE, CLOCK_TOLERANCE_S):
+        if fault := _off(sum(steps.step_s), marks.total_s, CLOCK_TOLERANCE):
             return f"rank {rank} claims {fault}"
         if marks.steady_s is None or len(steps.step_s) <= cut:
             continue
-        if fault := _off(sum(steps.step_s[cut:]), marks.steady_s, STEADY_TOLERANCE, STEADY_TOLERANCE_S):
+        if fault := _off(sum(steps.step_s[cut:]), marks.steady_s, STEADY_TOLERANCE):
             return f"after its warm-up rank {rank} claims {fault}"
     return ""
 
 
-def _off(claimed_s: float, seen_s: float, tolerance: float, tolerance_s: float) -> str:
-    if abs(claimed_s - seen_s) <= max(tolerance_s, tolerance * seen_s):
+def _off(claimed_s: float, seen_s: float, tolerance: float) -> str:
+    if abs(claimed_s - seen_s) <= max(CLOCK_TOLERANCE_S, tolerance * seen_s):
         return ""
     return (
         f"{claimed_s:.3g} s for its steps, and by the system's clock they took {seen_s:.3g} s: its clock is wrong or "

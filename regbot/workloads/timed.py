@@ -117,7 +117,8 @@ def read_ranks(
             raws[rank] = raw
     marks = read_marks(record.parent)
     outcome, reason = _outcome(ended, raws, faults, task, plan, place, marks)
-    timing = timing_of(raws, place.steps, plan.cut, marks) if raws else None
+    complete = not faults and len(raws) == task.parallelism.world_size
+    timing = timing_of(raws, place.steps, plan.cut, marks) if complete else None
     if outcome == "ok" and timing is None:
         outcome, reason = "bad_record", "what its ranks say of their steps makes no sense together; it was not used"
     run = _placed(bare_run(task, arm, outcome, reason, place.attempt, "timed"), place).model_copy(
@@ -129,7 +130,7 @@ def read_ranks(
             "warnings": [*outside_warnings(ended), *_crowded(task.parallelism.world_size)],
         }
     )
-    if faults or len(raws) != task.parallelism.world_size:
+    if not complete:
         return run
     ledgers = [raw.ledger for raw in raws.values() if raw.ledger is not None]
     whole = run.model_copy(
