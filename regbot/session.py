@@ -89,10 +89,14 @@ def standing(runs: Sequence[Run], header: SessionHeader) -> str:
         so_far = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:
         so_far = "no pair yet"
-    left = max(0, FULL_SESSION - len(runs))
     paired = [run.wall_s for run in runs if run.position is not None and run.position.block]
-    cost = f", at most {left} runs and {left * mean(paired) / 60:.1f} min more" if paired else ""
-    return f"{so_far}{cost}"
+    if not paired:
+        return so_far
+    left = max(0, FULL_SESSION - len(runs))
+    minutes = left * mean(paired) / 60
+    if header.budget_min is not None:
+        minutes = min(minutes, max(0.0, header.budget_min - sum(run.wall_s for run in runs) / 60))
+    return f"{so_far}, at most {left} runs and {minutes:.1f} min more"
 
 
 def order(header: SessionHeader, plan: TimedPlan, block: int) -> Literal["ABBA", "BAAB"]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from ledger_builder import backend, smoke_run
 from regbot.check import judge_sessions
@@ -13,7 +14,7 @@ from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.throughput import STATUS
 from regbot.records.files import RecordError, append_line
-from regbot.records.run import CodeProof, Environment, Outcome, Run
+from regbot.records.run import CodeProof, Environment, Outcome, Run, Timing
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Throughput, Verdict, WorkloadVerdict
 from regbot.session import Slot
@@ -393,3 +394,83 @@ def test_a_delay_that_ranks_pass_to_each_other_is_not_counted_twice() -> None:
     section = throughput(runs)
     by_mean = next(test for test in section.tests if test.summary == "mean")
     assert abs(by_mean.estimate_pct) < 2.5
+
+
+def test_a_dispatcher_that_fell_back_in_some_runs_only_is_no_dispatcher_to_compare() -> None:
+    runs = play(noisy(1.0, 0.001))
+    asked = {"dispatcher": backend("deepep", requested="deepep")}
+    fallen = {"dispatcher": backend("alltoall", requested="deepep")}
+    runs = [run.model_copy(update={"backends": asked}) for run in runs]
+    runs[3] = runs[3].model_copy(update={"backends": fallen})
+    found = entry(runs)
+    assert found.validity.status == "INVALID"
+    assert "different dispatchers in different runs: alltoall, deepep" in found.validity.reasons[0]
+
+
+def test_a_dispatcher_that_was_asked_for_and_not_seen_is_not_taken_to_have_run() -> None:
+    runs = [run.model_copy(update={"backends": {}}) for run in play(noisy(1.0, 0.001))]
+    asks = HEADER.model_copy(update={"timed": [PLAN.model_copy(update={"dispatcher": "deepep"})]})
+    assert "a run does not show which one it executed" in entry(runs, asks).validity.reasons[0]
+    assert entry(runs).validity.status == "PASS"
+
+
+def test_base_without_evidence_and_head_that_fell_back_is_told_and_no_crash() -> None:
+    runs = changed(play(noisy(1.0, 0.001)), "base", backends={})
+    runs = changed(runs, "head", backends={"dispatcher": backend("alltoall", requested="deepep")})
+    section = throughput(runs)
+    assert section.fallback
+    assert section.reasons[0].startswith("times of alltoall where deepep was asked for")
+
+
+def test_software_that_changes_during_a_session_makes_it_none() -> None:
+    runs = play(noisy(1.0, 0.001))
+    newer = Environment(python="3.11.1", torch="2.14.0", platform="linux", packages="d" * 64)
+    assert "software changed" in entry([*runs[:5], *changed(runs[5:], "head", environment=newer)]).validity.reasons[0]
+    one_each = entry(changed(runs, "head", environment=newer))
+    assert one_each.validity.status == "PASS", "a pull request may bring another torch"
+
+
+def test_code_that_changes_during_a_session_makes_it_none() -> None:
+    runs = play(noisy(1.0, 0.001))
+    proofs = [CodeProof(watched={}, foreign={}, files={"src/moe.py": digit * 64}) for digit in "ab"]
+    runs = changed(runs, "head", code=proofs[0])
+    runs[-1] = runs[-1].model_copy(update={"code": proofs[1] if runs[-1].arm == HEAD else runs[-1].code})
+    runs[-2] = runs[-2].model_copy(update={"code": proofs[1] if runs[-2].arm == HEAD else runs[-2].code})
+    assert "src/moe.py was not the same code in all runs" in entry(runs).validity.reasons[0]
+
+
+def test_runs_that_are_not_what_was_planned_decide_nothing() -> None:
+    runs = play(noisy(1.0, 0.001))
+    longer = HEADER.model_copy(update={"timed": [PLAN.model_copy(update={"steps": 50, "cut": 10, "world_size": 8})]})
+    found = entry(runs, longer)
+    assert found.validity.status == "INVALID"
+    assert "50, 10 and 8 were planned" in found.validity.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step_s": [0.05] * 8},
+        {"ranks": {}},
+        {"ranks": {"0": {"step_s": [0.1]}}},
+        {"step_s": [0.0] * 8},
+    ],
+)
+def test_a_record_whose_step_times_are_not_its_ranks_cannot_be_read(change: dict[str, Any]) -> None:
+    good = timing([0.1] * 8).model_dump()
+    if change.get("ranks"):
+        change = {"ranks": {"0": {**good["ranks"]["0"], **change["ranks"]["0"]}}}
+    with pytest.raises(ValidationError):
+        Timing.model_validate({**good, **change})
+
+
+def test_a_head_that_keeps_its_losses_or_its_tokens_to_itself_is_for_a_person_to_judge() -> None:
+    runs = play(noisy(1.0, 0.001))
+    assert "does not tell the loss" in entry(changed(runs, "head", loss=[])).validity.reasons[0]
+    known = [
+        run.model_copy(update={"timing": run.timing.model_copy(update={"dropped_tokens": 0})})
+        if run.arm == BASE and run.timing
+        else run
+        for run in runs
+    ]
+    assert "does not show how many tokens" in entry(known).validity.reasons[0]

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unsettled
+from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.judge.identity import difference
-from regbot.judge.pairs import SUMMARIES, Paired, pair_up, timed_runs, unlike
+from regbot.judge.pairs import SUMMARIES, Paired, pair_up, timed_runs
+from regbot.judge.timed_validity import broken, distrust_timed, last_good, own_warnings, setbacks, validity_of
 from regbot.judge.training import differences
-from regbot.judge.validity import BROKEN, distrust_code, environment_warnings, failure
+from regbot.judge.validity import environment_warnings
 from regbot.judge.walls import wall
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
@@ -74,28 +75,28 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     runs = timed_runs(session, plan.entry)
     if not runs:
         return Timed(_not_timed(session.header, plan, traced) if traced is not None else None)
-    warnings = tuple(dict.fromkeys([*_setbacks(runs), *_own_warnings(runs)]))
+    warnings = tuple(dict.fromkeys([*setbacks(runs), *own_warnings(runs)]))
     paired = pair_up(runs)
     known = _known(plan, runs, paired)
-    if fault := _broken(runs):
+    if fault := broken(runs):
         return Timed(_section("INVALID", ["the session could not be finished"], **known), fault, warnings=warnings)
-    base, head = _last(runs, "base"), _last(runs, "head")
+    base, head = last_good(runs, "base"), last_good(runs, "head")
     if base is None or head is None:
         waiting = ["not every arm has a run yet; go on with --resume"]
         return Timed(_section("INCONCLUSIVE", waiting, decision="undecided", by="pairs", **known), warnings=warnings)
     warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
-    if faults := [*_distrust(session.header, plan, runs)]:
+    if faults := [*distrust_timed(session.header, plan, runs)]:
         section = _section("INVALID", ["the timed runs cannot be believed"], **known)
-        return Timed(section, _validity("INVALID", faults), base, head, warnings)
+        return Timed(section, validity_of("INVALID", faults), base, head, warnings)
     if problems := [*dispatcher_problems(base, head)]:
         told = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
         asked = next(each for each in told if each.executed != each.requested)
         said = f"times of {asked.executed} where {asked.requested} was asked for: shown, they decide nothing"
         section = _section("INVALID", [said], fallback=True, **known, **_estimate(paired))
-        return Timed(section, _validity("INVALID", problems), base, head, warnings)
+        return Timed(section, validity_of("INVALID", problems), base, head, warnings)
     changed = [*differences([pair.base for pair in paired.valid], [pair.head for pair in paired.valid])]
     section = _decided(session.header, paired, runs, known)
-    return Timed(section, _validity("REVIEW", changed) if changed else None, base, head, warnings)
+    return Timed(section, validity_of("REVIEW", changed) if changed else None, base, head, warnings)
 
 
 def _not_timed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
@@ -237,94 +238,5 @@ def _step_s(runs: Iterable[Run]) -> float | None:
     return median(found) if found else None
 
 
-def _broken(runs: Sequence[Run]) -> Validity | None:
-    """What a block that failed in both attempts shows; None where every failure was made good by a repeat."""
-    for run in runs:
-        if run.outcome == "refused":
-            return _validity("INVALID", [failure(run)])
-    failures = [run for run in runs if run.outcome != "ok" and run.position is not None]
-    for first in failures:
-        assert first.position is not None
-        block = first.position.block
-        again = [run for run in failures if run.attempt == 2 and run.position and run.position.block == block]
-        if first.attempt != 1:
-            continue
-        if again:
-            return _twice(first, again[0], runs)
-        if not any(run.attempt == 2 and run.position and run.position.block == block for run in runs):
-            return _validity("INVALID", [f"{failure(first)}. It was not tried twice: go on with --resume"])
-    return None
-
-
-def _twice(first: Run, second: Run, runs: Sequence[Run]) -> Validity:
-    """One block, two attempts, a failure in each. It is the head's where only the head fails and the base has run."""
-    base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
-    base_failed = any(run.outcome != "ok" and run.arm.name == "base" for run in runs)
-    if {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN and not base_failed:
-        ran = "base ran" if base_ran else "base was not reached"
-        return _validity("FAIL" if base_ran else "INVALID", [f"{failure(second)}, in each of 2 attempts; {ran}"])
-    return _validity("INVALID", list(dict.fromkeys([failure(first), failure(second)])))
-
-
-def _setbacks(runs: Sequence[Run]) -> Iterator[str]:
-    """Failures, each told: also one that a repeat has made good."""
-    for run in runs:
-        if run.outcome != "ok" and run.position is not None:
-            block = f"block {run.position.block}" if run.position.block else "the warm launches"
-            yield f"a timed run in {block} voided its pair: {failure(run)}"
-
-
-def _distrust(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Reasons not to believe the runs that ended well, each told once."""
-    good = [run for run in runs if run.outcome == "ok"]
-    told: dict[str, None] = {}
-    for run in good:
-        planned = header.base if run.arm.name == "base" else header.head
-        told |= dict.fromkeys(distrust_code(run, planned))
-        told |= dict.fromkeys(_not_as_planned(run, plan))
-    paired = [run for run in good if run.position is not None and run.position.block > 0]
-    for run in paired[1:]:
-        if why := unlike(paired[0], run):
-            told[f"the runs cannot be compared: {why}"] = None
-    for arm in (header.base, header.head):
-        own = [run for run in good if run.arm.name == arm.name]
-        asked = arm.overrides.get("dispatcher", plan.dispatcher)
-        told |= dict.fromkeys(unsettled(own, str(asked)) if own else ())
-        if len({run.environment.model_dump_json() for run in own if run.environment is not None}) > 1:
-            told[f"{arm.name}: its software changed during the session"] = None
-        files: dict[str, str] = {}
-        for run in own:
-            for path, digest in run.code.files.items() if run.code is not None else ():
-                if files.setdefault(path, digest) != digest:
-                    told[f"{arm.name}: {path} was not the same code in all runs"] = None
-    yield from told
-
-
-def _not_as_planned(run: Run, plan: TimedPlan) -> Iterator[str]:
-    name = run.arm.name
-    if run.variant != plan.variant:
-        yield f"{name} timed the variant {run.variant}, and {plan.variant} was planned"
-    if run.timing is None or run.position is None or not run.position.block:
-        return
-    found = (run.timing.asked, run.timing.cut, len(run.timing.ranks), len(run.timing.step_s))
-    if found != (plan.steps, plan.cut, plan.world_size, plan.steps):
-        yield (
-            f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
-            f"{len(run.timing.ranks)} ranks; {plan.steps}, {plan.cut} and {plan.world_size} were planned"
-        )
-
-
-def _own_warnings(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(warning for run in runs for warning in run.warnings))
-
-
-def _last(runs: Sequence[Run], arm: str) -> Run | None:
-    return next((run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"), None)
-
-
 def _section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:
     return Throughput(status=status, reasons=[reason[:4000] for reason in reasons], **fields)
-
-
-def _validity(status: Status, reasons: Sequence[str]) -> Validity:
-    return Validity(status=status, reasons=[reason[:4000] for reason in reasons])

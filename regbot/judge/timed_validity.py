@@ -1,0 +1,103 @@
+"""Can the timed runs of a workload be trusted? What broke, what a repeat made good, and every reason not to believe.
+
+A block that failed in both attempts ends a session. It is the head's fault only where the base has run and never failed
+itself; everything else leaves the workload INVALID.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from regbot.judge.backends import unsettled
+from regbot.judge.pairs import unlike
+from regbot.judge.validity import BROKEN, distrust_code, failure
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.verdict import Status, Validity
+
+
+def broken(runs: Sequence[Run]) -> Validity | None:
+    """What a block that failed in both attempts shows; None where every failure was made good by a repeat."""
+    for run in runs:
+        if run.outcome == "refused":
+            return validity_of("INVALID", [failure(run)])
+    failures = [run for run in runs if run.outcome != "ok" and run.position is not None]
+    for first in failures:
+        assert first.position is not None
+        block = first.position.block
+        again = [run for run in failures if run.attempt == 2 and run.position and run.position.block == block]
+        if first.attempt != 1:
+            continue
+        if again:
+            return _twice(first, again[0], runs)
+        if not any(run.attempt == 2 and run.position and run.position.block == block for run in runs):
+            return validity_of("INVALID", [f"{failure(first)}. It was not tried twice: go on with --resume"])
+    return None
+
+
+def _twice(first: Run, second: Run, runs: Sequence[Run]) -> Validity:
+    """One block, two attempts, a failure in each. It is the head's where only the head fails and the base has run."""
+    base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
+    base_failed = any(run.outcome != "ok" and run.arm.name == "base" for run in runs)
+    if {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN and not base_failed:
+        ran = "base ran" if base_ran else "base was not reached"
+        return validity_of("FAIL" if base_ran else "INVALID", [f"{failure(second)}, in each of 2 attempts; {ran}"])
+    return validity_of("INVALID", list(dict.fromkeys([failure(first), failure(second)])))
+
+
+def setbacks(runs: Sequence[Run]) -> Iterator[str]:
+    """Failures, each told: also one that a repeat has made good."""
+    for run in runs:
+        if run.outcome != "ok" and run.position is not None:
+            block = f"block {run.position.block}" if run.position.block else "the warm launches"
+            yield f"a timed run in {block} voided its pair: {failure(run)}"
+
+
+def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
+    """Reasons not to believe the runs that ended well, each told once."""
+    good = [run for run in runs if run.outcome == "ok"]
+    told: dict[str, None] = {}
+    for run in good:
+        planned = header.base if run.arm.name == "base" else header.head
+        told |= dict.fromkeys(distrust_code(run, planned))
+        told |= dict.fromkeys(_not_as_planned(run, plan))
+    paired = [run for run in good if run.position is not None and run.position.block > 0]
+    for run in paired[1:]:
+        if why := unlike(paired[0], run):
+            told[f"the runs cannot be compared: {why}"] = None
+    for arm in (header.base, header.head):
+        own = [run for run in good if run.arm.name == arm.name]
+        asked = arm.overrides.get("dispatcher", plan.dispatcher)
+        told |= dict.fromkeys(unsettled(own, str(asked)) if own else ())
+        if len({run.environment.model_dump_json() for run in own if run.environment is not None}) > 1:
+            told[f"{arm.name}: its software changed during the session"] = None
+        files: dict[str, str] = {}
+        for run in own:
+            for path, digest in run.code.files.items() if run.code is not None else ():
+                if files.setdefault(path, digest) != digest:
+                    told[f"{arm.name}: {path} was not the same code in all runs"] = None
+    yield from told
+
+
+def _not_as_planned(run: Run, plan: TimedPlan) -> Iterator[str]:
+    name = run.arm.name
+    if run.variant != plan.variant:
+        yield f"{name} timed the variant {run.variant}, and {plan.variant} was planned"
+    if run.timing is None or run.position is None or not run.position.block:
+        return
+    found = (run.timing.asked, run.timing.cut, len(run.timing.ranks), len(run.timing.step_s))
+    if found != (plan.steps, plan.cut, plan.world_size, plan.steps):
+        yield (
+            f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
+            f"{len(run.timing.ranks)} ranks; {plan.steps}, {plan.cut} and {plan.world_size} were planned"
+        )
+
+
+def own_warnings(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(warning for run in runs for warning in run.warnings))
+
+
+def last_good(runs: Sequence[Run], arm: str) -> Run | None:
+    return next((run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"), None)
+
+
+def validity_of(status: Status, reasons: Sequence[str]) -> Validity:
+    return Validity(status=status, reasons=[reason[:4000] for reason in reasons])
