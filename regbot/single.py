@@ -13,7 +13,7 @@ from regbot.records.session import TimedPlan
 from regbot.shapes import ShapeError
 from regbot.tracing import HERE, Choice, choose
 from regbot.trees import Trees
-from regbot.workloads import Limits, Place, Task, bare_run, single_task, time_run
+from regbot.workloads import Limits, Place, Task, bare_run, single_task, time_run, unfit_for
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,10 @@ def timed_task(asked: Single, folder: Path) -> Task:
     if size not in chosen.shape.meshes:
         raise ShapeError(f"shape {chosen.shape.id} has no size {size!r} that can be timed")
     workload = chosen.workload.model_copy(update={"variant": variant})
-    return single_task(chosen.workload_name, workload, chosen.shape, chosen.parallelism.name)
+    task = single_task(chosen.workload_name, workload, chosen.shape, chosen.parallelism.name)
+    if unfit := unfit_for(task, len(this_node().gpus)):
+        raise ShapeError(unfit)
+    return task
 
 
 def plan_of(task: Task) -> TimedPlan:

@@ -1,7 +1,7 @@
 """Workloads: the trusted side of running each kind of training code and reading what it left."""
 
 from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
-from regbot.workloads.task import Task, plan, single_task, smoke_task, timed_tasks
+from regbot.workloads.task import Task, plan, single_task, smoke_task, timed_tasks, unfit_for
 from regbot.workloads.timed import Place, time_run
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "time_run",
     "timed_tasks",
     "trace",
+    "unfit_for",
 ]

@@ -100,7 +100,19 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
             chosen[key] = single_task(task.workload_name, workload, task.shape, task.parallelism.name)
         except ShapeError as error:
             raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {error}") from error
+        if unfit := unfit_for(chosen[key], gpus):
+            raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {unfit}")
     return list(chosen.values())
+
+
+def unfit_for(task: Task, gpus: int) -> str:
+    """Why a machine with ``gpus`` GPUs cannot time ``task``, '' where it can: only ``cpu`` sizes run without."""
+    ranks = task.parallelism.world_size
+    if task.variant.size == "cpu" or gpus >= ranks:
+        return ""
+    return (
+        f"{task.variant.name} of {task.shape.id} wants {ranks} GPUs, and this machine has {gpus}; use the variant cpu"
+    )
 
 
 def _timed_variant(task: Task, gpus: int) -> str | None:
