@@ -1,4 +1,8 @@
-"""The demo: three pull requests whose effect is known, at full shape, through the real command."""
+"""The demo: three pull requests whose effect is known, at full shape, through the real command.
+
+``regbot demo`` itself, with its minutes of timed runs, is a stage of continuous integration. Here its pull requests are
+checked one half at a time: the sharding at full shape, and the step times of the slow one in short runs.
+"""
 
 import json
 import os
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 
 from regbot.config import Config
+from regbot.demo import PullRequest, build_repository
 from regbot.judge import judge
 from regbot.ledgers.catalogue import INVERSE, MAPPED_TWICE, RESTORED
 from regbot.records.run import Arm
@@ -19,10 +24,23 @@ from regbot.records.verdict import Verdict
 ENTRIES = ["qwen3-30b-a3b@1/ep", "qwen3-30b-a3b@1/ep-dp", "mixtral-8x7b@1/ep", "mixtral-8x7b@1/ep-dp"]
 
 
-def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("regbot")), "demo", *arguments, "--out", str(out)]
-    env = {**os.environ, "REGBOT_CACHE": str(out / "cache")}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
+def check(
+    out: Path, pull_request: PullRequest, *arguments: str, reverted: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """``regbot check`` of one of the demo's pull requests, or of its revert."""
+    repository = build_repository(out / "repository", pull_request)
+    base, head = (repository.head, repository.base) if reverted else (repository.base, repository.head)
+    command = [regbot(), "check", "--base", base, "--head", head, "--json", "--out", str(out), *arguments]
+    return run(command, repository.path, out / "cache")
+
+
+def run(command: list[str], at: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "REGBOT_CACHE": str(cache)}
+    return subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
+def regbot() -> str:
+    return str(Path(sys.executable).with_name("regbot"))
 
 
 def swapped(session: Session) -> Session:
@@ -53,8 +71,8 @@ def inverse_findings(out: Path) -> None:
 
 
 def test_the_fallback_fails_on_every_entry_of_both_shapes(tmp_path: Path) -> None:
-    found = demo(tmp_path)
-    assert found.returncode == 0, found.stdout + found.stderr
+    found = check(tmp_path, "fallback", "--no-timing")
+    assert found.returncode == 1, found.stdout + found.stderr
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert verdict["verdict"] == "FAIL"
     assert [entry["name"] for entry in verdict["workloads"]] == ENTRIES
@@ -79,22 +97,7 @@ def test_the_fallback_fails_on_every_entry_of_both_shapes(tmp_path: Path) -> Non
 
 def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
     """Not the records exchanged but the commits: base is the pull request, head is main."""
-    from regbot.demo.repository import build_repository
-
-    repository = build_repository(tmp_path / "repository", "fallback")
-    command = [
-        str(Path(sys.executable).with_name("regbot")),
-        "check",
-        "--base",
-        repository.head,
-        "--head",
-        repository.base,
-    ]
-    env = {**os.environ, "REGBOT_CACHE": str(tmp_path / "cache")}
-    found = subprocess.run(
-        [*command, "--json", "--out", str(tmp_path / "out")],
-        cwd=tmp_path / "repository", env=env, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    found = check(tmp_path, "fallback", "--no-timing", reverted=True)
     assert found.returncode == 0, found.stderr
     verdict = json.loads(found.stdout)
     assert verdict["verdict"] == "PASS"
@@ -102,7 +105,7 @@ def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
 
 
 def test_the_harmless_one_is_proven_identical(tmp_path: Path) -> None:
-    found = demo(tmp_path, "--harmless")
+    found = check(tmp_path, "harmless", "--no-timing")
     assert found.returncode == 0, found.stdout + found.stderr
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert verdict["verdict"] == "PASS"
@@ -115,7 +118,7 @@ def test_the_harmless_one_is_proven_identical(tmp_path: Path) -> None:
 
 
 def test_the_slow_one_has_the_same_collectives_and_another_program(tmp_path: Path) -> None:
-    found = demo(tmp_path, "--slow")
+    found = check(tmp_path, "slow", "--no-timing")
     assert found.returncode == 0, found.stdout + found.stderr
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     for entry in verdict["workloads"]:
@@ -126,8 +129,37 @@ def test_the_slow_one_has_the_same_collectives_and_another_program(tmp_path: Pat
     inverse_findings(tmp_path)
 
 
+SHORT = """\
+version = 1
+[workloads.moe]
+adapter = "module"
+entry = "moetrain.moe:build_layer"
+source_roots = ["src"]
+shapes = ["mixtral-8x7b"]
+meshes = ["ep"]
+variant = "cpu"
+[session]
+steps = 15
+warmup = 3
+"""
+
+
+def test_the_slow_one_is_slower_outside_of_its_collectives(tmp_path: Path) -> None:
+    """On cores that other tests use too, so the interval may be open; the estimate is not to be mistaken."""
+    (tmp_path / "short.toml").write_text(SHORT)
+    found = check(tmp_path, "slow", "--config", str(tmp_path / "short.toml"), "--budget", "2")
+    assert found.returncode in (1, 3), found.stdout + found.stderr
+    (entry,) = json.loads(found.stdout)["workloads"]
+    throughput = entry["throughput"]
+    assert (entry["sharding"]["status"], entry["validity"]["status"]) == ("PASS", "PASS")
+    assert throughput["decision"] in ("regressed", "undecided")
+    assert throughput["pairs"] >= 4
+    assert throughput["estimate_pct"] > 15
+    assert throughput["decision"] == "undecided" or throughput["wall"].startswith("compute or host")
+
+
 def test_two_pull_requests_at_once_are_a_usage_error(tmp_path: Path) -> None:
-    found = demo(tmp_path, "--harmless", "--slow")
+    found = run([regbot(), "demo", "--harmless", "--slow", "--out", str(tmp_path)], tmp_path, tmp_path / "cache")
     assert found.returncode == 2
     assert "give one of them" in found.stderr
 
