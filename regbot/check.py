@@ -223,7 +223,8 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
         budget = {"budget_min": planned.budget_min}  # of this start: a larger one is how an undecided session goes on
         return Session(header=session.header.model_copy(update=budget), runs=session.runs)
     _remove_results(options.out)
-    session_file.unlink(missing_ok=True)
+    if session_file.exists():  # what it measured may have taken hours: it is kept, under another name
+        session_file.replace(options.out / "session.previous.jsonl")
     shutil.rmtree(options.out / "runs", ignore_errors=True)
     write_text(options.out / ".gitignore", "*\n")
     append_line(session_file, planned)
@@ -324,6 +325,8 @@ def judge_sessions(
     header = first.model_copy(update={"workloads": entries, "warnings": warnings, "timed": list(timed.values())})
     together = Session(header=header, runs=_together(files, sessions))
     settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
+    if config:
+        together = together.model_copy(update={"header": header.model_copy(update={"throughput": settings.throughput})})
     rules = expectations or [parse_expectation(text) for text in first.expectations]
     verdict = judge(together, settings, rules)
     if out is not None:

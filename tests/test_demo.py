@@ -23,6 +23,9 @@ from regbot.records.verdict import Verdict
 
 ENTRIES = ["qwen3-30b-a3b@1/ep", "qwen3-30b-a3b@1/ep-dp", "mixtral-8x7b@1/ep", "mixtral-8x7b@1/ep-dp"]
 
+HALF = ("--workload", "qwen3-30b-a3b@1/ep", "--workload", "mixtral-8x7b@1/ep-dp")
+"""Every shape and every mesh once: a trace of a full shape takes its time."""
+
 
 def check(
     out: Path, pull_request: PullRequest, *arguments: str, reverted: bool = False
@@ -66,7 +69,7 @@ def inverse_findings(out: Path) -> None:
     """Exchanging the arms of every entry gives exactly the inverse of every finding."""
     session = read_session(out / "session.jsonl")
     forward, backward = patterns(judge(session, Config())), patterns(judge(swapped(session), Config()))
-    for name in ENTRIES:
+    for name in forward:
         assert backward[name] == sorted(INVERSE[pattern] for pattern in forward[name])
 
 
@@ -97,7 +100,7 @@ def test_the_fallback_fails_on_every_entry_of_both_shapes(tmp_path: Path) -> Non
 
 def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
     """Not the records exchanged but the commits: base is the pull request, head is main."""
-    found = check(tmp_path, "fallback", "--no-timing", reverted=True)
+    found = check(tmp_path, "fallback", "--no-timing", *HALF, reverted=True)
     assert found.returncode == 0, found.stderr
     verdict = json.loads(found.stdout)
     assert verdict["verdict"] == "PASS"
@@ -105,7 +108,7 @@ def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
 
 
 def test_the_harmless_one_is_proven_identical(tmp_path: Path) -> None:
-    found = check(tmp_path, "harmless", "--no-timing")
+    found = check(tmp_path, "harmless", "--no-timing", *HALF)
     assert found.returncode == 0, found.stdout + found.stderr
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert verdict["verdict"] == "PASS"
@@ -118,7 +121,7 @@ def test_the_harmless_one_is_proven_identical(tmp_path: Path) -> None:
 
 
 def test_the_slow_one_has_the_same_collectives_and_another_program(tmp_path: Path) -> None:
-    found = check(tmp_path, "slow", "--no-timing")
+    found = check(tmp_path, "slow", "--no-timing", *HALF)
     assert found.returncode == 0, found.stdout + found.stderr
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     for entry in verdict["workloads"]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.judge.identity import difference
-from regbot.judge.pairs import SUMMARIES, Paired, pair_up, timed_runs
+from regbot.judge.pairs import SUMMARIES, Paired, pair_up, summaries, timed_runs
 from regbot.judge.timed_validity import broken, distrust_timed, last_good, own_warnings, setbacks, validity_of
 from regbot.judge.training import differences
 from regbot.judge.validity import environment_warnings
@@ -234,8 +234,9 @@ def span(each: Estimate) -> str:
 
 
 def _step_s(runs: Iterable[Run]) -> float | None:
-    found = [median(run.timing.steady_s) for run in runs if run.timing is not None and run.timing.steady_s]
-    return median(found) if found else None
+    """Median over runs of the run's median step time, the one that is compared."""
+    found = [summaries(run.timing, run.timing.cut)["median"] for run in runs if run.timing is not None]
+    return math.exp(median(found)) if found else None
 
 
 def _section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:

@@ -1,8 +1,8 @@
 """The settings that a verdict depends on, stored with every session so that it can be judged again anywhere."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regbot.records.base import Record
 
@@ -31,3 +31,12 @@ class Throughput(Record):
     indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
         default=1.0, description="regressed where the interval lies above it"
     )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.indifference_pct > self.threshold_pct:
+            raise ValueError(
+                f"indifference_pct {self.indifference_pct:g} is above threshold_pct {self.threshold_pct:g}: what is "
+                "proven to be no change would be larger than what counts as a regression"
+            )
+        return self

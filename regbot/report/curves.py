@@ -154,7 +154,7 @@ def losses(timed: Timed) -> Losses | None:
         band=f"{path(high, drawn)} {path(low, drawn[::-1])}",
         lines=tuple(_difference(run, centre, across, scale) for run in head_runs),
         middle=path(moved, drawn),
-        words=f"at step {last}: base {centre[last]:.4f}, head {centre[last] + moved[last]:.4f}",
+        words=f"at step {last + 1}: base {centre[last]:.4f}, head {centre[last] + moved[last]:.4f}",
     )
 
 

@@ -5,7 +5,7 @@ record is taken as it comes: ranks may be missing, lists of unequal length, a ru
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
@@ -45,11 +45,18 @@ class TimedRun:
 
     @cached_property
     def median_s(self) -> float | None:
-        return median(self.steady_s) if self.steady_s else None
+        """Of each rank by itself, then the slowest rank's: the number that the verdict compares."""
+        return self._slowest(median)
 
     @property
     def mean_s(self) -> float | None:
-        return fmean(self.steady_s) if self.steady_s else None
+        return self._slowest(fmean)
+
+    def _slowest(self, of: Callable[[Sequence[float]], float]) -> float | None:
+        timing = self.run.timing
+        if timing is None or not timing.steady_s:
+            return None
+        return max(of(steps.step_s[timing.cut :]) for steps in timing.ranks.values())
 
     @cached_property
     def ranks(self) -> list["RankTimes"]:
@@ -112,10 +119,10 @@ def timed(session: Session, entry: str) -> Timed:
 
 
 def _placed(run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]], repeated: Collection[int]) -> TimedRun:
-    if own := _fault(run):
-        return TimedRun(run, number, "void", own)
-    if run.position is None or run.position.block == 0:
+    if run.outcome == "ok" and (run.position is None or run.position.block == 0):
         return TimedRun(run, number, "warm-up")
+    if (own := _fault(run)) or run.position is None:
+        return TimedRun(run, number, "void", own)
     pair = pairs[_pair(run)]
     if {other.arm.name for other in pair} != set(ARMS):
         return TimedRun(run, number, "void", "its pair is void: the other run of it is missing")
