@@ -54,9 +54,10 @@ class TimedRun:
 
     def _slowest(self, of: Callable[[Sequence[float]], float]) -> float | None:
         timing = self.run.timing
-        if timing is None or not timing.steady_s:
+        if timing is None:
             return None
-        return max(of(steps.step_s[timing.cut :]) for steps in timing.ranks.values())
+        steady = [steps.step_s[timing.cut :] for steps in timing.ranks.values()]
+        return max((of(seconds) for seconds in steady if seconds), default=None)
 
     @cached_property
     def ranks(self) -> list["RankTimes"]:
