@@ -1,12 +1,14 @@
 """What commands print for people: tables as plain text, as wide as they need to be. JSON is the records' business."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import get_args
 
 from regbot.doctor import Diagnosis
+from regbot.judge.pairs import summaries
 from regbot.ledgers.rows import Row, rows
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.run import Run
@@ -96,10 +98,10 @@ def run_page(run: Run) -> str:
     for rank, steps in timing.ranks.items():
         usual = (f"{1000 * median(each[timing.cut :]):.4g}" for each in (steps.step_s, steps.cpu_s, steps.wait_s))
         table.append((rank, *usual, binary_bytes(steps.peak_bytes)))
-    steady = timing.steady_s
-    times = f"{1000 * median(steady):.4g} ms a step (median of {len(steady)} after {timing.cut})"
+    compared = {name: 1000 * math.exp(value) for name, value in summaries(timing, timing.cut).items()}
+    times = f"{compared['median']:.4g} ms a step (median of {len(timing.steady_s)} after {timing.cut})"
     lines = [
-        f"{run.workload} {run.variant}: {run.outcome}; {times}, mean {1000 * mean(steady):.4g} ms",
+        f"{run.workload} {run.variant}: {run.outcome}; {times}, mean {compared['mean']:.4g} ms",
         run.reason,
         "",
         _columns(table),

@@ -189,7 +189,7 @@ def test_a_failure_that_the_repeat_makes_good_is_a_warning() -> None:
     section = found.workloads[0].throughput
     assert section is not None
     assert (section.decision, section.void_pairs) == ("regressed", 2)
-    assert any("voided its pair" in warning for warning in found.warnings)
+    assert any("ended its block" in warning for warning in found.warnings)
 
 
 def test_a_failure_that_was_not_repeated_yet_is_invalid() -> None:

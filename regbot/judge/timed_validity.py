@@ -48,7 +48,7 @@ def setbacks(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if run.outcome != "ok" and run.position is not None:
             block = f"block {run.position.block}" if run.position.block else "the warm launches"
-            yield f"a timed run in {block} voided its pair: {failure(run)}"
+            yield f"a timed run in {block} ended its block: {failure(run)}"
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
