@@ -178,7 +178,7 @@ def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, 
     failed = [place for place in places(case) if place[3] != "ok"]
     assert [(block, attempt, outcome) for block, _, attempt, outcome in failed] == [(1, 1, "crashed")]
     assert [place[:3] for place in places(case) if place[0] == 1 and place[2] == 2] == [(1, n, 2) for n in range(4)]
-    (warning,) = [warning for warning in verdict["warnings"] if "voided" in warning]
+    (warning,) = [warning for warning in verdict["warnings"] if "ended its block" in warning]
     assert "a timed run in block 1 ended its block: head crashed" in warning
     assert "killed by signal 9" in warning
 
