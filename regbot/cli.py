@@ -274,7 +274,7 @@ def ledger_trace(
 ) -> None:
     """Trace the static ledger of one workload as the files stand here. No GPU, any world."""
     with _usage_errors(), _progress(quiet=json) as watch:
-        from regbot.terminal import ledger_page
+        from regbot.terminal import trace_page
         from regbot.tracing import Choice, trace_here
 
         run = trace_here(Choice(workload, world, ep, variant, dispatcher), Path.cwd(), watch)
@@ -285,12 +285,27 @@ def ledger_trace(
         if json:
             typer.echo(run.to_json().rstrip("\n"))
         raise typer.Exit(_exit_code("INVALID"))
-    typer.echo((run.ledger.to_json() if json else ledger_page(run)).rstrip("\n"))
+    typer.echo((run.ledger.to_json() if json else trace_page(run)).rstrip("\n"))
+
+
+@ledger_app.command("read")
+def ledger_read(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="One file of each rank, of one format.")],
+    format: Annotated[str, typer.Option("--format", metavar="F", help="Default: what the content shows.")] = "",
+    json: Json = False,
+) -> None:
+    """The collectives in a trace, a compiled program or a communication log."""
+    with _usage_errors():
+        from regbot.terminal import ledger_page
+        from regbot.tracing import read_ledgers
+
+        ledger = read_ledgers(files, format)
+    typer.echo((ledger.to_json() if json else ledger_page(ledger, files[0].name)).rstrip("\n"))
 
 
 @ledger_app.command("diff")
 def ledger_diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Ledger of the base: a ledger or run record.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="The base: a ledger, a run record, or any file 'read' takes.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Ledger of the head.")],
     config: ConfigFile = None,
     json: Json = False,
@@ -365,10 +380,20 @@ def _is_usage_error(error: Exception) -> bool:
     from regbot.config import ConfigError
     from regbot.engines import EngineError
     from regbot.judge import ExpectationError, NotComparable
+    from regbot.ledgers.readers import ReadError
     from regbot.records import RecordError
     from regbot.shapes import ShapeError
 
-    mendable = (ConfigError, ShapeError, CheckoutError, RecordError, EngineError, ExpectationError, NotComparable)
+    mendable = (
+        ConfigError,
+        ShapeError,
+        CheckoutError,
+        RecordError,
+        ReadError,
+        EngineError,
+        ExpectationError,
+        NotComparable,
+    )
     return isinstance(error, mendable)
 
 

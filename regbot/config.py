@@ -28,6 +28,10 @@ SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
 """What regbot's own model can be asked for; the last two need GPUs and a library (docs/dispatchers.md)."""
 
 
+Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "command"]
+FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
+
+
 class ConfigError(Exception):
     """The configuration cannot be used. The message names file, key and fix."""
 
@@ -35,11 +39,16 @@ class ConfigError(Exception):
 class Workload(Record):
     """One ``[workloads.NAME]`` table: the shapes to run in a checkout, and how."""
 
-    adapter: Literal["smoke", "module"]
+    adapter: Adapter
     shapes: Annotated[list[str], Field(min_length=1)] = ["qwen3-30b-a3b", "mixtral-8x7b"]
     variant: str = "full"
     meshes: Annotated[list[Literal["ep", "ep-dp"]], Field(min_length=1)] = ["ep", "ep-dp"]
     entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
+    recipe: str = Field(
+        default="",
+        description="framework adapters: a recipe that the repository ships, run as it is; '' pins the shape's numbers",
+    )
+    command: list[str] = Field(default=[], description="command adapter: program and arguments of one run")
     label: Name | None = Field(
         default=None, description="prefix of the verdict's entries, where two workloads share a shape"
     )
@@ -100,8 +109,14 @@ class Workload(Record):
             raise ValueError(
                 f"the smoke model has no dispatcher {self.dispatcher!r}; use one of {', '.join(SMOKE_DISPATCHERS)}"
             )
-        if self.adapter == "smoke" and self.entry is not None:
-            raise ValueError("adapter 'smoke' runs regbot's own model and takes no entry; use adapter = 'module'")
+        if self.adapter != "module" and self.entry is not None:
+            raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
+        if self.adapter == "command" and not self.command:
+            raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")
+        if self.adapter != "command" and self.command:
+            raise ValueError(f"adapter {self.adapter!r} takes no command; use adapter = 'command'")
+        if self.recipe and self.adapter not in FRAMEWORKS:
+            raise ValueError(f"adapter {self.adapter!r} has no recipes; {', '.join(FRAMEWORKS)} have")
         return self
 
 

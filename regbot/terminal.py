@@ -68,25 +68,37 @@ def shape_page(shape: Shape) -> str:
     return f"{head}\n{_columns(table)}\n\n{tail}"
 
 
-def ledger_page(run: Run) -> str:
-    """One ledger: kind, axis, phase, how often in each layer and in all, bytes."""
-    ledger = run.ledger
-    assert ledger is not None
-    head = (
-        f"{run.workload} {run.variant}: collectives of one steady step on rank {ledger.rank} of {ledger.world_size} "
-        f"({ledger.source})\n"
-    )
-    table: Table = [("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")]
-    table += [
-        (*_row_words(row), _each(row, row.base), str(row.base.count), binary_bytes(row.base.bytes))
-        for row in rows(ledger, ledger)
-    ]
-    totals = _totals(ledger)
-    notes = [f"program {ledger.program[:16]}" if ledger.program else ""]
-    notes += [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
-    notes += [f"replaced: {patch}" for patch in ledger.patches]
-    notes += [f"warning: {warning}" for warning in [*ledger.warnings, *run.warnings]]
-    return f"{head}\n{_columns(table)}\n\n{totals}\n" + "\n".join(note for note in notes if note)
+def trace_page(run: Run) -> str:
+    """The ledger of a trace, with what was resolved to get it."""
+    assert run.ledger is not None
+    notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
+    notes += [f"warning: {warning}" for warning in run.warnings]
+    return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
+
+
+def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
+    """One ledger: kind, axis, phase, how often in each layer and in all, bytes, and what hides of it."""
+    span = "one steady step" if ledger.scope == "step" else f"{ledger.steps} step{'s' * (ledger.steps > 1)} together"
+    world = f" of {ledger.world_size}" if ledger.world_size else ""
+    head = f"{title}: collectives of {span} on rank {ledger.rank}{world} ({ledger.source})\n"
+    static = any(entry.static_count is not None for entry in ledger.entries)
+    timed = any(entry.exposed_s is not None for entry in ledger.entries)
+    names = ("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")
+    table: Table = [names + ("lines",) * static + ("exposed ms", "hidden ms") * timed]
+    for row in rows(ledger, ledger):
+        cells = (*_row_words(row), _each(row, row.base), str(row.base.count), binary_bytes(row.base.bytes))
+        if static:
+            cells += (str(row.static_count),)
+        if timed:
+            cells += (f"{1e3 * row.exposed_s:.3g}", f"{1e3 * row.hidden_s:.3g}")
+        table.append(cells)
+    lines = [f"program {ledger.program[:16]}" if ledger.program else ""]
+    lines += [f"{name} {version}" for name, version in ledger.software.items()]
+    lines += notes
+    lines += [f"replaced: {patch}" for patch in ledger.patches]
+    lines += [f"not classified: {each.name} ({each.count})" for each in ledger.unclassified]
+    lines += [f"warning: {warning}" for warning in ledger.warnings]
+    return f"{head}\n{_columns(table)}\n\n{_totals(ledger)}\n" + "\n".join(line for line in lines if line)
 
 
 def run_page(run: Run) -> str:

@@ -1,18 +1,21 @@
 """``ledger trace`` and the ledgers that ``ledger diff`` reads: one workload as the files stand, without git."""
 
 import json
+import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.config import FILE_NAME, ConfigError, load_config
 from regbot.engines import Engine, LocalEngine
+from regbot.ledgers.readers import ReadError, Source, read_file
 from regbot.progress import Progress, Watcher
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.shapes import MeshName, Shape, load_shape, shape_names
-from regbot.workloads import Limits, Task, single_task, smoke_task, trace
+from regbot.workloads import Limits, Task, digest, ledger_of, single_task, smoke_task, trace
 
 HERE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm of a trace that was asked for by hand: no commit stands behind it."""
@@ -72,22 +75,50 @@ def choose(choice: Choice, folder: Path) -> Task:
     return single_task(name, workload, shape, mesh, choice.world, choice.ep)
 
 
-def read_ledger(path: Path) -> Ledger:
-    """The ledger in a ledger or run record. Raises RecordError."""
+def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
+    """The ledger of a run of which each rank left one file. Raises RecordError, ReadError.
+
+    It is the lowest rank's, with a digest of every other's; ranks that issued other collectives are named.
+    """
+    found = [(read_ledger(path, format_name), path) for path in paths]
+    found.sort(key=lambda each: each[0].rank)
+    (first, origin), *others = found
+    for ledger, path in others:
+        if (ledger.source, ledger.scope, ledger.steps) != (first.source, first.scope, first.steps):
+            raise ReadError(f"{path}: was counted in another way, or over other steps, than {origin}; read them apart")
+    ranks = [ledger.rank for ledger, _ in found]
+    if len(set(ranks)) != len(ranks):
+        twice = next(path for ledger, path in found if ranks.count(ledger.rank) > 1)
+        raise ReadError(f"{twice}: is of the same rank as another of these files; give one file of each rank")
+    merged = ledger_of([ledger for ledger, _ in found])
+    other = [rank for rank, seen in merged.rank_digests.items() if seen != digest(first)]
+    told = f"rank{'s' * (len(other) > 1)} {', '.join(other[:8])} issued other collectives than rank {first.rank}"
+    return merged.model_copy(update={"warnings": [*merged.warnings, *([told] if other else [])]})
+
+
+def read_ledger(path: Path, format_name: str = "") -> Ledger:
+    """The ledger in a ledger or run record, or in any file that a reader knows. Raises RecordError, ReadError."""
+    source = Source(path)
+    if format_name or not _is_record(source.head):
+        return read_file(path, format_name)
     data = read_capped(path)
     document = parse_json(data, str(path))
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema == "regbot/ledger@1":
+    if document["schema"] == "regbot/ledger@1":
         return parse_record(data, Ledger, str(path))
-    if schema == "regbot/run@1":
+    if document["schema"] == "regbot/run@1":
         run = parse_record(data, Run, str(path))
         if run.ledger is None:
             raise RecordError(f"{path}: this run has no ledger: {run.outcome}: {run.reason}")
         return run.ledger
     raise RecordError(
-        f"{path}: is neither a ledger nor a run record (schema {json.dumps(schema)}); "
+        f"{path}: is neither a ledger nor a run record (schema {json.dumps(document['schema'])}); "
         "write one with 'regbot ledger trace WORKLOAD --json > FILE'"
     )
+
+
+def _is_record(head: bytes) -> bool:
+    """Whether a file begins as one of regbot's own records: they all name their schema first."""
+    return re.match(rb'\s*\{\s*"schema"\s*:\s*"regbot/', head) is not None
 
 
 def _mesh(name: str) -> MeshName:

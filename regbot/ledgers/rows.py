@@ -29,6 +29,11 @@ class Row:
     layers: int
     base: Volume
     head: Volume
+    static_count: int = 0
+    """Lines in a compiled program, of the head; 0 where the source is none."""
+    exposed_s: float = 0.0
+    hidden_s: float = 0.0
+    """Of the head; 0 where the source has no times."""
 
     @property
     def changed(self) -> bool:
@@ -62,7 +67,15 @@ def rows(base: Ledger, head: Ledger) -> list[Row]:
         for e in ledger.entries:
             groups[e.kind, e.axis, e.group_size, e.dtype, e.phase, e.role, template(e.where)][side].append(e)
     found = [
-        Row(*key, layers=len({e.where for e in (*ours, *theirs)}), base=total(ours), head=total(theirs))
+        Row(
+            *key,
+            layers=len({e.where for e in (*ours, *theirs)}),
+            base=total(ours),
+            head=total(theirs),
+            static_count=sum(e.static_count or 0 for e in theirs),
+            exposed_s=sum(e.exposed_s or 0.0 for e in theirs),
+            hidden_s=sum(e.hidden_s or 0.0 for e in theirs),
+        )
         for key, (ours, theirs) in groups.items()
     ]
     return sorted(found, key=lambda row: (row.role == "control", -max(row.base.bytes, row.head.bytes), row.template))

@@ -32,6 +32,7 @@ Message = Annotated[str, Field(max_length=4000)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | int | float | bool | None
+ExposedSeconds = Annotated[float, Field(ge=0, le=1e7)]
 
 
 class Entry(Record):
@@ -43,13 +44,19 @@ class Entry(Record):
     dtype: Text
     phase: Phase
     role: Role
-    where: Text = Field(description="path of the module that issued it, '' where none did")
+    where: Text = Field(
+        description="path of the module that issued it, or the op name of a compiled program; '' where none is known"
+    )
     via: Via
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
     static_count: Count | None = Field(
         default=None, description="lines in a compiled program, where count is executions"
     )
+    exposed_s: ExposedSeconds | None = Field(
+        default=None, description="seconds that no compute hid, by interval unions; None where the source has no times"
+    )
+    hidden_s: ExposedSeconds | None = Field(default=None, description="seconds that ran under compute")
 
 
 class Axis(Record):
@@ -57,6 +64,14 @@ class Axis(Record):
 
     size: Annotated[int, Field(ge=1)]
     ranks: Annotated[list[int], Field(max_length=65536)]
+
+
+class Unclassified(Record):
+    """Communication that was seen and could not be told to be a collective of any kind. It is never counted as zero."""
+
+    name: Text = Field(description="kernel, operator or range as the source names it")
+    count: Count
+    seconds: ExposedSeconds | None = None
 
 
 class Liveness(Record):
@@ -91,6 +106,8 @@ class Ledger(Record):
     liveness: Liveness | None = None
     program: Digest | None = Field(default=None, description="fingerprint of the dispatched operators")
     config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
+    software: dict[str, Text] = Field(default_factory=dict, description="versions of what was traced: framework, torch")
+    unclassified: Annotated[list[Unclassified], Field(max_length=1000)] = Field(default_factory=list)
     patches: list[Text] = Field(default_factory=list, description="what had to be replaced to count without a GPU")
     guesses: list[Message] = Field(default_factory=list, description="values that depend on data and were guessed")
     warnings: list[Message] = Field(default_factory=list)

@@ -1,6 +1,7 @@
 """Workloads: the trusted side of running each kind of training code and reading what it left."""
 
 from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
+from regbot.workloads.ranks import digest, ledger_of
 from regbot.workloads.task import Task, plan, single_task, smoke_task, timed_tasks, unfit_for
 from regbot.workloads.timed import Place, time_run
 
@@ -9,8 +10,10 @@ __all__ = [
     "Place",
     "Task",
     "bare_run",
+    "digest",
     "guest_folder",
     "interpreter",
+    "ledger_of",
     "plan",
     "single_task",
     "smoke_task",

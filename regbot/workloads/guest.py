@@ -188,6 +188,8 @@ def request_document(task: Task, root: Path, nonce: str, record: Path) -> dict[s
         "world": task.parallelism.world_size,
         "ep": task.parallelism.ep,
         "mode": "static",
+        "adapter": workload.adapter,
+        "recipe": workload.recipe,
         "entry": workload.entry,
         "source_roots": [] if own else workload.source_roots,
         "watch": workload.watch,

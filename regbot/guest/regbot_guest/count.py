@@ -6,7 +6,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -108,14 +108,21 @@ def _shadows(request: Request, mode: FakeTensorMode) -> ShadowValues:
 
 def plant(observer: Observer, world: World) -> dict[str, Any]:
     """One collective that must be seen, on every group of more than one rank."""
+    groups = [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
+    return planted_on(observer, groups, world.device)
+
+
+def planted_on(
+    observer: Observer, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
+) -> dict[str, Any]:
+    """The same on the ``groups`` given; those of one rank issue nothing and are left out."""
     observer.new_step()
     planted = 0
     with observer:
-        for mesh in (world.data, world.expert):
-            for group in mesh.get_all_groups() if mesh is not None else []:
-                if group.size() > 1:
-                    dist.all_reduce(torch.ones(1, device=world.device), group=group)
-                    planted += 1
+        for group in groups:
+            if group.size() > 1:
+                dist.all_reduce(torch.ones(1, device=device), group=group)
+                planted += 1
     return {"planted": planted, "seen": observer.tally.total}
 
 

@@ -46,6 +46,8 @@ def main(argv: list[str]) -> int:
 
 def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
     """Count, and put what was found into the record. Returns the refusal where it could not be done."""
+    if request.adapter == "maxtext":
+        return _fill_without_torch(record, request)
     try:
         import torch
     except ImportError as error:
@@ -56,19 +58,56 @@ def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
         )
     record["environment"] = _environment(torch.__version__)
     from regbot_guest.collectives import UnknownCollective
-    from regbot_guest.count import UNTRACEABLE, count_step
+    from regbot_guest.count import UNTRACEABLE
     from regbot_guest.harness import ContractError
-    from regbot_guest.probe import time_steps
 
     # This is the boundary to code that anybody may have written: whatever it raises becomes a record.
     try:
-        record.update(time_steps(request) if request.mode == "timed" else count_step(request))
+        record.update(_work(request))
     except ContractError as error:
         return _refusal(error.kind, str(error))
     except UnknownCollective as error:
         return _refusal("untraceable", str(error))
     except UNTRACEABLE as error:
         return _refusal("untraceable", f"{error}", _guilty_line(error, request))
+    except (Exception, SystemExit) as error:
+        _print_own_frames(error, request)
+        return _refusal("code", f"{type(error).__name__}: {error}", _guilty_line(error, request))
+    finally:
+        watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
+        record["code"] = code_proof(Path(request.root), watched)
+    found: dict[str, str] | None = record.pop("refusal", None)
+    return found
+
+
+def _work(request: Request) -> dict[str, Any]:
+    """What was asked for, by whoever can do it."""
+    if request.adapter == "torchtitan":
+        from regbot_guest.frameworks import torchtitan
+
+        return torchtitan.work(request)
+    if request.adapter == "megatron":
+        from regbot_guest.frameworks import megatron
+
+        return megatron.work(request)
+    if request.mode == "timed":
+        from regbot_guest.probe import time_steps
+
+        return time_steps(request)
+    from regbot_guest.count import count_step
+
+    return count_step(request)
+
+
+def _fill_without_torch(record: dict[str, Any], request: Request) -> dict[str, str] | None:
+    """The same for a framework on jax, which may be all that this interpreter has."""
+    from regbot_guest.frameworks import maxtext
+
+    record["environment"] = _environment(None)
+    try:
+        record.update(maxtext.work(request))
+    except maxtext.Refused as error:
+        return _refusal(error.kind, str(error))
     except (Exception, SystemExit) as error:
         _print_own_frames(error, request)
         return _refusal("code", f"{type(error).__name__}: {error}", _guilty_line(error, request))
@@ -106,11 +145,11 @@ def _print_own_frames(error: BaseException, request: Request) -> None:
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)
 
 
-def _environment(torch_version: str) -> dict[str, Any]:
+def _environment(torch_version: str | None) -> dict[str, Any]:
     installed = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
     return {
         "python": platform.python_version(),
-        "torch": str(torch_version),
+        "torch": str(torch_version) if torch_version is not None else None,
         "platform": platform.platform(),
         "packages": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
     }

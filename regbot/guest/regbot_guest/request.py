@@ -51,6 +51,10 @@ class Request:
     mode: str = "static"
     """static: a fake world, tensors without values. real: ranks of a launcher such as torchrun. timed: the same, with
     ``steps`` timed steps and one counted after them."""
+    adapter: str = "module"
+    """smoke, module, or the framework whose own code is run: torchtitan, megatron, maxtext."""
+    recipe: str = ""
+    """A recipe of the framework, run as it is; '' pins the numbers of ``geometry``."""
     entry: str | None = None
     source_roots: list[str] = field(default_factory=lambda: ["."])
     watch: list[str] = field(default_factory=list)

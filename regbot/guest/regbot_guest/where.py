@@ -16,10 +16,10 @@ _FSDP_GROUP = "FSDPParamGroup"
 
 
 class Where:
-    """Module paths as seen from ``model``. Use as a context manager around whole steps."""
+    """Module paths as seen from their model. Use as a context manager around whole steps."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._paths: dict[int, str] = {id(module): path for path, module in model.named_modules()}
+    def __init__(self, *models: nn.Module) -> None:
+        self._paths: dict[int, str] = {id(part): path for model in models for path, part in model.named_modules()}
         self._stack: list[str] = []
         self._first_node: list[int] = []
         self._owner: list[str] = []
