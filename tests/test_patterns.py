@@ -74,6 +74,12 @@ def fallback_by_all_reduce(axis: str) -> Ledger:
     return edited(changed, where("ep", axis=axis))
 
 
+def timed(ledger: Ledger, kind: str, exposed: float, hidden: float) -> Ledger:
+    """``ledger`` of a source with times: of each entry of ``kind`` so many seconds exposed and hidden."""
+    times = where(kind, exposed_s=exposed, hidden_s=hidden)
+    return edited(edited(ledger, where("", exposed_s=1e-4, hidden_s=1e-4)), times)
+
+
 class Case(NamedTuple):
     """``pattern`` is the one finding from base to head, its inverse the one from head to base."""
 
@@ -268,6 +274,22 @@ POSITIVES = [
         "REVIEW",
     ),
     Case("a barrier", names.CONTROL_CHANGED, A2A, edited(A2A, lambda e: e, BARRIER), "REVIEW", "REVIEW"),
+    Case(
+        "an exchange that compute hid no longer",
+        names.OVERLAP_LOST,
+        timed(A2A, "all_to_all", 1e-3, 9e-3),
+        timed(A2A, "all_to_all", 8e-3, 2e-3),
+        "REVIEW",
+        "PASS",
+    ),
+    Case(
+        "gathers of parameters no longer prefetched",
+        names.OVERLAP_LOST,
+        timed(A2A, "all_gather dp", 2e-4, 4e-3),
+        timed(A2A, "all_gather dp", 4e-3, 2e-4),
+        "REVIEW",
+        "PASS",
+    ),
 ]
 
 
@@ -386,6 +408,25 @@ NEAR_MISSES = [
         A2A,
         edited(A2A, lambda e: e, COUNTS[0].model_copy(update={"axis": "dp"})),
     ),
+    (
+        "a slower network under the same overlap",
+        names.OVERLAP_LOST,
+        timed(A2A, "all_to_all", 1e-3, 9e-3),
+        timed(A2A, "all_to_all", 2e-3, 18e-3),
+    ),
+    (
+        "faster compute that hides less of a shorter exchange",
+        names.OVERLAP_LOST,
+        timed(A2A, "all_to_all", 1e-3, 9e-3),
+        timed(A2A, "all_to_all", 1e-3, 2e-3),
+    ),
+    (
+        "microseconds of launch jitter",
+        names.OVERLAP_LOST,
+        timed(A2A, "all_to_all", 1e-6, 4e-6),
+        timed(A2A, "all_to_all", 4e-6, 1e-6),
+    ),
+    ("times on one side only", names.OVERLAP_LOST, A2A, timed(A2A, "all_to_all", 1e-2, 1e-3)),
 ]
 
 

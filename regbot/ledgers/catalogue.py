@@ -26,6 +26,8 @@ BYTES_DOWN = "payload bytes down"
 COUNT_UP = "collective count up"
 COUNT_DOWN = "collective count down"
 CONTROL_CHANGED = "control exchanges changed"
+OVERLAP_LOST = "overlap lost"
+OVERLAP_RESTORED = "overlap restored"
 
 EXPLANATIONS: dict[str, str] = {
     MAPPED_TWICE: "tokens are gathered to every rank and summed back, where an all-to-all sent each row to its expert",
@@ -51,6 +53,8 @@ EXPLANATIONS: dict[str, str] = {
     COUNT_UP: "the same payload bytes in more calls",
     COUNT_DOWN: "the same payload bytes in fewer calls",
     CONTROL_CHANGED: "small integer exchanges or barriers changed; hardly any bytes, but each can stall the host",
+    OVERLAP_LOST: "the same collectives, which compute hid and now the step waits for",
+    OVERLAP_RESTORED: "the same collectives, which now run under compute where the step waited for them",
 }
 
 _PAIRS = (
@@ -67,6 +71,7 @@ _PAIRS = (
     (BYTES_UP, BYTES_DOWN),
     (COUNT_UP, COUNT_DOWN),
     (CONTROL_CHANGED, CONTROL_CHANGED),
+    (OVERLAP_LOST, OVERLAP_RESTORED),
 )
 INVERSE: dict[str, str] = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 """What a pattern is called when base and head are swapped."""
