@@ -97,14 +97,16 @@ class Claim:
     hit: frozenset[str]
     population: frozenset[str] = frozenset()
     detail: str = ""
+    noun: str = "MoE layer"
+    """What ``hit`` and ``population`` are counted in."""
 
 
 class View:
     """The table in one direction. ``open`` and ``claimed`` are shared by both directions."""
 
-    def __init__(self, cells: Iterable[Cell], open_keys: set[Key], claimed: set[Key]) -> None:
+    def __init__(self, cells: Iterable[Cell], open_keys: set[Key], claimed: set[Key], compiled: bool = False) -> None:
         self.cells = sorted(cells, key=lambda cell: cell.key)
-        self.open_keys, self.claimed = open_keys, claimed
+        self.open_keys, self.claimed, self.compiled = open_keys, claimed, compiled
         self.units: dict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
             self.units[unit(cell.place)].append(cell)
@@ -112,7 +114,7 @@ class View:
     @cached_property
     def reverse(self) -> "View":
         """The same table seen from head to base."""
-        other = View((cell.flipped() for cell in self.cells), self.open_keys, self.claimed)
+        other = View((cell.flipped() for cell in self.cells), self.open_keys, self.claimed, self.compiled)
         other.__dict__["reverse"] = self
         return other
 
@@ -168,7 +170,9 @@ def compare(base: Ledger, head: Ledger) -> View:
         for (where, word), (ours, theirs) in groups.items()
     ]
     changed = _changed_in_their_unit(cells)
-    return View(cells, {cell.key for cell in cells if cell.changed and (unit(cell.place), cell.word) in changed}, set())
+    opened = {cell.key for cell in cells if cell.changed and (unit(cell.place), cell.word) in changed}
+    compiled = any(e.via == "xla" for ledger in (base, head) for e in ledger.entries)
+    return View(cells, opened, set(), compiled)
 
 
 def is_payload(cell: Cell) -> bool:

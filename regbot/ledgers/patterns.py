@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from regbot.config import Sharding as Thresholds
 from regbot.config import Wire as WireConfig
-from regbot.ledgers import expert, leftovers, parameters, wording
+from regbot.ledgers import compiled, expert, leftovers, parameters, wording
 from regbot.ledgers.catalogue import (
     BYTES_UP,
     DISPATCHER_OFF,
@@ -49,6 +49,7 @@ def _both_ways(detect: Detector) -> Detector:
 
 DETECTORS: tuple[Detector, ...] = (
     _both_ways(expert.mapped_twice),
+    _both_ways(compiled.mapped_twice),
     _both_ways(parameters.gradient_lost),
     leftovers.other_layer,
     _both_ways(expert.axis_lost),
@@ -141,6 +142,7 @@ def _merged(claims: Iterable[Claim]) -> list[Claim]:
             hit=frozenset().union(*(c.hit for c in same)),
             population=frozenset().union(*(c.population for c in same)),
             detail=", ".join(dict.fromkeys(c.detail for c in same if c.detail)),
+            noun=same[0].noun,
         )
         for (pattern, group), same in groups.items()
     ]

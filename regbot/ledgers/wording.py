@@ -68,6 +68,11 @@ def seconds(value: float) -> str:
 
 
 def _mapped_twice(claim: Claim) -> str:
+    if claim.noun == "op":
+        return (
+            f"in {_moe_layers(claim)} the expert-parallel all-to-all on {axis(claim)} was replaced by gathering the "
+            f"experts' weights and summing their gradients on {claim.detail}"
+        )
     return (
         f"in {_moe_layers(claim)} the expert-parallel all-to-all on {axis(claim)} was replaced by gathering all tokens "
         f"and summing the results on {claim.detail}"
@@ -75,6 +80,11 @@ def _mapped_twice(claim: Claim) -> str:
 
 
 def _restored(claim: Claim) -> str:
+    if claim.noun == "op":
+        return (
+            f"in {_moe_layers(claim)} the expert-parallel all-to-all on {axis(claim)} is back, where the experts' "
+            f"weights were gathered and their gradients summed on {claim.detail}"
+        )
     return (
         f"in {_moe_layers(claim)} the expert-parallel all-to-all on {axis(claim)} is back, where all tokens were "
         f"gathered and the results summed on {claim.detail}"
@@ -184,7 +194,7 @@ _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
 
 def _moe_layers(claim: Claim) -> str:
     """'1 of 48 MoE layers (layers.3.moe)'."""
-    return _share(len(_layers(claim.hit)), len(_layers(claim.population | claim.hit)), "MoE layer", claim.hit)
+    return _share(len(_layers(claim.hit)), len(_layers(claim.population | claim.hit)), claim.noun, claim.hit)
 
 
 def _modules(claim: Claim) -> str:
