@@ -80,6 +80,11 @@ def timed(ledger: Ledger, kind: str, exposed: float, hidden: float) -> Ledger:
     return edited(edited(ledger, where("", exposed_s=1e-4, hidden_s=1e-4)), times)
 
 
+def reading(ledger: Ledger, **reads: int) -> Ledger:
+    """``ledger`` with so many values that the host reads, by module."""
+    return ledger.model_copy(update={"host_reads": {name.replace("_", "."): n for name, n in reads.items()}})
+
+
 class Case(NamedTuple):
     """``pattern`` is the one finding from base to head, its inverse the one from head to base."""
 
@@ -275,6 +280,22 @@ POSITIVES = [
     ),
     Case("a barrier", names.CONTROL_CHANGED, A2A, edited(A2A, lambda e: e, BARRIER), "REVIEW", "REVIEW"),
     Case(
+        "a branch on a tensor in each layer",
+        names.HOST_READS_ADDED,
+        reading(A2A),
+        reading(A2A, layers_0_moe=1, layers_1_moe=1),
+        "REVIEW",
+        "PASS",
+    ),
+    Case(
+        "token counts read twice",
+        names.HOST_READS_ADDED,
+        reading(A2A, layers_0_moe=32),
+        reading(A2A, layers_0_moe=64),
+        "REVIEW",
+        "PASS",
+    ),
+    Case(
         "an exchange that compute hid no longer",
         names.OVERLAP_LOST,
         timed(A2A, "all_to_all", 1e-3, 9e-3),
@@ -408,6 +429,8 @@ NEAR_MISSES = [
         A2A,
         edited(A2A, lambda e: e, COUNTS[0].model_copy(update={"axis": "dp"})),
     ),
+    ("reads that moved", names.HOST_READS_ADDED, reading(A2A, layers_0_moe=2), reading(A2A, layers_1_moe=2)),
+    ("a source that does not count reads", names.HOST_READS_ADDED, A2A, reading(A2A, layers_0_moe=2)),
     (
         "a slower network under the same overlap",
         names.OVERLAP_LOST,

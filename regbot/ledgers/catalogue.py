@@ -26,6 +26,8 @@ BYTES_DOWN = "payload bytes down"
 COUNT_UP = "collective count up"
 COUNT_DOWN = "collective count down"
 CONTROL_CHANGED = "control exchanges changed"
+HOST_READS_ADDED = "host reads added"
+HOST_READS_REMOVED = "host reads removed"
 OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
@@ -53,6 +55,8 @@ EXPLANATIONS: dict[str, str] = {
     COUNT_UP: "the same payload bytes in more calls",
     COUNT_DOWN: "the same payload bytes in fewer calls",
     CONTROL_CHANGED: "small integer exchanges or barriers changed; hardly any bytes, but each can stall the host",
+    HOST_READS_ADDED: "the host waits for more values of the device, and cannot launch ahead meanwhile",
+    HOST_READS_REMOVED: "the host waits for fewer values of the device",
     OVERLAP_LOST: "the same collectives, which compute hid and now the step waits for",
     OVERLAP_RESTORED: "the same collectives, which now run under compute where the step waited for them",
 }
@@ -71,6 +75,7 @@ _PAIRS = (
     (BYTES_UP, BYTES_DOWN),
     (COUNT_UP, COUNT_DOWN),
     (CONTROL_CHANGED, CONTROL_CHANGED),
+    (HOST_READS_ADDED, HOST_READS_REMOVED),
     (OVERLAP_LOST, OVERLAP_RESTORED),
 )
 INVERSE: dict[str, str] = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}

@@ -23,6 +23,7 @@ from regbot.ledgers.catalogue import (
 from regbot.ledgers.cells import Cell, Claim, View, compare, is_payload, volumes
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import exposure
+from regbot.ledgers.host_reads import host_reads
 from regbot.ledgers.rows import by_kind, template
 from regbot.ledgers.rules import Circumstances, status_of
 from regbot.ledgers.wire import WireModel, wire_s
@@ -72,7 +73,7 @@ def findings(
 ) -> list[Finding]:
     """Everything that differs between two comparable ledgers, worst first. Empty exactly where every unit (layers, and
     what is outside of them; renamed ones together) has equal totals of every (kind, axis, group size, dtype, phase,
-    role), no ``dispatcher`` evidence is given, and no times tell of an overlap that was lost or restored."""
+    role), no ``dispatcher`` evidence is given, and neither times nor host reads differ."""
     view = compare(base, head)
     claims = list(_claims(view, dispatcher))
     gradient_lost = any(claim.pattern == GRADIENT_LOST for claim in claims)
@@ -100,7 +101,7 @@ def findings(
                 modules=sorted({template(module) for module in claim.hit})[:MODULES_SHOWN],
             )
         )
-    found += exposure(base, head)
+    found += [*exposure(base, head), *host_reads(base, head)]
     order = list(EXPLANATIONS)
     severity = ("FAIL", "REVIEW", "PASS")
     return sorted(found, key=lambda f: (severity.index(f.status), order.index(f.pattern), f.axis, f.text))

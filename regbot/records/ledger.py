@@ -100,6 +100,10 @@ class Ledger(Record):
     rank: Annotated[int, Field(ge=0)] = 0
     axes: dict[str, Axis] = Field(default_factory=dict)
     entries: Annotated[list[Entry], Field(max_length=200_000)]
+    host_reads: dict[str, Count] | None = Field(
+        default=None,
+        description="values that the host read from the device in forward and backward, by module; None if unknown",
+    )
     rank_digests: dict[str, Digest] = Field(
         default_factory=dict, description="digest of every other rank's entries, by rank, where ranks were run"
     )

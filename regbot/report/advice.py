@@ -78,6 +78,7 @@ _HINTS = {
     catalogue.KEEPS_GATHERED: "find where parameters are no longer freed after forward, and check peak memory",
     catalogue.GRADIENT_LOST: "find which parameters left the reduction group: they now train on fewer ranks' gradients",
     catalogue.WIDENED: "find the cast that is missing before the exchange",
+    catalogue.HOST_READS_ADDED: "find the .item(), .tolist() or branch on a tensor, and keep the value on the device",
     catalogue.OVERLAP_LOST: "find what now orders these collectives after compute: a stream, an event that is waited for, "
     "an overlap flag that is off",
     catalogue.COUNTS_ADDED: "find the token counts that are exchanged again instead of being reused",

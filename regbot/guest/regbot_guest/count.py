@@ -188,6 +188,7 @@ def ledger(request: Request, world: World, observer: Observer, liveness: dict[st
         "rank": world.rank,
         "axes": world.axes.as_record(),
         "entries": observer.tally.entries(),
+        "host_reads": dict(observer.host_reads),
         "liveness": liveness,
         "program": observer.fingerprint.hexdigest(),
         "config": request.resolved(),

@@ -30,6 +30,7 @@ from regbot_guest.tokens import RoutedTokens
 from regbot_guest.where import Where
 
 _DEVICE = torch.ops.prim.device.default
+_READ = torch.ops.aten._local_scalar_dense.default
 
 ANNOUNCED = ("deepep", "hybridep")
 """``via`` of exchanges that are told to the observer by the dispatcher that made them, not seen by it."""
@@ -87,6 +88,7 @@ class Observer(TorchDispatchMode):
         self.tally = Tally()
         self.fingerprint = Fingerprint(self.axes.label, self.shadows.of if self.shadows is not None else lambda _: None)
         self.operators: Counter[str] = Counter()
+        self.host_reads: Counter[str] = Counter()
         self.payload_splits: list[tuple[str, tuple[int, ...]]] = []
         if self.where is not None:
             self.where.new_step()
@@ -107,6 +109,8 @@ class Observer(TorchDispatchMode):
         else:
             result = self.shadows.call(func, args, kwargs)
         self.operators[func._schema.name] += 1
+        if func is _READ and self.phase != "optimizer":
+            self.host_reads[self.where.now() if self.where is not None else ""] += 1
         if form is not None:
             self._count(func, form, arguments(func, args, kwargs), result)
         if self.program:
