@@ -45,6 +45,30 @@ def _by_cumsum(experts: Tensor) -> list[int]:
     return [int(end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
+READS: dict[str, tuple[Callable[[Tensor], object], int]] = {
+    "item": (lambda e: e.sum().item(), 1),
+    "a branch on a tensor": (lambda e: bool(e.sum() > 3), 1),
+    "int of two": (lambda e: (int(e.min()), int(e.max())), 2),
+    "tolist of the counts": (lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).tolist(), EXPERTS),
+    "counts that stay on the device": (lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).cumsum(0), 0),
+    "a size": (lambda e: e.shape[0] * e.numel(), 0),
+}
+
+
+@pytest.mark.parametrize("way", READS)
+@pytest.mark.parametrize("phase", ["forward", "optimizer"])
+def test_values_that_the_host_reads_are_counted_outside_the_optimizer(way: str, phase: str) -> None:
+    read, expected = READS[way]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        shadows = ShadowValues(mode, EXPERTS, TOP_K, lambda n, e, k: torch.arange(n * k).view(n, k) % e)
+        with shadows.readable(), Observer(Axes(), None, shadows) as observer:
+            experts = topk(logits())
+            observer.new_step()
+            observer.phase = phase
+            read(experts)
+    assert observer.host_reads.total() == (expected if phase == "forward" else 0)
+
+
 COUNTS: dict[str, Callable[[Tensor], list[int]]] = {
     "bincount": lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).tolist(),
     "bincount on the host": lambda e: torch.bincount(e.view(-1), minlength=EXPERTS).cpu().numpy().tolist(),
