@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from regbot.records.verdict import Status
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
+"""As a shell names a command that Ctrl-C ended."""
 INTERNAL_ERROR = 70
 """A fault of regbot itself: a code that no verdict has, so that no build takes it for a regression."""
 
@@ -130,7 +132,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Judge a change: its collectives exactly and without a GPU, its step times by interleaved runs."""
-    with _usage_errors(), _progress(quiet=json) as watch:
+    with _usage_errors(resumable=out.resolve()), _progress(quiet=json) as watch:
         from regbot.check import CheckOptions
         from regbot.check import check as run_check
         from regbot.config import parse_override
@@ -359,14 +361,19 @@ def _print_checked(checked: "Checked", as_json: bool) -> None:
 
 
 @contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Errors that the user can mend become a message and exit code 2; all others are ours and keep their traceback."""
+def _usage_errors(resumable: Path | None = None) -> Iterator[None]:
+    """Errors that the user can mend become a message and exit code 2; all others are ours and keep their traceback.
+
+    ``resumable``: the folder whose ``session.jsonl`` an interrupted command can go on from.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        print("\nregbot: interrupted; the runs that ended are in session.jsonl, go on with --resume", file=sys.stderr)
+        session = resumable / "session.jsonl" if resumable is not None else None
+        kept = f"; what ended is in {session}, go on with --resume" if session is not None and session.exists() else ""
+        print(f"\nregbot: interrupted{kept}", file=sys.stderr)
         sys.stderr.flush()
-        os._exit(130)  # the supervisors notice and end what still runs; threads are not waited for
+        os._exit(INTERRUPTED)  # the supervisors notice and end what still runs; threads are not waited for
     except OSError as error:
         _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
     except Exception as error:
