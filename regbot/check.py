@@ -86,6 +86,10 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     config, config_warnings = find_config(options, base, head)
     tasks = plan(config, options.workloads)
     timed = timed_tasks(config, tasks, len(this_node().gpus)) if options.timing else []
+    traced = [task for task in tasks if task.workload.adapter != "command"]
+    commands = [task for task in timed if task.workload.adapter == "command"]
+    if not traced and not commands:
+        raise ConfigError("all workloads are commands, of which only step times can be measured; leave out --no-timing")
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # an override that cannot be is an error now, not after minutes of work
@@ -94,7 +98,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         base=base,
         head=head,
-        workloads=[task.entry for task in tasks],
+        workloads=[task.entry for task in (*traced, *commands)],
+        untraced=[task.entry for task in commands],
         timed=[_timed_plan(task, config, options) for task in timed],
         seed=secrets.randbelow(2**32),
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
@@ -108,7 +113,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     with _owned(options.out), _room(options.out):
         session_file = options.out / "session.jsonl"
         session = _begin(session_file, planned, options)
-        _measure(session, session_file, options, config, tasks, timed, engine or LocalEngine(), watch)
+        _measure(session, session_file, options, config, traced, timed, engine or LocalEngine(), watch)
         prune(options.cache, keep=KEPT_WORKTREES)
         return conclude(session_file, config, options.expectations, options.out)
 
@@ -155,6 +160,8 @@ def _measure(
 
 def _worth_timing(header: SessionHeader, runs: Sequence[Run], each: TimedPlan) -> bool:
     """Whether both arms can be traced, and something that could matter to their speed differs."""
+    if each.entry in header.untraced:
+        return True
     examined = examine(Session(header=header, runs=list(runs)), each.entry)
     if examined.base is None or examined.head is None:
         return False

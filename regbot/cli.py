@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 os.environ.setdefault("TYPER_USE_RICH", "0")  # plain help: rich alone costs as much as everything else together
 
@@ -37,6 +37,9 @@ ledger_app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 
+baseline_app = typer.Typer(help="The stored references.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(baseline_app, name="baseline")
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for verdict.json, comment.md, report.html.")]
 Expect = Annotated[
@@ -46,6 +49,10 @@ Expect = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
 ]
+
+
+StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of the stored baselines.")]
+Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default: GITHUB_ACTOR, else the user.")]
 
 
 class _Lists(TyperCommand):
@@ -263,6 +270,24 @@ def doctor(json: Json = False) -> None:
     typer.echo((diagnosis.to_json() if json else diagnosis_page(diagnosis)).rstrip("\n"))
 
 
+@app.command()
+def preflight(
+    what: Annotated[
+        str, typer.Argument(metavar="FILE|WORKLOAD", help="A ledger, run or configuration; or a workload.")
+    ],
+    json: Json = False,
+) -> None:
+    """Conflicts of a resolved configuration, before any node is used, and what to try on this hardware."""
+    with _usage_errors(), _progress(quiet=json) as watch:
+        from regbot.preflight import preflight_page
+        from regbot.resolved import examine_configuration
+
+        found = examine_configuration(what, Path.cwd(), watch)
+        text = found.record().to_json() if json else preflight_page(found.conflicts, found.advice)
+    typer.echo(text.rstrip("\n"))
+    raise typer.Exit(_exit_code("INVALID") if found.invalid else 0)
+
+
 @ledger_app.command("trace")
 def ledger_trace(
     workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
@@ -330,6 +355,96 @@ def ledger_diff(
     raise typer.Exit(_exit_code(sharding.status))
 
 
+@baseline_app.command("list")
+def baseline_list(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
+    """What is stored."""
+    with _usage_errors():
+        from regbot.baselines import Store, commands
+
+        found = commands.listing(Store(store))
+        text = found.to_json() if json else commands.list_page(found)
+    typer.echo(text.rstrip("\n"))
+
+
+@baseline_app.command("show")
+def baseline_show(
+    name: Annotated[str, typer.Argument(metavar="HASH")], store: StoreFolder = Path("baselines"), json: Json = False
+) -> None:
+    """One stored session in full."""
+    with _usage_errors():
+        from regbot.baselines import Store, commands
+
+        path, found = commands.find(Store(store), name)
+        text = found.to_json() if json else commands.show_page(path, found)
+    typer.echo(text.rstrip("\n"))
+
+
+@baseline_app.command("add")
+def baseline_add(
+    session: Annotated[Path, typer.Argument(metavar="SESSION", help="session.jsonl of a check.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why this session is a reference.")],
+    arm: Annotated[Literal["base", "head"], typer.Option("--arm", help="Whose runs are stored.")] = "base",
+    workload: Annotated[list[str] | None, typer.Option("--workload", metavar="ENTRY", help="Only these.")] = None,
+    series: Annotated[
+        Literal["rolling", "anchor"], typer.Option("--series", help="anchor for a re-run of the anchor commit.")
+    ] = "rolling",
+    container: Annotated[
+        str | None, typer.Option("--container", metavar="DIGEST", help="Image that the runs had, if any.")
+    ] = None,
+    who: Who = None,
+    store: StoreFolder = Path("baselines"),
+    json: Json = False,
+) -> None:
+    """Store one arm of a session. What it says is stored is on the disk."""
+    with _usage_errors():
+        from regbot.baselines import Intake, Store, commands
+
+        asked = Intake(str(session), who or commands.default_who(), why, arm, workload or (), series, container)
+        found = commands.add(Store(store), session, asked)
+        text = found.to_json() if json else commands.added_page(found)
+    typer.echo(text.rstrip("\n"))
+
+
+@baseline_app.command("verify")
+def baseline_verify(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
+    """Read the whole store; every problem is one line. Exits 1 where there is one."""
+    with _usage_errors():
+        from regbot.baselines import Store, commands
+
+        found = commands.verified(Store(store))
+        text = found.to_json() if json else commands.verify_page(found)
+    typer.echo(text.rstrip("\n"))
+    raise typer.Exit(1 if found.problems else 0)
+
+
+@baseline_app.command("anchor")
+def baseline_anchor(
+    workload: Annotated[str, typer.Argument(metavar="ENTRY")],
+    to: Annotated[str | None, typer.Option("--to", metavar="COMMIT", help="Move the anchor there.")] = None,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why it moves.")] = "",
+    variant: Annotated[str | None, typer.Option("--variant", metavar="V")] = None,
+    node_class: Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Node class.")] = None,
+    who: Who = None,
+    store: StoreFolder = Path("baselines"),
+    json: Json = False,
+) -> None:
+    """The anchors of a workload; with --to, move one."""
+    with _usage_errors():
+        from regbot.baselines import Store, commands
+        from regbot.config import ConfigError
+
+        at = Store(store)
+        if to is not None and not why:
+            raise ConfigError("--to needs --why: an anchor says why it is one")
+        if to is not None:
+            move = commands.Move(workload, to, who or commands.default_who(), why, variant, node_class)
+            found = [commands.move_anchor(at, move)]
+        else:
+            found = commands.anchors(at, workload, variant, node_class)
+        text = "[" + ",\n".join(each.to_json() for each in found) + "]" if json else commands.anchor_page(found)
+    typer.echo(text.rstrip("\n"))
+
+
 def _known_engine(name: str) -> None:
     from regbot.config import ConfigError
 
@@ -388,6 +503,7 @@ def _is_usage_error(error: Exception) -> bool:
     from regbot.engines import EngineError
     from regbot.judge import ExpectationError, NotComparable
     from regbot.ledgers.readers import ReadError
+    from regbot.logs import LogError
     from regbot.records import RecordError
     from regbot.shapes import ShapeError
 
@@ -397,6 +513,7 @@ def _is_usage_error(error: Exception) -> bool:
         CheckoutError,
         RecordError,
         ReadError,
+        LogError,
         EngineError,
         ExpectationError,
         NotComparable,

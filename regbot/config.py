@@ -49,6 +49,14 @@ class Workload(Record):
         description="framework adapters: a recipe that the repository ships, run as it is; '' pins the shape's numbers",
     )
     command: list[str] = Field(default=[], description="command adapter: program and arguments of one run")
+    log: str = Field(
+        default="", description="command adapter: file of the step log in the checkout; '' for what the command prints"
+    )
+    log_format: str = Field(default="", description="command adapter: format of the step log; '' for what it shows")
+    tokens_per_step: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="command adapter: of one step on one rank, for logs that tell tokens per second"
+    )
+    environment: dict[str, str] = Field(default={}, description="variables of every run, beside a clean environment")
     label: Name | None = Field(
         default=None, description="prefix of the verdict's entries, where two workloads share a shape"
     )
@@ -113,8 +121,13 @@ class Workload(Record):
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
         if self.adapter == "command" and not self.command:
             raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")
-        if self.adapter != "command" and self.command:
-            raise ValueError(f"adapter {self.adapter!r} takes no command; use adapter = 'command'")
+        if self.adapter != "command" and (self.command or self.log or self.log_format or self.tokens_per_step):
+            raise ValueError(
+                f"adapter {self.adapter!r} takes no command and no log of its steps (command, log, log_format, "
+                "tokens_per_step); use adapter = 'command'"
+            )
+        if self.adapter == "maxtext" and self.timed:
+            raise ValueError("adapter 'maxtext' only traces; to time MaxText, add a workload with adapter = 'command'")
         if self.recipe and self.adapter not in FRAMEWORKS:
             raise ValueError(f"adapter {self.adapter!r} has no recipes; {', '.join(FRAMEWORKS)} have")
         return self

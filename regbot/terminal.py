@@ -19,6 +19,7 @@ from regbot.shapes import Shape
 from regbot.text import printable
 from regbot.units import binary_bytes
 
+NAME_CHARACTERS = 72
 Table = list[tuple[str, ...]]
 
 REASONS_SHOWN = 3
@@ -108,8 +109,9 @@ def run_page(run: Run) -> str:
     timing = run.timing
     table: Table = [("rank", "step ms", "CPU ms", "in collectives ms", "peak memory")]
     for rank, steps in timing.ranks.items():
-        usual = (f"{1000 * median(each[timing.cut :]):.4g}" for each in (steps.step_s, steps.cpu_s, steps.wait_s))
-        table.append((rank, *usual, binary_bytes(steps.peak_bytes)))
+        each = (steps.step_s, steps.cpu_s, steps.wait_s)
+        usual = (f"{1000 * median(of[timing.cut :]):.4g}" if of else "unknown" for of in each)
+        table.append((rank, *usual, binary_bytes(steps.peak_bytes) if steps.peak_bytes else "unknown"))
     compared = {name: 1000 * math.exp(value) for name, value in summaries(timing, timing.cut).items()}
     times = f"{compared['median']:.4g} ms a step (median of {len(timing.steady_s)} after {timing.cut})"
     lines = [
@@ -209,7 +211,15 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
 
 
 def _row_words(row: Row) -> tuple[str, ...]:
-    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, row.template or "(root)")
+    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _name(row.template))
+
+
+def _name(template: str) -> str:
+    """A module, or an op of a compiled program: one that a combiner merged from many has a name of many lines."""
+    if len(template) > NAME_CHARACTERS:
+        half = NAME_CHARACTERS // 2 - 1
+        template = f"{template[:half]} … {template[-half:]}"
+    return template or "(root)"
 
 
 def _each(row: Row, volume: Volume) -> str:

@@ -108,7 +108,7 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"schema": "something/else"}')
     found = regbot("ledger", "diff", "x.json", "x.json", at=tmp_path)
     assert found.returncode == 2
-    assert "x.json: is neither a ledger nor a run record" in found.stderr
+    assert "x.json: is of no format that regbot reads" in found.stderr
 
 
 def test_shapes_prints_every_number_of_a_shape(tmp_path: Path) -> None:

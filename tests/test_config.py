@@ -27,7 +27,7 @@ def test_a_small_configuration_is_enough() -> None:
         ("version = 2", "version", "use one of the values named"),
         ("versoin = 1", "versoin", "docs/configuration.md"),
         ("[workloads.moe]\nadapter = 'module'", "workloads.moe", "entry = 'package.module:function'"),
-        ("[workloads.moe]\nadapter = 'modul'", "workloads.moe.adapter", "'smoke' or 'module'"),
+        ("[workloads.moe]\nadapter = 'modul'", "workloads.moe.adapter", "'smoke', 'module'"),
         ("[workloads.moe]\nadapter = 'module'\nentry = 'pkg.moe'", "workloads.moe.entry", "'package.module:function'"),
         ("[workloads.moe]\nadapter = 'module'\nentry = 'a b:c'", "workloads.moe.entry", "'package.module:function'"),
         ("[workloads.moe]\nadapter = 'smoke'\nentry = 'a:b'", "workloads.moe", "adapter = 'module'"),

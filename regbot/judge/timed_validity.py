@@ -83,7 +83,8 @@ def _not_as_planned(run: Run, plan: TimedPlan) -> Iterator[str]:
         yield f"{name} timed the variant {run.variant}, and {plan.variant} was planned"
     if run.timing is None or run.position is None or not run.position.block:
         return
-    found = (run.timing.asked, run.timing.cut, len(run.timing.ranks), len(run.timing.step_s))
+    ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a log is one account of them all
+    found = (run.timing.asked, run.timing.cut, ranks, len(run.timing.step_s))
     if found != (plan.steps, plan.cut, plan.world_size, plan.steps):
         yield (
             f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "

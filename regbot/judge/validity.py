@@ -8,9 +8,10 @@ base runs is FAIL, because there the pull request has shown what it does.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from regbot.config import GEOMETRY_KEYS, LIBRARY_DISPATCHERS
+from regbot.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
+from regbot.preflight import conflicts, facts_of
 from regbot.records.ledger import Ledger, Scalar
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
@@ -45,6 +46,8 @@ class Examined(NamedTuple):
 def examine(session: Session, workload: str) -> Examined:
     """The runs to compare for one planned entry, or why there are none."""
     header = session.header
+    if workload in header.untraced:
+        return _untraced(session, workload)
     ours, theirs = (_static_runs(session, workload, arm) for arm in (header.base, header.head))
     missing = [arm.name for arm, runs in ((header.base, ours), (header.head, theirs)) if not runs]
     if missing:
@@ -60,13 +63,27 @@ def examine(session: Session, workload: str) -> Examined:
         *_incomparable(base, head),
         *([] if _left_to_the_timed_half(session, base, head) else dispatcher_problems(base, head)),
         *_nothing_measured(base, head),
+        *_conflicts(base, head, "invalid"),
     ]
-    warnings = (*environment_warnings(base, head), *backend_warnings(base, head), *_own_warnings(base, head))
+    warnings = (
+        *_conflicts(base, head, "warning"),
+        *environment_warnings(base, head),
+        *backend_warnings(base, head),
+        *_own_warnings(base, head),
+    )
     if not problems and any(dispatcher_problems(base, head)):
         warnings += ("the trace is of the dispatcher that stands in for the one asked for, which needs GPUs",)
     if problems:
         return _invalid(problems, warnings)
     return Examined(Validity(status="PASS", reasons=[_proof(base, head)]), base, head, warnings)
+
+
+def _untraced(session: Session, workload: str) -> Examined:
+    """A command: the timed half alone answers for it, and where that has nothing, nobody does."""
+    if not any((run.tier, run.workload) == ("timed", workload) for run in session.runs):
+        return _invalid([f"{workload} is a command, and nothing of it was timed"])
+    known = "a command's step log was read; neither its collectives nor the code that it ran are known"
+    return Examined(Validity(status="PASS", reasons=[known]), warnings=(known,))
 
 
 def _left_to_the_timed_half(session: Session, base: Run, head: Run) -> bool:
@@ -124,6 +141,8 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     name = run.arm.name
     if (run.arm.commit, run.arm.tree, run.arm.overrides) != (planned.commit, planned.tree, planned.overrides):
         yield f"{name} was run at {run.arm.commit[:12]}, not at the planned {planned.commit[:12]} with its overrides"
+    if run.adapter == "command":
+        return  # nothing of regbot runs inside it; the verdict says so
     if run.code is None:
         yield f"{name} does not prove which code it ran; the record has no code proof"
     else:
@@ -188,6 +207,19 @@ def _nothing_measured(base: Run, head: Run) -> Iterator[str]:
             f"neither arm moves payload between the {ranks} ranks of {EXPERT_AXIS}: nothing expert-parallel was "
             "measured. Check that the layer uses mesh['ep'] that build_layer receives"
         )
+
+
+def _conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
+    """Preflight rules that apply to the configuration a framework resolved; told once where both arms have them."""
+    told: dict[str, list[str]] = {}
+    for run in (base, head):
+        if run.adapter not in FRAMEWORKS or run.ledger is None:
+            continue
+        for found in conflicts(run.ledger.config, facts_of(run)):
+            if found.rule.severity == severity:
+                told.setdefault(f"{found.rule.what} ({found.values}); {found.rule.fix}", []).append(run.arm.name)
+    for text, arms in told.items():
+        yield f"preflight: {text}" if len(arms) == 2 else f"preflight of {arms[0]}: {text}"
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:

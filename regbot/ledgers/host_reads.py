@@ -31,7 +31,7 @@ def host_reads(base: Ledger, head: Ledger) -> list[Finding]:
     places = [name or "the model itself" for name, _ in changed.most_common(SHOWN)]
     text = (
         f"The host reads {after.total()} values of a step from the device where it read {before.total()} (.item(), "
-        f".tolist() or a branch on a tensor), in {', '.join(places)}; each read stops it until the device has caught up."
+        f".tolist() or a branch on a tensor), in {', '.join(places)}; each stops it until the device has caught up."
     )
     return [
         Finding(pattern=pattern, status=status, axis="host", base={}, head={}, text=text, modules=list(changed)[:SHOWN])

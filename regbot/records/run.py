@@ -15,12 +15,15 @@ Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped", "short", "diverged"]
 """ok; the guest died; it passed its time limit; it ended without a record; its record cannot be used; the guest itself
-said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, untraceable code);
+said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, no framework,
+untraceable code);
 not started, because the same arm of the same workload had hung already; it ended with fewer steps than were asked for;
 a loss was not finite, or the optimizer skipped steps."""
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
-Clock = Literal["perf_counter", "cuda_events"]
+GuestClock = Literal["perf_counter", "cuda_events"]
+Clock = Literal["perf_counter", "cuda_events", "log"]
+"""``log``: what the training code printed, one account of all ranks."""
 
 
 class Arm(Record):
@@ -63,13 +66,54 @@ class Environment(Record):
 class Refusal(Record):
     """Why the guest says that this cannot be measured."""
 
-    kind: Literal["no_torch", "entry", "shape", "config", "untraceable", "compiled", "routing", "liveness", "code"]
+    kind: Literal[
+        "no_torch",
+        "no_framework",
+        "entry",
+        "shape",
+        "config",
+        "untraceable",
+        "compiled",
+        "routing",
+        "liveness",
+        "code",
+    ]
     message: Message
     where: Text = ""
 
 
+class MeshAxis(Record):
+    """One axis of the device mesh that a program was compiled for."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")] = Field(
+        description="'ep' for the axis of the experts, else regbot's or the framework's name"
+    )
+    size: Annotated[int, Field(ge=2, le=65536)]
+
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class Compiled(Record):
+    """A compiled program that the guest left beside its record. The trusted side counts in its text."""
+
+    program: FileName = Field(description="file in the record folder: optimized HLO text of the train step")
+    planted: FileName = Field(description="the same of a program of known collectives, compiled in the same process")
+    target: Literal["cpu"] = Field(description="kind of device that it was compiled for")
+    mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(
+        description="axes that split anything, slowest first: a device's number is its row-major index"
+    )
+    config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
+    software: dict[str, Text] = Field(default_factory=dict)
+    patches: list[Text] = Field(default_factory=list, description="what was forced to compile without accelerators")
+    warnings: list[Message] = Field(default_factory=list)
+
+
 class RankSteps(Record):
-    """One rank's account of every step of a run, in order, warm-up included: lists of equal length."""
+    """One rank's account of every step of a run, in order, warm-up included: lists of equal length.
+
+    Of a run that is known by its step log only, all but ``step_s`` are empty and the peak is 0: not known.
+    """
 
     step_s: list[Seconds]
     cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
@@ -91,7 +135,7 @@ class Timing(Record):
     ranks: dict[str, RankSteps]
     harness_s: Seconds | None = Field(default=None, description="all steps together by the harness's own clock")
     harness_steady_s: Seconds | None = Field(default=None, description="the steps after the cut, by the same clock")
-    memory_peak_bytes: Bytes = Field(description="of the rank with the most")
+    memory_peak_bytes: Bytes = Field(description="of the rank with the most; 0 if unknown")
     memory_slope_bytes: float = Field(description="growth per steady step of the rank that grows most, least squares")
     tokens_per_expert: list[Bytes] = Field(
         default_factory=list, description="tokens sent to each expert in one step, all ranks and layers; [] if unknown"
@@ -105,7 +149,8 @@ class Timing(Record):
             raise ValueError("no rank has step times")
         for rank, steps in self.ranks.items():
             for each in (steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes):
-                if len(each) != len(self.step_s):
+                unknown = self.clock == "log" and each is not steps.step_s and not each
+                if len(each) != len(self.step_s) and not unknown:
                     raise ValueError(f"rank {rank} has {len(each)} values for {len(self.step_s)} steps")
             if not all(seconds > 0 for seconds in steps.step_s):
                 raise ValueError(f"rank {rank} has a step that took no time")
@@ -145,11 +190,12 @@ class RawRun(Record):
     variant: Text
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
+    compiled: Compiled | None = Field(default=None, description="in place of a ledger, where a program was compiled")
     loss: list[float | None] = Field(
         default_factory=list, description="loss per step, null where not finite; empty where tensors have no values"
     )
     steps: RankSteps | None = None
-    clock: Clock = "perf_counter"
+    clock: GuestClock = "perf_counter"
     tokens_per_expert: list[Bytes] = Field(default_factory=list, description="that this rank sent in the counted step")
     dropped_tokens: Bytes | None = None
     skipped_steps: Bytes = 0

@@ -4,15 +4,23 @@ import json
 from pathlib import Path
 
 from regbot.records.base import Record
+from regbot.records.baseline import Anchor, Baseline, BaselineAdded, BaselineCheck, BaselineListing
 from regbot.records.ledger import Ledger
+from regbot.records.preflight import Preflight
 from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import LedgerDiff, Verdict
 
 FOLDER = Path(__file__).with_name("schemas")
 RECORDS: dict[str, type[Record]] = {
+    "anchor@1": Anchor,
+    "baseline@1": Baseline,
+    "baseline-added@1": BaselineAdded,
+    "baseline-list@1": BaselineListing,
+    "baseline-verify@1": BaselineCheck,
     "ledger@1": Ledger,
     "ledger-diff@1": LedgerDiff,
+    "preflight@1": Preflight,
     "raw-run@1": RawRun,
     "run@1": Run,
     "session@1": SessionHeader,

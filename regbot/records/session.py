@@ -35,6 +35,9 @@ class SessionHeader(Record):
     base: Arm
     head: Arm
     workloads: Annotated[list[Text], Field(min_length=1)]
+    untraced: list[Text] = Field(
+        default_factory=list, description="of these, the commands: their collectives and their code are not known"
+    )
     expectations: list[Message] = Field(default_factory=list, description="--expect rules that were given")
     timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order; may be none")
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")

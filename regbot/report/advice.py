@@ -79,8 +79,8 @@ _HINTS = {
     catalogue.GRADIENT_LOST: "find which parameters left the reduction group: they now train on fewer ranks' gradients",
     catalogue.WIDENED: "find the cast that is missing before the exchange",
     catalogue.HOST_READS_ADDED: "find the .item(), .tolist() or branch on a tensor, and keep the value on the device",
-    catalogue.OVERLAP_LOST: "find what now orders these collectives after compute: a stream, an event that is waited for, "
-    "an overlap flag that is off",
+    catalogue.OVERLAP_LOST: "find what now orders these collectives after compute: a stream, an event that is waited "
+    "for, an overlap flag that is off",
     catalogue.COUNTS_ADDED: "find the token counts that are exchanged again instead of being reused",
 }
 """Where to look first, by the pattern's name."""

@@ -1,9 +1,10 @@
 """Workloads: the trusted side of running each kind of training code and reading what it left."""
 
 from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
+from regbot.workloads.launch import time_run
 from regbot.workloads.ranks import digest, ledger_of
 from regbot.workloads.task import Task, plan, single_task, smoke_task, timed_tasks, unfit_for
-from regbot.workloads.timed import Place, time_run
+from regbot.workloads.timed import Place
 
 __all__ = [
     "Limits",

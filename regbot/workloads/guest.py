@@ -19,9 +19,13 @@ from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
 from regbot.text import printable
+from regbot.workloads.compiled import BadProgram, ledger_of_program
 from regbot.workloads.task import Task
 
 MEGABYTE = 2**20
+
+COMPILING = ("maxtext",)
+"""Adapters whose guest leaves a compiled program and no ledger."""
 
 GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 _TRACE_ENVIRONMENT = {
@@ -66,7 +70,9 @@ def trace(
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
         cwd=root,
-        env=clean_environment({**(environment or {}), **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}),
+        env=clean_environment(
+            {**(environment or {}), **task.workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
+        ),
         log=scratch / "output.log",
         record_dir=record.parent,
         timeout_s=task.workload.timeout_min * 60,
@@ -103,6 +109,12 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
     """The run that ``ended`` and the record tell of together."""
     raw, fault = read_claims(record, task, nonce, limits)
     outcome, reason = _outcome(ended, raw, fault, task)
+    ledger = raw.ledger if raw is not None and outcome == "ok" else None
+    if raw is not None and raw.compiled is not None and outcome == "ok":
+        try:
+            ledger = ledger_of_program(raw.compiled, task, record.parent, limits.max_record_bytes)
+        except BadProgram as error:
+            outcome, reason = "bad_record", printable(str(error))
     run = bare_run(task, arm, outcome, reason, attempt).model_copy(
         update={
             "exit_code": ended.exit_code,
@@ -115,7 +127,7 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
         return run
     return run.model_copy(
         update={
-            "ledger": raw.ledger if outcome == "ok" else None,
+            "ledger": ledger,
             "loss": raw.loss,
             "backends": raw.backends,
             "code": raw.code,
@@ -218,7 +230,11 @@ def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
     for name, claimed, asked in claims:
         if claimed != asked:
             return f"the record's {name} is {claimed!r}, but {asked!r} was asked for"
-    if raw.ledger is None and raw.refusal is None and raw.steps is None:
+    if raw.compiled is not None and task.workload.adapter not in COMPILING:
+        return f"the record is of a compiled program, which the adapter {task.workload.adapter!r} does not make"
+    if raw.ledger is not None and task.workload.adapter in COMPILING:
+        return "the record holds a ledger, but regbot counts in the compiled program itself"
+    if raw.ledger is None and raw.refusal is None and raw.steps is None and raw.compiled is None:
         return "the record holds neither a ledger nor a reason why there is none"
     return ""
 

@@ -85,6 +85,8 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     for task in tasks:
         asked = config.workloads[task.workload_name].timed
         key = (task.workload_name, task.shape.name)
+        if task.workload.adapter == "maxtext":
+            continue  # it compiles ahead of time, and steps are not run
         if key in chosen or (asked is not None and task.shape.name not in asked):
             continue
         variant = _timed_variant(task, gpus)
@@ -108,7 +110,7 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
 def unfit_for(task: Task, gpus: int) -> str:
     """Why a machine with ``gpus`` GPUs cannot time ``task``, '' where it can: only ``cpu`` sizes run without."""
     ranks = task.parallelism.world_size
-    if task.variant.size == "cpu" or gpus >= ranks:
+    if task.variant.size == "cpu" or gpus >= ranks or task.workload.adapter == "command":
         return ""
     return (
         f"{task.variant.name} of {task.shape.id} wants {ranks} GPUs, and this machine has {gpus}; use the variant cpu"
@@ -118,6 +120,8 @@ def unfit_for(task: Task, gpus: int) -> str:
 def _timed_variant(task: Task, gpus: int) -> str | None:
     if task.workload.timed_variant:
         return task.workload.timed_variant
+    if task.workload.adapter == "command":  # it starts what it starts; the size only tells what its steps are
+        return "smoke" if "smoke" in task.shape.sizes else "cpu" if "cpu" in task.shape.sizes else None
     if "smoke" in task.shape.sizes and gpus >= task.shape.meshes["smoke"][task.parallelism.name].world_size:
         return "smoke"
     return "cpu" if "cpu" in task.shape.sizes else None

@@ -57,7 +57,7 @@ class Place:
     steps: int
 
 
-def time_run(
+def time_ranks(
     task: Task,
     plan: TimedPlan,
     place: Place,
@@ -85,7 +85,9 @@ def time_run(
     launch = Launch(
         command=(interpreter(task, root), *torchrun, str(guest_folder()), str(request)),
         cwd=scratch,  # the launcher has its working directory on its import path; the checkout must not be there
-        env=clean_environment({"OMP_NUM_THREADS": "1", **(environment or {}), **GUEST_ENVIRONMENT}),
+        env=clean_environment(
+            {"OMP_NUM_THREADS": "1", **(environment or {}), **task.workload.environment, **GUEST_ENVIRONMENT}
+        ),
         log=scratch / "output.log",
         record_dir=record.parent,
         timeout_s=task.workload.timeout_min * 60,
