@@ -119,29 +119,53 @@ def dispatcher_off(view: View) -> Iterator[Claim]:
 
 
 def recompute(view: View) -> Iterator[Claim]:
-    """Backward grew by exactly what forward exchanges: payload to the byte, counts too where they are repeated."""
+    """Backward grew by exactly what forward exchanges: payload to the byte, counts too where they are repeated.
+
+    A profile may know backward alone, and then the rest is forward; or no phase at all, and then an all-to-all whose
+    gradients go the same way must have grown by half.
+    """
     population = _exchanging_modules(view)
     for cells in view.units.values():
         for axis in sorted(view.expert_axes):
             here = [c for c in cells if c.word.axis == axis and view.moves_activations(c)]
-            payload = [c for c in here if is_payload(c)]
-            forward, grown = _by_form(payload, "forward"), _by_form(payload, "backward")
-            if not forward or any(c.changed for c in payload if c.word.phase == "forward"):
-                continue
-            if any(_growth(grown.get(form, [])) != volumes(once)[1] for form, once in forward.items()):
-                continue
-            claimed = [c for form in forward for c in grown[form] if view.is_open(c)]
-            exchanged_gradients = any(c.before.count for cells_of_form in grown.values() for c in cells_of_form)
-            if not claimed or not exchanged_gradients:  # the first exchange in backward is that of the gradients
-                continue
-            counts = [c for c in here if not is_payload(c)]
-            count_forward, count_grown = _by_form(counts, "forward"), _by_form(counts, "backward")
-            for form, once in count_forward.items():
-                repeated = count_grown.get(form, [])
-                if _growth(repeated) == volumes(once)[1]:
-                    claimed += [c for c in repeated if view.is_open(c)]
-            hit = frozenset().union(*(c.issuers_after for c in claimed))
-            yield Claim(RECOMPUTES, (axis,), frozenset({axis}), tuple(claimed), hit, population)
+            if {c.word.phase for c in here} == {"unknown"}:
+                claimed = _grown_by_half(view, here)
+            else:
+                claimed = _repeated_in_backward(view, here)
+            if claimed:
+                hit = frozenset().union(*(c.issuers_after for c in claimed))
+                yield Claim(RECOMPUTES, (axis,), frozenset({axis}), tuple(claimed), hit, population)
+
+
+def _repeated_in_backward(view: View, here: list[Cell]) -> list[Cell]:
+    first = "forward" if any(c.word.phase == "forward" for c in here) else "unknown"
+    payload = [c for c in here if is_payload(c)]
+    forward, grown = _by_form(payload, first), _by_form(payload, "backward")
+    if not forward or any(c.changed for c in payload if c.word.phase == first):
+        return []
+    if any(_growth(grown.get(form, [])) != volumes(once)[1] for form, once in forward.items()):
+        return []
+    claimed = [c for form in forward for c in grown[form] if view.is_open(c)]
+    exchanged_gradients = any(c.before.count for cells_of_form in grown.values() for c in cells_of_form)
+    if not claimed or not exchanged_gradients:  # the first exchange in backward is that of the gradients
+        return []
+    counts = [c for c in here if not is_payload(c)]
+    count_forward, count_grown = _by_form(counts, first), _by_form(counts, "backward")
+    for form, once in count_forward.items():
+        repeated = count_grown.get(form, [])
+        if _growth(repeated) == volumes(once)[1]:
+            claimed += [c for c in repeated if view.is_open(c)]
+    return claimed
+
+
+def _grown_by_half(view: View, here: list[Cell]) -> list[Cell]:
+    """Forward and gradients exchange as much as each other, so forward again is half as much on top."""
+    payload = [c for c in here if is_payload(c) and c.word.kind == "all_to_all"]
+    before, grown = volumes(payload)[0], _growth(payload)
+    if not grown.count or (2 * grown.count, 2 * grown.bytes) != (before.count, before.bytes):
+        return []
+    counts = [c for c in here if not is_payload(c) and _growth([c]) == c.before]
+    return [c for c in (*payload, *counts) if view.is_open(c)]
 
 
 def count_exchanges(view: View) -> Iterator[Claim]:
