@@ -1,0 +1,200 @@
+"""MaxText itself, compiled for CPU devices: the counts of the regression that motivated the collective gate.
+
+Set REGBOT_MAXTEXT to a Python with requirements/maxtext.txt. Each compile takes 30 to 60 seconds, so each is done once.
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Shared
+from regbot.config import Config, Workload
+from regbot.engines import LocalEngine
+from regbot.judge.sharding import judge_ledgers
+from regbot.ledgers.catalogue import MAPPED_TWICE
+from regbot.records.files import read_record, write_record
+from regbot.records.ledger import Ledger
+from regbot.records.run import Arm, Run
+from regbot.shapes import load_shape
+from regbot.workloads import Limits, Task, single_task, trace
+
+PYTHON = os.environ.get("REGBOT_MAXTEXT", "")
+pytestmark = [
+    pytest.mark.frameworks,
+    pytest.mark.skipif(not PYTHON, reason="REGBOT_MAXTEXT names no Python with MaxText (requirements/maxtext.txt)"),
+]
+
+ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
+TWO_LAYERS = {"layers": 2, "sequence": 1024}
+FALLBACK = {"moe_dispatch_no_expert_sharding": False}
+DISPATCH = {"moe_dispatch_no_expert_sharding": True}
+Traced = Callable[..., Run]
+
+
+@pytest.fixture
+def traced(shared: Shared) -> Traced:
+    return tracer(shared)
+
+
+def tracer(shared: Shared) -> Traced:
+    """``traced(name, task...)``: one run of MaxText, made once per test run under its name."""
+
+    def once(name: str, task: Task, sources: Callable[[Path], None] = lambda _: None) -> Run:
+        def make(folder: Path) -> None:
+            root = folder / "checkout"
+            root.mkdir()
+            sources(root)
+            found = trace(task, ARM, root, LocalEngine(), folder / "scratch", Limits())
+            write_record(folder / "run.json", found)
+
+        return read_record(shared(f"maxtext-{name}", make) / "run.json", Run)
+
+    return once
+
+
+def task(
+    shape: str = "mixtral-8x7b",
+    variant: str = "full",
+    geometry: dict[str, Any] | None = None,
+    world: int = 8,
+    ep: int = 8,
+    **changes: Any,
+) -> Task:
+    workload = Workload(adapter="maxtext", python=PYTHON, shapes=[shape], variant=variant, **changes)
+    chosen = single_task("maxtext", workload, load_shape(shape), "ep", world, ep)
+    numbers = chosen.variant.geometry.model_copy(update=geometry or {})
+    return replace(chosen, variant=chosen.variant.model_copy(update={"geometry": numbers}))
+
+
+def ledger_of(run: Run) -> Ledger:
+    assert (run.outcome, run.reason) == ("ok", "")
+    assert run.ledger is not None
+    return run.ledger
+
+
+def counts(ledger: Ledger) -> dict[str, tuple[int, int]]:
+    """Lines and executions per kind."""
+    lines, executions = Counter[str](), Counter[str]()
+    for entry in ledger.entries:
+        lines[entry.kind] += entry.static_count or 0
+        executions[entry.kind] += entry.count
+    return {kind: (lines[kind], executions[kind]) for kind in sorted(executions)}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        ("fallback", FALLBACK, {"all_gather": (25, 46), "all_reduce": (7, 10), "all_to_all": (2, 2)}),
+        ("dispatch", DISPATCH, {"all_gather": (19, 34), "all_reduce": (7, 10), "all_to_all": (8, 14)}),
+    ],
+)
+def test_mixtral_of_two_layers_issues_the_known_collectives(
+    traced: Traced, name: str, config: dict[str, Any], expected: dict[str, tuple[int, int]]
+) -> None:
+    ledger = ledger_of(traced(name, task(geometry=TWO_LAYERS, config=config)))
+    assert counts(ledger) == expected
+    assert {entry.axis for entry in ledger.entries} == {"ep"}
+    assert ledger.axes["ep"].ranks == list(range(8))
+    assert ledger.liveness is not None
+    assert ledger.liveness.proven
+    assert (ledger.source, ledger.scope, ledger.world_size) == ("hlo:cpu", "step", 8)
+
+
+def test_the_difference_is_named_with_axis_ops_and_bytes(traced: Traced) -> None:
+    fallback = ledger_of(traced("fallback", task(geometry=TWO_LAYERS, config=FALLBACK)))
+    dispatch = ledger_of(traced("dispatch", task(geometry=TWO_LAYERS, config=DISPATCH)))
+    found = judge_ledgers(dispatch, fallback, Config()).findings
+    assert [(finding.pattern, finding.axis, finding.status) for finding in found] == [(MAPPED_TWICE, "ep", "FAIL")]
+    for part in ("dispatch/BSM,BSEC -> EBCM", "wo/EBCH,EHM -> EBCM", "480 MiB", "21 GiB"):
+        assert part in found[0].text
+    configs = {key for key in dispatch.config if dispatch.config[key] != fallback.config[key]}
+    assert configs == {"moe_dispatch_no_expert_sharding"}
+
+
+def test_a_run_says_what_was_compiled_and_leaves_nothing_else(traced: Traced, shared: Shared) -> None:
+    run = traced("dispatch", task(geometry=TWO_LAYERS, config=DISPATCH))
+    ledger = ledger_of(run)
+    numbers = ("emb_dim", "num_decoder_layers", "moe_mlp_dim", "num_experts", "capacity_factor", "remat_policy")
+    assert [ledger.config[name] for name in numbers] == [4096, 2, 14336, 8, 1.25, "full"]
+    assert ledger.config["logical_axis_rules.exp"] == "expert"
+    assert not [value for value in ledger.config.values() if str(value).startswith("/")]
+    assert ledger.software.keys() >= {"maxtext", "jax", "jaxlib", "flax"}
+    assert "jax_cache_dir=" in ledger.patches
+    assert run.environment is not None
+    assert run.environment.torch is None
+    folder = shared("maxtext-dispatch", lambda _: None)
+    left = {path.name for path in (folder / "scratch" / "record").iterdir()}
+    assert left == {"raw.json", "program.hlo.txt", "planted.hlo.txt"}
+    assert list((folder / "checkout").iterdir()) == []
+
+
+def test_the_same_sources_give_the_same_program(traced: Traced) -> None:
+    first, second = (ledger_of(traced(name, task(variant="cpu", world=4, ep=2))) for name in ("small", "again"))
+    assert first == second
+    assert first.program is not None
+
+
+def test_groups_get_the_names_of_the_axes_they_span(traced: Traced) -> None:
+    ledger = ledger_of(traced("small", task(variant="cpu", world=4, ep=2)))
+    ranks = {name: axis.ranks for name, axis in ledger.axes.items()}
+    assert ranks == {"fsdp": [0, 2], "ep": [0, 1], "fsdp+ep": [0, 1, 2, 3]}
+    assert {entry.axis for entry in ledger.entries} <= ranks.keys()
+
+
+def test_qwen3_of_full_size_exchanges_tokens_over_its_expert_axis(traced: Traced) -> None:
+    ledger = ledger_of(traced("qwen3", task("qwen3-30b-a3b", config=DISPATCH)))
+    assert (ledger.config["num_experts"], ledger.config["num_decoder_layers"]) == (128, 48)
+    assert counts(ledger)["all_to_all"] == (8, 6 * 48 + 2)
+
+
+def test_a_key_that_maxtext_does_not_know_is_refused_in_its_words(traced: Traced) -> None:
+    run = traced("unknown", task(variant="cpu", config={"remat_polcy": "full"}))
+    assert run.outcome == "refused"
+    assert "it has no key 'remat_polcy'" in run.reason
+    assert "remat_policy" in run.reason
+
+
+def test_a_recipe_runs_as_it_is_but_on_the_mesh_asked_for(traced: Traced) -> None:
+    small = {"base_num_decoder_layers": 1, "max_target_length": 128, "per_device_batch_size": 1}
+    dense = {"sparse_matmul": False, "megablox": False, "capacity_factor": 2.0}
+    run = traced("recipe", task(world=4, ep=2, recipe="mixtral-8x22b", config={**small, **dense}))
+    ledger = ledger_of(run)
+    assert (ledger.config["emb_dim"], ledger.config["num_decoder_layers"]) == (6144, 1)
+    assert ledger.config["capacity_factor"] == 2.0
+    assert ledger.axes["ep"].size == 2
+
+
+def installed() -> Path:
+    """The folder of the installed maxtext package."""
+    code = "import maxtext; print(maxtext.__path__[0])"
+    return Path(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+
+
+def test_a_checkout_s_own_maxtext_is_compiled_and_its_code_is_proven(traced: Traced) -> None:
+    def sources(root: Path) -> None:
+        shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
+
+    run = traced("checkout", task(variant="cpu", world=2, ep=2, source_roots=["src"]), sources)
+    ledger_of(run)
+    assert run.code is not None
+    assert run.code.watched == {"maxtext": "src/maxtext/__init__.py"}
+    assert run.code.foreign == {}
+    assert "src/maxtext/layers/moe.py" in run.code.files
+
+
+def test_an_error_in_the_code_under_test_is_told_with_its_line(traced: Traced) -> None:
+    def sources(root: Path) -> None:
+        shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
+        layer = root / "src" / "maxtext" / "layers" / "moe.py"
+        layer.write_text(layer.read_text() + "\n\nraise RuntimeError('no such kernel')\n")
+
+    run = traced("broken", task(variant="cpu", world=2, ep=2, source_roots=["src"]), sources)
+    assert run.outcome == "crashed"
+    assert "RuntimeError: no such kernel (src/maxtext/layers/moe.py:" in run.reason
