@@ -10,16 +10,18 @@ class Axes:
     """Names process groups by mesh axis: by the group object first, by its ranks where the object is unknown.
 
     Two axes may span the same ranks (EP over the whole world does). A group that was made for one of them has that
-    one's name; any other group over these ranks is labelled with both, ``ep|dp``, and is never taken for a move.
+    one's name; any other group over these ranks is labelled with both, ``ep|dp``, and is never taken for a move. So is
+    one group object that serves several axes, as a framework's world group does.
     """
 
     def __init__(self) -> None:
-        self._by_name: dict[str, str] = {}
+        self._by_name: dict[str, str | None] = {}
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def add(self, axis: str, group: dist.ProcessGroup) -> None:
         """Register the group of this rank along ``axis``."""
-        self._by_name[group.group_name] = axis
+        known = self._by_name.get(group.group_name, axis)
+        self._by_name[group.group_name] = axis if known == axis else None
         self._ranks[axis] = tuple(dist.get_process_group_ranks(group))
 
     def label(self, group: dist.ProcessGroup) -> str:

@@ -40,7 +40,7 @@ def time_steps(request: Request) -> dict[str, Any]:
     folder = Path(request.record).parent
     with open_world(request.world, request.ep, fake=False) as world:
         training = Training(request, load_plugin(request.entry), world)
-        captured = _watch_captures()
+        captured = watch_captures()
         # One tensor for all: a scalar kept from every step would sit between the blocks that the allocator wants back.
         losses = torch.full((request.steps,), math.nan, device=world.device)
         if world.size > 1:
@@ -60,7 +60,7 @@ def time_steps(request: Request) -> dict[str, Any]:
             "loss": [value if math.isfinite(value) else None for value in losses.tolist()],
             "skipped_steps": skipped_steps(training.optimizer, request.steps),
         }
-        if why := _compiled() or captured():
+        if why := compiled_frames() or captured():
             found["warnings"] = [f"the step was not counted: {why}; counted eagerly it would be another program"]
         else:
             try:
@@ -103,7 +103,7 @@ def skipped_steps(optimizer: torch.optim.Optimizer, steps: int) -> int:
     return steps - max(updates, default=0)
 
 
-def _compiled() -> str:
+def compiled_frames() -> str:
     """What dynamo has compiled in this process, '' if nothing."""
     if "torch._dynamo" not in sys.modules:
         return ""
@@ -113,7 +113,7 @@ def _compiled() -> str:
     return f"torch.compile compiled {frames} frames of it" if frames else ""
 
 
-def _watch_captures() -> Any:
+def watch_captures() -> Any:
     """Counts replays of CUDA graphs; the returned function says how many there were, '' if none."""
     replays = [0]
     original = torch.cuda.CUDAGraph.replay

@@ -13,13 +13,17 @@ import torch
 from torch import nn
 
 _FSDP_GROUP = "FSDPParamGroup"
+_WRAPPERS = {"_checkpoint_wrapped_module"}
+"""Parts of a path that torch adds where it wraps a module: with and without recompute it is the same module."""
 
 
 class Where:
     """Module paths as seen from their model. Use as a context manager around whole steps."""
 
     def __init__(self, *models: nn.Module) -> None:
-        self._paths: dict[int, str] = {id(part): path for model in models for path, part in model.named_modules()}
+        self._paths: dict[int, str] = {
+            id(part): _unwrapped(path) for model in models for path, part in model.named_modules()
+        }
         self._stack: list[str] = []
         self._first_node: list[int] = []
         self._owner: list[str] = []
@@ -72,12 +76,16 @@ class Where:
         self._owner.append(self._stack[-1] if self._stack else "")
 
 
+def _unwrapped(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
+
+
 def _fsdp_owner() -> str | None:
     """Path of the FSDP unit whose parameters are moved by the call under way, None where FSDP is not the caller."""
     frame = sys._getframe(1)
     while frame is not None:
         candidate = frame.f_locals.get("self")
         if type(candidate).__name__ == _FSDP_GROUP:
-            return getattr(candidate, "_module_fqn", None) or ""
+            return _unwrapped(getattr(candidate, "_module_fqn", None) or "")
         frame = frame.f_back  # type: ignore[assignment]
     return None

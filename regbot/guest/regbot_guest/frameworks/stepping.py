@@ -35,19 +35,22 @@ Scalar = str | int | float | bool | None
 @dataclass(frozen=True)
 class Loop:
     """A framework's training loop, built and ready. ``step`` runs one whole step and returns its loss, None where
-    tensors have no values."""
+    tensors have no values. ``backends`` may be read from the counted step; ``built`` is the watch that the loop was
+    built under, because what is compiled then is called later."""
 
     models: Sequence[nn.Module]
     axes: Axes
     groups: Sequence[dist.ProcessGroup]
     step: Callable[[], float | None]
-    backends: Mapping[str, Mapping[str, str]]
+    backends: Mapping[str, Mapping[str, str]] | Callable[[Observer], Mapping[str, Mapping[str, str]]]
     config: Mapping[str, Scalar]
     software: Mapping[str, str]
     patches: Sequence[str] = ()
     warnings: Sequence[str] = ()
     expert_axes: Sequence[str] = ("ep",)
     seconds: dict[str, float] = field(default_factory=dict)
+    built: CompileWatch | None = None
+    device: torch.device | None = None
 
 
 def count(request: Request, loop: Loop, shadows: ShadowValues | None, steps: int) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def count(request: Request, loop: Loop, shadows: ShadowValues | None, steps: int
         for number in range(steps):
             last = number == steps - 1
             if last:
-                liveness = planted_on(observer, loop.groups)
+                liveness = planted_on(observer, loop.groups, loop.device)
                 before = sequence_numbers()
             observer.new_step(program=last)
             observer.phase = "forward"
@@ -81,6 +84,7 @@ def count(request: Request, loop: Loop, shadows: ShadowValues | None, steps: int
         if before is not None:
             liveness.update(sequence_advance(observer, before))
     _refuse(request, loop, compiled, unseen, observer)
+    backends = loop.backends(observer) if callable(loop.backends) else loop.backends
     finite = all(math.isfinite(loss) for loss in losses)
     unsteady = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
     return {
@@ -95,6 +99,7 @@ def count(request: Request, loop: Loop, shadows: ShadowValues | None, steps: int
             "rank": dist.get_rank(),
             "axes": loop.axes.as_record(),
             "entries": observer.tally.entries(),
+            "host_reads": dict(observer.host_reads),
             "liveness": liveness,
             "program": observer.fingerprint.hexdigest(),
             "config": dict(loop.config),
@@ -104,7 +109,7 @@ def count(request: Request, loop: Loop, shadows: ShadowValues | None, steps: int
             "warnings": list(loop.warnings),
         },
         "loss": losses if finite else [],
-        "backends": {name: dict(backend) for name, backend in loop.backends.items()},
+        "backends": {name: dict(backend) for name, backend in backends.items()},
         "phases_s": loop.seconds,
         "peak_rss_bytes": peak_resident_bytes(),
         "warnings": unsteady,
@@ -130,11 +135,12 @@ def _phases(models: Sequence[nn.Module], observer: Observer) -> Iterator[None]:
     original = torch.autograd.backward
 
     def backward(*args: Any, **kwargs: Any) -> Any:
+        recomputing = observer.phase == "backward"  # a checkpoint goes backward through what it has computed again
         observer.phase = "backward"
         try:
             return original(*args, **kwargs)
         finally:
-            observer.phase = "optimizer"
+            observer.phase = "backward" if recomputing else "optimizer"
 
     def forward(*_: Any) -> None:
         if observer.phase == "optimizer":  # never while backward recomputes a part of it
@@ -154,10 +160,10 @@ def _refuse(request: Request, loop: Loop, compiled: CompileWatch, unseen: Unseen
     """Raises ContractError where a count would be of another program, or would leave something out."""
     if unseen.issued:
         raise ContractError("liveness", f"a collective was issued where it cannot be counted ({unseen.issued[0]})")
-    if compiled.called:
+    if called := {*compiled.called, *(loop.built.called if loop.built is not None else ())}:
         raise ContractError(
             "compiled",
-            f"{', '.join(sorted(set(compiled.called))[:5])} would be compiled by torch.compile; counted eagerly it "
+            f"{', '.join(sorted(called)[:5])} would be compiled by torch.compile; counted eagerly it "
             "would be another program. Turn compilation off for this workload, or read a profile of a compiled run "
             "with 'regbot ledger read'",
         )
