@@ -141,7 +141,21 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
             sizes = (binary_bytes(row.base.bytes), binary_bytes(row.head.bytes))
             table.append((*_row_words(row), str(row.base.count), str(row.head.count), *sizes))
         lines += ["", _columns(table)]
+    lines += _beside(base, head)
     return "\n".join(lines)
+
+
+def _beside(base: Ledger, head: Ledger) -> list[str]:
+    """What the two ledgers themselves warn of, and what they could not classify."""
+    notes: dict[str, list[str]] = {}
+    for name, ledger in (("base", base), ("head", head)):
+        for note in (
+            *(f"warning: {warning}" for warning in ledger.warnings),
+            *(f"not classified: {each.name} ({each.count})" for each in ledger.unclassified),
+        ):
+            notes.setdefault(note, []).append(name)
+    told = [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in notes.items()]
+    return ["", *told] if told else []
 
 
 def verdict_page(verdict: Verdict, out: Path | None) -> str:

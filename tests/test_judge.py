@@ -392,8 +392,8 @@ def test_a_counter_that_was_not_proven_alive_is_invalid(liveness: Liveness | Non
     [
         ({"source": "kineto"}, "counted in different ways: 'dispatch-mode' in base, 'kineto' in head"),
         ({"scope": "whole"}, "scope 'step' in base, 'whole' in head"),
-        ({"world_size": 64}, "world size 16 in base, 64 in head"),
-        ({"patches": []}, "not comparable: patches"),
+        ({"world_size": 64}, "of another world size: 16 in base, 64 in head"),
+        ({"patches": []}, "traced with different replacements"),
         ({"workload": "mixtral-8x7b@1/ep"}, "the ledger is of workload 'mixtral-8x7b@1/ep', the run of"),
         ({"variant": "smoke"}, "the ledger is of variant 'smoke', the run of 'full'"),
         ({"config": {"dispatcher": "alltoall", "ep": 8}}, "ep is 16 in base, 8 in head, and the shape fixes it"),

@@ -97,6 +97,43 @@ def test_what_only_looks_like_it_is_not_named_so(name: str, head: Ledger) -> Non
     assert names.RESTORED not in {found.pattern for found in diff(head, EXPERT)}
 
 
+def merged(ledger: Ledger) -> Ledger:
+    """As a combiner would: all-to-all of one phase under the name of one op."""
+    first = {e.phase: e.where for e in reversed(ledger.entries) if e.kind == "all_to_all" and "while" in e.where}
+    changed = edited(
+        ledger,
+        lambda e: (
+            e.model_copy(update={"where": first[e.phase]}) if e.kind == "all_to_all" and "while" in e.where else e
+        ),
+    )
+    return ledger_of(changed.entries, axes=ledger.axes, world_size=8).model_copy(update={"source": "hlo:cpu"})
+
+
+def test_collectives_that_a_combiner_merged_are_no_finding() -> None:
+    assert len(merged(EXPERT).entries) < len(EXPERT.entries)
+    assert diff(EXPERT, merged(EXPERT)) == []
+
+
+def test_a_merge_beside_more_traffic_of_fsdp_is_not_the_fallback() -> None:
+    head = edited(
+        merged(EXPERT), lambda e: e if e.kind == "all_to_all" else e.model_copy(update={"bytes": 9 * e.bytes})
+    )
+    found = {finding.pattern for finding in diff(EXPERT, head)}
+    assert names.BYTES_UP in found
+    assert not {names.MAPPED_TWICE, names.AXIS_LOST} & found
+
+
+def test_fewer_calls_for_the_same_bytes_are_fewer_calls() -> None:
+    head = edited(merged(EXPERT), where("all_to_all backward", count=1))
+    assert {found.pattern for found in diff(EXPERT, head)} == {names.COUNT_DOWN}
+
+
+@pytest.mark.parametrize("axis", ["tp+cp", "cp", "tp|cp"])
+def test_an_exchange_of_sequences_is_no_expert_axis(axis: str) -> None:
+    sides = [edited(side, lambda e: e.model_copy(update={"axis": axis})) for side in (EXPERT, FALLBACK)]
+    assert not {names.MAPPED_TWICE, names.AXIS_LOST} & {found.pattern for found in diff(*sides)}
+
+
 def test_renamed_ops_are_no_finding() -> None:
     assert diff(EXPERT, program(fallback=False, prefix="moe/")) == []
 

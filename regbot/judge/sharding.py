@@ -1,6 +1,7 @@
 """Did the sharding change? Two ledgers -> the sharding section of a verdict."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from regbot.config import Config
 from regbot.judge.expect import Expectation, accept
@@ -47,17 +48,24 @@ def judge_sharding(
     found = accept(findings(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
         found = [finding.model_copy(update={"status": "PASS"}) for finding in found]
+    if base.scope == "whole":  # of how many steps is not known: more calls are no regression, fewer prove nothing
+        found = [f if f.accepted else f.model_copy(update={"status": "REVIEW"}) for f in found]
     identical = not found and base.program is not None and base.program == head.program
     worst = next(s for s in SEVERITY if s == "PASS" or any(f.status == s for f in found))
     guessed, doubtful = _guesses(base, head)
-    status: Status = "REVIEW" if doubtful and worst == "PASS" and not configurations_only else worst
+    unknown = _unclassified(base, head)
+    status: Status = "REVIEW" if (doubtful or unknown) and worst == "PASS" and not configurations_only else worst
+    if unknown and found and not configurations_only:
+        status = "INVALID"
     changes = changed_config(base, head)
     reasons = [
+        *unknown,
         *(guessed if status != worst else []),
         *([_no_findings(base, head, identical)] if not found else []),
         *(["difference between configurations, shown and not judged"] if configurations_only and found else []),
         *(_reason(finding) for finding in found if finding.status == worst),
         *(guessed if status == worst else []),
+        *_not_compared(base, head),
         *(f"configuration differs: {key} is {was!r} in base, {now!r} in head" for key, (was, now) in changes.items()),
     ]
     return Sharding(
@@ -91,10 +99,33 @@ def _guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     same_program = base.program is not None and base.program == head.program
     if same_program or not (ours or theirs):
         return [], False
-    if ours == theirs:
+    if ours == theirs and base.scope == "step":
         return [f"sizes could depend on values that were guessed, the same in both arms: {_few(ours)}"], False
     both = f"{_few(ours)} in base, {_few(theirs)} in head"
     return [f"sizes could depend on values that were guessed, and not the same in both arms: {both}"], True
+
+
+def _unclassified(base: Ledger, head: Ledger) -> list[str]:
+    """Communication of no known kind that is not the same in both arms: what the counts leave out then differs, so
+    neither "nothing changed" nor "it is gone" can be said."""
+    ours, theirs = (Counter({each.name: each.count for each in ledger.unclassified}) for ledger in (base, head))
+    if ours == theirs:
+        return []
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours[name] != theirs[name])
+    told = ", ".join(f"{name} ({ours[name]} in base, {theirs[name]} in head)" for name in names[:GUESSES_SHOWN])
+    more = f" and {len(names) - GUESSES_SHOWN} more" if len(names) > GUESSES_SHOWN else ""
+    return [f"communication that could not be classified differs, so the counts cannot tell what changed: {told}{more}"]
+
+
+def _not_compared(base: Ledger, head: Ledger) -> Iterator[str]:
+    """What only one arm knows."""
+    known = {
+        "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
+        "overlap": [any(e.exposed_s is not None for e in ledger.entries) for ledger in (base, head)],
+    }
+    for what, (ours, theirs) in known.items():
+        if ours != theirs and base.entries and head.entries:
+            yield f"{what} not compared: not known in {'head' if ours else 'base'}"
 
 
 def _few(guesses: list[str]) -> str:

@@ -103,6 +103,17 @@ def not_comparable(base: Ledger, head: Ledger) -> str | None:
         return f"cover different things: scope {base.scope!r} in base, {head.scope!r} in head"
     if base.scope == "whole" and base.steps != head.steps:
         return f"cover different numbers of steps: {base.steps} in base, {head.steps} in head"
+    for word, ours, theirs in (
+        ("workload", base.workload, head.workload),
+        ("variant", base.variant, head.variant),
+        ("world size", base.world_size, head.world_size),
+        ("rank", base.rank, head.rank),
+    ):
+        if ours is not None and theirs is not None and ours != theirs:
+            return f"are of another {word}: {ours} in base, {theirs} in head"
+    if sorted(base.patches) != sorted(head.patches):
+        only = sorted(set(base.patches) ^ set(head.patches))
+        return f"were traced with different replacements: {'; '.join(only[:3])}"
     return None
 
 
@@ -183,8 +194,6 @@ def _incomparable(base: Run, head: Run) -> Iterator[str]:
     for word, ours, theirs in (
         ("shape", base.shape, head.shape),
         ("variant", base.variant, head.variant),
-        ("world size", base.ledger.world_size, head.ledger.world_size),
-        ("patches", sorted(base.ledger.patches), sorted(head.ledger.patches)),
     ):
         if ours != theirs:
             yield f"not comparable: {word} {ours} in base, {theirs} in head"
@@ -210,16 +219,20 @@ def _nothing_measured(base: Run, head: Run) -> Iterator[str]:
 
 
 def _conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
-    """Preflight rules that apply to the configuration a framework resolved; told once where both arms have them."""
-    told: dict[str, list[str]] = {}
+    """Preflight rules that apply to the configuration a framework resolved, of one severity; told once where both arms
+    have them. One that only base has is a warning: head repairs it."""
+    told: dict[tuple[str, str], list[str]] = {}
     for run in (base, head):
         if run.adapter not in FRAMEWORKS or run.ledger is None:
             continue
         for found in conflicts(run.ledger.config, facts_of(run)):
-            if found.rule.severity == severity:
-                told.setdefault(f"{found.rule.what} ({found.values}); {found.rule.fix}", []).append(run.arm.name)
-    for text, arms in told.items():
-        yield f"preflight: {text}" if len(arms) == 2 else f"preflight of {arms[0]}: {text}"
+            text = f"{found.rule.what} ({found.values}); {found.rule.fix}"
+            told.setdefault((text, found.rule.severity), []).append(run.arm.name)
+    for (text, of_rule), arms in told.items():
+        repaired = arms == ["base"]
+        if severity == ("warning" if repaired else of_rule):
+            both = len(arms) == 2
+            yield f"preflight{'' if both else ' of base, repaired in head' if repaired else ' of head'}: {text}"
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:

@@ -169,9 +169,11 @@ def compare(base: Ledger, head: Ledger) -> View:
         )
         for (where, word), (ours, theirs) in groups.items()
     ]
-    changed = _changed_in_their_unit(cells)
-    opened = {cell.key for cell in cells if cell.changed and (unit(cell.place), cell.word) in changed}
     compiled = any(e.via == "xla" for ledger in (base, head) for e in ledger.entries)
+    changed = _changed_in_their_unit(cells, (lambda _: "") if compiled else unit)
+    opened = {
+        cell.key for cell in cells if cell.changed and ("" if compiled else unit(cell.place), cell.word) in changed
+    }
     return View(cells, opened, set(), compiled)
 
 
@@ -210,18 +212,24 @@ def _exchanges_activations(kind: Kind, phase: Phase, call_bytes: float) -> bool:
 
 
 def _names_experts(axis: str) -> bool:
-    return EXPERT_AXIS in axis.split("|")
+    return EXPERT_AXIS in _axes(axis)
 
 
 def _is_of_sequences(axis: str) -> bool:
-    return set(axis.split("|")) <= _SEQUENCE_AXES
+    return _axes(axis) <= _SEQUENCE_AXES
 
 
-def _changed_in_their_unit(cells: Iterable[Cell]) -> set[tuple[str, Word]]:
-    """Unit and word of everything that is not the same before and after."""
+def _axes(label: str) -> set[str]:
+    """The axes in a label: 'ep|dp' is one of the two, 'fsdp+ep' spans both."""
+    return set(label.replace("+", "|").split("|"))
+
+
+def _changed_in_their_unit(cells: Iterable[Cell], unit_of: Callable[[str], str]) -> set[tuple[str, Word]]:
+    """Unit and word of everything that is not the same before and after. In a compiled program the unit is all of it:
+    a combiner merges collectives of many ops into one, and gives it the name of any."""
     words: dict[tuple[str, Word], list[Cell]] = defaultdict(list)
     for cell in cells:
-        words[unit(cell.place), cell.word].append(cell)
+        words[unit_of(cell.place), cell.word].append(cell)
     return {key for key, theirs in words.items() if len(set(volumes(theirs))) > 1}
 
 

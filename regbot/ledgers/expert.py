@@ -60,7 +60,10 @@ class Vanished(NamedTuple):
 
 
 def vanished(view: View) -> list[Vanished]:
-    """Layers without payload all-to-all after; one that only moved to another axis has not vanished."""
+    """Layers without payload all-to-all after; one that only moved to another axis has not vanished, and in a compiled
+    program, where ops stand for layers, one that was merged with another's has not."""
+    if view.compiled and not _mostly_gone(view):
+        return []
     found = []
     for unit, cells in view.units.items():
         exchanges = [c for c in cells if _is_token_exchange(view, c)]
@@ -68,6 +71,12 @@ def vanished(view: View) -> list[Vanished]:
         if gone and not any(c.after.count for c in exchanges) and all(view.is_open(c) for c in gone):
             found.append(Vanished(unit, frozenset(c.word.axis for c in gone), gone))
     return found
+
+
+def _mostly_gone(view: View) -> bool:
+    """Whether the program exchanges less than half of the tokens' bytes that it did."""
+    before, after = volumes([c for c in view.cells if _is_token_exchange(view, c)])
+    return 2 * after.bytes < before.bytes
 
 
 def mapped_twice(view: View) -> Iterator[Claim]:

@@ -27,7 +27,8 @@ Group = tuple[Kind, str]
 
 def exposure(base: Ledger, head: Ledger) -> list[Finding]:
     """Findings of overlap for each kind and axis that both ledgers have times for and whose traffic is the same."""
-    return list(_findings(_groups(base), _groups(head)))
+    span = "a step" if base.scope == "step" else "all that was recorded"
+    return list(_findings(_groups(base), _groups(head), span))
 
 
 def _groups(ledger: Ledger) -> dict[Group, list[Entry]]:
@@ -37,7 +38,7 @@ def _groups(ledger: Ledger) -> dict[Group, list[Entry]]:
     return groups
 
 
-def _findings(base: dict[Group, list[Entry]], head: dict[Group, list[Entry]]) -> Iterator[Finding]:
+def _findings(base: dict[Group, list[Entry]], head: dict[Group, list[Entry]], span: str) -> Iterator[Finding]:
     for (kind, axis), ours in sorted(base.items()):
         theirs = head.get((kind, axis), [])
         if not theirs or _traffic(ours) != _traffic(theirs):
@@ -46,9 +47,9 @@ def _findings(base: dict[Group, list[Entry]], head: dict[Group, list[Entry]]) ->
         if before is None or after is None:
             continue
         if _fell(before, after):
-            yield _finding(OVERLAP_LOST, kind, axis, (ours, theirs), (before, after))
+            yield _finding(OVERLAP_LOST, kind, axis, (ours, theirs), (before, after), span)
         elif _fell(after, before):
-            yield _finding(OVERLAP_RESTORED, kind, axis, (ours, theirs), (before, after))
+            yield _finding(OVERLAP_RESTORED, kind, axis, (ours, theirs), (before, after), span)
 
 
 def _traffic(entries: Sequence[Entry]) -> tuple[int, int]:
@@ -80,6 +81,7 @@ def _finding(
     axis: str,
     entries: tuple[Sequence[Entry], Sequence[Entry]],
     times: tuple[tuple[float, float], tuple[float, float]],
+    span: str,
 ) -> Finding:
     (before, after), (ours, theirs) = times, entries
     volumes = [by_kind(Ledger(source="", scope="step", steps=1, entries=list(side))) for side in (ours, theirs)]
@@ -91,7 +93,7 @@ def _finding(
         head=volumes[1],
         text=(
             f"The same {KIND_NAMES.get(kind, kind)} on {axis}, {volumes[1][kind].count} in all, are exposed for "
-            f"{seconds(after[0])} of a step where it was {seconds(before[0])}: compute hides {_share(after):.0f}% of "
+            f"{seconds(after[0])} of {span} where it was {seconds(before[0])}: compute hides {_share(after):.0f}% of "
             f"them, {_share(before):.0f}% before. Measured in one trace of each side, not tested."
         ),
         modules=sorted({template(e.where) for e in theirs if e.where})[:5],

@@ -75,6 +75,7 @@ def findings(
     what is outside of them; renamed ones together) has equal totals of every (kind, axis, group size, dtype, phase,
     role), no ``dispatcher`` evidence is given, and neither times nor host reads differ."""
     view = compare(base, head)
+    span = "Per step" if base.scope == "step" else "In all"
     claims = list(_claims(view, dispatcher))
     gradient_lost = any(claim.pattern == GRADIENT_LOST for claim in claims)
     step = Wire(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
@@ -97,7 +98,7 @@ def findings(
                 axis=wording.axis(claim)[:LABEL_CHARACTERS],
                 base=before,
                 head=after,
-                text=wording.text(claim, before, after, own, passed=status == "PASS", evidence=evidence),
+                text=wording.text(claim, before, after, own, status == "PASS", span, evidence),
                 modules=sorted({template(module) for module in claim.hit})[:MODULES_SHOWN],
             )
         )

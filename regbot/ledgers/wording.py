@@ -30,13 +30,14 @@ def text(
     after: Mapping[Kind, Volume],
     own: Wire,
     passed: bool,
+    span: str,
     evidence: str | None = None,
 ) -> str:
     """Everything a reader needs to know of one finding, two or three sentences."""
     first = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first[:1].upper()}{first[1:]}."]
     if claim.cells:
-        sentences.append(f"Per step, {_traffic(before)} became {_traffic(after)}{_wire(own)}.")
+        sentences.append(f"{span}, {_traffic(before)} became {_traffic(after)}{_wire(own)}.")
     if passed:
         sentences.append("Passed, because the modelled wire time of the step falls and no gradient reduction is lost.")
     return " ".join(sentences)[:MESSAGE_CHARACTERS]
