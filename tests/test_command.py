@@ -1,24 +1,31 @@
 """Workloads that are a command: real processes that print what training code prints, read from outside."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import report_cases
+from regbot.cli import app
 from regbot.compare.page import compare_page
 from regbot.compare.verdict import Comparison, compare
 from regbot.config import Workload
 from regbot.engines import LocalEngine
 from regbot.judge.walls import wall
 from regbot.records.files import read_record, write_record
-from regbot.records.run import Arm, Position, RankSteps, Run, Timing
+from regbot.records.run import Arm, Position, RankSteps, RawRun, Run, Timing
 from regbot.records.session import TimedPlan
 from regbot.report import html
 from regbot.shapes import load_shape
 from regbot.terminal import run_page
-from regbot.workloads import Limits, Place, Task, single_task
-from regbot.workloads.command import LOG_RANK, time_command
+from regbot.workloads import Limits, Place, Task, single_task, trace
+from regbot.workloads.command import LOG_RANK, filled, time_command
+from regbot.workloads.guest import guest_folder, request_document
 
 ARM = Arm(name="head", revision="HEAD", commit="a" * 40, tree="b" * 40)
 STEPS, CUT = 6, 2
@@ -163,9 +170,55 @@ def test_a_log_outside_of_the_checkout_is_refused_before_anything_runs(root: Pat
     assert (root.parent / "outside.txt").read_text() == "not yours"
 
 
+@pytest.mark.parametrize("log", ["train.py/steps.log", "n" * 300, "a\0b", "loop/steps.log"])
+def test_a_log_that_cannot_be_a_file_is_refused_and_ends_nothing_else(root: Path, log: str) -> None:
+    (root / "loop").symlink_to("loop")
+    run = launch(root, script(end="open('ran', 'w')"), log=log)
+    assert run.outcome == "refused"
+    assert "cannot be a file of the checkout" in run.reason
+    assert not (root / "ran").exists()
+    assert (root / "train.py").is_file()
+
+
+def test_a_log_in_two_places_is_refused(root: Path) -> None:
+    run = launch(root, script(), command=("{python}", "train.py", "{steps}", "{log}"), log="steps.txt")
+    assert run.outcome == "refused"
+    assert "keep one" in run.reason
+
+
 def test_a_link_that_the_command_leaves_as_its_log_is_not_followed(root: Path) -> None:
     (root.parent / "other.log").write_text("completed step: 0, seconds: 1.000, loss: 1\n")
     run = launch(root, script(end="os.symlink('../other.log', 'steps.txt')"), log="steps.txt")
+    assert run.outcome == "no_record"
+
+
+@pytest.mark.parametrize("folder", ["logs", "."])
+def test_a_folder_that_the_command_replaces_by_a_link_is_not_followed(root: Path, folder: str) -> None:
+    """The safety of the place is looked at before the run; what counts is where it leads after it."""
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "steps.txt").write_text(
+        "".join(f"completed step: {step}, seconds: 0.010, loss: 1.0\n" for step in range(STEPS))
+    )
+    (root / "logs").mkdir()
+    (root / "logs" / "steps.txt").write_text("of an earlier run")
+    swap = "os.rmdir('logs'); os.symlink('../outside', 'logs')"
+    if folder == ".":
+        swap = "os.rename('../checkout', '../moved'); os.symlink('outside', '../checkout')"
+    log = "logs/steps.txt" if folder == "logs" else "steps.txt"
+    run = launch(root, script(end=swap), log=log)
+    assert run.outcome == "bad_record"
+    assert "leads out of the checkout" in run.reason
+    assert run.timing is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads whatever it likes")
+def test_a_log_that_may_not_be_read_is_no_record(root: Path) -> None:
+    (root / "logs").mkdir()
+    try:
+        run = launch(root, script(end="open('logs/steps.txt', 'w'); os.chmod('logs', 0)"), log="logs/steps.txt")
+    finally:
+        (root / "logs").chmod(0o700)
     assert run.outcome == "no_record"
 
 
@@ -276,6 +329,11 @@ def test_overrides_are_filled_into_the_command(root: Path) -> None:
     [
         ({"dispatcher": "deepep"}, "has no place for 'dispatcher'"),
         ({"config": {"overlap": True}}, "write {overlap} where the command takes it"),
+        ({"config": {"steps": 3}}, "workloads.train.config.steps: regbot fills {steps} in itself"),
+        ({"config": {"python": "python3"}}, "set python of the workload"),
+        ({"config": {"log": "a.log"}}, "set log of the workload"),
+        ({"config": {"dispatcher": "deepep"}, "dispatcher": "hybridep"}, "set dispatcher of the workload"),
+        ({"routing": "skewed"}, "routing = 'skewed' says nothing to a command"),
     ],
 )
 def test_an_override_without_a_place_is_refused(root: Path, workload: dict[str, Any], why: str) -> None:
@@ -284,6 +342,53 @@ def test_an_override_without_a_place_is_refused(root: Path, workload: dict[str, 
     assert why in run.reason
     needs = launch(root, script(), command=("{python}", "train.py", "{steps}", "{dispatcher}"))
     assert "none is set" in needs.reason
+
+
+def test_a_word_that_regbot_fills_in_is_no_override_of_an_arm(root: Path) -> None:
+    task = command_task(("{python}", "train.py", "{steps}")).at({"steps": 3})
+    command, fault = filled(task, root, STEPS, root / "log")
+    assert (command, "session.steps" in fault) == ((), True)
+
+
+# what a command has none of
+
+
+def test_a_command_has_no_static_ledger_and_no_other_models_stands_for_it(root: Path) -> None:
+    (root / "train.py").write_text(script(end="open('ran', 'w')"))
+    run = trace(command_task(("{python}", "train.py", "{steps}")), ARM, root, LocalEngine(), root.parent / "s", Limits())
+    assert (run.outcome, run.reason) == (
+        "refused",
+        "a command has no static ledger; give a profile or a dump to 'regbot ledger read'",
+    )
+    assert run.ledger is None
+    assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize("command", [("ledger", "trace", "train"), ("preflight", "train")])
+def test_ledger_and_preflight_say_that_a_command_has_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    (root / "regbot.toml").write_text(
+        'version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["true"]\nshapes = ["mixtral-8x7b"]\n'
+    )
+    monkeypatch.chdir(root)
+    found = CliRunner().invoke(app, [*command])
+    assert found.exit_code != 0
+    assert "a command has no static ledger" in found.stdout + found.stderr
+    assert "all_to_all" not in found.stdout
+
+
+@pytest.mark.parametrize("adapter", ["command", "nemo", ""])
+def test_the_guest_refuses_an_adapter_that_it_does_not_know(root: Path, adapter: str) -> None:
+    task = command_task(("true",))
+    record = root / "raw.json"
+    request = root / "request.json"
+    request.write_text(json.dumps({**request_document(task, root, "1" * 32, record), "adapter": adapter}))
+    ended = subprocess.run([sys.executable, guest_folder(), request], capture_output=True, text=True, timeout=120)
+    raw = read_record(record, RawRun)
+    assert (ended.returncode, raw.ledger) == (10, None)
+    assert raw.refusal is not None
+    assert (raw.refusal.kind, repr(adapter) in raw.refusal.message) == ("config", True)
 
 
 # what reads such runs

@@ -7,7 +7,7 @@ than the process lived. That they took as long as the log says is the code's wor
 
 Words in braces in the command are filled in: ``{steps}`` (steps to run, warm-up included), ``{log}`` (a file for the
 step log, outside the checkout), ``{python}``, ``{dispatcher}``, and every key of ``config``. An override that the
-command has no place for is refused, because both arms would run the same.
+command has no place for is refused, because both arms would run the same; so is one of a word that regbot fills in.
 """
 
 import math
@@ -46,6 +46,14 @@ LOST = (
     "have it write the step log to {log}"
 )
 
+OWN_WORDS = {
+    "steps": "set session.steps and session.warmup",
+    "log": "write {log} in the command, or set log of the workload to a file in the checkout",
+    "python": "set python of the workload, or override python",
+    "dispatcher": "set dispatcher of the workload, or override dispatcher",
+}
+"""Words that are no keys of ``config``, and where each is set instead."""
+
 _WORD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 
 
@@ -65,15 +73,14 @@ def time_command(
     own_log = scratch / "record" / "steps.log"
     command, fault = filled(task, root, place.steps, own_log)
     printed = scratch / "output.log"
-    log = own_log if _names(task, "log") else root / workload.log if workload.log else printed
-    if not fault and workload.log:
-        fault = _unsafe(root, log)
+    write_request(scratch, {"command": command})  # empties scratch: what an earlier run left is not this run's
+    log, within = (own_log if _names(task, "log") else printed), scratch.resolve()
+    if workload.log and not fault:
+        log, within = root / workload.log, root.resolve()
+        fault = _cleared(within, log, workload.log)
     if fault:
         refused = bare_run(task, arm, "refused", fault, place.attempt, "timed")
         return refused.model_copy(update={"position": place.position})
-    write_request(scratch, {"command": command})
-    if log != printed:
-        log.unlink(missing_ok=True)  # what an earlier run left is not this run's
     launch = Launch(
         command=command,
         cwd=root,
@@ -89,14 +96,25 @@ def time_command(
     except EngineError as error:
         failed = bare_run(task, arm, "crashed", str(error), place.attempt, "timed")
         return failed.model_copy(update={"position": place.position})
-    return read_end(task, plan, place, arm, ended, log, whole=log != printed or not ended.output_truncated)
+    whole = log != printed or not ended.output_truncated
+    return read_end(task, plan, place, arm, ended, log, within, whole)
 
 
 def filled(task: Task, root: Path, steps: int, log: Path) -> tuple[tuple[str, ...], str]:
     """The command with its words filled in, and why it cannot be run, '' where it can."""
     workload = task.workload
-    overrides = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
     key = f"workloads.{task.workload_name}"
+    for name, instead in OWN_WORDS.items():
+        if name in workload.config:
+            return (), f"{key}.config.{name}: regbot fills {{{name}}} in itself, and the value would be lost; {instead}"
+    if workload.routing != "balanced":
+        return (), (
+            f"{key}.routing = {workload.routing!r} says nothing to a command, so both arms would run the same; give "
+            "it as a key of config by another name, and write {that name} where the command takes it"
+        )
+    if workload.log and _names(task, "log"):
+        return (), f"{key}.log is a file of the checkout, and its command takes {{log}}, which is another; keep one"
+    overrides = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
     for name in overrides:
         if not _names(task, name):
             return (), (
@@ -109,9 +127,14 @@ def filled(task: Task, root: Path, steps: int, log: Path) -> tuple[tuple[str, ..
     return tuple(_WORD.sub(lambda found: _filled(found, words), argument) for argument in workload.command), ""
 
 
-def read_end(task: Task, plan: TimedPlan, place: Place, arm: Arm, ended: Ended, log: Path, whole: bool) -> Run:
-    """The run that ``ended`` and the step log tell of together. ``whole``: nothing of the log was dropped."""
-    outcome, reason, found = _read(task, ended, log, whole)
+def read_end(
+    task: Task, plan: TimedPlan, place: Place, arm: Arm, ended: Ended, log: Path, within: Path, whole: bool
+) -> Run:
+    """The run that ``ended`` and the step log tell of together.
+
+    ``within``: the resolved folder that the log lies in. ``whole``: nothing of the log was dropped.
+    """
+    outcome, reason, found = _read(task, ended, log, within, whole)
     warnings = outside_warnings(ended)
     timing: Timing | None = None
     losses: list[float | None] = []
@@ -143,7 +166,7 @@ def read_end(task: Task, plan: TimedPlan, place: Place, arm: Arm, ended: Ended, 
         return run.model_copy(update={"outcome": "bad_record", "reason": why[:4000]})
 
 
-def _read(task: Task, ended: Ended, log: Path, whole: bool) -> tuple[Outcome, str, StepLog | None]:
+def _read(task: Task, ended: Ended, log: Path, within: Path, whole: bool) -> tuple[Outcome, str, StepLog | None]:
     """The step log, or how the run ended without one that counts."""
     if cut_short := ended_by_engine(ended, task):
         return (*cut_short, None)
@@ -151,8 +174,13 @@ def _read(task: Task, ended: Ended, log: Path, whole: bool) -> tuple[Outcome, st
         return "crashed", f"{exit_words(ended.exit_code)}; see its last lines", None
     if not whole:
         return "bad_record", LOST, None
-    if not log.is_file() or log.is_symlink():
-        return "no_record", f"ended without an error, and left no step log {log.name!r}", None
+    try:  # again: the command could put links where its log, or a folder above it, was
+        if not log.is_file() or log.is_symlink():
+            return "no_record", f"ended without an error, and left no step log {log.name!r}", None
+        if _leads_out(within, log):
+            return "bad_record", f"left a link that leads out of the checkout where its step log {log.name!r} is", None
+    except OSError as error:
+        return "no_record", f"its step log {log.name!r} cannot be read: {error.strerror}", None
     try:
         return "ok", "", read_log(log, task.workload.log_format, task.workload.tokens_per_step)
     except LogError as error:
@@ -169,7 +197,9 @@ def _judged(found: StepLog, asked: int, cut: int, wall_s: float) -> tuple[Outcom
     if counted[-1].number - counted[0].number != asked - 1:
         return "bad_record", f"steps are missing in its log between {counted[0].number} and {counted[-1].number}"
     if untimed := [step.number for step in counted if step.seconds is None]:
-        return "bad_record", f"its log has no time of step {untimed[0]}; do not profile a run that is timed"
+        return "bad_record", (
+            f"its log has no time of step {untimed[0]}; have every step timed, and do not profile a run that is timed"
+        )
     if late := [step.number for step in counted[cut:] if step.number in found.suspect]:
         return "bad_record", f"what its log says of step {late[0]} is no step time; {found.warnings[0]}"
     claimed = sum(step.seconds or 0.0 for step in found.steps)
@@ -215,10 +245,19 @@ def _filled(found: re.Match[str], words: Mapping[str, object]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _unsafe(root: Path, log: Path) -> str:
-    """Why a log file of the checkout cannot be used, '' where it can: it is removed before the run, and read after."""
-    if not log.resolve().is_relative_to(root.resolve()) or log.is_symlink():
-        return f"log = {log.name!r} leads out of the checkout; write a path relative to its root"
-    if log.is_dir():
-        return f"log = {log.name!r} is a folder of the checkout; name a file"
+def _cleared(within: Path, log: Path, given: str) -> str:
+    """Takes away what an earlier run left as its log in the checkout ``within``: why it cannot, '' where it can."""
+    try:
+        if log.is_symlink() or _leads_out(within, log):
+            return f"log = {given!r} leads out of the checkout; write a path relative to its root"
+        if log.is_dir():
+            return f"log = {given!r} is a folder of the checkout; name a file"
+        log.unlink(missing_ok=True)
+    except (OSError, ValueError, RuntimeError) as error:  # a file above it, too long a name, a NUL, a loop of links
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return f"log = {given!r} cannot be a file of the checkout: {why}; write a path relative to its root"
     return ""
+
+
+def _leads_out(within: Path, log: Path) -> bool:
+    return not log.resolve().is_relative_to(within)

@@ -27,6 +27,8 @@ MEGABYTE = 2**20
 COMPILING = ("maxtext",)
 """Adapters whose guest leaves a compiled program and no ledger."""
 
+NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
+
 GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 _TRACE_ENVIRONMENT = {
     # Shadow values of some 100 KiB come and go by the thousand and leave glibc's heap full of holes.
@@ -62,6 +64,8 @@ def trace(
     ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
     clean one that a guest gets.
     """
+    if task.workload.adapter == "command":
+        return bare_run(task, arm, "refused", NO_LEDGER, attempt)
     if missing := missing_source_root(task, root):
         return bare_run(task, arm, "refused", missing, attempt)
     nonce = secrets.token_hex(16)

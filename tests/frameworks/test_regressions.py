@@ -98,7 +98,7 @@ def named(section: Sharding) -> set[str]:
 def test_r1_an_activation_that_lost_its_expert_axis(compiled: Callable[..., Ledger]) -> None:
     dropped = ("configs/base.yml", MAXTEXT_RULE, MAXTEXT_RULE.replace(", 'expert']", "]"))
     section = judged(compiled("maxtext"), compiled("r1", dropped))
-    assert section.status in ("FAIL", "REVIEW")
+    assert section.status == "FAIL", section
     assert section.findings
     assert section.wire.head_s > section.wire.base_s
 
@@ -164,7 +164,7 @@ def test_r17_an_expert_parallel_size_that_was_overridden(titan: Callable[..., Le
     assert {e.group_size for e in head.entries if e.kind == "all_to_all"} == {2}
     section = judged(base, head)
     assert section.status in ("FAIL", "REVIEW")
-    assert names.MOVED in named(section) or names.GRADIENT_GAINED in named(section), section.findings
+    assert names.MOVED in named(section), section.findings
 
 
 def test_r19_a_value_that_the_host_waits_for_in_every_layer(mcore: Callable[..., Ledger]) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
 
+OWN_MODEL = ("smoke", "module")
+"""Adapters whose code runs inside regbot's own model: the others are frameworks with a module of their own."""
+
 REFUSED = 10
 """Exit code of a process that left a record with a refusal."""
 
@@ -90,6 +93,10 @@ def _work(request: Request) -> dict[str, Any]:
         from regbot_guest.frameworks import megatron
 
         return megatron.work(request)
+    if request.adapter not in OWN_MODEL:
+        from regbot_guest.harness import ContractError
+
+        raise ContractError("config", f"there is nothing in the guest that runs the adapter {request.adapter!r}")
     if request.mode == "timed":
         from regbot_guest.probe import time_steps
 

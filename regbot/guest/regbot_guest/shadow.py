@@ -29,9 +29,10 @@ from regbot_guest.collectives import Form, arguments, flatten, process_group, re
 
 aten = torch.ops.aten
 
-MAX_INTEGERS, MAX_FLOATS = 4 * 2**20, 2**20
+MAX_INTEGERS, MAX_FLOATS, MAX_MASK = 4 * 2**20, 2**20, 32 * 2**20
 """Shadows larger than this are dropped: they cost time and memory, and no splits are this long. 4096 tokens x top-8 x
-128 experts as a mask are 4 Mi; floats only carry one-hot counts of 4096 tokens x 256 experts."""
+128 experts as a mask are 4 Mi, and 8 times that where a mask is gathered from the ranks of an expert group, a byte
+each; floats only carry one-hot counts of 4096 tokens x 256 experts."""
 
 Route = Callable[[int, int, int], Tensor]
 """(tokens, experts, top_k) -> expert numbers ``[tokens, top_k]``, real."""
@@ -154,6 +155,8 @@ class ShadowValues:
             for fake, value in zip(flatten(result), flatten(real), strict=True):
                 self._attach(fake, value, _Storage())
             return result
+        if func.overloadpacket is aten.masked_select and (chosen := self.of(args[1])) is not None:
+            return self._select(args[0], args[1], chosen)
         if func.overloadpacket is aten.index:  # a mask whose values are known selects rows that are not
             indices = [self._mask_to_indices(index) for index in args[1]]
             flat = [index for given in indices for index in (given if isinstance(given, list) else [given])]
@@ -162,6 +165,13 @@ class ShadowValues:
             f"{func._schema.name} makes a tensor whose size depends on real data; it is known only where all it is "
             "made from comes from a top-k over the experts or from constants"
         )
+
+    @staticmethod
+    def _select(tensor: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+        """``tensor`` where ``mask`` is set, whose shadow is ``value``: a flat tensor without values."""
+        with _disable_current_modes():
+            chosen = int(value.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+        return tensor.new_empty(chosen)
 
     def _mask_to_indices(self, index: Tensor | None) -> Any:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -267,6 +277,7 @@ def _computes_from_values(func: Any, inputs: list[Tensor], known: bool, result: 
 
 def _small(tensor: Tensor) -> bool:
     limit = MAX_FLOATS if tensor.dtype.is_floating_point or tensor.dtype.is_complex else MAX_INTEGERS
+    limit = MAX_MASK if tensor.dtype is torch.bool else limit
     return tensor.numel() <= limit and tensor.device.type != "meta"
 
 

@@ -1,0 +1,173 @@
+"""The Flight Recorder reader: a real dump, NCCL's form of it, what the ring lost, and pickles."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.ledgers.readers import ReadError, Source, flight_recorder
+from regbot.records.ledger import Ledger
+
+REAL = Path(__file__).parent / "dumps" / "flight_recorder_gloo.json"
+NCCL = {
+    "version": "2.10",
+    "comm_lib_version": "2.30.4",
+    "pg_config": {
+        "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"},
+        "5": {"name": "5", "desc": "mesh_ep", "ranks": "[0, 1, 2, 3]"},
+        "6": {"name": "6", "desc": "mesh_tp", "ranks": "[0]"},
+        "7": {"name": "7", "desc": "undefined", "ranks": "[0, 4]"},
+    },
+    "pg_status": {"0": {"last_enqueued_collective": "3"}},
+}
+
+
+def entry(record: int, pg: str, name: str, seq: int, shape: list[list[int]], **more: Any) -> dict[str, Any]:
+    descriptions = {"0": "default_pg", "5": "mesh_ep", "6": "mesh_tp", "7": "undefined"}
+    return {
+        "record_id": record,
+        "pg_id": int(pg),
+        "process_group": [pg, descriptions[pg]],
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "profiling_name": name,
+        "input_sizes": shape,
+        "input_dtypes": ["BFloat16"] * len(shape),
+        "output_sizes": shape,
+        "output_dtypes": ["BFloat16"] * len(shape),
+        "state": "completed",
+        "is_p2p": False,
+        "retired": True,
+        "timeout_ms": 600000,
+        "thread_name": "python",
+        **more,
+    }
+
+
+def read(tmp_path: Path, entries: list[dict[str, Any]], **more: Any) -> Ledger:
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({**NCCL, "entries": entries, **more}))
+    return flight_recorder.read(Source(path))
+
+
+def told(ledger: Ledger) -> set[tuple[Any, ...]]:
+    return {(e.kind, e.axis, e.group_size, e.dtype, e.role, e.count, e.bytes) for e in ledger.entries}
+
+
+def test_a_dump_that_torch_wrote_is_counted_call_by_call() -> None:
+    ledger = flight_recorder.read(Source(REAL))
+    assert told(ledger) == {
+        ("all_to_all", "ep", 2, "float32", "payload", 3, 3 * 8 * 16 * 4),
+        ("all_to_all", "ep", 2, "int64", "control", 3, 3 * 2 * 8),
+        ("all_reduce", "pg 0", 2, "float32", "payload", 6, 6 * 512),
+        ("all_gather", "pg 0", 2, "float32", "payload", 3, 3 * 2 * 512),
+        ("broadcast", "pg 0", 2, "float32", "payload", 3, 3 * 512),
+        ("barrier", "pg 0", 2, "none", "control", 3, 0),
+    }
+    assert (ledger.source, ledger.scope, ledger.steps) == ("flight-recorder", "whole", 1)
+    assert {e.via for e in ledger.entries} == {"gloo"}
+
+
+def test_groups_have_the_axis_that_describes_them_else_their_ranks(tmp_path: Path) -> None:
+    ledger = read(
+        tmp_path,
+        [
+            entry(0, "5", "nccl:all_to_all", 1, [[8, 4]]),
+            entry(1, "0", "nccl:_all_gather_base", 1, [[8, 4]], output_sizes=[[64, 4]]),
+            entry(2, "7", "nccl:_reduce_scatter_base", 1, [[8, 4]], output_sizes=[[4, 4]]),
+            entry(3, "6", "nccl:all_reduce", 1, [[8, 4]]),
+        ],
+    )
+    assert told(ledger) == {
+        ("all_to_all", "ep", 4, "bfloat16", "payload", 1, 64),
+        ("all_gather", "[0-7]", 8, "bfloat16", "payload", 1, 512),
+        ("reduce_scatter", "[0,4]", 2, "bfloat16", "payload", 1, 64),
+    }
+    assert (ledger.world_size, ledger.axes["ep"].ranks) == (8, [0, 1, 2, 3])
+
+
+def test_calls_of_the_autograd_thread_are_backward(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(0, "0", "nccl:all_reduce", 1, [[8]], thread_name="pt_autograd_0")])
+    assert [e.phase for e in ledger.entries] == ["backward"]
+
+
+def test_a_coalesced_group_is_its_members_and_not_one_more(tmp_path: Path) -> None:
+    calls = [entry(0, "0", "nccl:send 0->1", 1, [[8]], is_p2p=True), entry(1, "0", "nccl:coalesced", 1, [])]
+    ledger = read(tmp_path, calls)
+    assert [(e.kind, e.count, e.bytes) for e in ledger.entries] == [("send_recv", 1, 16)]
+    assert ledger.unclassified == []
+
+
+def test_a_dump_of_older_torch_without_groups_is_still_read(tmp_path: Path) -> None:
+    old = entry(0, "5", "nccl:all_to_all", 1, [[8, 4]])
+    del old["process_group"]
+    ledger = read(tmp_path, [{**old, "pg_name": "5"}])
+    assert [(e.axis, e.group_size) for e in ledger.entries] == [("ep", 4)]
+
+
+def test_what_the_ring_lost_before_the_dump_is_said(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(1000 + i, "0", "nccl:all_reduce", 50 + i, [[8]]) for i in range(3)])
+    assert any("kept the last 3 calls and lost the 1,000 before them" in warning for warning in ledger.warnings)
+
+
+def test_calls_missing_in_between_are_found_by_their_sequence_numbers(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(i, "0", "nccl:all_reduce", seq, [[8]]) for i, seq in enumerate((1, 2, 6))])
+    assert any("3 calls are missing" in warning for warning in ledger.warnings)
+
+
+def test_a_whole_dump_has_no_warning(tmp_path: Path) -> None:
+    assert read(tmp_path, [entry(i, "0", "nccl:all_reduce", i + 1, [[8]]) for i in range(3)]).warnings == []
+
+
+def test_a_call_of_unknown_kind_is_reported_and_not_counted(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(0, "0", "nccl:all_rearrange", 1, [[8]]), entry(1, "0", "nccl:all_reduce", 2, [[8]])])
+    assert [(one.name, one.count) for one in ledger.unclassified] == [("nccl:all_rearrange", 1)]
+    assert sum(e.count for e in ledger.entries) == 1
+
+
+def test_an_element_type_of_unknown_width_leaves_bytes_unknown_and_says_so(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(0, "0", "nccl:all_reduce", 1, [[8]], input_dtypes=["Float4_e2m1fn_x2"])])
+    assert [e.bytes for e in ledger.entries] == [0]
+    assert any("bytes are unknown" in warning for warning in ledger.warnings)
+
+
+def test_a_pickle_is_refused_unopened_with_how_to_get_json(tmp_path: Path) -> None:
+    class Explodes:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (pytest.fail, ("the pickle was opened",))
+
+    for protocol in (2, 4, 5):
+        path = tmp_path / "dump.pickle"
+        path.write_bytes(pickle.dumps({"entries": [Explodes()]}, protocol=protocol))
+        assert flight_recorder.recognises(Source(path).head)
+        with pytest.raises(ReadError, match=r"dump\.pickle: is a pickle.*never opened.*_dump_nccl_trace_json"):
+            flight_recorder.read(Source(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"version": "2.10", "pg_status": {}, "entries": []}', "has no entries.*TORCH_FR_BUFFER_SIZE"),
+        ('{"version": "2.10", "pg_status": {}}', "has no entries"),
+        ('{"entries": [{"profiling_name": "nccl:x", "record_id": 1, "record_id": 2}]}', "'record_id'.*twice|duplicate"),
+        ('{"entries": [{"profiling_name": "nccl:x", "duration_ms": NaN}]}', "NaN"),
+        ('{"entries": [{"profiling_name": "nccl:all_red', "not valid JSON.*copy it again"),
+        ('{"entries": [1]}', "an entry that is no object"),
+        ('{"entries": [{}]}', "without profiling_name"),
+        ("[1, 2]", "no Flight Recorder dump"),
+        ('{"a": {"entries": [1]}, "b": {"entries": [1]}}', "dumps of 2 ranks; give the dump of one rank"),
+    ],
+)
+def test_what_is_no_usable_dump_is_refused_with_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=rf"dump\.json: .*({message})"):
+        flight_recorder.read(Source(path))
+
+
+def test_a_dump_in_which_only_one_rank_spoke_to_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="no collective between several ranks"):
+        read(tmp_path, [entry(0, "6", "nccl:all_reduce", 1, [[8]])])
