@@ -295,7 +295,10 @@ def ledger_trace(
     ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
     variant: Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: its own, else full.")] = None,
     dispatcher: Annotated[
-        str, typer.Option("--dispatcher", metavar="D", help="alltoall, allgather, deepep or hybridep.")
+        str,
+        typer.Option(
+            "--dispatcher", metavar="D", help="alltoall, allgather, deepep, hybridep; a framework has its own names."
+        ),
     ] = "",
     json: Json = False,
 ) -> None:

@@ -128,6 +128,27 @@ def test_a_command_is_timed_by_what_it_prints(root: Path, line: str) -> None:
     assert (steps.cpu_s, steps.wait_s, steps.memory_bytes, steps.peak_bytes) == ([], [], [], 0)
 
 
+GOLDEN = """\
+import json, sys, time
+times = {}
+for step in range(1, int(sys.argv[1]) + 1):
+    begun = time.perf_counter()
+    time.sleep(0.01)
+    times[str(EVERY * step)] = time.perf_counter() - begun
+values = {"start_step": 1, "end_step": 99, "step_interval": EVERY, "values": times}
+json.dump({"iteration-time": values}, open(sys.argv[2], "w"))
+"""
+
+
+def test_golden_values_of_every_step_are_a_step_log(root: Path) -> None:
+    command = ("{python}", "train.py", "{steps}", "{log}")
+    timing = timing_of(launch(root, GOLDEN.replace("EVERY", "1"), command=command))
+    assert len(timing.step_s) == STEPS
+    every_fifth = launch(root, GOLDEN.replace("EVERY", "5"), command=command)
+    assert every_fifth.outcome == "bad_record"
+    assert "log every step" in every_fifth.reason
+
+
 def test_torchtitan_needs_the_tokens_of_a_step(root: Path) -> None:
     missing = launch(root, script(TITAN))
     assert missing.outcome == "no_record"
@@ -355,7 +376,9 @@ def test_a_word_that_regbot_fills_in_is_no_override_of_an_arm(root: Path) -> Non
 
 def test_a_command_has_no_static_ledger_and_no_other_models_stands_for_it(root: Path) -> None:
     (root / "train.py").write_text(script(end="open('ran', 'w')"))
-    run = trace(command_task(("{python}", "train.py", "{steps}")), ARM, root, LocalEngine(), root.parent / "s", Limits())
+    run = trace(
+        command_task(("{python}", "train.py", "{steps}")), ARM, root, LocalEngine(), root.parent / "s", Limits()
+    )
     assert (run.outcome, run.reason) == (
         "refused",
         "a command has no static ledger; give a profile or a dump to 'regbot ledger read'",

@@ -1,4 +1,4 @@
-"""A check of a workload that is a command: step times decide, and what is not known is said and never taken for good."""
+"""A check of a workload that is a command: step times decide, and what is not known is never taken for good."""
 
 import pytest
 

@@ -133,6 +133,7 @@ def test_golden_values_of_real_jobs(
     assert (len(found.step_s), found.step_s[0], found.untimed) == (values, first, untimed)
     assert median(found.step_s) == pytest.approx(usual, rel=1e-9)
     assert (found.skipped, found.nan) == (0, 0)
+    assert found.mean_of == (None if name.startswith("dsv3proxy") else 1), "only where steps follow each other"
 
 
 def test_golden_values_of_every_fifth_step_say_so_and_lose_few_to_the_warm_up() -> None:
@@ -345,6 +346,17 @@ def test_golden_values_wrapped_in_baseline_and_current(log: Path) -> None:
     assert numbers(found) == list(range(12))
     assert says(found, "'current' are used", "'baseline' stands in it too")
     assert read(log, json.dumps({"baseline": bridge(100.0)})).step_s == (0.1,) * 12
+
+
+def golden(times: dict[int, object]) -> str:
+    values = {str(step): seconds for step, seconds in times.items()}
+    return json.dumps({"iteration-time": {"start_step": 1, "end_step": 9, "step_interval": 1, "values": values}})
+
+
+def test_golden_values_of_every_step_are_step_times(log: Path) -> None:
+    assert read(log, golden({1: "nan", 2: 0.5, 3: 0.6, 4: 0.5})).mean_of == 1
+    assert read(log, golden({1: "nan", 5: 0.5, 10: 0.6})).mean_of is None
+    assert read(log, golden({100: 0.5})).mean_of is None, "one value tells of no interval"
 
 
 def test_old_golden_values_are_lists(log: Path) -> None:

@@ -2,8 +2,9 @@
 
 Megatron-LM (tests/functional_tests/test_cases, 2026-08-22): metric -> ``{"start_step", "end_step", "step_interval",
 "values": {"1": ..., "5": ...}}``, seconds under ``iteration-time``, from 1, the string "nan" where TensorBoard had no
-value: usually in step 1, and at the end of a job that was cut short. Only every ``step_interval``-th step is kept; how
-many steps a value is the mean of is the job's log interval, which is not in the file. Older files list the values.
+value: usually in step 1, and at the end of a job that was cut short. Only every ``step_interval``-th step is kept. A
+value is the mean of a log interval, and there is one for each interval: where steps follow each other it is of one step;
+where they do not, the interval is not in the file. Older files list the values.
 
 Bridge (scripts/performance/utils/evaluate.py): step -> ``{"lm loss", "elapsed time per iteration (ms)", "GPU
 utilization"}``, from 0, with ``alloc`` and ``max_alloc`` beside the steps. Either may be wrapped in ``baseline`` and
@@ -52,7 +53,8 @@ def read(log: LogFile) -> StepLog:
         raise log.error(0, "is no JSON object of golden values", _FIX)
     if MEGATRON_TIME in values:
         found = one_run(log, NAME, _megatron(log, values), _FIX)
-        return replace(found, mean_of=None, warnings=(*said, *_told(found)))
+        every_step = found.mean_of == 1 and len(found.steps) > 1
+        return replace(found, mean_of=1 if every_step else None, warnings=(*said, *_told(found)))
     if any(isinstance(value, dict) and "values" in value for value in values.values()):
         raise log.error(0, f"holds {', '.join(map(repr, values))[:200]} and no {MEGATRON_TIME!r}", _FIX)
     found = one_run(log, NAME, _bridge(log, values), _FIX)

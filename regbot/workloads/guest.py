@@ -208,13 +208,20 @@ def request_document(task: Task, root: Path, nonce: str, record: Path) -> dict[s
         "recipe": workload.recipe,
         "entry": workload.entry,
         "source_roots": [] if own else workload.source_roots,
-        "watch": workload.watch,
+        "watch": workload.watch or _own_package(task, root),
         "mlp": task.variant.mlp,
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
         "dtype": task.variant.dtype,
         "dispatcher": workload.dispatcher or ("alltoall" if own else ""),
         "config": workload.config,
     }
+
+
+def _own_package(task: Task, root: Path) -> list[str]:
+    """Megatron's package where the checkout holds it: a namespace without ``__init__.py`` is not found by itself."""
+    if task.workload.adapter != "megatron":
+        return []
+    return ["megatron"] if any((root / f / "megatron").is_dir() for f in task.workload.source_roots) else []
 
 
 def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:

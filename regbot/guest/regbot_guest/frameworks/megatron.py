@@ -36,7 +36,7 @@ from regbot_guest.frameworks.megatron_model import (
 from regbot_guest.frameworks.megatron_recipe import of_recipe
 from regbot_guest.frameworks.megatron_settings import FLEX, Settings
 from regbot_guest.frameworks.stepping import Loop, Scalar, count, fake_world
-from regbot_guest.frameworks.torchtitan_timed import time_loop
+from regbot_guest.frameworks.timed import time_loop
 from regbot_guest.harness import ContractError
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request

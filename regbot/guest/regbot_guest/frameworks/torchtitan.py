@@ -26,11 +26,11 @@ from regbot_guest.count import FAKE_PATCHES, building
 from regbot_guest.frameworks import torchtitan_config as configuration
 from regbot_guest.frameworks import torchtitan_cpu as cpu
 from regbot_guest.frameworks.stepping import Loop, Scalar, count, fake_world
+from regbot_guest.frameworks.timed import time_loop
 from regbot_guest.frameworks.torchtitan_backends import Backends, choose_dispatcher
 from regbot_guest.frameworks.torchtitan_data import NoTokenizer, Numbers
 from regbot_guest.frameworks.torchtitan_flat import flat
 from regbot_guest.frameworks.torchtitan_shape import PINNED, check
-from regbot_guest.frameworks.torchtitan_timed import time_loop
 from regbot_guest.harness import ContractError
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
