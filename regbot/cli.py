@@ -225,16 +225,23 @@ def compare(
     ] = None,
     skip: Annotated[
         int | None,
-        typer.Option("--skip", metavar="N", help="Steps to leave out as warm-up. Default: 10 of CSV, a record's own."),
+        typer.Option(
+            "--skip", metavar="N", help="Steps to leave out as warm-up. Default: 10 of CSV and logs, a record's own."
+        ),
+    ] = None,
+    tokens_per_step: Annotated[
+        float | None,
+        typer.Option("--tokens-per-step", metavar="N", help="Of one step on one rank, for logs of torchtitan."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Judge step times from files: CSV with the header step,step_s, or Run records."""
+    """Judge step times from files: CSV with the header step,step_s, Run records, or logs of Megatron-LM, Megatron
+    Bridge, MaxText and torchtitan, golden values and TensorBoard's JSON export among them."""
     with _usage_errors():
         from regbot.compare import Comparison, compare_page
         from regbot.compare import compare as compare_files
 
-        verdict = compare_files(Comparison(base, head, paired, noise, skip))
+        verdict = compare_files(Comparison(base, head, paired, noise, skip, tokens_per_step))
         text = verdict.to_json() if json else compare_page(verdict)
     typer.echo(text.rstrip("\n"))
     raise typer.Exit(_exit_code(verdict.verdict))
@@ -283,7 +290,7 @@ def preflight(
         from regbot.resolved import examine_configuration
 
         found = examine_configuration(what, Path.cwd(), watch)
-        text = found.record().to_json() if json else preflight_page(found.conflicts, found.advice)
+        text = found.record().to_json() if json else preflight_page(found.conflicts, found.advice, found.unknown)
     typer.echo(text.rstrip("\n"))
     raise typer.Exit(_exit_code("INVALID") if found.invalid else 0)
 

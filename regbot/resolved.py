@@ -7,9 +7,10 @@ from pathlib import Path
 
 from regbot.config import ConfigError
 from regbot.node import this_node
-from regbot.preflight import Advice, Conflict, Dump, advice, conflicts, facts_of, read_dump
+from regbot.preflight import Advice, Conflict, Dump, advice, conflicts, facts_of, read_dump, unknown_hardware
 from regbot.progress import Watcher
 from regbot.records.preflight import AdviceFound, ConflictFound, Preflight
+from regbot.text import printable
 from regbot.tracing import Choice, trace_here
 
 
@@ -20,6 +21,8 @@ class Examined:
     workload: str
     conflicts: Sequence[Conflict]
     advice: Sequence[Advice]
+    unknown: str = ""
+    """What rules could not be asked about, in words."""
 
     @property
     def invalid(self) -> bool:
@@ -29,7 +32,7 @@ class Examined:
     def record(self) -> Preflight:
         """The same as a record."""
         return Preflight(
-            workload=self.workload,
+            workload=printable(self.workload)[:500],
             conflicts=[
                 ConflictFound(
                     rule=each.rule.id,
@@ -43,7 +46,12 @@ class Examined:
                 for each in self.conflicts
             ],
             advice=[
-                AdviceFound(advice=each.entry.id, text=each.entry.text, source=each.entry.source, command=each.command)
+                AdviceFound(
+                    advice=each.entry.id,
+                    text=each.entry.text,
+                    source=each.entry.source,
+                    command=printable(each.command)[:4000],
+                )
                 for each in self.advice
             ],
         )
@@ -63,6 +71,7 @@ def examine_configuration(what: str, folder: Path, watch: Watcher = lambda _: No
         dump.workload or what,
         conflicts(dump.config, facts),
         advice(facts, dump.config, dump.workload or "WORKLOAD"),
+        unknown_hardware(facts),
     )
 
 

@@ -86,3 +86,13 @@ def test_a_dispatcher_that_a_command_was_asked_for_is_not_taken_to_have_run(case
     code, verdict = case.check("--budget", "5")
     assert (code, verdict["verdict"]) == (4, "INVALID")
     assert "does not show which one it executed" in only(verdict)["validity"]["reasons"][0]
+
+
+def test_a_log_that_cannot_be_a_file_makes_its_workload_invalid_and_ends_no_check(case: Case) -> None:
+    asked = CONFIG.replace('adapter = "command"', 'adapter = "command"\nlog = "train.py/steps.log"')
+    case.repository.commit("base", {"regbot.toml": asked, "train.py": train(0.02)})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.repository.commit("head", {"train.py": train(0.021)})
+    code, verdict = case.check("--budget", "5")
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "cannot be a file of the checkout" in only(verdict)["validity"]["reasons"][0]

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from regbot.cli import app
-from regbot.compare import Comparison, compare, compare_page
+from regbot.compare import Comparison, compare, compare_page, read_steps
 from regbot.config import ConfigError
 from regbot.records.files import RecordError
 from regbot.records.run import Arm, Backend, Node, RankSteps, Run, Timing
@@ -372,7 +372,9 @@ class TestBadFiles:
             ("step,step_s\n", "bad.csv: has a header and no step"),
             ("0,0.25\n1,0.25\n", "bad.csv:1: the first line is '0,0.25'"),
             ("step,time\n0,0.25\n", "bad.csv:1: the first line is 'step,time'"),
-            ("iteration 1/100 | elapsed time per iteration (ms): 250.0\n", "bad.csv:1: the first line is 'iteration"),
+            ("epoch 1 took 250.0 ms\n", "bad.csv:1: the first line is 'epoch 1 took"),
+            ("epoch 1\n", "golden values (JSON) of Megatron-LM and Megatron Bridge"),
+            ("iteration 1/100 | elapsed time per iteration (ms): 250.0\n", "bad.csv: holds no step with a time"),
             (GOOD + "30,0.25,1\n", "bad.csv:32: has 3 fields"),
             (GOOD + "30,0,25\n", "with a decimal point"),
             (GOOD + "30\n", "bad.csv:32: has 1 fields"),
@@ -556,6 +558,190 @@ class TestCommandLine:
         Path(head[1]).write_text(GOOD + "30,nan\n31,-1\n")
         found = regbot("--base", *base, "--head", *head, "--paired")
         assert_golden("invalid", found)
+
+
+FIXTURES = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
+
+
+def real(name: str) -> str:
+    path = FIXTURES / name
+    if not path.exists():
+        pytest.skip(f"the real samples are not beside this repository ({name})")
+    return str(path)
+
+
+def megatron(times: Sequence[float], interval: int = 1, skipped: int = 0) -> str:
+    return "".join(
+        f" [2026-08-22 07:30:30.123456] iteration {interval * step:8d}/ 100 | elapsed time per iteration (ms): "
+        f"{1000 * seconds:.1f} | lm loss: 1.8E+00 | number of skipped iterations: {skipped * (step == 20):3d} | number "
+        "of nan iterations:   0 |\n"
+        for step, seconds in enumerate(times, start=1)
+    )
+
+
+def maxtext(times: Sequence[float]) -> str:
+    return "".join(
+        f"completed step: {step}, seconds: {seconds:.6f}, TFLOP/s/device: 1.000, loss: 9.000\n"
+        for step, seconds in enumerate(times)
+    )
+
+
+def metrics(times: Sequence[float]) -> str:
+    return "".join(
+        json.dumps({"learning/loss": 9.0, "perf/step_time_seconds": seconds, "step": float(step)}) + "\n"
+        for step, seconds in enumerate(times)
+    )
+
+
+def golden(times: Sequence[float]) -> str:
+    values = {str(step): "nan" if step == 1 else seconds for step, seconds in enumerate(times, start=1)}
+    return json.dumps({"iteration-time": {"start_step": 1, "end_step": 50, "step_interval": 1, "values": values}})
+
+
+def titan(times: Sequence[float]) -> str:
+    return "".join(
+        f"[titan] 2026-03-03 15:24:02,506 - root - INFO - step: {step:2}  loss:  6.1  grad_norm:  2.4  memory:  1.0GiB"
+        f"(1.13%)  tps: {round(400_000 / seconds):,}  tflops: 25.1  mfu: 2.54%\n"
+        for step, seconds in enumerate(times, start=1)
+    )
+
+
+def logged(arm: str, count: int, write: Callable[..., str], seconds: float = STEP_S, **options: Any) -> list[str]:
+    names = [f"{arm}{number:02}.log" for number in range(count)]
+    for name in names:
+        Path(name).write_text(write(step_times(name, seconds), **options))
+    return names
+
+
+def says(verdict: Verdict, *words: str) -> bool:
+    return any(all(word in warning for word in words) for warning in verdict.warnings)
+
+
+@pytest.mark.usefixtures("files")
+class TestLogs:
+    @pytest.mark.parametrize("write", [megatron, maxtext, metrics, golden])
+    def test_a_log_is_a_run_like_the_csv_of_its_times(self, write: Callable[..., str]) -> None:
+        for name in (f"{arm}{number:02}" for arm in "bh" for number in range(4)):
+            times = [round(seconds, 4) for seconds in step_times(name, STEP_S * (1.05 if name[0] == "h" else 1))]
+            Path(f"{name}.log").write_text(write(times))
+            Path(f"{name}.csv").write_text(csv(times))
+        found, expected = (
+            section(verdict_of([f"b0{i}.{kind}" for i in range(4)], [f"h0{i}.{kind}" for i in range(4)], "--paired"))
+            for kind in ("log", "csv")
+        )
+        assert found.decision == expected.decision == "regressed"
+        assert found.estimate_pct == pytest.approx(expected.estimate_pct, rel=1e-9)
+        assert [test.sd_pct for test in found.tests] == pytest.approx([test.sd_pct for test in expected.tests])
+
+    def test_one_run_against_one_run_is_inconclusive_with_the_estimate(self) -> None:
+        verdict = verdict_of(logged("b", 1, megatron), logged("h", 1, maxtext, STEP_S * 1.05))
+        found = section(verdict)
+        assert (verdict.verdict, found.decision) == ("INCONCLUSIVE", "undecided")
+        assert found.estimate_pct == pytest.approx(5, abs=3)
+        assert says(verdict, "b00.log is of the format megatron, h00.log of maxtext", "may not time the same part")
+
+    def test_the_warm_up_is_told_by_the_numbers_of_steps(self) -> None:
+        base, head = logged("b", 4, megatron, interval=5), logged("h", 4, megatron, interval=5)
+        verdict = verdict_of(base, head)
+        assert read_steps(Path("b00.log")).step_s == pytest.approx(step_times("b00.log"), abs=1e-4)
+        assert read_steps(Path("b00.log")).cut == 2, "steps 5 and 10"
+        assert read_steps(Path("b00.log"), skip=25).cut == 5
+        assert says(verdict, "b00.log and 7 more: each value is the mean of 5 steps")
+
+    def test_means_and_single_steps_are_not_compared(self) -> None:
+        verdict = verdict_of(logged("b", 4, megatron), logged("h", 4, megatron, interval=5))
+        assert verdict.verdict == "INVALID"
+        assert "h00.log: its values are means of 5 steps" in verdict.workloads[0].validity.reasons[0]
+
+    def test_what_a_log_warns_of_is_a_warning_of_the_verdict(self) -> None:
+        base, head = logged("b", 4, megatron), logged("h", 4, megatron, skipped=1)
+        Path(head[1]).write_text(Path(head[1]).read_text().replace("iteration       30/", "iteration       31/", 1))
+        verdict = verdict_of(base, head)
+        assert verdict.verdict in ("PASS", "INCONCLUSIVE")
+        assert says(verdict, "h00.log and 3 more: the optimizer skipped 1 steps, at step 20")
+        assert says(verdict, "h01.log: steps are missing: after 29 to 31")
+        nan = [name.replace("b", "n") for name in base]
+        for name, other in zip(nan, base, strict=True):
+            Path(name).write_text(Path(other).read_text().replace("lm loss: 1.8E+00", "lm loss: nan", 1))
+        assert says(verdict_of(head, nan), "n00.log and 3 more: the loss is not finite in 1 steps, at step 1")
+
+    def test_a_dispatch_behind_the_warm_up_is_no_step_time(self) -> None:
+        base, head = logged("b", 4, maxtext), logged("h", 4, maxtext)
+        times = step_times(head[0])
+        times[7] = 0.01
+        Path(head[0]).write_text(maxtext(times))
+        assert verdict_of(base, head).verdict != "INVALID"
+        times[30] = 0.01
+        Path(head[0]).write_text(maxtext(times))
+        verdict = verdict_of(base, head)
+        assert verdict.verdict == "INVALID"
+        assert "h00.log: what it says of step 30 (0.01 s) is no step time" in verdict.workloads[0].validity.reasons[0]
+
+    def test_logs_of_torchtitan_need_the_tokens_of_a_step_and_no_others_do(self) -> None:
+        base, head = logged("b", 4, titan), logged("h", 4, titan, STEP_S * 1.05)
+        without = regbot("--base", *base, "--head", *head)
+        assert without.exit_code == 2
+        assert "--tokens-per-step" in without.stderr
+        verdict = verdict_of(base, head, "--paired", "--tokens-per-step", "400000")
+        assert section(verdict).decision == "regressed"
+        assert section(verdict).base_step_s == pytest.approx(STEP_S, rel=0.02)
+        assert says(verdict, "step times are derived")
+        for tokens, files in (("0", base), ("nan", base), ("400000", logged("m", 1, megatron))):
+            found = regbot("--base", *files, "--head", *logged("k", 1, megatron), "--tokens-per-step", tokens)
+            assert found.exit_code == 2
+            assert "--tokens-per-step" in found.stderr
+
+    def test_a_record_is_a_record_whatever_its_text_holds(self) -> None:
+        told = run_record("b", log_tail=megatron([1.0] * 12), warnings=[maxtext([1.0] * 3)])
+        Path("b.json").write_text(told.to_json())
+        Path("b-line.json").write_text(told.to_line())
+        late = told.model_copy(update={"loss": [1.0] * 20_000})  # what it is stands behind all of them
+        Path("b-late.json").write_text(json.dumps(json.loads(late.to_json()), sort_keys=True, indent=1))
+        assert read_steps(Path("b.json")).run is not None
+        assert read_steps(Path("b-line.json")).run == read_steps(Path("b.json")).run
+        assert read_steps(Path("b-late.json")).step_s == read_steps(Path("b.json")).step_s
+
+    def test_logs_larger_than_any_record_are_read(self) -> None:
+        base, head = logged("b", 1, megatron), logged("h", 1, megatron)
+        with Path(head[0]).open("a") as file:
+            file.writelines("x" * 1000 + "\n" for _ in range(34_000))
+        assert section(verdict_of(base, head)).decision == "undecided"
+
+    def test_a_name_that_is_no_text_can_still_be_written_out(self) -> None:
+        base = os.fsdecode(b"\xff.log")
+        try:
+            Path(base).write_text(megatron(step_times("b")))
+        except OSError:
+            pytest.skip("this file system has no such names")
+        (head,) = logged("h", 1, megatron)
+        verdict = compare(Comparison([Path(base)], [Path(head)]))
+        assert verdict.base.revision == ".log"
+        assert Verdict.model_validate_json(verdict.to_json()) == verdict
+        Path(head).write_text(Path(base).read_text())
+        verdict = compare(Comparison([Path(base)], [Path(head)]))
+        assert verdict.verdict == "INVALID"
+        assert Verdict.model_validate_json(verdict.to_json()) == verdict
+
+    def test_what_people_read_of_logs(self) -> None:
+        found = regbot("--base", *logged("base", 2, megatron), "--head", *logged("head", 2, golden, STEP_S * 1.05))
+        assert_golden("logs", found)
+
+    def test_the_golden_values_of_a_real_regression_are_inconclusive_alone(self) -> None:
+        before, after = (real(f"golden/moe_tp4ep2pp2_h100_{when}_26.04.json") for when in ("before", "after"))
+        verdict = verdict_of([before], [after])
+        found = section(verdict)
+        assert (verdict.verdict, found.decision) == ("INCONCLUSIVE", "undecided")
+        assert found.estimate_pct == pytest.approx(58.1, abs=0.1)
+        assert says(verdict, "the log has no time of step 1")
+
+    def test_real_logs_are_read(self) -> None:
+        docs, started = real("logs/maxtext_mixtral_docs.log"), real("logs/maxtext_getting_started.log")
+        assert regbot("--base", docs, "--head", started).exit_code == 2, "ten steps, all of them warm-up"
+        verdict = verdict_of([docs], [started], "--skip", "3")
+        assert section(verdict).base_step_s == 5.668
+        excerpt = real("logs/megatron_756_mixtral_16xh100.log")
+        assert read_steps(Path(excerpt)).cut == 3
+        assert verdict_of([excerpt], [docs], "--skip", "3").verdict == "INCONCLUSIVE"
 
 
 def test_the_verdict_is_the_same_without_the_command_line(files: Folder) -> None:

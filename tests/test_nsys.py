@@ -37,6 +37,7 @@ def test_each_range_of_nccl_is_a_call_and_its_administration_is_none(tmp_path: P
         ("all_to_all", 1),
     }
     assert (ledger.source, ledger.scope, ledger.steps) == ("nsys:nvtx", "whole", 1)
+    assert "how many steps these calls are of is not known" in ledger.guesses
 
 
 def test_payloads_give_sizes_and_groups(tmp_path: Path) -> None:
@@ -45,14 +46,14 @@ def test_payloads_give_sizes_and_groups(tmp_path: Path) -> None:
     ledger = read(export(tmp_path / "a.sqlite", calls))
     group = "communicator of 8 ranks"
     assert told(ledger) == {("all_reduce", group, 8, 1, 4096), ("all_gather", group, 8, 1, 8 * 4096)}
-    assert not any("bytes are unknown" in warning for warning in ledger.warnings)
+    assert not any("bytes are unknown" in guess for guess in ledger.guesses)
 
 
 def test_without_payloads_bytes_and_groups_are_unknown_and_said_so(tmp_path: Path) -> None:
     ledger = read(export(tmp_path / "a.sqlite", ["ncclAllReduce"]))
     assert told(ledger) == {("all_reduce", "unknown", 2, 1, 0)}
-    assert any("bytes are unknown, and shown as 0, of 1 calls" in warning for warning in ledger.warnings)
-    assert any("does not tell the groups" in warning for warning in ledger.warnings)
+    assert any("bytes are unknown, and shown as 0, of 1 calls" in guess for guess in ledger.guesses)
+    assert any("does not tell the groups" in guess for guess in ledger.guesses)
 
 
 def test_it_says_that_it_was_built_from_the_published_schema(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_fewer_calls_than_kernels_is_said(tmp_path: Path) -> None:
 
 def test_kernels_of_cuda_graphs_are_said_to_be_missing(tmp_path: Path) -> None:
     ledger = read(export(tmp_path / "a.sqlite", ["ncclAllReduce"], [(ALL_REDUCE, 0, 10)], graph=True))
-    assert any("1 NCCL kernels ran from CUDA graphs" in warning for warning in ledger.warnings)
+    assert any("1 NCCL kernels ran from CUDA graphs" in guess for guess in ledger.guesses)
 
 
 def test_deepep_is_counted_by_its_kernels(tmp_path: Path) -> None:

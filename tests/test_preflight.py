@@ -12,15 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from regbot.preflight import Facts, RuleError, advice, conflicts, facts_of, preflight_page, read_dump
+from regbot.cli import app
+from regbot.preflight import (
+    Facts,
+    RuleError,
+    advice,
+    conflicts,
+    facts_of,
+    preflight_page,
+    read_dump,
+    unknown_hardware,
+)
 from regbot.preflight.advice import parse_advice, shipped_advice
 from regbot.preflight.conditions import Condition, evaluate
 from regbot.preflight.page import advice_table, rules_table
 from regbot.preflight.rules import parse_rules, shipped_rules
 from regbot.records.files import RecordError, write_record
 from regbot.records.ledger import Ledger, Scalar
+from regbot.records.preflight import Preflight
 from regbot.records.run import Arm, Backend, Environment, Node, Run
+from regbot.resolved import examine_configuration
 
 DOCS = Path(__file__).parents[1] / "docs" / "preflight.md"
 Config = dict[str, Scalar]
@@ -61,6 +74,11 @@ CASES: dict[str, tuple[Config, Config, Config]] = {
         {**FLEX, "moe_flex_dispatcher_backend": "ncclep"},
         {"gpu": "NVIDIA A100-SXM4-80GB", "capability_major": 8},
         {"capability_major": 9},
+    ),
+    "flex-backend-on-amd": (
+        {**FLEX, "moe_flex_dispatcher_backend": "deepep"},
+        {"gpu": "AMD Instinct MI300X"},
+        {"gpu": "NVIDIA H100 80GB HBM3"},
     ),
     "backend-not-installed": (
         {**FLEX, "moe_flex_dispatcher_backend": "deepep"},
@@ -466,6 +484,77 @@ def test_the_page_is_as_it_should_be() -> None:
     if os.environ.get("REGBOT_WRITE_GOLDEN"):
         golden.write_text(page)
     assert page == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        (None, "GPU not known: hardware rules did not apply"),
+        ("NVIDIA L40S\x1b[2J", "GPU not known (NVIDIA L40S): hardware rules did not apply"),
+        ("NVIDIA H100 80GB HBM3", ""),
+        ("AMD Instinct MI300X", ""),
+    ],
+)
+def test_hardware_that_no_rule_knows_is_said_and_not_passed_in_silence(gpu: str | None, told: str) -> None:
+    known = Facts(gpu=gpu)
+    assert unknown_hardware(known) == told
+    page = preflight_page(conflicts(SOUND, known), [], unknown_hardware(known))
+    assert ("hardware rules did not apply" in page) == bool(told)
+    assert not told or told in page.splitlines()
+    assert unknown_hardware(Facts(gpu=gpu, capability=(9, 0))) == ""
+
+
+def test_the_command_says_what_it_could_not_ask_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Node(name="n", node_class="2 cores", cores=2)
+    monkeypatch.setattr("regbot.resolved.this_node", lambda: nowhere)
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"moe_token_dispatcher_type": "flex"}))
+    found = CliRunner().invoke(app, ["preflight", "config.json"])
+    assert found.exit_code == 0
+    assert "GPU not known: hardware rules did not apply" in found.stdout.splitlines()
+
+
+@pytest.mark.parametrize("asked", ["deepep", "hybridep", "ncclep"])
+def test_a_cuda_dispatcher_on_an_amd_gpu_is_a_conflict_whatever_was_resolved(asked: str) -> None:
+    amd: Config = {"gpu": "AMD Instinct MI300X"}
+    assert "flex-backend-on-amd" in applying({}, {**amd, "asked": asked})
+    assert "flex-backend-on-amd" in applying({**FLEX, "moe_flex_dispatcher_backend": asked}, amd)
+    assert "flex-backend-on-amd" not in applying({"moe_token_dispatcher_type": "alltoall"}, amd)
+
+
+HOSTILE: dict[str, Any] = {
+    "model": {
+        "moe_token_dispatcher_type": "x\ud800\x1b[2J",
+        "overlap_moe_expert_parallel_comm": True,
+        "expert_model_parallel_size": 1,
+    }
+}
+
+
+def test_halves_of_surrogate_pairs_in_a_dump_can_be_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["p.json", os.fsdecode(b"\xff.json")]
+    for name in names:
+        try:
+            Path(name).write_text(json.dumps(HOSTILE))
+        except OSError:
+            pytest.skip("this file system has no such names")
+        record = examine_configuration(name, tmp_path).record()
+        assert record.conflicts
+        assert Preflight.model_validate_json(record.to_json()) == record
+        assert not {"\x1b", "\ud800"} & set(record.to_json())
+    found = CliRunner().invoke(app, ["preflight", "p.json", "--json"])
+    assert (found.exit_code, json.loads(found.stdout)["workload"]) == (4, "p.json")
+    assert CliRunner().invoke(app, ["preflight", "p.json"]).exit_code == 4
+
+
+def test_a_value_without_end_is_shown_short(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({**HOSTILE["model"], "moe_token_dispatcher_type": "x" * 100_000}))
+    for conflict in examine_configuration(str(path), tmp_path).record().conflicts:
+        assert len(conflict.here) < 600
 
 
 def test_values_of_a_dump_cannot_steer_a_terminal() -> None:

@@ -1,8 +1,8 @@
 """``regbot compare``: a throughput verdict on step times that somebody else measured, from files.
 
-``read`` turns one file into one run, ``trust`` asks whether the runs may be compared, ``sections`` decides, ``verdict``
-puts the answer together, ``page`` says it to people. There is no git, no ledger and no
-proof of what ran here: the verdict is as good as the files.
+``read`` turns one file into one run (CSV, a Run record, or a log of a training framework), ``trust`` asks whether the
+runs may be compared, ``sections`` decides, ``verdict`` puts the answer together, ``page`` says it to people. There is
+no git, no ledger and no proof of what ran here: the verdict is as good as the files.
 """
 
 from regbot.compare.page import compare_page

@@ -1,9 +1,10 @@
-"""One file of step times -> one run. CSV with the header ``step,step_s``, and Run records.
+"""One file of step times -> one run. CSV with the header ``step,step_s``, Run records, and what ``regbot.logs`` reads.
 
-Two kinds of fault are told apart. A file that is not what it should be (missing, another format, no number where one
-should stand, two runs in one file) is a mistake to mend and raises RecordError. A file that is well formed and holds a
-measurement that failed (a step of NaN or negative seconds, a run that crashed) is kept with its faults: the comparison
-is then invalid, which a build must be able to tell from a wrong command line.
+A log is a run as the training code told it: what is odd about it goes along as warnings. Two kinds of fault are told
+apart. A file that is not what it should be (missing, another format, no number where one should stand, two runs in one
+file) is a mistake to mend and raises RecordError. A file that is well formed and holds a measurement that failed (a
+step of NaN or negative seconds, a run that crashed) is kept with its faults: the comparison is then invalid, which a
+build must be able to tell from a wrong command line.
 """
 
 import math
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.judge.pairs import summaries
+from regbot.logs import DOCUMENTS, Format, LogError, LogFile, StepLog, recognised
+from regbot.logs import FORMATS as LOG_FORMATS
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.run import Run
 from regbot.stats.summary import summarise
 from regbot.text import printable
 
 CSV_SKIP = 10
-"""Leading steps of a CSV file that are warm-up: the cut that regbot's own runs have. A Run record brings its own."""
+"""Leading steps of a CSV file or a log, by number, that are warm-up: the cut that regbot's own runs have. A Run record
+brings its own."""
 
 CSV_HEADER = "step,step_s"
 
@@ -29,7 +33,12 @@ SHORTEST_S, LONGEST_S = 1e-9, 1e7
 MAX_FAULTS = 3
 """Bad values of one file that are told one by one."""
 
-FORMATS = f"what is read: CSV with the header '{CSV_HEADER}', one line per step, and Run records (regbot/run@1)"
+FORMATS = (
+    f"what is read: CSV with the header '{CSV_HEADER}', one line per step; Run records (regbot/run@1); "
+    f"{'; '.join(each.TITLE for each in LOG_FORMATS)}"
+)
+
+_OWN_RECORD = re.compile(r'"schema"\s*:\s*"regbot/')
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _COUNT = re.compile(r"\d{1,15}")
@@ -48,6 +57,13 @@ class StepFile:
     """Why it cannot be compared with anything, each with the place and what to do."""
     run: Run | None = None
     """The record, where the file is one."""
+    log: StepLog | None = None
+    """What the log says, where the file is one."""
+
+    @property
+    def name(self) -> str:
+        """The path for messages and records: names of files may be anybody's."""
+        return printable(str(self.path))
 
     def summaries(self, cut: int) -> dict[str, float]:
         """Median and mean of the steps after ``cut``, on the log scale."""
@@ -56,25 +72,29 @@ class StepFile:
         return summarise(self.step_s[cut:])
 
 
-def read_steps(path: Path, skip: int | None = None) -> StepFile:
-    """The run in ``path`` without its first ``skip`` steps (default: 10 of a CSV file, a record's own cut).
+def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | None = None) -> StepFile:
+    """The run in ``path`` without its first ``skip`` steps (default: 10 of a CSV file or a log, a record's own cut).
 
-    Raises RecordError where the file cannot be read as a run, or no step is left after the cut.
+    ``tokens_per_step``, of one step on one rank, is for logs of torchtitan. Raises RecordError where the file cannot be
+    read as a run, or no step is left after the cut.
     """
     try:
-        found = _read(path, skip)
-    except RecordError as error:
-        raise RecordError(printable(str(error))) from error  # names of files may be anybody's
+        found = _read(path, skip, tokens_per_step)
+    except (RecordError, LogError) as error:
+        raise RecordError(printable(str(error))) from error
     steps = len(found.step_s)
     if not found.faults and steps <= found.cut:
         raise RecordError(
-            f"{printable(str(path))}: has {steps} steps, and the first {found.cut} are warm-up, so none is left; give "
+            f"{found.name}: has {steps} steps, and the first {found.cut} are warm-up, so none is left; give "
             f"at least {found.cut + 1}, better {found.cut + 30}, or leave out fewer with --skip N"
         )
     return found
 
 
-def _read(path: Path, skip: int | None) -> StepFile:
+def _read(path: Path, skip: int | None, tokens_per_step: float | None) -> StepFile:
+    log = LogFile(path, tokens_per_step)
+    if each := _log_format(log):
+        return _log(path, each.read(log), skip)
     try:
         data = read_capped(path.resolve() if path.is_symlink() else path)
     except RecordError as error:
@@ -84,13 +104,43 @@ def _read(path: Path, skip: int | None) -> StepFile:
     return _record(path, data, skip) if data.lstrip()[:1] == b"{" else _csv(path, data, skip)
 
 
+def _log_format(log: LogFile) -> Format | None:
+    """The format of a log, None for CSV and for records, which may hold lines of a log in their text."""
+    head = log.head()
+    first = head.partition("\n")[0].rstrip()
+    if _is_header(first):
+        return None
+    if head.lstrip().startswith("{"):
+        if _OWN_RECORD.search(head):
+            return None
+        if not first.endswith("}"):  # one object in many lines, and no file of an object a line
+            return next((each for each in DOCUMENTS if each.recognises(head)), None)
+    return recognised(log)
+
+
+def _log(path: Path, found: StepLog, skip: int | None) -> StepFile:
+    cut = found.leading(CSV_SKIP if skip is None else skip)
+    faults = [
+        f"{found.origin}: step {step.number} took {step.seconds:g} s: {wrong}"
+        for step in found.timed
+        if (wrong := _wrong(step.seconds or math.nan))
+    ]
+    faults += [
+        f"{found.origin}: what it says of step {step.number} ({step.seconds:g} s) is no step time: only its dispatch "
+        "was timed, and a neighbour has the rest; measure the run again, or leave out more steps with --skip N"
+        for step in found.timed[cut:]
+        if step.number in found.suspect
+    ]
+    return StepFile(path, found.step_s, cut, _first(faults), log=found)
+
+
 def _csv(path: Path, data: bytes, skip: int | None) -> StepFile:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecordError(f"{path}: is not text (byte {error.start}); {FORMATS}") from error
     lines = text.split("\n")
-    if [field.strip() for field in lines[0].split(",")] != CSV_HEADER.split(","):
+    if not _is_header(lines[0]):
         raise RecordError(f"{path}:1: the first line is {_shown(lines[0])}; {FORMATS}")
     values: list[float] = []
     faults: list[str] = []
@@ -112,6 +162,10 @@ def _csv(path: Path, data: bytes, skip: int | None) -> StepFile:
     if not values:
         raise RecordError(f"{path}: has a header and no step; {FORMATS}")
     return StepFile(path, tuple(values), CSV_SKIP if skip is None else skip, _first(faults))
+
+
+def _is_header(line: str) -> bool:
+    return [field.strip() for field in line.split(",")] == CSV_HEADER.split(",")
 
 
 def _row(where: str, line: str) -> tuple[int, float]:

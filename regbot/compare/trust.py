@@ -22,9 +22,16 @@ def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> 
     for one, other in combinations(files, 2):
         # Times without any noise may agree (a simulator's); noise that agrees in every step is a copy's.
         if one.step_s == other.step_s and len(set(one.step_s)) > 1:
-            yield f"{one.path} and {other.path} hold the same times in every step: one is a copy, and no run of its own"
+            yield f"{one.name} and {other.name} hold the same times in every step: one is a copy, and no run of its own"
             return
-    runs = [(file.path, file.run) for file in files if file.run is not None]
+    for file in files[1:]:
+        if _mean_of(file) != _mean_of(files[0]):
+            yield (
+                f"{file.name}: its values are {_means(file)}, those of {files[0].name} are {_means(files[0])}; a mean "
+                "hides single steps, so log all runs alike, best every step"
+            )
+            return
+    runs = [(file.name, file.run) for file in files if file.run is not None]
     for path, run in runs[1:]:
         if why := _unlike(runs[0][1], run):
             yield f"{path}: {why} than in {runs[0][0]}; their times cannot be compared"
@@ -32,11 +39,11 @@ def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> 
     if paired:
         for ours, theirs in zip(base, head, strict=True):
             if ours.run and theirs.run and ours.run.node != theirs.run.node:
-                yield f"{ours.path} and {theirs.path} ran on different nodes; a pair stands on one"
+                yield f"{ours.name} and {theirs.name} ran on different nodes; a pair stands on one"
                 return
             if max(ours.cut, theirs.cut) >= min(len(ours.step_s), len(theirs.step_s)):
                 yield (
-                    f"{ours.path} and {theirs.path}: no step is left in both after the longer warm-up of "
+                    f"{ours.name} and {theirs.name}: no step is left in both after the longer warm-up of "
                     f"{max(ours.cut, theirs.cut)} steps; give longer runs, or --skip N"
                 )
                 return
@@ -51,13 +58,23 @@ def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> 
                 continue
             if off := dispatcher_change(ours.run, theirs.run):
                 yield (
-                    f"{ours.path} and {theirs.path}: asked for dispatcher {off.requested!r}, one executed "
+                    f"{ours.name} and {theirs.name}: asked for dispatcher {off.requested!r}, one executed "
                     f"{off.base_executed!r} and the other {off.head_executed!r}; their times say nothing of the code"
                 )
                 return
             if problems := [*dispatcher_problems(ours.run, theirs.run)]:
-                yield f"{ours.path} and {theirs.path}: {problems[0]}"
+                yield f"{ours.name} and {theirs.name}: {problems[0]}"
                 return
+
+
+def _mean_of(file: StepFile) -> int | None:
+    """Steps that each value is the mean of; None where that is not known."""
+    return file.log.mean_of if file.log is not None else 1
+
+
+def _means(file: StepFile) -> str:
+    steps = _mean_of(file)
+    return "of single steps" if steps == 1 else f"means of {steps or 'an unknown number of'} steps"
 
 
 def _unlike(one: Run, other: Run) -> str:
@@ -85,9 +102,27 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
         if told := [*environment_warnings(records[0], run)]:
             yield from told
             break
+    yield from _logs_say([*base, *head])
     good = [file for file in (*base, *head) if not file.faults]
     steady = {len(file.step_s) - file.cut for file in good}
     if steady and min(steady) < FEW_STEPS:
         yield f"a run has {min(steady)} steady steps; below {FEW_STEPS} its mean hangs on single stalls"
     if len(steady) > 1:
         yield f"runs have from {min(steady)} to {max(steady)} steady steps; give each the same number"
+
+
+def _logs_say(files: Sequence[StepFile]) -> Iterator[str]:
+    """What the logs themselves warn of, told once where several say the same; and that they are of several formats."""
+    said: dict[str, list[str]] = {}
+    for file in files:
+        for warning in file.log.warnings if file.log is not None else ():
+            said.setdefault(warning, []).append(file.name)
+    for warning, names in said.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"{names[0]}{more}: {warning}"
+    kinds: dict[str, StepFile] = {}
+    for file in files:
+        kinds.setdefault(file.log.format if file.log is not None else "record" if file.run else "csv", file)
+    if len(kinds) > 1 and any(file.log is not None for file in files):
+        (one, ours), (other, theirs), *_ = kinds.items()
+        yield f"{ours.name} is of the format {one}, {theirs.name} of {other}: they may not time the same part of a step"

@@ -31,12 +31,19 @@ class Comparison:
     noise_pct: float | None = None
     """Known standard deviation of the log-ratio of one pair, in percent of a log unit."""
     skip: int | None = None
+    """Leading steps to leave out; None for 10 of CSV and logs, and what a record says itself."""
+    tokens_per_step: float | None = None
+    """Of one step on one rank, for logs of torchtitan."""
 
 
 def compare(asked: Comparison) -> Verdict:
     """The verdict. Raises ConfigError for what was asked, RecordError for a file that cannot be read."""
     _check(asked)
-    base, head = ([read_steps(path, asked.skip) for path in paths] for paths in (asked.base, asked.head))
+    base, head = (
+        [read_steps(path, asked.skip, asked.tokens_per_step) for path in paths] for paths in (asked.base, asked.head)
+    )
+    if asked.tokens_per_step is not None and not any(f.log and f.log.format == "torchtitan" for f in (*base, *head)):
+        raise ConfigError("--tokens-per-step is for step lines of torchtitan, and no file has them; leave it out")
     found = list(faults(base, head, asked.paired))
     known_sd = None if asked.noise_pct is None else asked.noise_pct / 100
     remarks: list[str] = []
@@ -50,14 +57,14 @@ def compare(asked: Comparison) -> Verdict:
         name=WORKLOAD,
         sharding=None,
         throughput=section,
-        validity=Validity(status="INVALID" if found else "PASS", reasons=[fault[:4000] for fault in found]),
+        validity=Validity(status="INVALID" if found else "PASS", reasons=[printable(fault)[:4000] for fault in found]),
     )
     return Verdict(
         verdict=overall([entry]),
         base=_arm("base", asked.base),
         head=_arm("head", asked.head),
         workloads=[entry],
-        warnings=[*warnings(base, head), *remarks],
+        warnings=[printable(warning)[:4000] for warning in (*warnings(base, head), *remarks)],
     )
 
 
@@ -78,6 +85,8 @@ def _check(asked: Comparison) -> None:
         )
     if asked.skip is not None and asked.skip < 0:
         raise ConfigError(f"--skip {asked.skip}: steps to leave out cannot be fewer than 0")
+    if asked.tokens_per_step is not None and not (isfinite(asked.tokens_per_step) and asked.tokens_per_step > 0):
+        raise ConfigError(f"--tokens-per-step {asked.tokens_per_step:g}: a step has some tokens; give a number above 0")
     seen: dict[Path, Path] = {}
     for path in (*asked.base, *asked.head):
         place = path.resolve()
@@ -91,6 +100,6 @@ def _check(asked: Comparison) -> None:
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
     """No commit stands behind files: the revision is their names."""
-    names = ", ".join(str(path) for path in paths)
+    names = ", ".join(printable(str(path)) for path in paths)
     shown = names if len(names) <= 500 else f"{names[:460]} ... ({len(paths)} files)"
     return Arm(name=name, revision=shown, commit="0" * 40, tree="0" * 40)

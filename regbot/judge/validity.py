@@ -11,7 +11,7 @@ from typing import NamedTuple
 from regbot.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
-from regbot.preflight import conflicts, facts_of
+from regbot.preflight import Conflict, conflicts, facts_of
 from regbot.records.ledger import Ledger, Scalar
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
@@ -221,18 +221,17 @@ def _nothing_measured(base: Run, head: Run) -> Iterator[str]:
 def _conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
     """Preflight rules that apply to the configuration a framework resolved, of one severity; told once where both arms
     have them. One that only base has is a warning: head repairs it."""
-    told: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, dict[str, Conflict]] = {}
     for run in (base, head):
-        if run.adapter not in FRAMEWORKS or run.ledger is None:
-            continue
-        for found in conflicts(run.ledger.config, facts_of(run)):
-            text = f"{found.rule.what} ({found.values}); {found.rule.fix}"
-            told.setdefault((text, found.rule.severity), []).append(run.arm.name)
-    for (text, of_rule), arms in told.items():
-        repaired = arms == ["base"]
-        if severity == ("warning" if repaired else of_rule):
-            both = len(arms) == 2
-            yield f"preflight{'' if both else ' of base, repaired in head' if repaired else ' of head'}: {text}"
+        if run.adapter in FRAMEWORKS and run.ledger is not None:
+            for conflict in conflicts(run.ledger.config, facts_of(run)):
+                found.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
+    for arms in found.values():
+        repaired = "head" not in arms
+        told = arms["base" if repaired else "head"]
+        if severity == ("warning" if repaired else told.rule.severity):
+            whose = " of base, repaired in head" if repaired else "" if "base" in arms else " of head"
+            yield f"preflight{whose}: {told.rule.what} ({told.values}); {told.rule.fix}"
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:

@@ -11,7 +11,19 @@ from regbot.logs import golden, maxtext, megatron, tensorboard, torchtitan
 from regbot.logs.lines import LogFile
 from regbot.logs.step_log import LogError, Step, StepLog
 
-__all__ = ["DOCUMENTS", "FORMATS", "LINES", "Format", "LogError", "LogFile", "Step", "StepLog", "detect", "read_log"]
+__all__ = [
+    "DOCUMENTS",
+    "FORMATS",
+    "LINES",
+    "Format",
+    "LogError",
+    "LogFile",
+    "Step",
+    "StepLog",
+    "detect",
+    "read_log",
+    "recognised",
+]
 
 
 class Format(Protocol):
@@ -48,7 +60,16 @@ def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = 
 
 
 def detect(log: LogFile) -> Format:
-    """The format that ``log`` is of: a document by its beginning, a log by its first step line. Raises LogError."""
+    """The format that ``log`` is of. Raises LogError where it is of none."""
+    if found := recognised(log):
+        return found
+    known = "; ".join(f"{each.TITLE} ({each.NAME})" for each in FORMATS)
+    what = "holds no step line of a format that regbot reads" if log.head().strip() else "is empty"
+    raise log.error(0, what, f"it reads {known}")
+
+
+def recognised(log: LogFile) -> Format | None:
+    """A document by its beginning, a log by its first step line. Raises LogError where the file cannot be read."""
     head = log.head()
     for document in DOCUMENTS:
         if document.recognises(head):
@@ -57,9 +78,7 @@ def detect(log: LogFile) -> Format:
         for each in LINES:
             if each.recognises(line.text):
                 return each
-    known = "; ".join(f"{each.TITLE} ({each.NAME})" for each in FORMATS)
-    what = "holds no step line of a format that regbot reads" if head.strip() else "is empty"
-    raise log.error(0, what, f"it reads {known}")
+    return None
 
 
 def _named(name: str) -> Format:

@@ -3,8 +3,8 @@
 Megatron-LM (tests/functional_tests/test_cases, 2026-08-22): metric -> ``{"start_step", "end_step", "step_interval",
 "values": {"1": ..., "5": ...}}``, seconds under ``iteration-time``, from 1, the string "nan" where TensorBoard had no
 value: usually in step 1, and at the end of a job that was cut short. Only every ``step_interval``-th step is kept. A
-value is the mean of a log interval, and there is one for each interval: where steps follow each other it is of one step;
-where they do not, the interval is not in the file. Older files list the values.
+value is the mean of a log interval, and there is one for each: where steps follow each other it is of one step; where
+they do not, the interval is not in the file. Older files list the values.
 
 Bridge (scripts/performance/utils/evaluate.py): step -> ``{"lm loss", "elapsed time per iteration (ms)", "GPU
 utilization"}``, from 0, with ``alloc`` and ``max_alloc`` beside the steps. Either may be wrapped in ``baseline`` and

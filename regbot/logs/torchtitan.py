@@ -31,8 +31,8 @@ _BEGINS = re.compile(r"\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
 _TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: (\S+)\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
 
 _MISSING = (
-    "give the tokens of one step (tokens_per_step = local batch x sequence x gradient accumulation / (TP x CP x PP)), "
-    "or TensorBoard's JSON export of time_metrics/end_to_end(s)"
+    "give the tokens of one step (tokens_per_step of a workload, --tokens-per-step of compare: local batch x sequence "
+    "x gradient accumulation / (TP x CP x PP)), or TensorBoard's JSON export of time_metrics/end_to_end(s)"
 )
 
 

@@ -2,7 +2,7 @@
 
 from regbot.preflight.advice import Advice, advice
 from regbot.preflight.dump import Dump, read_dump
-from regbot.preflight.facts import Facts, facts_of
+from regbot.preflight.facts import Facts, facts_of, unknown_hardware
 from regbot.preflight.page import preflight_page
 from regbot.preflight.rules import Conflict, Rule, RuleError, conflicts
 
@@ -18,4 +18,5 @@ __all__ = [
     "facts_of",
     "preflight_page",
     "read_dump",
+    "unknown_hardware",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from regbot.records.ledger import Scalar
 from regbot.records.run import Run
+from regbot.text import printable
 
 CAPABILITIES = {
     "V100": (7, 0),
@@ -79,6 +80,13 @@ def capability_of(gpu: str | None) -> tuple[int, int] | None:
     """Compute capability of a GPU whose name says its model; None for others."""
     found = re.findall(r"[A-Z]+\d+", gpu or "")
     return next((CAPABILITIES[model] for model in found if model in CAPABILITIES), None)
+
+
+def unknown_hardware(facts: Facts) -> str:
+    """Why rules on hardware could not speak, '' where they could. What AMD's GPUs are is known by their name."""
+    if (facts.gpu or "").startswith("AMD") or facts.value("capability_major") is not None:
+        return ""
+    return f"GPU not known{f' ({printable(facts.gpu)})' if facts.gpu else ''}: hardware rules did not apply"
 
 
 def facts_of(run: Run) -> Facts:

@@ -18,13 +18,15 @@ EFFECTS = {
 }
 
 
-def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice]) -> str:
-    """The answer for one configuration, for a terminal."""
+def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
+    """The answer for one configuration, for a terminal. ``unknown``: what rules could not be asked about."""
     invalid = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
     warnings = len(conflicts) - invalid
     lines = [f"{_count(invalid, 'conflict')}, {_count(warnings, 'warning')}"]
     if not conflicts:
         lines.append("no rule applies; that a dispatcher is configured does not show that it runs")
+    if unknown:
+        lines.append(unknown)
     for conflict in conflicts:
         rule = conflict.rule
         lines += [
@@ -39,7 +41,7 @@ def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice]) -> s
         lines += ["", "What to try, and how to settle it here (advice, no verdict):"]
     for each in advice:
         lines += ["", *_wrapped(f"{each.entry.text} ({each.entry.source})")]
-        lines += [f"    {each.command}"] if each.command else []
+        lines += [f"    {printable(each.command)}"] if each.command else []
     return "\n".join(lines) + "\n"
 
 

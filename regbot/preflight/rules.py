@@ -19,12 +19,17 @@ from regbot.preflight.facts import Facts
 from regbot.records.base import Record
 from regbot.records.files import describe
 from regbot.records.ledger import Scalar
+from regbot.text import printable
 
 Severity = Literal["invalid", "warning"]
 Effect = Literal["error", "silent fallback", "hang", "slow", "wrong"]
 Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Sentence = Annotated[str, Field(min_length=10, max_length=400)]
 Source = Annotated[str, Field(pattern=r"(20\d\d-\d\d-\d\d)", description="where it was read, and when")]
+
+
+MAX_VALUE, MAX_VALUES = 200, 4000
+"""Characters that are shown of one value, and of all that make a rule apply."""
 
 
 class RuleError(Exception):
@@ -59,8 +64,9 @@ class Conflict:
 
     @property
     def values(self) -> str:
-        """``moe_token_dispatcher_type = alltoall, asked = deepep``."""
-        return ", ".join(f"{name} = {value}" for name, value in self.because.items())
+        """``moe_token_dispatcher_type = alltoall, asked = deepep``, harmless whoever wrote the values."""
+        said = [f"{_short(name)} = {_short(value)}" for name, value in self.because.items()]
+        return ", ".join(said)[:MAX_VALUES]
 
 
 def conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
@@ -71,6 +77,11 @@ def conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
         if truth.value:
             found.append(Conflict(rule, truth.because))
     return sorted(found, key=lambda conflict: conflict.rule.severity != "invalid")
+
+
+def _short(value: Scalar) -> str:
+    text = printable(str(value))
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 4]} ..."
 
 
 @cache

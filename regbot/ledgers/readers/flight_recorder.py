@@ -6,7 +6,7 @@ is read: a pickle can run code when it is opened. The dump has no steps, so the 
 nothing of DeepEP, symmetric memory or replayed CUDA graphs.
 
 The ring forgets: where ``record_id`` does not begin at 0, or ``collective_seq_id`` of a group skips, calls are missing,
-and the ledger says how many.
+and the ledger's guesses say how many.
 """
 
 import math
@@ -19,16 +19,27 @@ from regbot.ledgers.dtypes import width
 from regbot.ledgers.readers.kineto_calls import role
 from regbot.ledgers.readers.kineto_groups import axis_of, compact
 from regbot.ledgers.readers.source import Source
-from regbot.ledgers.readers.tally import UNKNOWN, Call, entries
+from regbot.ledgers.readers.tally import (
+    STEPS_UNKNOWN,
+    UNKNOWN,
+    Call,
+    Numbers,
+    Tally,
+    Unknowns,
+    rank_in_name,
+    whole,
+)
 from regbot.records.files import RecordError, parse_json
-from regbot.records.ledger import Axis, Kind, Ledger, Phase, Unclassified, Via
+from regbot.records.ledger import Axis, Kind, Ledger, Phase, Via
 from regbot.text import printable
 
 NAME = "flight-recorder"
 TITLE = "Flight Recorder dump as JSON"
 
-MAX_BYTES = 128 * 2**20
-"""A dump has at most some 20,000 calls of a few hundred bytes, ten times that where stacks were kept."""
+MAX_BYTES = 32 * 2**20
+"""A dump has at most some 20,000 calls of a few hundred bytes."""
+MAX_ENTRY_BYTES = 2**20
+MAX_PART_BYTES = 4 * 2**20
 MAX_RANKS = 65536
 
 _KINDS: dict[str, Kind] = {
@@ -79,6 +90,12 @@ _DTYPES = {
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\(dp0\n")
 _NAME = re.compile(r"([a-z]+):([A-Za-z_]+)(?: ?[0-9].*)?", re.DOTALL)
 
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_EMPTY = re.compile(rb"\{[ \t\r\n]*\}|\[[ \t\r\n]*\]")
+_KEY = re.compile(rb'[{,][ \t\r\n]*("(?:[^"\\]|\\.)*+")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
+_SCALAR = re.compile(rb"[^ \t\r\n,\]}]*+")
+
 Dump = Mapping[str, Any]
 
 
@@ -96,45 +113,163 @@ def read(source: Source) -> Ledger:
             "is a pickle, which is never opened because that can run code; write JSON where the job runs: "
             "torch._C._distributed_c10d._dump_nccl_trace_json(), in gloo jobs _dump_fr_trace_json()"
         )
-    dump = _dump(source)
-    recorded = dump.get("entries")
-    if not isinstance(recorded, list) or not recorded:
-        raise source.error("has no entries, so nothing was recorded; set TORCH_FR_BUFFER_SIZE above 0 and dump again")
-    groups = _Groups(dump.get("pg_config"))
+    dump = _Dump(source)
+    groups = _Groups(dump.part("pg_config"))
     found = _Found(source, groups)
-    for entry in recorded:
-        if not isinstance(entry, dict):
-            raise source.error("holds an entry that is no object; it is no Flight Recorder dump")
+    for entry in dump.entries():
         found.add(entry)
-    calls = list(found.calls())
-    if not calls and not found.unclassified:
+    tally, axes = Tally(source), {}
+    for call, count, ranks in found.calls():
+        tally.add(call, count)
+        if ranks:
+            axes[call.axis] = Axis(size=len(ranks), ranks=list(ranks))
+    if not tally and not found.unknown:
         raise source.error("holds no collective between several ranks; give the dump of a distributed job")
     world, largest = max(map(len, groups.ranks.values()), default=0), max(found.sizes.values(), default=0)
-    named = {call.axis: ranks for call, ranks in calls if ranks}
+    rank, doubt = _rank(source, dump, groups)
     return Ledger(
         source="flight-recorder",
         scope="whole",
         steps=1,
         world_size=world or None,
-        axes={axis: Axis(size=len(ranks), ranks=list(ranks)) for axis, ranks in named.items()},
-        entries=entries(source, (call for call, _ in calls), largest),
-        unclassified=[Unclassified(name=name, count=count) for name, count in sorted(found.unclassified.items())],
-        warnings=[*found.doubts([call for call, _ in calls], largest)],
+        rank=rank,
+        axes=axes,
+        entries=tally.entries(largest),
+        unclassified=found.unknown.records(),
+        guesses=[STEPS_UNKNOWN, *found.guesses(largest)],
+        warnings=[*doubt, *found.doubts()],
     )
 
 
-def _dump(source: Source) -> Dump:
-    """The document, or the one document in a mapping of file names to documents."""
-    try:
-        document = parse_json(source.read(MAX_BYTES), source.name)
-    except RecordError as error:
-        raise source.error(f"{str(error).removeprefix(f'{source.name}: ')}; dump or copy it again") from error
-    if not isinstance(document, dict):
-        raise source.error("is JSON, but no Flight Recorder dump")
-    inner = [value for value in document.values() if isinstance(value, dict) and "entries" in value]
-    if "entries" not in document and len(inner) > 1:
-        raise source.error(f"holds the dumps of {len(inner)} ranks; give the dump of one rank")
-    return inner[0] if "entries" not in document and inner else document
+class _Dump:
+    """The document, or the one document in a mapping of file names to documents.
+
+    Python's objects are twenty times the size of the JSON behind them, so only the places of its parts are kept and
+    one entry at a time is made into objects.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._data = bytearray()
+        for chunk in source.chunks():
+            self._data += chunk
+            if len(self._data) > MAX_BYTES:
+                raise source.error(
+                    f"holds more than the {MAX_BYTES:,} bytes that are read of a Flight Recorder dump; dump a shorter "
+                    "ring: TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) is the number of calls that it keeps"
+                )
+        start = self._after_space(0)
+        if self._byte(start) in (b"[", b""):
+            raise source.error("is no JSON object, so it is no Flight Recorder dump")
+        self._parts, end = self._members(start)
+        if self._data[end:].strip():
+            raise self._broken(f"there is more behind its end, at byte {end:,}")
+        if "entries" not in self._parts:
+            objects = (at for at, _ in self._parts.values() if self._byte(at) == b"{")
+            inner = [parts for parts, _ in map(self._members, objects) if "entries" in parts]
+            if len(inner) > 1:
+                raise source.error(f"holds the dumps of {len(inner)} ranks; give the dump of one rank")
+            self._parts = inner[0] if inner else self._parts
+
+    def part(self, name: str) -> Any:
+        """A part other than the entries, None where there is none."""
+        start, end = self._parts.get(name, (0, 0))
+        if end - start > MAX_PART_BYTES:
+            raise self._source.error(f"has a {name} of more than {MAX_PART_BYTES:,} bytes; is it a whole job's?")
+        return self._value(name, start, end) if end else None
+
+    def entries(self) -> Iterator[Dump]:
+        """The calls, one after the other."""
+        at, _ = self._parts.get("entries", (0, 0))
+        number = 0
+        while self._byte(at) in (b"[", b",") and not _EMPTY.match(self._data, at):
+            start = self._after_space(at + 1)
+            end = self._end(start)
+            number += 1
+            if end - start > MAX_ENTRY_BYTES:
+                raise self._source.error(f"entry {number:,} has more than {MAX_ENTRY_BYTES:,} bytes; is it a dump?")
+            entry = self._value(f"entry {number:,}", start, end)
+            if not isinstance(entry, dict):
+                raise self._source.error("holds an entry that is no object; it is no Flight Recorder dump")
+            yield entry
+            at = self._next(end, b"]")
+        if not number:
+            raise self._source.error(
+                "has no entries, so nothing was recorded; set TORCH_FR_BUFFER_SIZE above 0 and dump again"
+            )
+
+    def _members(self, at: int) -> tuple[dict[str, tuple[int, int]], int]:
+        """Where the values of an object begin and end, by key, and where the object ends."""
+        found: dict[str, tuple[int, int]] = {}
+        if empty := _EMPTY.match(self._data, at):
+            return found, empty.end()
+        while True:
+            key = _KEY.match(self._data, at)
+            if key is None:
+                raise self._broken(f"no key where one should be, at byte {at:,}")
+            name, end = str(self._value("a key", *key.span(1))), self._end(key.end())
+            if name in found:
+                raise self._broken(f"the key {name[:80]!r} stands twice in one object")
+            found[name] = key.end(), end
+            at = self._next(end, b"}")
+            if self._byte(at) == b"}":
+                return found, at + 1
+
+    def _next(self, end: int, closing: bytes) -> int:
+        """Where the comma or the closing bracket behind a value is."""
+        at = self._after_space(end)
+        if self._byte(at) not in (b",", closing):
+            raise self._broken(f"neither comma nor closing bracket at byte {at:,}")
+        return at
+
+    def _byte(self, at: int) -> bytes:
+        return bytes(self._data[at : at + 1])
+
+    def _after_space(self, at: int) -> int:
+        found = _SPACE.match(self._data, at)
+        return found.end() if found else at
+
+    def _end(self, start: int) -> int:
+        """The end of the value that begins at ``start``; that of the data where it was cut off."""
+        if self._byte(start) not in (b'"', b"[", b"{"):
+            found = _SCALAR.match(self._data, start)
+            return found.end() if found else start
+        depth = 0
+        for token in _TOKEN.finditer(self._data, start):
+            if token[1] is not None:
+                depth += 1
+            elif token[2] is not None:
+                depth -= 1
+            if not depth:
+                return token.end()
+        return len(self._data)
+
+    def _value(self, what: str, start: int, end: int) -> Any:
+        try:
+            return parse_json(bytes(self._data[start:end]), what)
+        except RecordError as error:
+            raise self._source.error(f"{error}; dump or copy it again") from error
+
+    def _broken(self, what: str) -> Exception:
+        return self._source.error(f"is not valid JSON: {what}; dump or copy it again")
+
+
+def _rank(source: Source, dump: _Dump, groups: "_Groups") -> tuple[int, list[str]]:
+    """The rank that wrote the dump, and what to say of it. Torch's own dumps do not tell, and its tools read the rank
+    from the file's name; some carry ``rank``, or the rank in every communicator in ``nccl_comm_state``."""
+    told = whole(dump.part("rank"))
+    if told is None:
+        state = dump.part("nccl_comm_state")
+        states = [one for one in state.values() if isinstance(one, dict)] if isinstance(state, dict) else []
+        sized = [(_digits(one.get("nRanks")) or 0, _digits(one.get("rank"))) for one in states]
+        largest = {rank for size, rank in sized if size == max(size for size, _ in sized)}
+        told = largest.pop() if len(largest) == 1 else None
+    if told is not None and groups.may_be(told):
+        return told, []
+    named = rank_in_name(source)
+    if named is not None and groups.may_be(named):
+        return named, [f"the dump does not tell its rank: rank {named} is the number in the file's name"]
+    return 0, ["neither the dump nor the file's name tells the rank: it is taken for rank 0"]
 
 
 class _Groups:
@@ -159,6 +294,10 @@ class _Groups:
         name = str(given if isinstance(given, str) else entry.get("pg_id", ""))
         return name, self._described.get(name, "")
 
+    def may_be(self, rank: int) -> bool:
+        """Whether a rank is in any of the groups, where they list their ranks."""
+        return not self.ranks or any(rank in ranks for ranks in self.ranks.values())
+
     def label(self, name: str, description: str) -> str:
         axis = axis_of(description)
         if axis:
@@ -167,40 +306,51 @@ class _Groups:
         return f"[{compact(ranks)}]" if ranks else f"pg {name}"
 
 
+class _Volume:
+    """Calls that are alike: how many, their bytes, and of how many the bytes are not known."""
+
+    __slots__ = ("bytes", "count", "unsized")
+
+    def __init__(self) -> None:
+        self.count = self.bytes = self.unsized = 0
+
+
 class _Found:
     """What the entries of one dump say."""
 
     def __init__(self, source: Source, groups: _Groups) -> None:
         self._source, self._groups = source, groups
-        self._calls: list[tuple[Call, str]] = []
+        self._volumes: dict[tuple[Call, str], _Volume] = defaultdict(_Volume)
         self.sizes: dict[str, int] = {name: len(ranks) for name, ranks in groups.ranks.items()}
-        self._records: list[int] = []
-        self._sequences: dict[str, set[int]] = defaultdict(set)
-        self._states: dict[str, int] = defaultdict(int)
-        self.unclassified: dict[str, int] = {}
+        self.unknown = Unknowns()
+        self._entries = 0
+        self._records = Numbers()
+        self._sequences: dict[str, Numbers] = defaultdict(Numbers)
+        self._waiting = self._completed = 0
 
     def add(self, entry: Dump) -> None:
         """One entry of the dump."""
         name = entry.get("profiling_name")
         if not isinstance(name, str):
             raise self._source.error("holds an entry without profiling_name; it is no Flight Recorder dump")
-        record, sequence = (_whole(entry.get(key)) for key in ("record_id", "collective_seq_id"))
+        record, sequence = (whole(entry.get(key)) for key in ("record_id", "collective_seq_id"))
         pg, description = self._groups.of(entry)
         pg, description = pg[:200], description[:200]
+        self._entries += 1
         if record is not None:
-            self._records.append(record)
+            self._records.add(record)
         if sequence and entry.get("is_p2p") is not True:
             self._sequences[pg].add(sequence)
-        self._states[str(entry.get("state"))] += 1
+        state = entry.get("state")
+        self._waiting += state in ("scheduled", "started")
+        self._completed += state == "completed"
         parts = _NAME.fullmatch(name)
         word = parts[2].lower().replace("_", "") if parts else ""
         via, kind = _VIAS.get(parts[1] if parts else ""), _KINDS.get(word)
         if word == _ENDS_A_GROUP:
             return
         if via is None or kind is None:
-            if len(self.unclassified) < 1000:
-                key = printable(name)[:500]
-                self.unclassified[key] = self.unclassified.get(key, 0) + 1
+            self.unknown.add(name)
             return
         given, received = (_Tensors.of(entry, side) for side in ("input", "output"))
         if kind in ("all_gather", "reduce_scatter") and pg not in self.sizes:
@@ -211,44 +361,43 @@ class _Found:
         dtype, size = ("none", 0) if kind == "barrier" else (moved.dtype, moved.bytes)
         phase: Phase = "backward" if str(entry.get("thread_name", "")).startswith("pt_autograd") else "unknown"
         axis = printable(self._groups.label(pg, description))
-        self._calls.append((Call(kind, axis, 0, dtype, phase, role(kind, dtype, size), via, size), pg))
+        volume = self._volumes[Call(kind, axis, 0, dtype, phase, role(kind, dtype, size), via, None), pg]
+        volume.count += 1
+        volume.bytes += size or 0
+        volume.unsized += size is None
 
-    def calls(self) -> Iterator[tuple[Call, tuple[int, ...]]]:
-        """The calls between several ranks, each with the ranks of its group where they are known."""
-        for call, pg in self._calls:
+    def calls(self) -> Iterator[tuple[Call, int, tuple[int, ...]]]:
+        """The calls between several ranks: how many are alike, and the ranks of their group where they are known."""
+        for (call, pg), volume in self._volumes.items():
             size = self.sizes.get(pg, 0)
             if size != 1:
-                yield call._replace(group_size=size), self._groups.ranks.get(pg, ())
+                alike = call._replace(group_size=size, bytes=volume.bytes)
+                yield alike, volume.count, self._groups.ranks.get(pg, ())
 
-    def doubts(self, calls: list[Call], largest: int) -> Iterator[str]:
-        """What is missing from the dump or not known."""
-        forgotten = min(self._records, default=0)
-        if forgotten:
+    def guesses(self, largest: int) -> Iterator[str]:
+        """What is missing from the dump, and what had to be taken for granted."""
+        if forgotten := self._records.first:
             yield (
-                f"the ring kept the last {len(self._records):,} calls and lost the {forgotten:,} before them; the "
-                "counts are of what it kept. Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) above the "
-                "calls of the job"
+                f"the ring lost {forgotten:,} calls before the {self._entries:,} that it kept; the counts are of what "
+                "it kept. Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) above the calls of the job"
             )
-        between = len(set(self._records)) and max(self._records) - forgotten + 1 - len(set(self._records))
-        skipped = sum(max(seen) - min(seen) + 1 - len(seen) for seen in self._sequences.values())
-        if between > 0 or skipped > 0:
+        missing = max(self._records.missing, sum(seen.missing for seen in self._sequences.values()))
+        if missing:
             yield (
-                f"{max(between, skipped):,} calls are missing between those that are there: their sequence numbers "
-                "skip; counts are too low"
+                f"{missing:,} calls are missing between those that are there: their sequence numbers skip; counts are "
+                "too low"
             )
-        waiting = self._states.get("scheduled", 0) + self._states.get("started", 0)
-        if waiting and self._states.get("completed"):
-            yield f"{waiting:,} collectives had not completed when the dump was written; they are counted"
-        if self.unclassified:
-            names = ", ".join(repr(name[:80]) for name in sorted(self.unclassified)[:3])
-            yield f"{sum(self.unclassified.values()):,} calls of unknown kind are in no count: {names}"
-        unsized = sum(call.bytes is None for call in calls)
-        if unsized:
+        sizes = {(call, pg): self.sizes.get(pg, 0) for call, pg in self._volumes}
+        if unsized := sum(self._volumes[key].unsized for key, size in sizes.items() if size != 1):
             yield f"bytes are unknown, and shown as 0, of {unsized:,} calls: their element types have no known width"
-        unknown = sorted({call.axis for call in calls if not call.group_size})
-        if unknown:
+        if unknown := sorted({call.axis for (call, _), size in sizes.items() if not size}):
             size = f"{largest}, that of the largest group" if largest > 1 else "2, as nothing is known"
             yield f"the dump does not tell the size of {', '.join(unknown[:3])}; it is shown as {size}"
+
+    def doubts(self) -> Iterator[str]:
+        if self._waiting and self._completed:
+            yield f"{self._waiting:,} collectives had not completed when the dump was written; they are counted"
+        yield from self.unknown.doubts()
 
 
 class _Tensors:
@@ -277,7 +426,7 @@ class _Tensors:
 def _elements(shape: object) -> int | None:
     if not isinstance(shape, list) or len(shape) > 64:
         return None
-    sizes = [_whole(size) for size in shape]
+    sizes = [whole(size) for size in shape]
     return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
@@ -286,8 +435,8 @@ def _dtype(name: object) -> str:
     return _DTYPES.get(plain, plain)[:100]
 
 
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+def _digits(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else whole(value)
 
 
 def _ranks(given: object) -> tuple[int, ...]:
@@ -298,5 +447,5 @@ def _ranks(given: object) -> tuple[int, ...]:
         given = [int(word) for word in re.findall(r"[0-9]{1,9}", given)]
     if not isinstance(given, list) or len(given) > MAX_RANKS:
         return ()
-    ranks = [rank for rank in map(_whole, given) if rank is not None]
+    ranks = [rank for rank in map(whole, given) if rank is not None]
     return tuple(ranks) if len(ranks) == len(given) else ()

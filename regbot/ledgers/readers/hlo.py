@@ -3,7 +3,8 @@
 One program is taken as one step. The counts are exact for what was compiled (``count`` is executions, loops included,
 ``static_count`` lines) and say nothing of time. A compiled program is complete, so one without collectives is a
 ledger of none, unlike a trace in which nothing was recorded; a text from before the optimizer has run is refused,
-because the partitioner has not put its collectives in yet.
+because the partitioner has not put its collectives in yet. What had to be assumed for a count (trips of a loop, the
+branch of a conditional, the size of a ragged exchange, a group without device 0) stands in ``guesses``.
 
 Written against jax 0.10 and 0.12 on CPU, and their ahead-of-time targets for GPU (H100) and TPU (v6e). The parts:
 ``hlo_text`` cuts the text, ``hlo_collectives`` reads a line, ``hlo_groups`` its devices, ``hlo_program`` weighs the
@@ -19,15 +20,15 @@ from regbot.ledgers.readers.hlo_collectives import Collective, Unknown, phase, w
 from regbot.ledgers.readers.hlo_fingerprint import ProgramFingerprint
 from regbot.ledgers.readers.hlo_groups import BadGroup, Devices, Group, label
 from regbot.ledgers.readers.hlo_program import BrokenProgram, Program, Runs
-from regbot.ledgers.readers.hlo_text import MAX_BYTES, BadShape, Header, module
+from regbot.ledgers.readers.hlo_text import BadShape, Header, module
 from regbot.ledgers.readers.source import ReadError, Source
+from regbot.ledgers.readers.tally import within_limits
 from regbot.records.ledger import Axis, Entry, Ledger, Unclassified
 from regbot.text import printable
 
 NAME = "hlo"
 TITLE = "XLA optimized HLO text"
 
-MAX_ENTRIES = 200_000
 MAX_UNCLASSIFIED = 1000
 NAMED = 3
 """How many loops or conditionals a warning names."""
@@ -80,12 +81,18 @@ def read(source: Source) -> Ledger:
         scope="step",
         steps=1,
         world_size=devices.all,
-        axes={label: Axis(size=len(ranks), ranks=list(ranks)) for ranks, label in labels.items()},
+        axes=_axes((one.group for one, _ in counted.seen), labels),
         entries=_entries(source, counted.seen, labels),
         program=fingerprint.hexdigest(),
         unclassified=counted.unclassified,
-        warnings=[*_doubts(header, devices, counted), *_assumptions(executed)],
+        guesses=[*_assumptions(executed, counted)],
+        warnings=[*_doubts(header, devices, counted)],
     )
+
+
+def _axes(groups: Iterable[Group], labels: Mapping[int, str]) -> dict[str, Axis]:
+    distinct = {id(group): group for group in groups}.values()
+    return {labels[id(group)]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for group in distinct}
 
 
 def _gpu(text: str) -> str:
@@ -122,42 +129,41 @@ class _Counted(NamedTuple):
         return cls(seen, unclassified, alone, unreached)
 
 
-def _labels(groups: Iterable[Group]) -> dict[tuple[int, ...], str]:
-    """An axis for each group: the names that the program has for these devices, else the devices."""
+def _labels(groups: Iterable[Group]) -> dict[int, str]:
+    """An axis for each group, by its ``id``: the names that the program has for these devices, else the devices. Equal
+    groups are one object, and to look one up by its thousands of devices for every line takes longer than to read it.
+    """
+    distinct = {id(group): group for group in groups}
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
-    for group in set(groups):
+    for group in distinct.values():
         names[group.ranks] |= {group.axis} - {""}
     holders: dict[str, int] = defaultdict(int)
     for theirs in names.values():
         for name in theirs:
             holders[name] += 1
-    return {
+    found = {
         ranks: printable(
             "|".join(sorted(name if holders[name] == 1 else name + label(ranks) for name in theirs)) or label(ranks)
         )[:500]
         for ranks, theirs in names.items()
     }
+    return {number: found[group.ranks] for number, group in distinct.items()}
 
 
-def _entries(
-    source: Source, seen: Iterable[tuple[Collective, int]], labels: Mapping[tuple[int, ...], str]
-) -> list[Entry]:
+def _entries(source: Source, seen: Iterable[tuple[Collective, int]], labels: Mapping[int, str]) -> list[Entry]:
     """Equal collectives together, in a fixed order."""
     sums: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
     firsts: dict[tuple[str, ...], Collective] = {}
     for one, times in seen:
-        key = (one.kind, labels[one.group.ranks], one.dtype, phase(one.op_name), one.role, where(one.op_name))
+        key = (one.kind, labels[id(one.group)], one.dtype, phase(one.op_name), one.role, where(one.op_name))
         total = sums[key]
         total[0], total[1], total[2] = total[0] + times, total[1] + 1, total[2] + times * one.bytes
         firsts.setdefault(key, one)
-    if len(sums) > MAX_ENTRIES:
-        raise source.error(f"has more than {MAX_ENTRIES:,} different collectives; is it one train step?")
-    if any(count > MAX_BYTES or size > MAX_BYTES for count, _, size in sums.values()):
-        raise source.error("has collectives of more than 2^53 bytes; it is broken, dump it again")
+    within_limits(source, len(sums), max((max(count, size) for count, _, size in sums.values()), default=0))
     return [
         Entry(
             kind=one.kind,
-            axis=labels[one.group.ranks],
+            axis=labels[id(one.group)],
             group_size=len(one.group.ranks),
             dtype=one.dtype,
             phase=phase(one.op_name),
@@ -176,12 +182,6 @@ def _doubts(header: Header, devices: Devices, counted: _Counted) -> Iterable[str
     if counted.unclassified:
         names = ", ".join(f"{one.count} x {one.name}" for one in counted.unclassified[:NAMED])
         yield f"communication of unknown kind is not counted: {names}"
-    ragged = sum(times for one, times in counted.seen if one.ragged)
-    if ragged:
-        yield (
-            f"{ragged} ragged all-to-alls are counted at the size of their input buffer, an upper bound: what they "
-            "send depends on the routing"
-        )
     if counted.unreached:
         yield f"{counted.unreached} collectives stand in computations that nothing runs; they are not counted"
     if not header.scheduled:
@@ -196,7 +196,8 @@ def _doubts(header: Header, devices: Devices, counted: _Counted) -> Iterable[str
             yield f"the program has no collectives on {devices.all} devices"
 
 
-def _assumptions(executed: Runs) -> Iterable[str]:
+def _assumptions(executed: Runs, counted: _Counted) -> Iterable[str]:
+    """What the counts take for granted."""
     if executed.unknown_loops:
         yield (
             f"{_few(executed.unknown_loops)} without a known trip count: what "
@@ -211,6 +212,17 @@ def _assumptions(executed: Runs) -> Iterable[str]:
         yield (
             f"{_few(executed.unequal_conditionals, 'conditional')} with branches that communicate differently: the "
             "branch that moves most is counted"
+        )
+    if ragged := sum(times for one, times in counted.seen if one.ragged):
+        yield (
+            f"{ragged} ragged all-to-alls are counted at the size of their input buffer, an upper bound: what they "
+            "send depends on the routing"
+        )
+    if elsewhere := [one for one, _ in counted.seen if one.group.elsewhere]:
+        kinds = ", ".join(sorted({one.kind for one in elsewhere}))
+        yield (
+            f"{len(elsewhere)} collectives ({kinds}) leave device 0 out and are counted as the largest group of other "
+            "devices runs them"
         )
 
 

@@ -14,10 +14,10 @@ there; else what names an optimizer is; else what ``jvp(`` wraps is forward; any
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from regbot.ledgers.readers.hlo_groups import Devices, Group, group_of, permuted
+from regbot.ledgers.readers.hlo_groups import Group, Groups
 from regbot.ledgers.readers.hlo_text import Instruction, Leaf, elements, tensors
 from regbot.records.ledger import Kind, Phase, Role
 from regbot.text import printable
@@ -38,9 +38,13 @@ _LIKELY = re.compile(r"(?:all|collective|ragged|reduce-scatter|cross-replica)-.*
 _LIKELY_TARGET = re.compile(
     r"all.?reduce|all.?gather|all.?to.?all|reduce.?scatter|collective|nccl|rccl|nvshmem|deep_?ep|hybrid_?ep", re.I
 )
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _REMOTE_COPIES = re.compile(r'has_communication\\*":\s*true')
 _RAGGED = re.compile(r"ragged.?all.?to.?all", re.I)
+_SEND_PAIRS = re.compile(r'[{,]_xla_send_recv_source_target_pairs="?(\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\})')
+_DENSE = re.compile(r"\breplica_groups = dense<[^>]*>")
+_GROUPING = ("replica_groups", "device_ids", "use_global_device_ids")
+"""``device_ids`` belongs to the groups that are axes of a mesh."""
+_CHANNEL = re.compile(r"\bchannel_id\b")
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
 
 INDEX_TYPES = ("s32", "u32", "s64", "u64", "pred")
@@ -57,6 +61,8 @@ _OPTIMIZER = re.compile(
     r"(?:^|[/(:;_.])(?:optimizer|optax|apply_gradients|apply_updates|adamw?|sgd)(?:$|[/):;_.])", re.I
 )
 MAX_WHERE = 500
+MAX_WRAPPERS = 32
+"""Most transforms around one another that are taken off a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +94,27 @@ def communicates(opcode: str) -> bool:
     return opcode == "custom-call" or opcode == "send" or (_LIKELY.fullmatch(opcode) is not None)
 
 
-def communication(
-    line: Instruction, devices: Devices, shape_of: ShapeOf, scatters: bool
-) -> Collective | Unknown | None:
+def communication(line: Instruction, groups: Groups, shape_of: ShapeOf, scatters: bool) -> Collective | Unknown | None:
     """What an instruction communicates; None where it does nothing of the kind or only waits. ``scatters``: it stands
     in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape, BadGroup."""
     opcode, started = line.opcode.removesuffix("-start"), line.opcode.endswith("-start")
     if opcode == "custom-call":
-        return _custom_call(line, devices, shape_of)
-    if opcode.endswith(("-done", "-update")) or (opcode == "send" and "is_host_transfer=true" in line.attributes):
+        return _custom_call(line, groups, shape_of)
+    attributes = line.attributes
+    if opcode.endswith(("-done", "-update")) or (opcode == "send" and attributes.get("is_host_transfer") == "true"):
         return None
     kind = KINDS.get(opcode)
     if kind is None:
         return Unknown(opcode)
-    attributes = line.attributes
     if kind in ("permute", "send_recv"):
-        group = permuted(attributes, devices)
-        if group is None:
+        sent = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
+        pairs = attributes.get("source_target_pairs", sent[1] if sent else None)
+        if pairs is None:
             return Unknown(f"{opcode} without source_target_pairs")
+        group = groups.permuted(pairs.strip(), channel="channel_id" in attributes)
     else:
-        group = group_of(
-            _grouping(attributes), devices, reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter")
+        group = groups.of(
+            _grouping(attributes), reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter")
         )
     if opcode == "ragged-all-to-all":
         moved = _first(elements(line.shape)) if started else tensors(_operand_shape(line, shape_of) or line.shape)
@@ -125,10 +131,10 @@ def communication(
     return _collective(kind, moved, times, group, line.op_name, ragged=opcode == "ragged-all-to-all")
 
 
-def _grouping(attributes: str) -> str:
-    """What of the attributes names the group: one program has few different groups in many lines."""
-    channel = "channel_id=1, " if "channel_id=" in attributes else ""
-    return channel + attributes[max(0, attributes.find("replica_groups=")) :]
+def _grouping(attributes: Mapping[str, str]) -> str:
+    """What of the attributes names the group, in one spelling: a program has few different groups in many lines."""
+    words = [f"{name}={attributes[name]}" for name in _GROUPING if name in attributes]
+    return ", ".join((["channel_id=1"] if "channel_id" in attributes else []) + words)
 
 
 def _started(kind: Kind, shape: str) -> list[Leaf]:
@@ -151,16 +157,20 @@ def _operand_shape(line: Instruction, shape_of: ShapeOf) -> str:
     return (found[1] or shape_of(found[2])) if found else ""
 
 
-def _custom_call(line: Instruction, devices: Devices, shape_of: ShapeOf) -> Collective | Unknown | None:
-    target = found[1] if (found := _TARGET.search(line.rest)) else ""
+def _custom_call(line: Instruction, groups: Groups, shape_of: ShapeOf) -> Collective | Unknown | None:
+    attributes = line.attributes
+    target, config = attributes.get("custom_call_target", "").strip().strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
-        group = group_of(line.rest, devices, reduces_or_gathers=False)
+        listed = _DENSE.search(config)
+        grouping = _grouping(attributes) if "replica_groups" in attributes else listed[0] if listed else ""
         moved = tensors(_operand_shape(line, shape_of))[:1]
-        if moved and "replica_groups" in line.rest:
+        if moved and grouping:
+            channel = "channel_id=1, " if "channel_id" not in grouping and _CHANNEL.search(config) else ""
+            group = groups.of(channel + grouping, reduces_or_gathers=False)
             return _collective("all_to_all", moved, 1, group, line.op_name, ragged=True)
     if _LIKELY_TARGET.search(target):
         return Unknown(f"custom-call {target}")
-    if _REMOTE_COPIES.search(line.rest):
+    if _REMOTE_COPIES.search(config):
         return Unknown(f"custom-call {target} with remote copies")
     return None
 
@@ -195,7 +205,9 @@ def where(op_name: str) -> str:
     if path.startswith(("jit(", "pjit(")):
         path = path.partition(")/")[2] or path
     path = path[: 4 * MAX_WHERE]
-    while (shorter := _WRAPPER.sub(r"\1", path)) != path:
-        path = shorter
+    for _ in range(MAX_WRAPPERS):
+        path, unwrapped = _WRAPPER.subn(r"\1", path)
+        if not unwrapped:
+            break
     parts = [part for part in path.replace("while/body", "").split("/") if part and part not in _SCAFFOLD]
     return printable("/".join(parts))[:MAX_WHERE]

@@ -1,5 +1,8 @@
 """Who takes part in a collective of an HLO program: the group of device 0, in the syntaxes that XLA prints.
 
+Groups of one line can differ in size. Where device 0 stands alone and others do not, theirs is taken, the largest, and
+marked: on device 0 the line does nothing, for the step it does.
+
     replica_groups={{0,1},{2,3}}                                              lists; {} means everyone
     replica_groups=[4,2]<=[2,4]T(1,0)                                         iota: 4 groups of 2, transposed
     replica_groups=mesh['data'=2,'expert'=4] {'expert'}                       axes of a mesh, row-major
@@ -15,8 +18,8 @@ Which numbers the groups hold, replicas or partitions or both, follows XLA's ``G
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from regbot.ledgers.readers.kineto_groups import compact
@@ -24,6 +27,9 @@ from regbot.ledgers.readers.kineto_groups import compact
 MAX_DEVICES = 2**17
 MAX_GROUP = 2**16
 """More than any machine has; a number beyond is a broken file."""
+MAX_WORK = 2**24
+"""Most devices and characters in all the different groups of a program. Programs have a few dozen groups; one that
+names other ones in each of its lines would cost as many devices as lines."""
 
 _LIST = re.compile(r"\{([0-9,]*)\}")
 _LISTS = re.compile(r"replica_groups=(\{(?:\{[0-9,]*\},?)*+\})")
@@ -35,16 +41,18 @@ _MESH = re.compile(
 _AXIS = re.compile(r"['\"]?([^'\"=,]+)['\"]?=([0-9]{1,9})(?:,|$)")
 _AXIS_PART = re.compile(r"['\"]?([^'\",:]+)['\"]?(?::\(([0-9]{1,9})\)([0-9]{1,9})|:)?(?:,|$)")
 _DENSE = re.compile(r"replica_groups = dense<(\[\[[0-9, \[\]]*\]\])>")
-_PAIRS = re.compile(r"source_target_pairs=(\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\})")
+_PAIRS = re.compile(r"\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\}")
 _PAIR = re.compile(r"\{([0-9]{1,9}),([0-9]{1,9})\}")
 _MADE_UP = re.compile(r"axis_[0-9]+")
 
 
 class Group(NamedTuple):
-    """The devices that device 0 talks to, itself included, sorted; ``axis`` where the program names the mesh axis."""
+    """The devices that device 0 talks to, itself included, sorted; ``axis`` where the program names the mesh axis;
+    ``elsewhere`` where device 0 talks to nobody and these are the largest group of others."""
 
     ranks: tuple[int, ...]
     axis: str = ""
+    elsewhere: bool = False
 
 
 class BadGroup(Exception):
@@ -62,16 +70,48 @@ class Devices(NamedTuple):
         return self.replicas * self.partitions
 
 
-@lru_cache(maxsize=4096)
+class Groups:
+    """The groups of one program. Each spelling is read once, and equal groups are one object, because a group of
+    thousands of devices stands in thousands of lines."""
+
+    def __init__(self, devices: Devices) -> None:
+        self.devices = devices
+        self._spelt: dict[tuple[str, bool], Group] = {}
+        self._groups: dict[Group, Group] = {}
+        self._work = 0
+
+    def of(self, attributes: str, *, reduces_or_gathers: bool) -> Group:
+        """As ``group_of``. Raises BadGroup."""
+        key = (attributes, reduces_or_gathers)
+        if key not in self._spelt:
+            self._remember(key, group_of(attributes, self.devices, reduces_or_gathers=reduces_or_gathers))
+        return self._spelt[key]
+
+    def permuted(self, pairs: str, *, channel: bool) -> Group:
+        """As ``permuted``. Raises BadGroup."""
+        key = (pairs, channel)
+        if key not in self._spelt:
+            self._remember(key, permuted(pairs, self.devices, channel=channel))
+        return self._spelt[key]
+
+    def _remember(self, key: tuple[str, bool], group: Group) -> None:
+        self._work += len(key[0]) + len(group.ranks)
+        if self._work > MAX_WORK:
+            raise BadGroup("other groups in each of very many lines")
+        self._spelt[key] = self._groups.setdefault(group, group)
+
+
 def group_of(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -> Group:
-    """The group of a collective from the text of its attributes. ``reduces_or_gathers``: all-reduce, all-gather and
-    reduce-scatter, which carry use_global_device_ids. Raises BadGroup."""
-    group = _listed(attributes) or _iota(attributes) or _mesh(attributes) or _dense(attributes)
+    """The group of a collective from its ``replica_groups=...`` and what goes with it. ``reduces_or_gathers``:
+    all-reduce, all-gather and reduce-scatter, which carry use_global_device_ids. Raises BadGroup."""
+    replica = "channel_id=" not in attributes
+    spread = reduces_or_gathers and not replica and "use_global_device_ids=true" not in attributes
+    least = 1 if spread and devices.partitions > 1 else 2
+    group = _listed(attributes, least) or _iota(attributes) or _mesh(attributes) or _dense(attributes, least)
     if group is None:
         if "replica_groups=" in attributes:
             raise BadGroup(f"replica_groups in an unknown syntax: {attributes.partition('replica_groups=')[2][:80]!r}")
         group = Group(())
-    replica = "channel_id=" not in attributes
     if not replica and "use_global_device_ids=true" in attributes:
         return group if group.ranks else _everyone(devices.all)
     if replica:
@@ -80,16 +120,16 @@ def group_of(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -> 
     if reduces_or_gathers:
         ranks = group.ranks or _everyone(devices.replicas).ranks
         _allowed(len(ranks) * devices.partitions)
-        return Group(_sorted(r * devices.partitions + p for r in ranks for p in range(devices.partitions)))
+        return group._replace(
+            ranks=_sorted(r * devices.partitions + p for r in ranks for p in range(devices.partitions))
+        )
     return group if group.ranks else _everyone(devices.partitions)
 
 
-def permuted(attributes: str, devices: Devices) -> Group | None:
-    """The devices that a permute connects with device 0, with the lowest device where 0 takes no part; None where the
-    attributes have no pairs. Raises BadGroup."""
-    found = _PAIRS.search(attributes)
-    if found is None:
-        return None
+def permuted(pairs: str, devices: Devices, *, channel: bool) -> Group:
+    """The devices that a permute connects with device 0. ``pairs``: ``{{0,1},{1,0}}``. Raises BadGroup."""
+    if not _PAIRS.fullmatch(pairs):
+        raise BadGroup(f"source_target_pairs in an unknown syntax: {pairs[:80]!r}")
     parent: dict[int, int] = {}
 
     def root(device: int) -> int:
@@ -98,14 +138,14 @@ def permuted(attributes: str, devices: Devices) -> Group | None:
             device = parent[device]
         return device
 
-    for pair in _PAIR.finditer(found[1]):
+    for pair in _PAIR.finditer(pairs):
         low, high = sorted((root(int(pair[1])), root(int(pair[2]))))
         parent[high] = low
-    if not parent:
-        return Group(())
-    lowest = min(parent)
-    width = 1 if "channel_id=" in attributes else devices.partitions
-    return Group(_sorted(device * width for device in list(parent) if root(device) == lowest))
+    connected: dict[int, list[int]] = defaultdict(list)
+    for device in list(parent):
+        connected[root(device)].append(device)
+    group, width = _with_device_0(connected.values(), 2), 1 if channel else devices.partitions
+    return group._replace(ranks=tuple(device * width for device in group.ranks))
 
 
 def label(ranks: Sequence[int]) -> str:
@@ -136,24 +176,31 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in words if word]
 
 
-def _with_device_0(groups: Iterable[list[int]]) -> Group:
-    first: list[int] | None = None
+def _with_device_0(groups: Iterable[list[int]], least: int) -> Group:
+    """The group of device 0, if it has at least ``least`` members; else the largest that has, the first of equal ones;
+    else that of device 0 again."""
+    ours: list[int] = []
+    largest: list[int] = []
     for ranks in groups:
         if 0 in ranks:
-            return Group(_sorted(ranks))
-        first = ranks if first is None else first
-    return Group(_sorted(first or ()))
+            ours = ranks
+            if len(ours) >= least:
+                break
+        if len(ranks) > len(largest):
+            largest = ranks
+    elsewhere = len(ours) < least <= len(largest)
+    return Group(_sorted(largest if elsewhere else ours or largest), elsewhere=elsewhere)
 
 
-def _listed(attributes: str) -> Group | None:
+def _listed(attributes: str, least: int) -> Group | None:
     found = _LISTS.search(attributes)
-    return _with_device_0(_numbers(ranks[1]) for ranks in _LIST.finditer(found[1][1:-1])) if found else None
+    return _with_device_0((_numbers(ranks[1]) for ranks in _LIST.finditer(found[1][1:-1])), least) if found else None
 
 
-def _dense(attributes: str) -> Group | None:
+def _dense(attributes: str, least: int) -> Group | None:
     """Groups in the MLIR attribute of a custom call."""
     found = _DENSE.search(attributes)
-    return _with_device_0(_numbers(row) for row in re.findall(r"\[([0-9, ]+)\]", found[1])) if found else None
+    return _with_device_0(map(_numbers, re.findall(r"\[([0-9, ]+)\]", found[1])), least) if found else None
 
 
 def _iota(attributes: str) -> Group | None:

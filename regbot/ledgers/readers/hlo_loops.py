@@ -17,12 +17,13 @@ INTEGERS = ("s32[]", "u32[]", "s64[]", "u64[]", "pred[]")
 """Shapes of the scalars that are followed."""
 MAX_LINES = 64
 """Most scalars of a condition or a fusion that are kept; loop conditions have three."""
-MAX_DEPTH = 16
+MAX_DEPTH = 32
+"""Of additions upon additions and fusions in fusions."""
+WORK, WORK_EACH = 1000, 16
+"""Lines that are looked at for one loop at most, and for each integer that is asked for; a scan needs five."""
 
-_CALLEE = re.compile(r"calls=%?([\w.\-]+)", re.ASCII)
-_DIRECTION = re.compile(r"direction=([A-Z]{2})")
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
-_INDEX = re.compile(r"index=([0-9]{1,6})")
+_INDEX = re.compile(r"[0-9]{1,6}")
 _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 
 
@@ -66,7 +67,9 @@ def scalars(lines: Iterable[Instruction], known: Mapping[str, Scalars]) -> Scala
 
 def tuple_values(line: Instruction, lines: Mapping[str, Instruction], known: Mapping[str, Scalars]) -> dict[int, Value]:
     """The integers that a ``tuple`` line puts together, by place."""
-    found = ((place, _value(lines, name, (), known)) for place, name in enumerate(line.operands) if name in lines)
+    operands = line.operands
+    sums = _Sums(known, len(operands))
+    found = ((place, sums.value(_Place("", lines, ()), name)) for place, name in enumerate(operands) if name in lines)
     return {place: value for place, value in found if value is not None}
 
 
@@ -113,49 +116,90 @@ def _step(body: Scalars, place: int) -> int | None:
 
 def _comparison(condition: Scalars, known: Mapping[str, Scalars]) -> tuple[str, Value, Value] | None:
     """The comparison at the root of a condition, which may stand in a fusion of its own."""
-    lines, root = condition.lines, condition.lines.get(condition.root)
-    given: Sequence[Value | None] = ()
-    if root is not None and root.opcode == "fusion" and (callee := _CALLEE.search(root.attributes)):
-        given = [_value(lines, name, (), known) for name in root.operands]
-        inner = known.get(callee[1], Scalars())
-        lines, root = inner.lines, inner.lines.get(inner.root)
-    if root is None or root.opcode != "compare" or not (direction := _DIRECTION.search(root.attributes)):
+    sums = _Sums(known, len(condition.lines))
+    place, root = _Place("", condition.lines, ()), condition.lines.get(condition.root)
+    if root is not None and root.opcode == "fusion" and (inner := sums.inside(place, root, 0)) is not None:
+        place, root = inner.place, inner.place.lines.get(inner.root)
+    direction = root.attributes.get("direction", "").strip() if root is not None and root.opcode == "compare" else ""
+    if root is None or direction not in _FLIPPED:
         return None
-    sides = [_value(lines, name, given, known) for name in root.operands]
-    if len(sides) != 2 or sides[0] is None or sides[1] is None or direction[1] not in _FLIPPED:
+    sides = [sums.value(place, name) for name in root.operands[:3]]
+    if len(sides) != 2 or sides[0] is None or sides[1] is None:
         return None
-    return direction[1], sides[0], sides[1]
+    return direction, sides[0], sides[1]
 
 
-def _value(
-    lines: Mapping[str, Instruction],
-    name: str,
-    given: Sequence[Value | None],
-    known: Mapping[str, Scalars],
-    depth: int = 0,
-) -> Value | None:
-    """The integer that ``name`` stands for; ``given`` are the parameters of a fusion, none in a loop's own body."""
-    line = lines.get(name)
-    if line is None or depth > MAX_DEPTH:
-        return None
-    number = _NUMBER.match(line.rest)
-    if line.opcode == "constant":
-        return Value(None, int(number[1])) if number else None
-    if line.opcode == "parameter":
-        return given[int(number[1])] if number and 0 <= int(number[1]) < len(given) else None
-    operands = line.operands
-    if line.opcode == "get-tuple-element":
-        source, index = lines.get(operands[0]) if operands else None, _INDEX.search(line.rest)
-        return Value(int(index[1]), 0) if source and source.opcode == "parameter" and index and not given else None
-    if line.opcode in ("fusion", "call"):
-        callee = _CALLEE.search(line.attributes)
-        inner = known.get(callee[1]) if callee else None
+class _Place(NamedTuple):
+    """The lines of one computation; ``given`` are the parameters of a fusion, none in a loop's own computations."""
+
+    callee: str
+    lines: Mapping[str, Instruction]
+    given: tuple[Value | None, ...]
+
+
+class _Inside(NamedTuple):
+    place: _Place
+    root: str
+
+
+class _Sums:
+    """The arithmetic behind integers: each line of a computation is worked out once for the parameters it is given.
+
+    Fusions can call fusions that call fusions, with other parameters each time, so the work is bounded too: past it
+    nothing more is known, and the loop says so.
+    """
+
+    def __init__(self, known: Mapping[str, Scalars], asked: int) -> None:
+        self._known = known
+        self._left = WORK + WORK_EACH * asked
+        self._found: dict[tuple[str, tuple[Value | None, ...], str], Value | None] = {}
+
+    def value(self, place: _Place, name: str, depth: int = 0) -> Value | None:
+        """The integer that ``name`` stands for."""
+        key = (place.callee, place.given, name)
+        if key in self._found:
+            return self._found[key]
+        line = place.lines.get(name)
+        if line is None or depth > MAX_DEPTH or self._left <= 0:
+            return None
+        self._left -= 1
+        self._found[key] = None
+        self._found[key] = found = self._of(place, line, depth + 1)
+        return found
+
+    def inside(self, place: _Place, line: Instruction, depth: int) -> _Inside | None:
+        """What a fusion or a call runs, with the integers that it hands over; None where it is not small."""
+        given = line.attributes
+        callee = given.get("calls", given.get("to_apply", "")).strip().lstrip("%")
+        inner, operands = self._known.get(callee), line.operands
         if inner is None or not inner.root or len(operands) > MAX_LINES:
             return None
-        values = [_value(lines, operand, given, known, depth + 1) for operand in operands]
-        return _value(inner.lines, inner.root, values, known, depth + 1)
-    values = [_value(lines, operand, given, known, depth + 1) for operand in operands[:2]]
-    match line.opcode, values:
+        return _Inside(
+            _Place(callee, inner.lines, tuple(self.value(place, one, depth) for one in operands)), inner.root
+        )
+
+    def _of(self, place: _Place, line: Instruction, depth: int) -> Value | None:
+        match line.opcode:
+            case "constant":
+                return Value(None, int(number[1])) if (number := _NUMBER.match(line.rest)) else None
+            case "parameter":
+                number = _NUMBER.match(line.rest)
+                return place.given[int(number[1])] if number and 0 <= int(number[1]) < len(place.given) else None
+            case "get-tuple-element":
+                operands, index = line.operands, line.attributes.get("index", "").strip()
+                source = place.lines.get(operands[0]) if operands else None
+                whole = source is not None and source.opcode == "parameter" and not place.given
+                return Value(int(index), 0) if whole and _INDEX.fullmatch(index) else None
+            case "fusion" | "call":
+                inner = self.inside(place, line, depth)
+                return self.value(inner.place, inner.root, depth) if inner is not None else None
+            case "copy" | "bitcast" | "convert" | "add" | "subtract":
+                return _sum(line.opcode, [self.value(place, operand, depth) for operand in line.operands[:3]])
+        return None
+
+
+def _sum(opcode: str, values: Sequence[Value | None]) -> Value | None:
+    match opcode, values:
         case ("copy" | "bitcast" | "convert", [value]):
             return value
         case ("add", [Value() as one, Value() as other]) if one.place is None or other.place is None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from regbot.ledgers.readers.hlo_collectives import Collective, Unknown, communicates, communication
-from regbot.ledgers.readers.hlo_groups import Devices
+from regbot.ledgers.readers.hlo_groups import Devices, Groups
 from regbot.ledgers.readers.hlo_loops import Scalars, scalars, trips, tuple_values
 from regbot.ledgers.readers.hlo_text import MAX_BYTES, Body, Instruction, instruction
 
@@ -26,11 +26,8 @@ _CANDIDATE = re.compile(
 )
 _INTEGER_RESULT = re.compile(r"-> (?:pred|[su](?:32|64))\[\][^()]*$")
 _REFERENCE = re.compile(r"=%([\w.\-]+)", re.ASCII)
-_CALLEE = re.compile(r"(?:calls|to_apply|called_computation)=%?([\w.\-]+)", re.ASCII)
-_CALLEES = re.compile(r"called_computations=\{([^{}]*)\}")
-_BODY = re.compile(r"body=%?([\w.\-]+)", re.ASCII)
-_CONDITION = re.compile(r"condition=%?([\w.\-]+)", re.ASCII)
-_BRANCHES = re.compile(r"branch_computations=\{([^{}]*)\}|(?:true|false)_computation=%?([\w.\-]+)", re.ASCII)
+_CALLED = ("calls", "to_apply", "called_computation", "called_computations")
+_BRANCHES = ("branch_computations", "true_computation", "false_computation")
 _KNOWN_TRIPS = re.compile(r'known_trip_count\\*"?:\s*\{\s*\\*"?n\\*"?:\s*\\*"?([0-9]{1,18})(?![0-9])')
 
 
@@ -82,7 +79,7 @@ class Program:
     """The computations of a module, read one after the other, callees first."""
 
     def __init__(self, devices: Devices) -> None:
-        self.devices = devices
+        self._groups = Groups(devices)
         self.computations: dict[str, Computation] = {}
         self._scalars: dict[str, Scalars] = {}
 
@@ -95,7 +92,7 @@ class Program:
         scatters = body.name.startswith("all-reduce-scatter")
         for line in self._looked_at(body):
             if communicates(line.opcode):
-                seen = communication(line, self.devices, named.shape_of, scatters)
+                seen = communication(line, self._groups, named.shape_of, scatters)
                 if seen is not None:
                     found.seen.append(seen)
             if line.opcode == "while":
@@ -123,25 +120,25 @@ class Program:
 
     def _call(self, into: Computation, line: Instruction) -> None:
         attributes = line.attributes
-        callees = _CALLEE.findall(attributes)
-        callees += [name for group in _CALLEES.findall(attributes) for name in _names(group)]
+        callees = [name for key in _CALLED if key in attributes for name in _names(attributes[key])]
         into.calls += [Call(name, 1) for name in callees if not self._silent(name)]
 
     def _conditional(self, into: Computation, line: Instruction) -> None:
-        groups = _BRANCHES.findall(line.attributes)
-        branches = tuple(name for listed, single in groups for name in _names(listed or single))
+        attributes = line.attributes
+        branches = tuple(name for key in _BRANCHES if key in attributes for name in _names(attributes[key]))
         if not branches:
             raise BrokenProgram(f"the conditional {line.name[:80]} has no branches")
         if not all(map(self._silent, branches)):
             into.conditionals.append(Conditional(line.op_name or line.name, branches))
 
     def _loop(self, into: Computation, line: Instruction, named: "_Named") -> None:
-        repeated, condition = _BODY.search(line.attributes), _CONDITION.search(line.attributes)
-        if repeated is None or condition is None:
+        attributes = line.attributes
+        callees = [name for key in ("body", "condition") for name in _names(attributes.get(key, ""))]
+        if len(callees) != 2:
             raise BrokenProgram(f"the loop {line.name[:80]} has no body or no condition")
-        if self._silent(repeated[1]) and self._silent(condition[1]):
+        if all(map(self._silent, callees)):
             return
-        trips = _KNOWN_TRIPS.search(line.rest)
+        trips = _KNOWN_TRIPS.search(attributes.get("backend_config", ""))
         starts: dict[int, int] = {}
         if trips is None:
             entering = named.lines.get(line.operands[0]) if line.operands else None
@@ -149,7 +146,7 @@ class Program:
                 values = tuple_values(entering, named.lines, self._scalars)
                 starts = {place: value.offset for place, value in values.items() if value.place is None}
         into.loops.append(
-            Loop(line.op_name or line.name, repeated[1], condition[1], int(trips[1]) if trips else None, starts)
+            Loop(line.op_name or line.name, callees[0], callees[1], int(trips[1]) if trips else None, starts)
         )
 
     def runs(self, entry: str) -> "Runs":
@@ -211,7 +208,7 @@ def _moved(seen: Iterable[Collective | Unknown], called: Iterable[tuple[_Moved, 
     for one in seen:
         count += 1
         size += one.bytes if isinstance(one, Collective) else 0
-        mark += hash((one.kind, one.bytes, one.dtype, one.group) if isinstance(one, Collective) else one.name)
+        mark += hash((one.kind, one.bytes, one.dtype, id(one.group)) if isinstance(one, Collective) else one.name)
     for part, times in called:
         size, count, mark = size + part.bytes * times, count + part.executions * times, mark + part.mark * times
     if size > MAX_BYTES or count > MAX_EXECUTIONS:
@@ -241,7 +238,8 @@ def _callees_first(computations: Mapping[str, Computation], entry: str) -> list[
 
 
 def _names(listed: str) -> list[str]:
-    return [name.strip().lstrip("%") for name in listed.split(",") if name.strip()]
+    """Names of computations: ``%body`` or ``{%one, %two}``."""
+    return [name.strip().lstrip("%") for name in listed.strip().strip("{}").split(",") if name.strip()]
 
 
 class _Named:

@@ -22,14 +22,15 @@ MAX_BYTES = 2**53
 
 _MODULE = re.compile(r"HloModule [^\s,]")
 _STABLEHLO = re.compile(r"module (?:@|\{|attributes)")
-_HEADER_NUMBER = re.compile(r", (num_partitions|replica_count)=([0-9]{1,9})(?![0-9])")
+_HEADER_NUMBER = re.compile(r"[0-9]{1,9}")
 _COMPUTATION = re.compile(r"^(ENTRY +)?(%?)([\w.\-]+) *(?:\([^\n]*)?\{[ \r]*$", re.ASCII | re.MULTILINE)
 _INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([\w.\-]+) = ", re.ASCII)
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*+)"')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[(\[{]|[)\]}]|, ([\w\-]+)=', re.ASCII)
 _OPERANDS = re.compile(r"\(([^()]*)\)")
 COMMENT = re.compile(r"/\*[^*]*\*/")
-_SHAPE = re.compile(r"[()]|([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
+_SHAPE = re.compile(r"[()]|(?<![a-z0-9])([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
 _BITS = re.compile(r"[a-z]+([0-9]{1,3})")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,16})")
 
@@ -78,13 +79,13 @@ class Instruction(NamedTuple):
     root: bool
 
     @property
-    def attributes(self) -> str:
-        """The operands and what is said of them, without the metadata, whose strings can say anything."""
-        return self.rest.partition(", metadata={")[0]
+    def attributes(self) -> dict[str, str]:
+        """What is said behind the operands, by name; see ``attributes``."""
+        return attributes(self.rest)
 
     @property
     def op_name(self) -> str:
-        found = _OP_NAME.search(self.rest)
+        found = _OP_NAME.search(self.attributes.get("metadata", ""))
         return found[1] if found else ""
 
     @property
@@ -92,6 +93,28 @@ class Instruction(NamedTuple):
         """Names of the operands; none where their shapes are printed too, as older versions did."""
         found = _OPERANDS.match(COMMENT.sub("", self.rest)) if "/*" in self.rest else _OPERANDS.match(self.rest)
         return [word.strip().lstrip("%") for word in found[1].split(",") if word.strip()] if found else []
+
+
+def attributes(text: str) -> dict[str, str]:
+    """``, name=value`` at the top level of a line, values as printed; the first of a name counts.
+
+    The one place where attributes are found. Programs put words of their own into strings and braces (``op_name``,
+    frontend attributes), so nothing inside of these is an attribute, whatever it looks like.
+    """
+    found: dict[str, str] = {}
+    name, start, depth = "", 0, 0
+    for token in _TOKEN.finditer(text):
+        if (key := token[1]) is not None:
+            if depth == 0:
+                found.setdefault(name, text[start : token.start()])
+                name, start = key, token.end()
+        elif token[0] in "([{":
+            depth += 1
+        elif token[0] in ")]}":
+            depth = max(0, depth - 1)
+    found.setdefault(name, text[start:])
+    del found[""]
+    return found
 
 
 def instruction(text: str) -> Instruction | None:
@@ -129,12 +152,16 @@ def module(source: Source) -> tuple[Header, Iterator[Body]]:
 
 
 def _header(line: str) -> Header:
-    numbers = {key: int(value) for key, value in _HEADER_NUMBER.findall(line)}
+    given = attributes(line)
+
+    def number(name: str) -> int:
+        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value := given.get(name, "").strip()) else 1
+
     return Header(
         text=line,
-        num_partitions=max(1, numbers.get("num_partitions", 1)),
-        replica_count=max(1, numbers.get("replica_count", 1)),
-        scheduled=", is_scheduled=true" in line,
+        num_partitions=number("num_partitions"),
+        replica_count=number("replica_count"),
+        scheduled=given.get("is_scheduled", "").strip() == "true",
     )
 
 

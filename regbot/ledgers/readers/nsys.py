@@ -21,7 +21,7 @@ from regbot.ledgers.overlap import overlap, union
 from regbot.ledgers.readers.nsys_export import Export, Kernel, opened
 from regbot.ledgers.readers.nsys_ranges import calls_of
 from regbot.ledgers.readers.source import Source
-from regbot.ledgers.readers.tally import UNKNOWN, Call, entries
+from regbot.ledgers.readers.tally import STEPS_UNKNOWN, UNKNOWN, Call, entries
 from regbot.records.ledger import Entry, Kind, Ledger, Role, Unclassified
 from regbot.text import printable
 
@@ -123,7 +123,8 @@ def _read(source: Source, export: Export) -> Ledger:
             Unclassified(name=name, count=count, seconds=min(seconds, MAX_SECONDS) or None)
             for name, (count, seconds) in sorted(unclassified.items())[:1000]
         ],
-        warnings=[*_doubts(told.grouped, told.calls, calls, kernels, len(processes), unclassified)],
+        guesses=[STEPS_UNKNOWN, *_guesses(calls, kernels)],
+        warnings=[*_doubts(told.grouped, told.calls, kernels, len(processes), unclassified)],
     )
 
 
@@ -157,8 +158,21 @@ def _timed(source: Source, counted: list[Entry], kernels: _Kernels) -> list[Entr
     ]
 
 
+def _guesses(calls: list[Call], kernels: _Kernels) -> Iterator[str]:
+    unsized = sum(call.bytes is None for call in calls)
+    if unsized:
+        yield f"bytes are unknown, and shown as 0, of {unsized:,} calls: the export has no payload for them"
+    if any(not call.group_size for call in calls):
+        yield "the export does not tell the groups of some calls; their size is that of the largest known, at least 2"
+    if kernels.counts["graph"]:
+        yield (
+            f"{kernels.counts['graph']:,} NCCL kernels ran from CUDA graphs, where NCCL's ranges are written at "
+            "capture alone: replayed collectives are not counted"
+        )
+
+
 def _doubts(
-    grouped: int, told: list[Call], calls: list[Call], kernels: _Kernels, processes: int, unclassified: dict[str, Any]
+    grouped: int, told: list[Call], kernels: _Kernels, processes: int, unclassified: dict[str, Any]
 ) -> Iterator[str]:
     yield "read as the schema is published, not yet checked against a real export; element types are unknown"
     if not told:
@@ -166,18 +180,8 @@ def _doubts(
             "no NVTX ranges of NCCL: collectives are counted by the names of kernels, which tell little; profile with "
             "--trace=cuda,nvtx"
         )
-    unsized = sum(call.bytes is None for call in calls)
-    if unsized:
-        yield f"bytes are unknown, and shown as 0, of {unsized:,} calls: the export has no payload for them"
-    if any(not call.group_size for call in calls):
-        yield "the export does not tell the groups of some calls; their size is that of the largest known, at least 2"
     if grouped:
         yield f"{grouped:,} groups of sends and receives with two peers or more are counted as one all-to-all each"
-    if kernels.counts["graph"]:
-        yield (
-            f"{kernels.counts['graph']:,} NCCL kernels ran from CUDA graphs, where NCCL's ranges are written at "
-            "capture alone: replayed collectives are not counted"
-        )
     expected = sum(call.via == "nccl" for call in told)
     if told and kernels.counts["nccl"] and kernels.counts["nccl"] != expected:
         yield (
