@@ -26,6 +26,8 @@ _CANDIDATE = re.compile(
 )
 _INTEGER_RESULT = re.compile(r"-> (?:pred|[su](?:32|64))\[\][^()]*$")
 _REFERENCE = re.compile(r"=%([\w.\-]+)", re.ASCII)
+_KEPT = tuple(map(re.compile, (r"ROOT ", r" = (?:pred|[su](?:32|64))\[\]", r" parameter\(")))
+"""In the lines that ``hlo_loops`` keeps, and few others. Each begins with a literal, which is what makes it fast."""
 _CALLED = ("calls", "to_apply", "called_computation", "called_computations")
 _BRANCHES = ("branch_computations", "true_computation", "false_computation")
 _KNOWN_TRIPS = re.compile(r'known_trip_count\\*"?:\s*\{\s*\\*"?n\\*"?:\s*\\*"?([0-9]{1,18})(?![0-9])')
@@ -103,7 +105,8 @@ class Program:
                 self._call(found, line)
         self.computations[body.name] = found
         if found.matters or (_INTEGER_RESULT.search(body.header) and len(body.text) < SMALL_TEXT):
-            self._scalars[body.name] = scalars(body.instructions(), self._scalars)
+            places = sorted(found.start() for kept in _KEPT for found in kept.finditer(body.text))
+            self._scalars[body.name] = scalars(filter(None, map(instruction, body.lines_at(places))), self._scalars)
 
     def _looked_at(self, body: Body) -> Iterator[Instruction]:
         """The few instructions that can matter: all others are passed over without being taken apart."""

@@ -11,6 +11,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from regbot.ledgers.readers.source import Source
@@ -27,12 +28,19 @@ _COMPUTATION = re.compile(r"^(ENTRY +)?(%?)([\w.\-]+) *(?:\([^\n]*)?\{[ \r]*$", 
 _INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([\w.\-]+) = ", re.ASCII)
 _OPCODE = re.compile(r" ([a-z][a-z0-9\-]*)\(")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*+)"')
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[(\[{]|[)\]}]|, ([\w\-]+)=', re.ASCII)
+_TOKEN = re.compile(
+    r'"(?:[^"\\]++|\\.)*+"?|[(\[{][^()\[\]{}"]*+[)\]}]|([(\[{])|([)\]}])|, ([\w\-]+)=', re.ASCII | re.DOTALL
+)
+"""Strings and brackets without others inside, whole; other brackets; the beginnings of attributes."""
 _OPERANDS = re.compile(r"\(([^()]*)\)")
 COMMENT = re.compile(r"/\*[^*]*\*/")
 _SHAPE = re.compile(r"[()]|(?<![a-z0-9])([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
 _BITS = re.compile(r"[a-z]+([0-9]{1,3})")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,16})")
+
+
+OPENS, CLOSES, ATTRIBUTE = 1, 2, 3
+"""Groups of ``_TOKEN``."""
 
 
 class Header(NamedTuple):
@@ -69,7 +77,8 @@ class Body:
         return (line for line in map(instruction, self.text.split("\n")) if line is not None)
 
 
-class Instruction(NamedTuple):
+@dataclass(frozen=True)
+class Instruction:
     """One line, cut at its opcode. ``rest`` begins with the parenthesis of the operands."""
 
     name: str
@@ -78,7 +87,7 @@ class Instruction(NamedTuple):
     rest: str
     root: bool
 
-    @property
+    @cached_property
     def attributes(self) -> dict[str, str]:
         """What is said behind the operands, by name; see ``attributes``."""
         return attributes(self.rest)
@@ -104,13 +113,13 @@ def attributes(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     name, start, depth = "", 0, 0
     for token in _TOKEN.finditer(text):
-        if (key := token[1]) is not None:
-            if depth == 0:
-                found.setdefault(name, text[start : token.start()])
-                name, start = key, token.end()
-        elif token[0] in "([{":
+        what = token.lastindex
+        if what == ATTRIBUTE and depth == 0:
+            found.setdefault(name, text[start : token.start()])
+            name, start = token[ATTRIBUTE], token.end()
+        elif what == OPENS:
             depth += 1
-        elif token[0] in ")]}":
+        elif what == CLOSES:
             depth = max(0, depth - 1)
     found.setdefault(name, text[start:])
     del found[""]
