@@ -476,6 +476,14 @@ def test_every_pattern_that_rows_can_show_has_two_positives_and_two_near_misses(
     assert {name for name in EXPLANATIONS if missed[name] < 2} == by_evidence | generic
 
 
+def test_reads_that_come_with_another_exchange_are_judged_with_it() -> None:
+    found = diff(reading(GATHERED), reading(A2A, layers_0_moe=16))
+    assert {finding.pattern: finding.status for finding in found} == {
+        names.RESTORED: "PASS",
+        names.HOST_READS_ADDED: "PASS",
+    }
+
+
 def test_every_inverse_is_a_pattern_and_its_own_inverse_in_turn() -> None:
     assert INVERSE.keys() == EXPLANATIONS.keys()
     assert all(INVERSE[INVERSE[name]] == name for name in INVERSE)

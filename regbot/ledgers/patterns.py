@@ -13,12 +13,18 @@ from regbot.config import Sharding as Thresholds
 from regbot.config import Wire as WireConfig
 from regbot.ledgers import compiled, expert, leftovers, parameters, wording
 from regbot.ledgers.catalogue import (
+    AXIS_GAINED,
+    AXIS_LOST,
     BYTES_UP,
     DISPATCHER_OFF,
     DISPATCHER_ON,
     EXPLANATIONS,
     GRADIENT_LOST,
     INVERSE,
+    MAPPED_TWICE,
+    RECOMPUTES,
+    RECOMPUTES_NOT,
+    RESTORED,
 )
 from regbot.ledgers.cells import Cell, Claim, View, compare, is_payload, volumes
 from regbot.ledgers.expert import DispatcherChange
@@ -34,6 +40,18 @@ __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "findings"]
 
 MODULES_SHOWN = 5
 LABEL_CHARACTERS = 500
+
+OF_THE_EXCHANGE = {
+    MAPPED_TWICE,
+    RESTORED,
+    AXIS_LOST,
+    AXIS_GAINED,
+    RECOMPUTES,
+    RECOMPUTES_NOT,
+    DISPATCHER_OFF,
+    DISPATCHER_ON,
+}
+"""Another way of exchanging tokens, or another number of times: an all-to-all needs its splits on the host."""
 
 Detector = Callable[[View], Iterable[Claim]]
 
@@ -102,7 +120,8 @@ def findings(
                 modules=sorted({template(module) for module in claim.hit})[:MODULES_SHOWN],
             )
         )
-    found += [*exposure(base, head), *host_reads(base, head)]
+    exchanges = sorted({finding.pattern for finding in found} & OF_THE_EXCHANGE)
+    found += [*exposure(base, head), *host_reads(base, head, exchanges)]
     order = list(EXPLANATIONS)
     severity = ("FAIL", "REVIEW", "PASS")
     return sorted(found, key=lambda f: (severity.index(f.status), order.index(f.pattern), f.axis, f.text))

@@ -77,6 +77,10 @@ class Computation:
         yield from (branch for conditional in self.conditionals for branch in conditional.branches)
 
 
+_NOTHING = Computation("")
+"""Stands for every computation without anything of the kind: nearly all of the ten thousands in a large program."""
+
+
 class Program:
     """The computations of a module, read one after the other, callees first."""
 
@@ -103,7 +107,7 @@ class Program:
                 self._conditional(found, line)
             elif not line.opcode.endswith(("-done", "-update")):
                 self._call(found, line)
-        self.computations[body.name] = found
+        self.computations[body.name] = found if found.matters else _NOTHING
         if found.matters or (_INTEGER_RESULT.search(body.header) and len(body.text) < SMALL_TEXT):
             places = sorted(found.start() for kept in _KEPT for found in kept.finditer(body.text))
             self._scalars[body.name] = scalars(filter(None, map(instruction, body.lines_at(places))), self._scalars)
@@ -119,7 +123,7 @@ class Program:
         yield from filter(None, map(instruction, body.lines_at(sorted(places))))
 
     def _silent(self, callee: str) -> bool:
-        return callee in self.computations and not self.computations[callee].matters
+        return self.computations.get(callee) is _NOTHING
 
     def _call(self, into: Computation, line: Instruction) -> None:
         attributes = line.attributes
