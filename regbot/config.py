@@ -121,6 +121,11 @@ class Workload(Record):
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
         if self.adapter == "command" and not self.command:
             raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")
+        if self.adapter == "command" and not any("{steps}" in argument for argument in self.command):
+            raise ValueError(
+                "command: has no {steps}; write it where the program takes its number of steps, warm-up included, "
+                "because runs of different lengths are started"
+            )
         if self.adapter != "command" and (self.command or self.log or self.log_format or self.tokens_per_step):
             raise ValueError(
                 f"adapter {self.adapter!r} takes no command and no log of its steps (command, log, log_format, "

@@ -1,6 +1,7 @@
 """Files damaged at random, reproducibly: what a reader has to survive.
 
-One mutation is one to three of: flipped bytes, a cut, a span deleted or doubled or moved, a number replaced by another.
+One mutation is one to three of: flipped bytes, a cut, a span deleted or doubled or moved, a number replaced by another,
+half of a surrogate pair in a string.
 The same seed gives the same damage.
 """
 
@@ -16,6 +17,7 @@ from regbot.records.ledger import Ledger
 
 HERE = Path(__file__).parent
 _NUMBER = re.compile(rb"\d+")
+_STRING = re.compile(rb'"[^"\\]*"')
 _NUMBERS = (
     b"0",
     b"1",
@@ -72,7 +74,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     """``data``, damaged."""
     for _ in range(chance.randint(1, 3)):
         damage: Callable[[bytes, random.Random], bytes] = chance.choice(
-            (_flip, _flip, _cut, _delete, _double, _move, _count)
+            (_flip, _flip, _cut, _delete, _double, _move, _count, _surrogate)
         )
         data = damage(data, chance)
     return data
@@ -119,6 +121,15 @@ def _double(data: bytes, chance: random.Random) -> bytes:
 def _move(data: bytes, chance: random.Random) -> bytes:
     (start, end), (to, _) = _span(data, chance), _span(data, chance)
     return data[:to] + data[start:end] + data[to:]
+
+
+def _surrogate(data: bytes, chance: random.Random) -> bytes:
+    """JSON may say it, and no record can hold it: it is no character."""
+    found = _STRING.search(data, chance.randrange(len(data) + 1))
+    if found is None:
+        return data
+    place = found.start() + 1
+    return data[:place] + chance.choice((rb"\ud800", rb"\udfff")) + data[place:]
 
 
 def _count(data: bytes, chance: random.Random) -> bytes:

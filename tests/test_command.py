@@ -48,7 +48,7 @@ MEGATRON = (
     '| lm loss: {9 - step / 10:.6E} | number of skipped iterations: {0:3d} | number of nan iterations: {0:3d} |"'
 )
 MAXTEXT = (
-    'f"completed step: {step - 1}, seconds: {took:.3f}, TFLOP/s/device: 1.000, Tokens/s/device: 8.000, '
+    'f"completed step: {step - 1}, seconds: {took:.6f}, TFLOP/s/device: 1.000, Tokens/s/device: 8.000, '
     'total_weights: 8, loss: {9 - step / 10:.3f}"'
 )
 TITAN = (
@@ -294,10 +294,22 @@ def test_steps_that_do_not_train_are_divergence(root: Path, line: str, why: str)
 
 
 def test_steps_that_claim_more_time_than_the_process_lived_are_not_believed(root: Path) -> None:
-    run = launch(root, script(MAXTEXT.replace("{took:.3f}", "{took + 60:.3f}")))
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took + 60:.6f}")))
     assert run.outcome == "bad_record"
     assert "the process lived" in run.reason
     assert run.timing is None
+
+
+def test_step_times_of_few_digits_decide_nothing(root: Path) -> None:
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took:.3f}")))
+    assert run.outcome == "bad_record"
+    assert "printed to 0.001 s" in run.reason
+    assert "too coarse to tell a slowdown of 2%" in run.reason
+
+
+def test_a_command_without_a_place_for_the_number_of_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"command: has no \{steps\}; write it where"):
+        command_task(("{python}", "train.py", "40"))
 
 
 def test_means_over_a_log_interval_are_no_step_times(root: Path) -> None:
@@ -314,13 +326,13 @@ def test_missing_steps_are_not_papered_over(root: Path) -> None:
 
 
 def test_a_dispatch_in_place_of_a_step_time_is_not_compared(root: Path) -> None:
-    run = launch(root, script(MAXTEXT.replace("{took:.3f}", "{took * (step != 5):.4f}0")))
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took * (step != 5):.4f}0")))
     assert run.outcome == "bad_record"
     assert "no time of step 4" in run.reason
-    run = launch(root, script(MAXTEXT.replace("{took:.3f}", "{took * (0.1 if step == 5 else 1):.5f}")))
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took * (0.1 if step == 5 else 1):.5f}")))
     assert run.outcome == "bad_record"
     assert "step 4 is no step time" in run.reason
-    run = launch(root, script(MAXTEXT.replace("{took:.3f}", "{took * (0.1 if step == 2 else 1):.5f}")))
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took * (0.1 if step == 2 else 1):.5f}")))
     assert timing_of(run).cut == CUT, "within the warm-up it does no harm"
 
 
@@ -392,7 +404,7 @@ def test_ledger_and_preflight_say_that_a_command_has_none(
     root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     (root / "regbot.toml").write_text(
-        'version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["true"]\nshapes = ["mixtral-8x7b"]\n'
+        'version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["true", "{steps}"]\nshapes = ["mixtral-8x7b"]\n'
     )
     monkeypatch.chdir(root)
     found = CliRunner().invoke(app, [*command])
@@ -403,7 +415,7 @@ def test_ledger_and_preflight_say_that_a_command_has_none(
 
 @pytest.mark.parametrize("adapter", ["command", "nemo", ""])
 def test_the_guest_refuses_an_adapter_that_it_does_not_know(root: Path, adapter: str) -> None:
-    task = command_task(("true",))
+    task = command_task(("true", "{steps}"))
     record = root / "raw.json"
     request = root / "request.json"
     request.write_text(json.dumps({**request_document(task, root, "1" * 32, record), "adapter": adapter}))

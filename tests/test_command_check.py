@@ -21,7 +21,7 @@ for step in range(int(sys.argv[1])):
     begun = time.perf_counter()
     time.sleep(SECONDS)
     took = time.perf_counter() - begun
-    print(f"completed step: {step}, seconds: {took:.3f}, TFLOP/s/device: 1.000, loss: 7.{9 - step}")
+    print(f"completed step: {step}, seconds: {took:.6f}, TFLOP/s/device: 1.000, loss: 7.{9 - step}")
 """
 
 

@@ -653,6 +653,18 @@ class TestLogs:
         assert verdict.verdict == "INVALID"
         assert "h00.log: its values are means of 5 steps" in verdict.workloads[0].validity.reasons[0]
 
+    def test_step_times_of_few_digits_decide_nothing(self, tmp_path: Path) -> None:
+        """29.6 ms and 30.4 ms are both printed as 0.030."""
+        line = "completed step: {}, seconds: 0.030, TFLOP/s/device: 1.000, loss: 7.425"
+        for name in ("base", "head"):
+            for run in range(4):
+                text = "\n".join(line.format(step) for step in range(60)) + "\n"
+                (tmp_path / f"{name}-{run}.log").write_text(text)
+        files = [[tmp_path / f"{name}-{run}.log" for run in range(4)] for name in ("base", "head")]
+        verdict = compare(Comparison(files[0], files[1], False, None, None))
+        assert verdict.verdict == "INVALID"
+        assert "printed to 0.001 s, 3.3% of a step" in verdict.workloads[0].validity.reasons[0]
+
     def test_what_a_log_warns_of_is_a_warning_of_the_verdict(self) -> None:
         base, head = logged("b", 4, megatron), logged("h", 4, megatron, skipped=1)
         Path(head[1]).write_text(Path(head[1]).read_text().replace("iteration       30/", "iteration       31/", 1))

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from regbot.ledgers.readers import ReadError, Source, flight_recorder
 from regbot.records.ledger import Ledger
+from regbot.tracing import read_ledgers
 
 REAL = Path(__file__).parent / "dumps" / "flight_recorder_gloo.json"
 NCCL = {
@@ -123,6 +125,95 @@ def test_of_a_whole_dump_only_the_steps_are_not_known(tmp_path: Path) -> None:
     assert (ledger.guesses, ledger.warnings) == (["how many steps these calls are of is not known"], [])
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "rank", "warning"),
+    [
+        ("dump_1.json", {"rank": 3}, 3, ""),
+        (
+            "dump.json",
+            {"nccl_comm_state": {"a": {"rank": "5", "nRanks": "8"}, "b": {"rank": "1", "nRanks": "4"}}},
+            5,
+            "",
+        ),
+        ("nccl_trace_rank_3", {}, 3, "rank 3 is the number in the file's name"),
+        ("rank0.json", {}, 0, "rank 0 is the number in the file's name"),
+        ("rank7.of8.json", {}, 7, "rank 7 is the number in the file's name"),
+        ("dump_2.json", {}, 2, "rank 2 is the number in the file's name"),
+        ("dump_2.json", {"rank": 1000}, 2, "rank 2 is the number in the file's name"),
+        ("dump_20251121.json", {}, 0, "taken for rank 0"),
+        ("dump_99.json", {}, 0, "taken for rank 0"),
+        ("dump.json", {}, 0, "taken for rank 0"),
+    ],
+)
+def test_the_rank_is_that_of_the_dump_else_that_of_the_files_name(
+    tmp_path: Path, name: str, more: dict[str, Any], rank: int, warning: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])], **more}))
+    ledger = flight_recorder.read(Source(path))
+    assert ledger.rank == rank
+    assert ledger.warnings == [] if not warning else warning in ledger.warnings[0]
+
+
+def test_the_dumps_of_two_ranks_are_read_together(tmp_path: Path) -> None:
+    paths = [tmp_path / f"fr_r{rank}.json" for rank in (0, 1)]
+    for path in paths:
+        path.write_text(json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]}))
+    assert sorted(read_ledgers(paths).rank_digests) == ["1"]
+
+
+def test_a_dump_above_the_cap_is_refused_with_how_to_make_a_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert flight_recorder.MAX_BYTES == 32 * 2**20
+    monkeypatch.setattr(flight_recorder, "MAX_BYTES", 1000)
+    with pytest.raises(ReadError, match=r"more than the 1,000 bytes.*dump a shorter ring: TORCH_FR_BUFFER_SIZE"):
+        read(tmp_path, [entry(i, "0", "nccl:all_reduce", i, [[8]]) for i in range(9)])
+
+
+def test_a_dump_takes_little_more_memory_than_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    whole = json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]})
+    padding = '{"profiling_name":"nccl:all_reduce"},' * 50_000
+    path.write_text(whole.replace('"entries": [', '"entries": [' + padding))
+    tracemalloc.start()
+    ledger = flight_recorder.read(Source(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(e.count for e in ledger.entries) == 50_001
+    assert peak < 3 * path.stat().st_size + 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"entries": [' + '{"profiling_name": "nccl:x", "a": "' + "a" * 2**20 + '"}]}', "entry 1 has more than"),
+        ('{"pg_config": {"a": "' + "a" * 2**22 + '"}, "entries": []}', "pg_config of more than"),
+        ("{" + ",".join(f'"{i}": 1' for i in range(1001)) + "}", "more than 1,000 parts"),
+    ],
+)
+def test_no_part_of_a_dump_is_taken_apart_whatever_its_size(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=message):
+        flight_recorder.read(Source(path))
+
+
+def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
+    odd = entry(0, "0", "nccl:all_reduce", 1, [[8]], process_group=["9\ud800", "mesh_\udfffep\x1b[31m"])
+    unknown = entry(1, "0", "nccl:\ud800?", 2, [[8]], input_dtypes=["Float\ud800"])
+    ledger = read(tmp_path, [odd, unknown])
+    assert [e.axis for e in ledger.entries] == ["ep"]
+    assert [one.name for one in ledger.unclassified] == ["nccl:?"]
+    assert Ledger.model_validate_json(ledger.to_json()) == ledger
+
+
+def test_names_beyond_a_thousand_are_counted_together(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(i, "0", f"nccl:new{i % 1200}x", i + 1, [[8]]) for i in range(2400)])
+    assert sum(one.count for one in ledger.unclassified) == 2400
+    assert len(ledger.unclassified) == 1000
+
+
 def test_a_call_of_unknown_kind_is_reported_and_not_counted(tmp_path: Path) -> None:
     ledger = read(tmp_path, [entry(0, "0", "nccl:all_rearrange", 1, [[8]]), entry(1, "0", "nccl:all_reduce", 2, [[8]])])
     assert [(one.name, one.count) for one in ledger.unclassified] == [("nccl:all_rearrange", 1)]
@@ -159,6 +250,14 @@ def test_a_pickle_is_refused_unopened_with_how_to_get_json(tmp_path: Path) -> No
         ('{"entries": [1]}', "an entry that is no object"),
         ('{"entries": [{}]}', "without profiling_name"),
         ("[1, 2]", "no Flight Recorder dump"),
+        ('{"entries": [], "entries": []}', "'entries' stands twice.*copy it again"),
+        ('{"entries": []} x', "more behind its end"),
+        ('{"entries": [] "version": 1}', "neither comma nor closing bracket"),
+        ('{"entries": [{"profiling_name": "nccl:x"} 1]}', "neither comma nor closing bracket"),
+        ('{"entries": [{"profiling_name": "nccl:x"},]}', "entry 2: is not valid JSON"),
+        ('{"entries": [], }', "no key where one should be"),
+        ('{"entries": 7}', "has no entries"),
+        ('{"entries": ["' + '\\"' * 200_000, "copy it again"),
         ('{"a": {"entries": [1]}, "b": {"entries": [1]}}', "dumps of 2 ranks; give the dump of one rank"),
     ],
 )

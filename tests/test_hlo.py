@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from regbot.ledgers.readers import ReadError, Source, hlo
+from regbot.ledgers.readers import ReadError, Source, hlo, hlo_groups
 from regbot.ledgers.readers.hlo_collectives import phase, where
-from regbot.ledgers.readers.hlo_groups import Devices, Group, group_of
-from regbot.ledgers.readers.hlo_text import tensors
+from regbot.ledgers.readers.hlo_groups import BadGroup, Devices, Group, Groups, group_of, permuted
+from regbot.ledgers.readers.hlo_text import attributes, tensors
 from regbot.records.ledger import Entry, Ledger
 
 TEXTS = Path(__file__).parent / "hlo"
@@ -233,6 +234,105 @@ def test_a_loop_of_unknown_trips_counts_once_and_is_named(tmp_path: Path) -> Non
     assert any("1 loop (jit(step)/jvp(mlp)/while) without a known trip count" in guess for guess in ledger.guesses)
 
 
+MISLEADING = [
+    "known_trip_count: {n: 0}",
+    r"\"known_trip_count\":{\"n\":\"0\"}",
+    "x, replica_groups={{0,1}}, channel_id=4",
+    "x}, replica_groups={{0,1}}, backend_config={known_trip_count:{n:7}}",
+    r"custom_call_target=\"nccl_all_reduce\"",
+    r"{\"has_communication\": true}",
+    "body=%dear, condition=%dear, calls=%dear, branch_computations={%dear}",
+    "source_target_pairs={{0,1}}",
+    "parameter(0) ROOT = s32[] all-to-all(%x), ",
+]
+"""What a user may call a scope: jax prints it into ``op_name``, where it means nothing."""
+
+
+@pytest.mark.parametrize("name", ["cpu_scan", "gpu_async", "tpu_unrolled"])
+@pytest.mark.parametrize("words", MISLEADING)
+def test_what_a_program_calls_its_scopes_changes_no_count(tmp_path: Path, name: str, words: str) -> None:
+    def told(ledger: Ledger) -> set[tuple[object, ...]]:
+        return {
+            (e.kind, e.axis, e.group_size, e.dtype, e.role, e.count, e.static_count, e.bytes) for e in ledger.entries
+        }
+
+    plain = read(TEXTS / f"{name}.hlo.txt")
+    text = re.sub(r', metadata=\{op_name="', lambda found: found[0] + words + "/", text_of(name))
+    assert words in text
+    ledger = read_text(tmp_path, text)
+    assert (told(ledger), ledger.axes, ledger.unclassified) == (told(plain), plain.axes, plain.unclassified)
+    assert ledger.program == plain.program
+
+
+def test_a_trip_count_counts_where_the_compiler_wrote_it_and_in_no_frontend_attribute(tmp_path: Path) -> None:
+    text = text_of("cpu_scan")
+    recorded = re.search(r', backend_config=\{[^\n]*"known_trip_count":\{"n":"3"\}[^\n]*', text)
+    assert recorded
+    attribute = ', frontend_attributes={note="a, known_trip_count:{n:9}",known_trip_count={"n":"9"}}'
+    ledger = read_text(tmp_path, text.replace(recorded[0], attribute + recorded[0]))
+    assert only(ledger.entries, kind="all_to_all").count == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('(%a), a=1, b={x={1},y=2}, c="q, d=4"', {"a": "1", "b": "{x={1},y=2}", "c": '"q, d=4"'}),
+        ('(%a), metadata={op_name="}, a=1"}, a=2', {"metadata": '{op_name="}, a=1"}', "a": "2"}),
+        ("(%a), groups=mesh['x'=2,'y'=4], ids=(0,1) {'x'}", {"groups": "mesh['x'=2,'y'=4]", "ids": "(0,1) {'x'}"}),
+        ("(f32[2]{0} %a, /*index=1*/s32[] %b), a=1, a=2", {"a": "1"}),
+        ('(%a), a="never closed, b=1', {"a": '"never closed, b=1'}),
+        ("()", {}),
+    ],
+)
+def test_attributes_are_those_of_the_top_level(text: str, expected: dict[str, str]) -> None:
+    assert attributes(text) == expected
+
+
+def limited_by(lines: list[str], limit: str) -> str:
+    """A loop that counts by 2 to what the integer ``limit`` comes to, which ``lines`` of its condition work out."""
+    text = (
+        text_of("tpu_unrolled").replace("%condition (", f"{PLUS}\n%condition (").replace("constant(6)", "constant(0)")
+    )
+    old, new = "  ROOT %lt = pred[]{:T(512)} compare(%i.1, %limit)", f"  ROOT %lt = pred[] compare(%i.1, %{limit})"
+    assert old in text
+    return text.replace(old, "\n".join([*lines, new]))
+
+
+PLUS = """%plus (q: u32[]) -> u32[] {
+  %q = u32[] parameter(0)
+  %k = u32[] constant(1)
+  ROOT %s = u32[] add(%q, %k)
+}
+"""
+
+
+@pytest.mark.parametrize("width", [1, 16])
+def test_fusions_upon_fusions_are_worked_out_once_each(tmp_path: Path, width: int) -> None:
+    names = ["limit", *(f"f{i}" for i in range(12))]
+    lines = [
+        f"  %{name} = u32[] fusion({', '.join([f'%{before}'] * width)}), kind=kLoop, calls=%plus"
+        for before, name in pairwise(names)
+    ]
+    ledger = read_text(tmp_path, limited_by(lines, names[-1]))
+    assert (only(ledger.entries, kind="permute").count, ledger.guesses) == (6, [])
+
+
+def test_arithmetic_that_is_too_much_is_given_up_and_the_loop_is_a_guess(tmp_path: Path) -> None:
+    names = ["plus", *(f"twice{i}" for i in range(1, 14))]
+    doubling = [
+        f"%{name} (q: u32[]) -> u32[] {{\n  %q = u32[] parameter(0)\n  %a = u32[] fusion(%q), calls=%{before}\n"
+        f"  ROOT %b = u32[] fusion(%a), calls=%{before}\n}}\n"
+        for before, name in pairwise(names)
+    ]
+    text = limited_by(["  %f = u32[] fusion(%limit), kind=kLoop, calls=%LAST"], "f").replace(
+        PLUS, "\n".join([PLUS, *doubling])
+    )
+    few, many = (read_text(tmp_path, text.replace("%LAST", f"%twice{number}")) for number in (3, 13))
+    assert (only(few.entries, kind="permute").count, few.guesses) == (4, [])
+    assert only(many.entries, kind="permute").count == 1
+    assert any("without a known trip count" in guess for guess in many.guesses)
+
+
 @pytest.mark.parametrize(
     ("attributes", "ranks", "axis"),
     [
@@ -254,6 +354,36 @@ def test_a_loop_of_unknown_trips_counts_once_and_is_named(tmp_path: Path) -> Non
 )
 def test_every_syntax_of_groups_gives_the_group_of_device_0(attributes: str, ranks: tuple[int, ...], axis: str) -> None:
     assert group_of(f"channel_id=1, {attributes}", EIGHT, reduces_or_gathers=False) == Group(ranks, axis)
+
+
+def test_a_group_that_leaves_device_0_alone_is_counted_as_that_of_the_others() -> None:
+    lists = "replica_groups={{0},{1,2},{3,4,5,6,7}}, use_global_device_ids=true"
+    assert group_of(f"channel_id=1, {lists}", EIGHT, reduces_or_gathers=True) == Group((3, 4, 5, 6, 7), elsewhere=True)
+    assert group_of(f"channel_id=1, {lists.replace('{0},', '')}", EIGHT, reduces_or_gathers=True).elsewhere
+    assert group_of("replica_groups={{0},{1},{2}}", Devices(3, 1), reduces_or_gathers=True) == Group((0,))
+    assert permuted("{{0,0},{1,2},{2,1}}", EIGHT, channel=True) == Group((1, 2), elsewhere=True)
+
+
+def test_a_device_that_spans_partitions_is_not_alone() -> None:
+    group = group_of("channel_id=1, replica_groups={{0},{1,2}}", Devices(3, 2), reduces_or_gathers=True)
+    assert group == Group((0, 1))
+
+
+def test_a_collective_without_device_0_is_a_guess_and_not_hidden(tmp_path: Path) -> None:
+    text = text_of("tpu_unrolled").replace("mesh['fsdp'=4] {'fsdp'}", "{{0},{1,2,3}}")
+    ledger = read_text(tmp_path, text)
+    assert only(ledger.entries, kind="all_gather").axis == "[1-3]"
+    assert any("leave device 0 out" in guess for guess in ledger.guesses)
+
+
+def test_groups_that_differ_from_line_to_line_cost_no_more_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hlo_groups, "MAX_WORK", 200)
+    groups = Groups(EIGHT)
+    for _ in range(100):
+        groups.of("channel_id=1, replica_groups=[1,8]<=[8]", reduces_or_gathers=False)
+    groups.of("channel_id=1, replica_groups=[2,4]<=[8]", reduces_or_gathers=False)
+    with pytest.raises(BadGroup, match="very many lines"):
+        groups.of(f"channel_id=1, replica_groups={{{{{'0,1,' * 50}}}}}", reduces_or_gathers=False)
 
 
 def test_groups_of_replicas_reach_over_all_partitions_unless_they_are_global() -> None:

@@ -1,6 +1,7 @@
 """The NCCL Inspector reader: sizes as NCCL means them, and everything that the log leaves out."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,44 @@ def test_a_line_that_repeats_a_collective_is_counted_once(tmp_path: Path) -> Non
     ledger = read(tmp_path, line("AllReduce", 0), line("AllReduce", 0))
     assert [e.count for e in ledger.entries] == [1]
     assert any("1 lines repeat" in w for w in ledger.warnings)
+
+
+def test_the_rank_is_that_in_the_largest_communicator(tmp_path: Path) -> None:
+    small, large = line("AllReduce", 0, rank=1, n_ranks=4), line("AllReduce", 0, rank=5, id="0xb")
+    ledger = read(tmp_path, small, large)
+    assert ledger.rank == 5
+    assert "rank 5 is that in the largest communicator, of 8 ranks" in ledger.warnings
+
+
+def test_how_many_steps_a_log_covers_is_not_known(tmp_path: Path) -> None:
+    assert read(tmp_path, line("AllReduce", 0)).guesses == ["how many steps these calls are of is not known"]
+
+
+def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    def peak(lines: int) -> int:
+        path = tmp_path / f"{lines}.log"
+        path.write_text("".join(json.dumps(line("AllReduce", sn)) + "\n" for sn in range(lines)))
+        tracemalloc.start()
+        assert [e.count for e in inspector.read(Source(path)).entries] == [lines]
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(10)
+    assert peak(20_000) < peak(5_000) + 2**20
+
+
+def test_more_communicators_than_a_process_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector, "MAX_COMMUNICATORS", 3)
+    with pytest.raises(ReadError, match="line 4 is of more than 3 communicators"):
+        read(tmp_path, *(line("AllReduce", 0, id=f"0x{i}") for i in range(4)))
+
+
+def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllReduce", 0, comm_name="mesh_\ud800ep\x07"), line("New\udfff", 1))
+    assert [e.axis for e in ledger.entries] == ["ep"]
+    assert [one.name for one in ledger.unclassified] == ["New"]
+    assert Ledger.model_validate_json(ledger.to_json()) == ledger
 
 
 def test_a_function_that_is_not_known_is_reported_and_not_counted(tmp_path: Path) -> None:

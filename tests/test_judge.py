@@ -387,6 +387,14 @@ def test_a_counter_that_was_not_proven_alive_is_invalid(liveness: Liveness | Non
     )
 
 
+def test_a_framework_of_which_nothing_of_the_commit_ran_is_invalid() -> None:
+    """An installed one would be the same in both arms, and pass whatever the commits say."""
+    runs = [smoke_run(arm, A2A).model_copy(update={"adapter": "torchtitan"}) for arm in (BASE, HEAD)]
+    assert judge(smoke_session(*runs), Config()).verdict == "PASS"
+    bare = [run.model_copy(update={"code": run.code.model_copy(update={"watched": {}})}) for run in runs if run.code]
+    assert "ran an installed torchtitan and nothing of its commit" in why_invalid(smoke_session(*bare))
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

@@ -3,13 +3,15 @@ read or refuse."""
 
 import gzip
 import os
+import random
 import zlib
 from pathlib import Path
 
 import pytest
 
 from mutations import outcomes, samples
-from regbot.ledgers.readers import READERS, Reader, ReadError, Source, detect, read_file
+from regbot.ledgers.readers import READERS, Reader, ReadError, Source, detect, read_file, tally
+from regbot.ledgers.readers.tally import Call, Numbers, entries
 from regbot.records.ledger import Ledger
 
 MUTATIONS = 500
@@ -137,3 +139,40 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(
             assert Ledger.model_validate_json(outcome.to_json()) == outcome
             read += 1
     assert min(read, refused) > MUTATIONS // 50, "damage that is always or never noticed tests nothing"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_numbers_know_what_a_set_knows(seed: int) -> None:
+    chance = random.Random(seed)
+    order = [number + chance.randrange(-5, 5) for number in range(5, 400) if chance.random() < 0.9]
+    numbers, seen = Numbers(), set[int]()
+    for number in order:
+        assert numbers.add(number) == (number not in seen)
+        seen.add(number)
+    assert (numbers.first, numbers.missing) == (min(seen), max(seen) - min(seen) + 1 - len(seen))
+
+
+def test_numbers_with_more_gaps_than_are_kept_still_count_what_is_missing() -> None:
+    numbers = Numbers()
+    assert all(numbers.add(number) for number in range(0, 3000, 3))
+    assert numbers.missing == 2 * 999
+    assert not numbers.add(0)
+    assert (Numbers().first, Numbers().missing) == (0, 0)
+
+
+def test_calls_that_are_too_many_kinds_or_too_large_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Call("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl", 2**52)
+    source = Source(tmp_path / "dump.json")
+    with pytest.raises(ReadError, match=r"dump\.json: holds collectives of more than 2\^53 bytes"):
+        entries(source, [call] * 3, 0)
+    monkeypatch.setattr(tally, "MAX_ENTRIES", 5)
+    with pytest.raises(ReadError, match="more than 5 different collectives"):
+        entries(source, [call._replace(axis=str(number)) for number in range(6)], 0)
+
+
+def test_calls_of_unknown_and_of_equal_known_size_become_one_entry(tmp_path: Path) -> None:
+    call = Call("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl", 10)
+    [entry] = entries(Source(tmp_path / "dump.json"), [call, call._replace(group_size=0)], 8)
+    assert (entry.count, entry.bytes) == (2, 20)

@@ -19,6 +19,10 @@ def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> 
     yield from broken
     if broken:
         return
+    for file in files:
+        if file.log is not None and file.log.too_coarse:
+            yield f"{file.name}: its {file.log.too_coarse}"
+            return
     for one, other in combinations(files, 2):
         # Times without any noise may agree (a simulator's); noise that agrees in every step is a copy's.
         if one.step_s == other.step_s and len(set(one.step_s)) > 1:

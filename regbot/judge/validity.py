@@ -157,6 +157,11 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     if run.code is None:
         yield f"{name} does not prove which code it ran; the record has no code proof"
     else:
+        if run.adapter in FRAMEWORKS and not run.code.watched and not run.code.foreign:
+            yield (
+                f"{name} ran an installed {run.adapter} and nothing of its commit; set 'source_roots' to the folder "
+                "that holds the sources"
+            )
         for package, path in sorted(run.code.foreign.items()):
             yield f"{name} imported {package} from {path} outside its worktree; uninstall it or fix 'source_roots'"
 

@@ -51,7 +51,8 @@ def read(log: LogFile) -> StepLog:
     """The run in ``log``. Raises LogError."""
     said: list[str] = []
     rampup: list[int] = []
-    found = one_run(log, NAME, _rows(log, said, rampup), _FIX)
+    digits: set[int] = set()
+    found = one_run(log, NAME, _rows(log, said, rampup, digits), _FIX)
     usual = median(found.step_s)
     suspect = tuple(step.number for step in found.timed if step.seconds and step.seconds < TOO_SHORT * usual)
     if suspect:
@@ -62,10 +63,11 @@ def read(log: LogFile) -> StepLog:
     if within := [number for number in rampup if number >= found.steps[0].number]:
         said.append(f"{shown(within)} in the ramp-up of the batch size: fewer tokens than later ones")
     # MaxText times every step by itself, whichever of them it prints
-    return replace(found, mean_of=1, suspect=suspect).warned(*said)
+    resolution_s = 10.0 ** -max(digits) if digits else 0.0
+    return replace(found, mean_of=1, suspect=suspect, resolution_s=resolution_s).warned(*said)
 
 
-def _rows(log: LogFile, said: list[str], rampup: list[int]) -> Iterator[Row]:
+def _rows(log: LogFile, said: list[str], rampup: list[int], digits: set[int]) -> Iterator[Row]:
     for line in log.lines():
         if _METRIC in line.text:
             yield from _metrics(log, line, said)
@@ -79,6 +81,7 @@ def _rows(log: LogFile, said: list[str], rampup: list[int]) -> Iterator[Row]:
             if time is None or not line.whole:
                 said.append(_torn(line))
                 continue
+            digits.add(min(len(time.group(1).partition(".")[2]), 12))
             if _RAMPUP in line.text:
                 rampup.append(int(begins.group(1)))
             loss, tflops = _LOSS.search(rest), _TFLOPS.search(rest)

@@ -14,6 +14,7 @@ so was a line at the end of a file without the last field.
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 from regbot.logs.job import Row, one_run, rank_of
@@ -57,7 +58,7 @@ def read(log: LogFile) -> StepLog:
     if RESOLUTION[kind] > COARSE * min(found.step_s):
         part = 100 * RESOLUTION[kind] / min(found.step_s)
         warnings.append(f"'{kind}' lines are printed to {RESOLUTION[kind]:g} s, {part:.2g}% of a step")
-    return found.warned(*warnings)
+    return replace(found, resolution_s=RESOLUTION[kind]).warned(*warnings)
 
 
 def _iterations(log: LogFile, torn: list[int]) -> Iterator[Row]:

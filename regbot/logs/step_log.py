@@ -7,6 +7,7 @@ steps are warm-up, or whether the code that printed them is the code that was as
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import NamedTuple
 
 
@@ -34,6 +35,10 @@ class Step(NamedTuple):
     """Steps, of those, with a loss that was not finite."""
 
 
+TOO_COARSE = 0.01
+"""Part of a step: the smallest slowdown that the throughput verdict is to tell from none (stats/paired)."""
+
+
 @dataclass(frozen=True)
 class StepLog:
     """One run. ``steps`` rise in number, and at least one of them has seconds."""
@@ -49,6 +54,19 @@ class StepLog:
     suspect: tuple[int, ...] = ()
     """Numbers of steps whose seconds are no step times, such as a step of which only the dispatch was timed."""
     warnings: tuple[str, ...] = ()
+    resolution_s: float = 0.0
+    """Seconds to which step times are printed; 0 where every digit is there."""
+
+    @property
+    def too_coarse(self) -> str:
+        """Why its step times cannot decide anything, '' where they can: rounding hides what a verdict is about."""
+        part = self.resolution_s / median(self.step_s)
+        if part <= TOO_COARSE:
+            return ""
+        return (
+            f"step times are printed to {self.resolution_s:g} s, {100 * part:.2g}% of a step: too coarse to tell a "
+            "slowdown of 2%; make steps longer, or log more digits"
+        )
 
     @property
     def timed(self) -> tuple[Step, ...]:

@@ -37,7 +37,8 @@ def read_dump(path: Path) -> Dump:
     if schema == "regbot/run@1":
         run = parse_record(data, Run, str(path))
         if run.ledger is None or not run.ledger.config:
-            raise RecordError(f"{path}: the run holds no resolved configuration; trace it with 'regbot ledger trace'")
+            why = f" ({run.outcome}: {run.reason})" if run.reason else ""
+            raise RecordError(f"{path}: the run holds no resolved configuration{why}")
         return Dump(run.ledger.config, facts_of(run), run.workload)
     if schema == "regbot/ledger@1":
         ledger = parse_record(data, Ledger, str(path))

@@ -190,6 +190,8 @@ def _read(task: Task, ended: Ended, log: Path, within: Path, whole: bool) -> tup
 def _judged(found: StepLog, asked: int, cut: int, wall_s: float) -> tuple[Outcome, str]:
     """Whether the first ``asked`` steps of the log are steps of training, each with a time that can be true."""
     counted = found.steps[:asked]
+    if found.too_coarse:
+        return "bad_record", f"its log's {found.too_coarse}"
     if found.mean_of is None or found.mean_of > 1:
         return "bad_record", "its log has means of several steps and no step times; log every step"
     if len(counted) < asked:

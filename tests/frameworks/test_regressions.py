@@ -211,7 +211,7 @@ HARMLESS = {
             "transformer/moe/router.py",
             "        logits = logits.view(-1, self.config.num_moe_experts)\n\n        # Flatten padding_mask",
             "        experts = self.config.num_moe_experts\n        logits = logits.view(-1, experts)\n\n        # Flatten "
-            + "padding_mask",
+            "padding_mask",
         ),
     ),
     "maxtext-comment": Harmless(

@@ -39,7 +39,11 @@ TITLE = "Flight Recorder dump as JSON"
 MAX_BYTES = 32 * 2**20
 """A dump has at most some 20,000 calls of a few hundred bytes."""
 MAX_ENTRY_BYTES = 2**20
+"""Of one call: many times what torch writes."""
+MAX_PARTS = 1000
+"""Keys of a dump, or ranks in one file: torch writes six."""
 MAX_PART_BYTES = 4 * 2**20
+"""Of ``pg_config`` and the others: those of ten thousand ranks have less."""
 MAX_RANKS = 65536
 
 _KINDS: dict[str, Kind] = {
@@ -211,6 +215,8 @@ class _Dump:
             if name in found:
                 raise self._broken(f"the key {name[:80]!r} stands twice in one object")
             found[name] = key.end(), end
+            if len(found) > MAX_PARTS:
+                raise self._source.error(f"has more than {MAX_PARTS:,} parts; it is no Flight Recorder dump")
             at = self._next(end, b"}")
             if self._byte(at) == b"}":
                 return found, at + 1

@@ -111,7 +111,7 @@ def communication(line: Instruction, groups: Groups, shape_of: ShapeOf, scatters
         pairs = attributes.get("source_target_pairs", sent[1] if sent else None)
         if pairs is None:
             return Unknown(f"{opcode} without source_target_pairs")
-        group = groups.permuted(pairs.strip(), channel="channel_id" in attributes)
+        group = groups.permuted(pairs, channel="channel_id" in attributes)
     else:
         group = groups.of(
             _grouping(attributes), reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter")
@@ -159,7 +159,7 @@ def _operand_shape(line: Instruction, shape_of: ShapeOf) -> str:
 
 def _custom_call(line: Instruction, groups: Groups, shape_of: ShapeOf) -> Collective | Unknown | None:
     attributes = line.attributes
-    target, config = attributes.get("custom_call_target", "").strip().strip('"'), attributes.get("backend_config", "")
+    target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
         listed = _DENSE.search(config)
         grouping = _grouping(attributes) if "replica_groups" in attributes else listed[0] if listed else ""

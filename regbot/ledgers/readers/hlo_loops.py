@@ -120,7 +120,7 @@ def _comparison(condition: Scalars, known: Mapping[str, Scalars]) -> tuple[str, 
     place, root = _Place("", condition.lines, ()), condition.lines.get(condition.root)
     if root is not None and root.opcode == "fusion" and (inner := sums.inside(place, root, 0)) is not None:
         place, root = inner.place, inner.place.lines.get(inner.root)
-    direction = root.attributes.get("direction", "").strip() if root is not None and root.opcode == "compare" else ""
+    direction = root.attributes.get("direction", "") if root is not None and root.opcode == "compare" else ""
     if root is None or direction not in _FLIPPED:
         return None
     sides = [sums.value(place, name) for name in root.operands[:3]]
@@ -170,7 +170,7 @@ class _Sums:
     def inside(self, place: _Place, line: Instruction, depth: int) -> _Inside | None:
         """What a fusion or a call runs, with the integers that it hands over; None where it is not small."""
         given = line.attributes
-        callee = given.get("calls", given.get("to_apply", "")).strip().lstrip("%")
+        callee = given.get("calls", given.get("to_apply", "")).lstrip("%")
         inner, operands = self._known.get(callee), line.operands
         if inner is None or not inner.root or len(operands) > MAX_LINES:
             return None
@@ -186,7 +186,7 @@ class _Sums:
                 number = _NUMBER.match(line.rest)
                 return place.given[int(number[1])] if number and 0 <= int(number[1]) < len(place.given) else None
             case "get-tuple-element":
-                operands, index = line.operands, line.attributes.get("index", "").strip()
+                operands, index = line.operands, line.attributes.get("index", "")
                 source = place.lines.get(operands[0]) if operands else None
                 whole = source is not None and source.opcode == "parameter" and not place.given
                 return Value(int(index), 0) if whole and _INDEX.fullmatch(index) else None

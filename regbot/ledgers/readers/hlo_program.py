@@ -246,7 +246,7 @@ def _callees_first(computations: Mapping[str, Computation], entry: str) -> list[
 
 def _names(listed: str) -> list[str]:
     """Names of computations: ``%body`` or ``{%one, %two}``."""
-    return [name.strip().lstrip("%") for name in listed.strip().strip("{}").split(",") if name.strip()]
+    return [name.strip().lstrip("%") for name in listed.strip("{}").split(",") if name.strip()]
 
 
 class _Named:

@@ -115,13 +115,13 @@ def attributes(text: str) -> dict[str, str]:
     for token in _TOKEN.finditer(text):
         what = token.lastindex
         if what == ATTRIBUTE and depth == 0:
-            found.setdefault(name, text[start : token.start()])
+            found.setdefault(name, text[start : token.start()].strip())
             name, start = token[ATTRIBUTE], token.end()
         elif what == OPENS:
             depth += 1
         elif what == CLOSES:
             depth = max(0, depth - 1)
-    found.setdefault(name, text[start:])
+    found.setdefault(name, text[start:].strip())
     del found[""]
     return found
 
@@ -164,13 +164,13 @@ def _header(line: str) -> Header:
     given = attributes(line)
 
     def number(name: str) -> int:
-        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value := given.get(name, "").strip()) else 1
+        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value := given.get(name, "")) else 1
 
     return Header(
         text=line,
         num_partitions=number("num_partitions"),
         replica_count=number("replica_count"),
-        scheduled=given.get("is_scheduled", "").strip() == "true",
+        scheduled=given.get("is_scheduled") == "true",
     )
 
 
