@@ -404,7 +404,8 @@ def test_ledger_and_preflight_say_that_a_command_has_none(
     root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     (root / "regbot.toml").write_text(
-        'version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["true", "{steps}"]\nshapes = ["mixtral-8x7b"]\n'
+        'version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["true", "{steps}"]\n'
+        'shapes = ["mixtral-8x7b"]\n'
     )
     monkeypatch.chdir(root)
     found = CliRunner().invoke(app, [*command])

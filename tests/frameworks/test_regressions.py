@@ -36,6 +36,10 @@ MEGATRON_ROUTER = (
     "        logits = logits.view(-1, self.config.num_moe_experts)\n\n"
     "        # Flatten padding_mask to [num_tokens] if provided"
 )
+MEGATRON_EXTRACTED = MEGATRON_ROUTER.replace(
+    "        logits = logits.view(-1, self.config.num_moe_experts)\n",
+    "        experts = self.config.num_moe_experts\n        logits = logits.view(-1, experts)\n",
+)
 MAXTEXT_RULE = "['activation_batch_moe', ['data', 'fsdp', 'fsdp_transpose', 'expert']]"
 
 
@@ -205,15 +209,7 @@ HARMLESS = {
             ),
         ),
     ),
-    "mcore-extracted": Harmless(
-        "mcore",
-        (
-            "transformer/moe/router.py",
-            "        logits = logits.view(-1, self.config.num_moe_experts)\n\n        # Flatten padding_mask",
-            "        experts = self.config.num_moe_experts\n        logits = logits.view(-1, experts)\n\n        # Flatten "
-            "padding_mask",
-        ),
-    ),
+    "mcore-extracted": Harmless("mcore", ("transformer/moe/router.py", MEGATRON_ROUTER, MEGATRON_EXTRACTED)),
     "maxtext-comment": Harmless(
         "maxtext",
         ("layers/moe.py", "    expert_mask_fused = jnp.reshape(", "    # fused\n    expert_mask_fused = jnp.reshape("),
