@@ -16,8 +16,8 @@ from regbot.ledgers.readers.hlo_text import COMMENT
 _STRING = r'"(?:[^"\\\n]++|\\.){0,1000}+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
 """Bounded, so that a hostile line costs no more than its length a thousand times."""
-_DEFINED = re.compile(r"%([\w.\-]+) = ", re.ASCII)
-_NAME = re.compile(r"%([\w.\-]+)", re.ASCII)
+_DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
+_NAME = re.compile(r"%([\w.\-]++)", re.ASCII)
 _MODULE_NAME = re.compile(r"HloModule [^\s,]+")
 _MODULE_NOISE = re.compile(r'fingerprint_before_lhs="[^"]*",?')
 
