@@ -98,6 +98,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     lines += notes
     lines += [f"replaced: {patch}" for patch in ledger.patches]
     lines += [f"not classified: {each.name} ({each.count})" for each in ledger.unclassified]
+    lines += [f"guessed: {guess}" for guess in ledger.guesses]
     lines += [f"warning: {warning}" for warning in ledger.warnings]
     return f"{head}\n{_columns(table)}\n\n{_totals(ledger)}\n" + "\n".join(line for line in lines if line)
 
@@ -150,6 +151,7 @@ def _beside(base: Ledger, head: Ledger) -> list[str]:
     notes: dict[str, list[str]] = {}
     for name, ledger in (("base", base), ("head", head)):
         for note in (
+            *(f"guessed: {guess}" for guess in ledger.guesses),
             *(f"warning: {warning}" for warning in ledger.warnings),
             *(f"not classified: {each.name} ({each.count})" for each in ledger.unclassified),
         ):

@@ -498,8 +498,8 @@ def test_custom_calls_that_communicate_are_counted_or_reported(tmp_path: Path, c
 @pytest.mark.parametrize(
     "words",
     [
-        r'custom_call_target=\"nccl_all_reduce\"',
-        r'{\"has_communication\": true}',
+        r"custom_call_target=\"nccl_all_reduce\"",
+        r"{\"has_communication\": true}",
         "ragged_all_to_all, replica_groups={{0,1}}, replica_groups = dense<[[0, 1]]>",
     ],
 )
