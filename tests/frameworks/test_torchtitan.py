@@ -6,7 +6,6 @@ Set REGBOT_TORCH_FRAMEWORKS to a Python with torchtitan 0.3.0 (docs/frameworks/t
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -321,9 +320,24 @@ def test_what_cannot_be_run_is_refused_with_a_way_out(refused: Path, name: str) 
     assert words in refusal["message"]
 
 
+HIDDEN = """\
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchtitan":
+            raise ModuleNotFoundError("No module named 'torchtitan'", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+"""Start-up code of an interpreter in which torchtitan is not installed."""
+
+
 def test_without_torchtitan_the_interpreter_is_named_as_the_cause(tmp_path: Path) -> None:
     request = ask(tmp_path, "bare", adapter="torchtitan")
-    subprocess.run([sys.executable, str(GUEST), str(request)], capture_output=True, check=False)
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([PYTHON, str(GUEST), str(request)], env=environment, capture_output=True, check=False)
     refusal = answer(tmp_path, "bare")["refusal"]
     assert refusal["kind"] == "no_framework"
     assert "neither in the checkout nor installed; install it" in refusal["message"]
