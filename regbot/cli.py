@@ -3,24 +3,30 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 os.environ.setdefault("TYPER_USE_RICH", "0")  # plain help: rich alone costs as much as everything else together
 
 import typer
 from typer.core import TyperCommand
 
+from regbot.commands import baseline, ledger
+from regbot.commands.options import (
+    ConfigFile,
+    Expect,
+    Json,
+    Out,
+    cache_folder,
+    exit_code,
+    known_engine,
+    progress,
+    usage_errors,
+)
+
 if TYPE_CHECKING:
     from regbot.check import Checked
-    from regbot.progress import Watcher
-    from regbot.records.verdict import Status
 
-USAGE_ERROR = 2
-INTERRUPTED = 130
-"""As a shell names a command that Ctrl-C ended."""
 INTERNAL_ERROR = 70
 """A fault of regbot itself: a code that no verdict has, so that no build takes it for a regression."""
 
@@ -32,27 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-ledger_app = typer.Typer(
-    help="Collective ledgers: trace one without a GPU, compare two.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(ledger_app, name="ledger")
-
-baseline_app = typer.Typer(help="The stored references.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(baseline_app, name="baseline")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for verdict.json, comment.md, report.html.")]
-Expect = Annotated[
-    list[str] | None,
-    typer.Option("--expect", metavar="RULE", help="Accept a finding: 'pattern@axis@workload: reason'. Repeatable."),
-]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
-]
-
-
-StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of the stored baselines.")]
-Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default: GITHUB_ACTOR, else the user.")]
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(baseline.app, name="baseline")
 
 
 class _Lists(TyperCommand):
@@ -110,11 +97,13 @@ def demo(
     """
     if harmless and slow:
         raise typer.BadParameter("--harmless and --slow are two different pull requests; give one of them")
-    with _usage_errors(), _progress() as watch:
+    with usage_errors(), progress() as watch:
         from regbot.demo.run import run_demo
 
-        result = run_demo("harmless" if harmless else "slow" if slow else "fallback", out.resolve(), _cache(), watch)
-    _print_checked(result.checked, as_json=False)
+        result = run_demo(
+            "harmless" if harmless else "slow" if slow else "fallback", out.resolve(), cache_folder(), watch
+        )
+    print_checked(result.checked, as_json=False)
     typer.echo(result.message)
     raise typer.Exit(0 if result.as_planted else 1)
 
@@ -139,17 +128,17 @@ def check(
     json: Json = False,
 ) -> None:
     """Judge a change: its collectives exactly and without a GPU, its step times by interleaved runs."""
-    with _usage_errors(resumable=out.resolve()), _progress(quiet=json) as watch:
+    with usage_errors(resumable=out.resolve()), progress(quiet=json) as watch:
         from regbot.check import CheckOptions
         from regbot.check import check as run_check
         from regbot.config import parse_override
         from regbot.judge import parse_expectation
 
-        _known_engine(engine)
+        known_engine(engine)
         result = run_check(
             CheckOptions(
                 repo=repo,
-                cache=_cache(),
+                cache=cache_folder(),
                 out=out.resolve(),
                 base=base,
                 head=head,
@@ -164,8 +153,8 @@ def check(
             ),
             watch,
         )
-    _print_checked(result, json)
-    raise typer.Exit(_exit_code(result.verdict.verdict))
+    print_checked(result, json)
+    raise typer.Exit(exit_code(result.verdict.verdict))
 
 
 @app.command()
@@ -182,17 +171,17 @@ def run(
     json: Json = False,
 ) -> None:
     """Time one run of a workload. One run proves nothing: regbot compare wants at least four of each side."""
-    with _usage_errors(), _progress(quiet=json) as watch:
+    with usage_errors(), progress(quiet=json) as watch:
         from regbot.records.files import write_record
         from regbot.single import Single, run_once
         from regbot.terminal import run_page
 
-        _known_engine(engine)
-        found = run_once(Single(workload, rev, variant), Path.cwd(), _cache(), watch)
+        known_engine(engine)
+        found = run_once(Single(workload, rev, variant), Path.cwd(), cache_folder(), watch)
         if out is not None:
             write_record(out, found)
     typer.echo((found.to_json() if json else run_page(found)).rstrip("\n"))
-    raise typer.Exit(0 if found.outcome == "ok" else _exit_code("INVALID"))
+    raise typer.Exit(0 if found.outcome == "ok" else exit_code("INVALID"))
 
 
 @app.command()
@@ -204,13 +193,13 @@ def judge(
     json: Json = False,
 ) -> None:
     """The trusted half of check: compute the verdict again from session files."""
-    with _usage_errors():
+    with usage_errors():
         from regbot.check import judge_sessions
         from regbot.judge import parse_expectation
 
         checked = judge_sessions(sessions, config, [parse_expectation(text) for text in expect or []], out)
-    _print_checked(checked, json)
-    raise typer.Exit(_exit_code(checked.verdict.verdict))
+    print_checked(checked, json)
+    raise typer.Exit(exit_code(checked.verdict.verdict))
 
 
 @app.command(cls=_Lists)
@@ -237,14 +226,14 @@ def compare(
 ) -> None:
     """Judge step times from files: CSV with the header step,step_s, Run records, or logs of Megatron-LM, Megatron
     Bridge, MaxText and torchtitan, golden values and TensorBoard's JSON export among them."""
-    with _usage_errors():
+    with usage_errors():
         from regbot.compare import Comparison, compare_page
         from regbot.compare import compare as compare_files
 
         verdict = compare_files(Comparison(base, head, paired, noise, skip, tokens_per_step))
         text = verdict.to_json() if json else compare_page(verdict)
     typer.echo(text.rstrip("\n"))
-    raise typer.Exit(_exit_code(verdict.verdict))
+    raise typer.Exit(exit_code(verdict.verdict))
 
 
 @app.command()
@@ -253,7 +242,7 @@ def shapes(
     json: Json = False,
 ) -> None:
     """The fixed smoke shapes, or one of them in full."""
-    with _usage_errors():
+    with usage_errors():
         from regbot.shapes import load_shape, shape_names
         from regbot.terminal import shape_list, shape_page
 
@@ -269,7 +258,7 @@ def shapes(
 @app.command()
 def doctor(json: Json = False) -> None:
     """What this machine can do, and what is missing for the rest."""
-    with _usage_errors():
+    with usage_errors():
         from regbot.doctor import examine
         from regbot.terminal import diagnosis_page
 
@@ -285,287 +274,20 @@ def preflight(
     json: Json = False,
 ) -> None:
     """Conflicts of a resolved configuration, before any node is used, and what to try on this hardware."""
-    with _usage_errors(), _progress(quiet=json) as watch:
+    with usage_errors(), progress(quiet=json) as watch:
         from regbot.preflight import preflight_page
         from regbot.resolved import examine_configuration
 
         found = examine_configuration(what, Path.cwd(), watch)
         text = found.record().to_json() if json else preflight_page(found.conflicts, found.advice, found.unknown)
     typer.echo(text.rstrip("\n"))
-    raise typer.Exit(_exit_code("INVALID") if found.invalid else 0)
+    raise typer.Exit(exit_code("INVALID") if found.invalid else 0)
 
 
-@ledger_app.command("trace")
-def ledger_trace(
-    workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
-    world: Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")] = None,
-    ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
-    variant: Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: its own, else full.")] = None,
-    dispatcher: Annotated[
-        str,
-        typer.Option(
-            "--dispatcher", metavar="D", help="alltoall, allgather, deepep, hybridep; a framework has its own names."
-        ),
-    ] = "",
-    json: Json = False,
-) -> None:
-    """Trace the static ledger of one workload as the files stand here. No GPU, any world."""
-    with _usage_errors(), _progress(quiet=json) as watch:
-        from regbot.terminal import trace_page
-        from regbot.tracing import Choice, trace_here
-
-        run = trace_here(Choice(workload, world, ep, variant, dispatcher), Path.cwd(), watch)
-    if run.ledger is None:
-        print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
-        for line in run.log_tail.splitlines() if run.outcome != "refused" else []:
-            print(f"  | {line}", file=sys.stderr)
-        if json:
-            typer.echo(run.to_json().rstrip("\n"))
-        raise typer.Exit(_exit_code("INVALID"))
-    typer.echo((run.ledger.to_json() if json else trace_page(run)).rstrip("\n"))
-
-
-@ledger_app.command("read")
-def ledger_read(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="One file of each rank, of one format.")],
-    format: Annotated[str, typer.Option("--format", metavar="F", help="Default: what the content shows.")] = "",
-    json: Json = False,
-) -> None:
-    """The collectives in a trace, a compiled program or a communication log."""
-    with _usage_errors():
-        from regbot.terminal import ledger_page
-        from regbot.tracing import read_ledgers
-
-        ledger = read_ledgers(files, format)
-    typer.echo((ledger.to_json() if json else ledger_page(ledger, files[0].name)).rstrip("\n"))
-
-
-@ledger_app.command("diff")
-def ledger_diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The base: a ledger, a run record, or any file 'read' takes.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Ledger of the head.")],
-    config: ConfigFile = None,
-    json: Json = False,
-) -> None:
-    """What changed between two ledgers, by name, and what it means."""
-    with _usage_errors():
-        from regbot.config import Config, load_config
-        from regbot.judge import judge_ledgers
-        from regbot.terminal import diff_page
-        from regbot.tracing import read_ledger
-
-        base, head = read_ledger(a), read_ledger(b)
-        sharding = judge_ledgers(base, head, load_config(config) if config else Config())
-    if json:
-        from regbot.records.verdict import LedgerDiff
-
-        typer.echo(LedgerDiff.model_validate(sharding.model_dump()).to_json().rstrip("\n"))
-    else:
-        typer.echo(diff_page(sharding, base, head).rstrip("\n"))
-    raise typer.Exit(_exit_code(sharding.status))
-
-
-@baseline_app.command("list")
-def baseline_list(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
-    """What is stored."""
-    with _usage_errors():
-        from regbot.baselines import Store, commands
-
-        found = commands.listing(Store(store))
-        text = found.to_json() if json else commands.list_page(found)
-    typer.echo(text.rstrip("\n"))
-
-
-@baseline_app.command("show")
-def baseline_show(
-    name: Annotated[str, typer.Argument(metavar="HASH")], store: StoreFolder = Path("baselines"), json: Json = False
-) -> None:
-    """One stored session in full."""
-    with _usage_errors():
-        from regbot.baselines import Store, commands
-
-        path, found = commands.find(Store(store), name)
-        text = found.to_json() if json else commands.show_page(path, found)
-    typer.echo(text.rstrip("\n"))
-
-
-@baseline_app.command("add")
-def baseline_add(
-    session: Annotated[Path, typer.Argument(metavar="SESSION", help="session.jsonl of a check.")],
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why this session is a reference.")],
-    arm: Annotated[Literal["base", "head"], typer.Option("--arm", help="Whose runs are stored.")] = "base",
-    workload: Annotated[list[str] | None, typer.Option("--workload", metavar="ENTRY", help="Only these.")] = None,
-    series: Annotated[
-        Literal["rolling", "anchor"], typer.Option("--series", help="anchor for a re-run of the anchor commit.")
-    ] = "rolling",
-    container: Annotated[
-        str | None, typer.Option("--container", metavar="DIGEST", help="Image that the runs had, if any.")
-    ] = None,
-    who: Who = None,
-    store: StoreFolder = Path("baselines"),
-    json: Json = False,
-) -> None:
-    """Store one arm of a session. What it says is stored is on the disk."""
-    with _usage_errors():
-        from regbot.baselines import Intake, Store, commands
-
-        asked = Intake(str(session), who or commands.default_who(), why, arm, workload or (), series, container)
-        found = commands.add(Store(store), session, asked)
-        text = found.to_json() if json else commands.added_page(found)
-    typer.echo(text.rstrip("\n"))
-
-
-@baseline_app.command("verify")
-def baseline_verify(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
-    """Read the whole store; every problem is one line. Exits 1 where there is one."""
-    with _usage_errors():
-        from regbot.baselines import Store, commands
-
-        found = commands.verified(Store(store))
-        text = found.to_json() if json else commands.verify_page(found)
-    typer.echo(text.rstrip("\n"))
-    raise typer.Exit(1 if found.problems else 0)
-
-
-@baseline_app.command("anchor")
-def baseline_anchor(
-    workload: Annotated[str, typer.Argument(metavar="ENTRY")],
-    to: Annotated[str | None, typer.Option("--to", metavar="COMMIT", help="Move the anchor there.")] = None,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why it moves.")] = "",
-    variant: Annotated[str | None, typer.Option("--variant", metavar="V")] = None,
-    node_class: Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Node class.")] = None,
-    who: Who = None,
-    store: StoreFolder = Path("baselines"),
-    json: Json = False,
-) -> None:
-    """The anchors of a workload; with --to, move one."""
-    with _usage_errors():
-        from regbot.baselines import Store, commands
-        from regbot.config import ConfigError
-
-        at = Store(store)
-        if to is not None and not why:
-            raise ConfigError("--to needs --why: an anchor says why it is one")
-        if to is not None:
-            move = commands.Move(workload, to, who or commands.default_who(), why, variant, node_class)
-            found = [commands.move_anchor(at, move)]
-        else:
-            found = commands.anchors(at, workload, variant, node_class)
-        text = "[" + ",\n".join(each.to_json() for each in found) + "]" if json else commands.anchor_page(found)
-    typer.echo(text.rstrip("\n"))
-
-
-def _known_engine(name: str) -> None:
-    from regbot.config import ConfigError
-
-    if name != "local":
-        raise ConfigError(f"--engine {name}: there is no such engine; there is local")
-
-
-def _cache() -> Path:
-    """Where clones and worktrees are kept: REGBOT_CACHE, else the user's cache folder."""
-    given = os.environ.get("REGBOT_CACHE")
-    if given:
-        return Path(given).resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regbot"
-
-
-def _exit_code(status: "Status") -> int:
-    from regbot.records.verdict import EXIT_CODES
-
-    return EXIT_CODES[status]
-
-
-def _print_checked(checked: "Checked", as_json: bool) -> None:
+def print_checked(checked: "Checked", as_json: bool) -> None:
     if as_json:
         typer.echo(checked.verdict.to_json().rstrip("\n"))
         return
     from regbot.terminal import verdict_page
 
     typer.echo(verdict_page(checked.verdict, checked.out).rstrip("\n"))
-
-
-@contextmanager
-def _usage_errors(resumable: Path | None = None) -> Iterator[None]:
-    """Errors that the user can mend become a message and exit code 2; all others are ours and keep their traceback.
-
-    ``resumable``: the folder whose ``session.jsonl`` an interrupted command can go on from.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        session = resumable / "session.jsonl" if resumable is not None else None
-        kept = f"; what ended is in {session}, go on with --resume" if session is not None and session.exists() else ""
-        print(f"\nregbot: interrupted{kept}", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(INTERRUPTED)  # the supervisors notice and end what still runs; threads are not waited for
-    except OSError as error:
-        _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
-    except Exception as error:
-        if not _is_usage_error(error):
-            raise
-        _fail(str(error))
-
-
-def _is_usage_error(error: Exception) -> bool:
-    from regbot.checkout import CheckoutError
-    from regbot.config import ConfigError
-    from regbot.engines import EngineError
-    from regbot.judge import ExpectationError, NotComparable
-    from regbot.ledgers.readers import ReadError
-    from regbot.logs import LogError
-    from regbot.records import RecordError
-    from regbot.shapes import ShapeError
-
-    mendable = (
-        ConfigError,
-        ShapeError,
-        CheckoutError,
-        RecordError,
-        ReadError,
-        LogError,
-        EngineError,
-        ExpectationError,
-        NotComparable,
-    )
-    return isinstance(error, mendable)
-
-
-def _fail(message: str) -> NoReturn:
-    for line in message.splitlines():
-        print(f"regbot: {line}", file=sys.stderr)
-    raise typer.Exit(USAGE_ERROR)
-
-
-@contextmanager
-def _progress(quiet: bool = False) -> Iterator["Watcher"]:
-    """Says on standard error what is being done: a live line on a terminal, plain lines elsewhere."""
-
-    if quiet:
-        yield lambda _: None
-    elif not sys.stderr.isatty():
-        yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.text}", file=sys.stderr, flush=True)
-    else:
-        with _live_progress() as watch:
-            yield watch
-
-
-@contextmanager
-def _live_progress() -> Iterator[Callable[[Any], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def watch(progress: Any) -> None:
-            bar.update(task, completed=progress.done, total=progress.total or None, description=progress.text)
-
-        yield watch

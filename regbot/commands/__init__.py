@@ -1,0 +1,1 @@
+"""Groups of commands, one file each, as thin as ``regbot.cli``."""

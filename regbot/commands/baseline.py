@@ -1,0 +1,100 @@
+"""``regbot baseline``: the stored references."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from regbot.commands.options import Json, StoreFolder, Who, usage_errors
+
+app = typer.Typer(help="The stored references.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def baseline_list(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
+    """What is stored."""
+    with usage_errors():
+        from regbot.baselines import Store, commands
+
+        found = commands.listing(Store(store))
+        text = found.to_json() if json else commands.list_page(found)
+    typer.echo(text.rstrip("\n"))
+
+
+@app.command("show")
+def baseline_show(
+    name: Annotated[str, typer.Argument(metavar="HASH")], store: StoreFolder = Path("baselines"), json: Json = False
+) -> None:
+    """One stored session in full."""
+    with usage_errors():
+        from regbot.baselines import Store, commands
+
+        path, found = commands.find(Store(store), name)
+        text = found.to_json() if json else commands.show_page(path, found)
+    typer.echo(text.rstrip("\n"))
+
+
+@app.command("add")
+def baseline_add(
+    session: Annotated[Path, typer.Argument(metavar="SESSION", help="session.jsonl of a check.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why this session is a reference.")],
+    arm: Annotated[Literal["base", "head"], typer.Option("--arm", help="Whose runs are stored.")] = "base",
+    workload: Annotated[list[str] | None, typer.Option("--workload", metavar="ENTRY", help="Only these.")] = None,
+    series: Annotated[
+        Literal["rolling", "anchor"], typer.Option("--series", help="anchor for a re-run of the anchor commit.")
+    ] = "rolling",
+    container: Annotated[
+        str | None, typer.Option("--container", metavar="DIGEST", help="Image that the runs had, if any.")
+    ] = None,
+    who: Who = None,
+    store: StoreFolder = Path("baselines"),
+    json: Json = False,
+) -> None:
+    """Store one arm of a session. What it says is stored is on the disk."""
+    with usage_errors():
+        from regbot.baselines import Intake, Store, commands
+
+        asked = Intake(str(session), who or commands.default_who(), why, arm, workload or (), series, container)
+        found = commands.add(Store(store), session, asked)
+        text = found.to_json() if json else commands.added_page(found)
+    typer.echo(text.rstrip("\n"))
+
+
+@app.command("verify")
+def baseline_verify(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
+    """Read the whole store; every problem is one line. Exits 1 where there is one."""
+    with usage_errors():
+        from regbot.baselines import Store, commands
+
+        found = commands.verified(Store(store))
+        text = found.to_json() if json else commands.verify_page(found)
+    typer.echo(text.rstrip("\n"))
+    raise typer.Exit(1 if found.problems else 0)
+
+
+@app.command("anchor")
+def baseline_anchor(
+    workload: Annotated[str, typer.Argument(metavar="ENTRY")],
+    to: Annotated[str | None, typer.Option("--to", metavar="COMMIT", help="Move the anchor there.")] = None,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why it moves.")] = "",
+    variant: Annotated[str | None, typer.Option("--variant", metavar="V")] = None,
+    node_class: Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Node class.")] = None,
+    who: Who = None,
+    store: StoreFolder = Path("baselines"),
+    json: Json = False,
+) -> None:
+    """The anchors of a workload; with --to, move one."""
+    with usage_errors():
+        from regbot.baselines import Store, commands
+        from regbot.config import ConfigError
+
+        at = Store(store)
+        if to is not None and not why:
+            raise ConfigError("--to needs --why: an anchor says why it is one")
+        if to is not None:
+            move = commands.Move(workload, to, who or commands.default_who(), why, variant, node_class)
+            found = [commands.move_anchor(at, move)]
+        else:
+            found = commands.anchors(at, workload, variant, node_class)
+        text = "[" + ",\n".join(each.to_json() for each in found) + "]" if json else commands.anchor_page(found)
+    typer.echo(text.rstrip("\n"))
