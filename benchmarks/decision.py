@@ -2,10 +2,10 @@
 
     python benchmarks/decision.py [--sessions 20000] [--jobs 2]
 
-A session is twelve pairs of runs in ABBA or BAAB blocks on one node. The step times come from the generative model
-below; everything after them is regbot's own: the summaries of a run, the pairs' log-ratios, the looks, the rule. The
-effect multiplies every step of head, which moves median and mean by the same log; so one simulated session is judged
-at every effect.
+A session is twelve pairs of runs in ABBA or BAAB blocks on one node. The step times come from the generative model of
+``nodes.py``; everything after them is regbot's own: the summaries of a run, the pairs' log-ratios, the looks, the rule.
+The effect multiplies every step of head, which moves median and mean by the same log; so one simulated session is
+judged at every effect.
 
 The peer of each figure is the promise beside it. Exit code 1 where one is not kept.
 """
@@ -19,13 +19,9 @@ from itertools import pairwise
 from math import exp, log1p
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import betaincinv
-from scipy.stats import t as student
+from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs, warm_up
 
-from regbot.stats import LOOK_ALPHA, LOOKS, Thresholds, interval, sequential, summarise
-
-Array = NDArray[np.float64]
+from regbot.stats import LOOK_ALPHA, LOOKS, Thresholds, interval, rate_bounds, sequential, summarise
 
 SEED = 20260801
 SESSIONS = 20_000
@@ -35,8 +31,8 @@ CHUNK = 500
 PAIRS = LOOKS[-1]
 CUT, STEADY = 10, 40
 STEPS = CUT + STEADY
-BURN_IN = 30
-"""Steps that the autocorrelated noise is run before a run begins, so that it begins in its stationary law."""
+WARM_UP_STEPS = 12
+"""Longer than the cut: at most 1.2% of a step time is left in the first step that counts."""
 
 EFFECTS_PCT = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
@@ -48,81 +44,12 @@ likely, and it is this sum that is held against the promise.
 """
 
 
-@dataclass(frozen=True)
-class Node:
-    """The noise of one kind of node. Standard deviations are of the log of step time; 0.01 is 1%."""
-
-    name: str
-    step_sd: float
-    """Of a step around its run, stationary."""
-    rho: float
-    """Autocorrelation of neighbouring steps."""
-    df: float
-    """Degrees of freedom of the steps' t-distributed noise: small means heavy tails."""
-    straggler_rate: float
-    straggler_mean: float
-    """A straggler takes 1 + x times as long, x exponential with this mean."""
-    run_sd: float
-    node_sd: float
-    session_sd: float
-    drift: float
-    """Linear, from the first run of a session to the last; up or down with equal chance."""
-    slow_rate: float = 0.0
-    slow_by: float = 0.0
-    """Runs that are slow from beginning to end: another clock, another placement."""
-
-
-NODES = (
-    Node("quiet", 0.003, 0.3, 6.0, 0.005, 0.05, 0.002, 0.004, 0.002, 0.001),
-    Node("typical", 0.01, 0.4, 5.0, 0.01, 0.10, 0.005, 0.008, 0.004, 0.003),
-    Node("bimodal", 0.01, 0.4, 5.0, 0.01, 0.10, 0.005, 0.008, 0.004, 0.003, slow_rate=0.12, slow_by=0.025),
-    Node("noisy", 0.03, 0.6, 3.5, 0.02, 0.20, 0.015, 0.015, 0.008, 0.010),
-)
-
-# What every node has in common. The model names these parts without numbers; these are this benchmark's choices.
-SPIKE_EVERY, SPIKE = 20, 0.05
-"""Every 20th step is 5% longer (logging, a data shard), at a phase that is the run's own."""
-THERMAL = 0.005
-THERMAL_STEPS = 20.0
-"""Within a run steps become up to 0.5% slower as the device warms up, with this constant."""
-WARM_UP = (0.25, 0.75)
-WARM_UP_STEPS = 2.5
-"""The first step is 25 to 75% slower, uniformly by run, and this decays: at most 1.4% is left after the cut."""
-
-
-def step_times(node: Node, sessions: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
+def step_times(node: Node, sessions: int, rng: np.random.Generator) -> tuple[Array, Flags]:
     """Steady step times in seconds, (sessions, runs, STEADY), in launch order; and which runs are head's."""
-    runs = 2 * PAIRS
-    shape = (sessions, runs)
-    # ABBA or BAAB per block of two pairs; True is head.
-    first = rng.random((sessions, PAIRS // 2, 1)) < 0.5
-    head = (first ^ np.array([False, True, True, False])).reshape(shape)
-    level = rng.normal(0, node.node_sd, (sessions, 1)) + rng.normal(0, node.session_sd, (sessions, 1))
-    level = level + rng.normal(0, node.run_sd, shape)
-    level += node.slow_by * (rng.random(shape) < node.slow_rate)
-    level += np.linspace(0, node.drift, runs) * rng.choice([-1.0, 1.0], (sessions, 1))
-    steps = np.arange(STEPS)
-    logs = level[..., None] + _autocorrelated(node, shape, rng)
-    logs += np.log1p((rng.random(logs.shape) < node.straggler_rate) * rng.exponential(node.straggler_mean, logs.shape))
-    phase = rng.integers(0, SPIKE_EVERY, (*shape, 1))
-    logs += log1p(SPIKE) * ((steps + phase) % SPIKE_EVERY == 0)
-    logs += THERMAL * (1 - np.exp(-steps / THERMAL_STEPS))
-    logs += np.log1p(rng.uniform(*WARM_UP, (*shape, 1)) * np.exp(-steps / WARM_UP_STEPS))
+    head = abba(sessions, PAIRS, rng)
+    logs = levels(node, sessions, 2 * PAIRS, rng)[..., None] + steps_of_runs(node, head.shape, STEPS, rng)
+    logs += warm_up(head.shape, STEPS, WARM_UP_STEPS, rng)
     return np.exp(logs[..., CUT:]), head
-
-
-def _autocorrelated(node: Node, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    """AR(1) noise with t-distributed innovations, scaled so that a step's standard deviation is ``step_sd``."""
-    unit = float(student.std(node.df))
-    scale = node.step_sd * (1 - node.rho**2) ** 0.5 / unit
-    innovations = scale * rng.standard_t(node.df, (BURN_IN + STEPS, *shape))
-    noise = np.empty((STEPS, *shape))
-    state = np.zeros(shape)
-    for step, innovation in enumerate(innovations):
-        state = node.rho * state + innovation
-        if step >= BURN_IN:
-            noise[step - BURN_IN] = state
-    return np.moveaxis(noise, 0, -1)
 
 
 def log_ratios(node: Node, sessions: int, rng: np.random.Generator) -> Iterator[dict[str, list[float]]]:
@@ -160,7 +87,7 @@ class Tally:
 
     def bounds(self, decision: str) -> tuple[float, float]:
         """Clopper-Pearson: the exact 95% interval of the rate."""
-        return clopper_pearson(self.decisions.get(decision, 0), self.sessions)
+        return rate_bounds(self.decisions.get(decision, 0), self.sessions)
 
     def coverage(self) -> float:
         return self.covered / self.sessions
@@ -200,13 +127,6 @@ def judge(ratios: dict[str, list[float]], primary_tests: int, effect: float, tal
     tally.runs += 2 * found.pairs
     tally.decisions[found.decision] = tally.decisions.get(found.decision, 0) + 1
     tally.covered += all(bounds.low <= effect <= bounds.high for _, bounds in found.tests.values())
-
-
-def clopper_pearson(count: int, total: int) -> tuple[float, float]:
-    """The exact 95% interval of a rate of which ``count`` of ``total`` were seen."""
-    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, 0.025))
-    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 0.975))
-    return low, high
 
 
 def simulate_all(sessions: int, jobs: int) -> dict[str, Outcome]:

@@ -20,19 +20,24 @@ from filelock import FileLock, Timeout
 from regbot import __version__
 from regbot.checkout import changed_files, prune, resolve_arms
 from regbot.checkout.git import try_git
+from regbot.conclusion import Checked, conclude
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
+from regbot.earlier import earlier_runs, kept_file
+from regbot.earlier import keep as keep_session
 from regbot.engines import Engine, LocalEngine
-from regbot.judge import Expectation, judge, parse_expectation
+from regbot.judge import Expectation
 from regbot.judge.identity import difference
 from regbot.judge.validity import examine
 from regbot.node import this_node
 from regbot.progress import Progress, Watcher
-from regbot.records.files import RecordError, append_line, mend, write_record, write_text
+from regbot.records.files import RecordError, append_line, mend, write_text
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm, Run
-from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
-from regbot.records.verdict import Verdict
-from regbot.report import comment, html
+from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPlan, read_session
+from regbot.records.settings import Gate
+from regbot.records.settings import Throughput as ThroughputSettings
+from regbot.session import expected_cost
+from regbot.stored import store_at, stored_traces, with_references
 from regbot.timing import Timing
 from regbot.traces import Traces
 from regbot.trees import Trees
@@ -67,15 +72,14 @@ class CheckOptions:
     """Minutes of timed runs; None for the configuration's."""
     resume: bool = False
     """Go on with the session in ``out`` where it is one of this very check."""
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The result of a check, and where its files are."""
-
-    verdict: Verdict
-    session: Session
-    out: Path | None
+    gate: Gate | None = None
+    """How step times are decided; None for the configuration's."""
+    more: int = 0
+    """Pairs to add to an earlier session on the same trees; 0 leaves it to what they show."""
+    baselines: Path | None = None
+    """A folder of stored references; None for the base commit's."""
+    join: bool = True
+    """Keep what is timed, and let it join what was timed before on the same trees."""
 
 
 def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Checked:
@@ -93,6 +97,9 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # an override that cannot be is an error now, not after minutes of work
+    settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
+    plans = [_timed_plan(task, config, options) for task in timed]
+    plans, stored, notes = _look_up(options, config, settings, base, traced, plans)
     planned = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -100,15 +107,16 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         head=head,
         workloads=[task.entry for task in (*traced, *commands)],
         untraced=[task.entry for task in commands],
-        timed=[_timed_plan(task, config, options) for task in timed],
+        timed=plans,
+        stored=stored,
         seed=secrets.randbelow(2**32),
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
         changed_files=changed_files(options.repo, base.commit, head.commit),
         expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
-        throughput=config.throughput,
+        throughput=settings,
         sharding=config.sharding,
         wire=config.wire,
-        warnings=[*warnings, *config_warnings],
+        warnings=[*warnings, *config_warnings, *notes],
     )
     with _owned(options.out), _room(options.out):
         session_file = options.out / "session.jsonl"
@@ -153,9 +161,35 @@ def _measure(
     ]
     left_s = (header.budget_min or 0.0) * 60
     for number, (each, task) in enumerate(waiting):
-        known = [run for run in runs if run.tier == "timed" and run.workload == each.entry]
+        own = [run for run in runs if run.workload == each.entry]
+        kept = kept_file(options.cache, header, each, [run for run in own if run.tier == "static"])
+        known = [run for run in own if run.tier == "timed"]
+        if not known and options.join:
+            for run in earlier_runs(kept):
+                keep(run)
+                known.append(run)
+        watch(Progress(0, 0, expected_cost(header, each, known)))
         done = timing.run(each, task, known, left_s / (len(waiting) - number))
-        left_s -= sum(run.wall_s for run in done)
+        left_s -= sum(run.wall_s for run in done if run.joined is None)
+        if options.join:
+            keep_session(kept, header, done)
+
+
+def _look_up(
+    options: CheckOptions,
+    config: Config,
+    settings: ThroughputSettings,
+    base: Arm,
+    traced: Sequence[Task],
+    plans: Sequence[TimedPlan],
+) -> tuple[list[TimedPlan], list[StoredTrace], list[str]]:
+    """What is stored of the workloads at the base commit: sessions for the plans, ledgers for the traces, notes."""
+    entries = [(task.entry, task.variant.name) for task in traced]
+    wanted = [*entries, *((each.entry, each.variant) for each in plans)]
+    with store_at(options.repo, base.commit, config.baselines.folder, options.baselines, wanted) as store:
+        stored, notes = stored_traces(store, entries, base)
+        looked_up = [with_references(each, store, settings, this_node().node_class) for each in plans]
+    return [plan for plan, _ in looked_up], stored, [*notes, *(note for _, each in looked_up for note in each)]
 
 
 def _worth_timing(header: SessionHeader, runs: Sequence[Run], each: TimedPlan) -> bool:
@@ -181,6 +215,7 @@ def _timed_plan(task: Task, config: Config, options: CheckOptions) -> TimedPlan:
         tokens_per_step=geometry.tokens,
         flops_per_step=geometry.flops_per_step,
         even_if_identical=options.even_if_identical,
+        more_pairs=options.more,
     )
 
 
@@ -270,20 +305,6 @@ def _remove_results(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> Checked:
-    """Judge a session file and write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``."""
-    session = read_session(session_file)
-    verdict = judge(session, config, expectations)
-    _write_report(out, verdict, session)
-    return Checked(verdict, session, out)
-
-
-def _write_report(out: Path, verdict: Verdict, session: Session) -> None:
-    write_record(out / "verdict.json", verdict)
-    write_text(out / "comment.md", comment(verdict, session))
-    write_text(out / "report.html", html(verdict, session))
-
-
 def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, list[str]]:
     """The configuration of the base commit, so that a pull request cannot soften its own judge.
 
@@ -308,49 +329,3 @@ def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, li
 def _file_at(repo: Path, commit: str) -> str | None:
     answer = try_git(repo, "show", f"{commit}:{FILE_NAME}")
     return answer.out if answer.code == 0 else None
-
-
-def judge_sessions(
-    files: Sequence[Path], config: Path | None, expectations: Sequence[Expectation], out: Path | None
-) -> Checked:
-    """Judge stored sessions of the same two arms as one. Raises RecordError, ConfigError.
-
-    Settings and declared changes are those of the check, the first session's, unless others are given.
-    """
-    sessions = [read_session(file) for file in files]
-    first = sessions[0].header
-    for file, session in zip(files, sessions, strict=True):
-        theirs, ours = session.header, first
-        if (theirs.base, theirs.head) != (ours.base, ours.head):
-            raise RecordError(
-                f"{file}: compares {theirs.base.commit[:12]} with {theirs.head.commit[:12]}, not "
-                f"{ours.base.commit[:12]} with {ours.head.commit[:12]} as {files[0]}; judge them one by one"
-            )
-    entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
-    warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
-    timed = {plan.entry: plan for session in sessions for plan in session.header.timed}
-    header = first.model_copy(update={"workloads": entries, "warnings": warnings, "timed": list(timed.values())})
-    together = Session(header=header, runs=_together(files, sessions))
-    settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
-    if config:
-        together = together.model_copy(update={"header": header.model_copy(update={"throughput": settings.throughput})})
-    rules = expectations or [parse_expectation(text) for text in first.expectations]
-    verdict = judge(together, settings, rules)
-    if out is not None:
-        _write_report(out, verdict, together)
-    return Checked(verdict, together, out)
-
-
-def _together(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
-    """All runs. Raises RecordError where two sessions have timed the same workload: they stopped each by its own looks,
-    and what both show together would need a test of its own."""
-    timed: dict[str, Path] = {}
-    for file, session in zip(files, sessions, strict=True):
-        for entry in dict.fromkeys(run.workload for run in session.runs if run.tier == "timed"):
-            if entry in timed:
-                raise RecordError(
-                    f"{file}: has timed {entry}, and so has {timed[entry]}; step times of two sessions are not judged "
-                    "together: judge them one by one"
-                )
-            timed[entry] = file
-    return [run for session in sessions for run in session.runs]

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 os.environ.setdefault("TYPER_USE_RICH", "0")  # plain help: rich alone costs as much as everything else together
 
@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from regbot.commands import baseline, ledger
 from regbot.commands.options import (
+    Baselines,
     ConfigFile,
     Expect,
     Json,
@@ -25,7 +26,7 @@ from regbot.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from regbot.check import Checked
+    from regbot.conclusion import Checked
 
 INTERNAL_ERROR = 70
 """A fault of regbot itself: a code that no verdict has, so that no build takes it for a regression."""
@@ -122,6 +123,14 @@ def check(
         float | None, typer.Option("--budget", metavar="MIN", min=0.1, help="Minutes of timed runs. Default: 60.")
     ] = None,
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
+    gate: Annotated[
+        Literal["screen", "pairs", "stored"] | None,
+        typer.Option("--gate", metavar="G", help="screen (default): stored sessions first, then pairs; pairs; stored."),
+    ] = None,
+    more: Annotated[
+        int, typer.Option("--more", metavar="N", min=0, help="Add N pairs to what was timed before on the same trees.")
+    ] = 0,
+    baselines: Baselines = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the check in DIR that was ended.")] = False,
     out: Out = Path("regbot-out"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
@@ -150,6 +159,9 @@ def check(
                 timing=not no_timing,
                 budget_min=budget,
                 resume=resume,
+                gate=gate,
+                more=more,
+                baselines=baselines,
             ),
             watch,
         )
@@ -189,15 +201,16 @@ def judge(
     sessions: Annotated[list[Path], typer.Argument(metavar="SESSION...", help="session.jsonl files.")],
     expect: Expect = None,
     config: ConfigFile = None,
+    baselines: Baselines = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Also write the report there.")] = None,
     json: Json = False,
 ) -> None:
     """The trusted half of check: compute the verdict again from session files."""
     with usage_errors():
-        from regbot.check import judge_sessions
+        from regbot.conclusion import judge_sessions
         from regbot.judge import parse_expectation
 
-        checked = judge_sessions(sessions, config, [parse_expectation(text) for text in expect or []], out)
+        checked = judge_sessions(sessions, config, [parse_expectation(text) for text in expect or []], out, baselines)
     print_checked(checked, json)
     raise typer.Exit(exit_code(checked.verdict.verdict))
 

@@ -160,6 +160,19 @@ class Session(Record):
     )
 
 
+class Baselines(Record):
+    """Where the stored references are."""
+
+    folder: str = Field(default="baselines", description="in the repository; those of the base commit judge a change")
+
+    @field_validator("folder")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        if not value or Path(value).is_absolute() or ".." in Path(value).parts:
+            raise ValueError(f"{value!r} leaves the repository; write a folder relative to its root")
+        return value
+
+
 class Config(Record):
     """The whole of ``regbot.toml``."""
 
@@ -168,6 +181,7 @@ class Config(Record):
     sharding: Sharding = Sharding()
     throughput: Throughput = Throughput()
     session: Session = Session()
+    baselines: Baselines = Baselines()
     wire: Wire = Wire()
     local: Local = Local()
 

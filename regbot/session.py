@@ -2,12 +2,14 @@
 
 Nothing is remembered anywhere else, so a session that was killed goes on from its file as if nothing had happened.
 
+    screen    where stored sessions are comparable: a discarded launch of head, then three runs of it
     warm      one launch of each arm, discarded: it fills compiler caches and finds out whether the arm runs at all
     blocks    ABBA or BAAB at random (A is base): two pairs, in which a linear drift cancels
     looks     after each block, at 4, 8 and 12 pairs; the first that decides ends the session
 
 A run that does not end well voids its pair and ends its block; the block is repeated once from its beginning. A second
-failure ends the session: what it means is for the judge to say.
+failure ends the session: what it means is for the judge to say. After an earlier session on the same trees there are
+only blocks, and the always-valid interval over all pairs is looked at after each.
 """
 
 import random
@@ -16,19 +18,20 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Literal
 
-from regbot.judge.pairs import pair_up
-from regbot.judge.throughput import percent, primary_tests, span, thresholds
+from regbot.judge.estimates import percent, span
+from regbot.judge.pairs import is_screen, pair_up, sound
+from regbot.judge.screen import ATTEMPTS as SCREEN_ATTEMPTS
+from regbot.judge.screen import is_screened, screening
+from regbot.judge.standing import primary_tests, standing_of, thresholds
 from regbot.records.run import Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
-from regbot.stats.paired import LOOKS, sequential
+from regbot.stats.paired import LOOK_ALPHA, LOOKS, mde
 
-BLOCKS = LOOKS[-1] // 2
 ATTEMPTS = 2
 WARM_STEPS = 3
 """Steps of a warm launch: the first compiles, the second may compile again, the third shows that it runs."""
 
-WARM_SLOTS, BLOCK_SLOTS = 2, 4
-FULL_SESSION = WARM_SLOTS + BLOCKS * BLOCK_SLOTS
+WARM_SLOTS, BLOCK_SLOTS, BLOCK_PAIRS = 2, 4, 2
 
 ArmName = Literal["base", "head"]
 
@@ -45,21 +48,56 @@ class Slot:
 
 def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> Slot | None:
     """The run that follows ``runs``, the timed runs of ``plan`` in order; None where the session is at its end."""
-    for block in range(BLOCKS + 1):
+    if is_screened(header, plan, runs):
+        found = screening(header, plan, runs)
+        if found is None:
+            return _screen_slot(plan, runs)
+        if found.decision is not None:
+            return None
+    if header.throughput.gate == "stored":
+        return None
+    return _pair_slot(runs, header, plan)
+
+
+def _screen_slot(plan: TimedPlan, runs: Sequence[Run]) -> Slot:
+    attempt = max((run.attempt for run in runs), default=1)
+    if any(not sound(run) for run in runs if run.attempt == attempt):
+        attempt = min(attempt + 1, SCREEN_ATTEMPTS)
+    place = sum(run.attempt == attempt for run in runs)
+    steps = plan.steps if place else min(WARM_STEPS, plan.steps)
+    return Slot(Position(block=0, slot=place, order="screen"), attempt, "head", steps)
+
+
+def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> Slot | None:
+    own = [run for run in runs if not is_screen(run) and run.joined is None]
+    for block in (0, *blocks(runs, plan)):
         slots = BLOCK_SLOTS if block else WARM_SLOTS
         for attempt in range(1, ATTEMPTS + 1):
-            done = [run for run in runs if _in(run, block, attempt)]
+            done = [run for run in own if _in(run, block, attempt)]
             if any(run.outcome == "refused" for run in done):
                 return None
-            if all(run.outcome == "ok" for run in done):
+            if all(sound(run) for run in done):
                 if len(done) < slots:
                     return _slot(header, plan, block, len(done), attempt)
                 break
         else:
             return None
-        if block and _final([run for run in runs if run.position and run.position.block <= block], header):
+        if block and standing_of([run for run in runs if run.position and run.position.block <= block], header).final:
             return None
     return None
+
+
+def blocks(runs: Sequence[Run], plan: TimedPlan) -> range:
+    """Numbers of the blocks that a session may have: after those of an earlier session, where there is one."""
+    before = max((run.position.block for run in runs if run.joined is not None and run.position), default=0)
+    pairs = (plan.more_pairs if before else 0) or plan.max_pairs or LOOKS[-1]
+    return range(before + 1, before + 1 + -(-pairs // BLOCK_PAIRS))
+
+
+def most_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
+    """Runs of a session that goes to its end, those of its screen among them."""
+    screened = sum(is_screen(run) for run in runs)
+    return screened + WARM_SLOTS + BLOCK_SLOTS * len(blocks(runs, plan))
 
 
 def begins_block(slot: Slot) -> bool:
@@ -72,31 +110,50 @@ def affordable(runs: Sequence[Run], budget_s: float) -> bool:
 
     Before there is one, a run is taken to be as long as a warm launch, which is shorter: the first block may go past.
     """
-    spent = sum(run.wall_s for run in runs)
+    spent = sum(run.wall_s for run in runs if run.joined is None)
     paired = [run.wall_s for run in runs if run.position is not None and run.position.block]
     expected = paired or [run.wall_s for run in runs]
     return spent + BLOCK_SLOTS * (mean(expected) if expected else 0.0) < budget_s
 
 
-def standing(runs: Sequence[Run], header: SessionHeader) -> str:
+def standing(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> str:
     """Where the session stands in a few words: what it has measured, the estimate so far, what it may still cost."""
+    if runs and is_screened(header, plan, runs) and screening(header, plan, runs) is None:
+        return "held against stored sessions first"
     ratios = pair_up(runs).log_ratios()
     pairs = len(ratios["median"])
-    found = sequential(ratios, primary_tests(header), thresholds(header))
-    if found is not None:
+    found = standing_of(runs, header)
+    if found.tests:
         so_far = f"{span(found.tests['median'][1])} after {found.pairs} pairs"
     elif pairs:
         so_far = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:
         so_far = "no pair yet"
-    paired = [run.wall_s for run in runs if run.position is not None and run.position.block]
+    own = [run for run in runs if run.joined is None]
+    paired = [run.wall_s for run in own if run.position is not None and run.position.block]
     if not paired:
         return so_far
-    left = max(0, FULL_SESSION - len(runs))
+    left = max(0, most_runs(runs, plan) - len(own))
     minutes = left * mean(paired) / 60
     if header.budget_min is not None:
-        minutes = min(minutes, max(0.0, header.budget_min - sum(run.wall_s for run in runs) / 60))
+        minutes = min(minutes, max(0.0, header.budget_min - sum(run.wall_s for run in own) / 60))
     return f"{so_far}, at most {left} runs and {minutes:.1f} min more"
+
+
+def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> str:
+    """Before anything is spent: what it may cost, and what the noise on record lets this node show."""
+    said = f"{plan.entry}: at most {most_runs(runs, plan)} runs"
+    known = [each.run_s for each in plan.references if each.run_s is not None]
+    if known:
+        said += f" of about {mean(known):.0f} s"
+    if header.budget_min is not None:
+        said += f", {header.budget_min:g} min of them"
+    if noise := [each.calibrated.sd_pct / 100 for each in plan.references if each.calibrated is not None]:
+        limits = thresholds(header)
+        alpha = LOOK_ALPHA / primary_tests(header)
+        shown = percent(mde(max(noise), LOOKS[-1], alpha, limits.eps))
+        said += f"; pairs differ by {100 * max(noise):.2g}% here, so a full session shows {shown:.2g}% or more"
+    return said
 
 
 def order(header: SessionHeader, plan: TimedPlan, block: int) -> Literal["ABBA", "BAAB"]:
@@ -118,8 +175,3 @@ def _slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt
 
 def _in(run: Run, block: int, attempt: int) -> bool:
     return run.position is not None and run.position.block == block and run.attempt == attempt
-
-
-def _final(runs: Sequence[Run], header: SessionHeader) -> bool:
-    found = sequential(pair_up(runs).log_ratios(), primary_tests(header), thresholds(header))
-    return found is not None and found.final

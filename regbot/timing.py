@@ -10,8 +10,8 @@ from regbot.engines import Engine
 from regbot.progress import Progress, Watcher
 from regbot.records.run import Arm, Run
 from regbot.records.session import SessionHeader, TimedPlan
-from regbot.session import FULL_SESSION, Slot, affordable, begins_block, next_slot, standing
-from regbot.trees import Trees, changed_by_build, plain_name
+from regbot.session import Slot, affordable, begins_block, most_runs, next_slot, standing
+from regbot.trees import Trees, marked, plain_name
 from regbot.workloads import Limits, Place, Task, bare_run, time_run
 
 
@@ -47,11 +47,11 @@ class Timing:
             if begins_block(slot) and slot.attempt == 1 and not affordable(runs, budget_s):
                 break  # a repeat is not refused: without it the failure before it would stay unexplained
             arm = self._header.base if slot.arm == "base" else self._header.head
-            self._say(runs, f"{plan.entry} {_words(slot)}; {standing(runs, self._header)}")
+            self._say(runs, plan, f"{plan.entry} {_words(slot)}; {standing(runs, self._header, plan)}")
             run = self._one(plan, task, arm, slot)
             self._keep(run)
             runs.append(run)
-        self._say(runs, f"{plan.entry}: {standing(runs, self._header)}")
+        self._say(runs, plan, f"{plan.entry}: {standing(runs, self._header, plan)}")
         return runs
 
     def _one(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot) -> Run:
@@ -60,7 +60,8 @@ class Timing:
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position})
         place = Place(slot.position, slot.attempt, slot.steps)
-        name = f"{plain_name(plan.entry)}.{slot.position.block}.{slot.position.slot}.{slot.attempt}.{arm.name}"
+        stage = "screen" if slot.position.order == "screen" else slot.position.block
+        name = f"{plain_name(plan.entry)}.{stage}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._folder / name
         run = time_run(
             task.at(arm.overrides),
@@ -74,14 +75,17 @@ class Timing:
             tree.environment,
         )
         shutil.rmtree(scratch / "record", ignore_errors=True)  # what was read stands in the run; the log is kept
-        return run.model_copy(update={"warnings": [*run.warnings, *changed_by_build(tree)]})
+        return marked(run, tree)
 
-    def _say(self, runs: Sequence[Run], text: str) -> None:
-        self._watch(Progress(len(runs), FULL_SESSION, text))
+    def _say(self, runs: Sequence[Run], plan: TimedPlan, text: str) -> None:
+        own = [run for run in runs if run.joined is None]
+        self._watch(Progress(len(own), most_runs(runs, plan), text))
 
 
 def _words(slot: Slot) -> str:
     again = " again" if slot.attempt > 1 else ""
+    if slot.position.order == "screen":
+        return f"screen{again}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'} (head)"
     if not slot.position.block:
         return f"warm {slot.arm}{again}"
     return f"block {slot.position.block}{again} {slot.position.order}, run {slot.position.slot + 1} ({slot.arm})"

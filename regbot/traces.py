@@ -10,7 +10,7 @@ from regbot.checkout import Worktree
 from regbot.engines import Engine
 from regbot.progress import Progress, Watcher
 from regbot.records.run import Arm, Outcome, Run
-from regbot.trees import Trees, changed_by_build, plain_name
+from regbot.trees import Trees, marked, plain_name
 from regbot.workloads import Limits, Task, bare_run, trace
 
 REPEATED = ("crashed", "hung", "no_record")
@@ -88,7 +88,7 @@ class Traces:
         run = trace(
             task.at(arm.overrides), arm, tree.path, self._engine, scratch, self._limits, attempt, tree.environment
         )
-        return run.model_copy(update={"warnings": [*run.warnings, *changed_by_build(tree)]})
+        return marked(run, tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))

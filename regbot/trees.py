@@ -6,10 +6,12 @@ from pathlib import Path
 
 from regbot.checkout import BuildError, Worktree, check_out
 from regbot.engines import clean_environment
-from regbot.records.run import Arm
+from regbot.records.run import Arm, Run
 from regbot.workloads import Task
 
 BUILD_TIMEOUT_S = 3600.0
+CHANGES_KEPT = 100
+"""Of the files that a build changed; one is as bad as all."""
 
 
 class Trees:
@@ -47,6 +49,12 @@ class Trees:
             return attempt()
         except BuildError as error:
             return f"the build failed twice: {error}"
+
+
+def marked(run: Run, tree: Worktree) -> Run:
+    """``run``, which says of itself and in a warning which tracked files the build of its tree changed."""
+    changed = [name[:500] for name in tree.changed[:CHANGES_KEPT]]
+    return run.model_copy(update={"changed_by_build": changed, "warnings": [*run.warnings, *changed_by_build(tree)]})
 
 
 def changed_by_build(tree: Worktree) -> list[str]:

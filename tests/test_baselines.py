@@ -18,7 +18,7 @@ from baseline_cases import NOW, asked, block_runs, header_of, store_one, write_s
 from git_repos import Repository
 from ledger_builder import WORKLOAD, backend, smoke_ledger
 from regbot.baselines import commands
-from regbot.baselines.intake import CHANGED_BY_BUILD, distil, environment_of, run_summaries
+from regbot.baselines.intake import distil, environment_of, run_summaries
 from regbot.baselines.names import class_folder, environment_folder, session_path, workload_folder
 from regbot.baselines.query import Asked, Refusal, Rolling, rolling, stored_ledger
 from regbot.baselines.store import BaselineError, Store, digest_of
@@ -29,7 +29,7 @@ from regbot.records.files import RecordError
 from regbot.records.run import Node, Run
 from regbot.records.session import Session
 from regbot.tracing import HERE
-from regbot.trees import changed_by_build
+from regbot.trees import marked
 from timed_builder import BASE, NODE, slot, statics, timed_run
 
 CPU = "cpu"
@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Callable[[list[Run]], list[Run]], str]] = {
         lambda runs: [*runs[:2], runs[2].model_copy(update={"outcome": "hung"}), *runs[3:]],
         "ended as 'hung'",
     ),
-    "a dirty tree": (spoiled(warnings=[f"{CHANGED_BY_BUILD}: moe.py"]), "was of a dirty tree"),
+    "a dirty tree": (spoiled(changed_by_build=["moe.py"]), "was of a dirty tree: .* moe.py"),
     "another commit": (spoiled(arm=BASE.model_copy(update={"commit": "3" * 40})), "333333"),
     "code from elsewhere": (
         spoiled(code=block_runs()[0].code.model_copy(update={"foreign": {"moe": "/opt"}})),  # type: ignore[union-attr]
@@ -210,12 +210,15 @@ def test_a_fault_of_the_other_arm_is_none_of_this_ones(store: Store, tmp_path: P
         commands.add(store, file, asked(file, arm="head"), NOW)
 
 
-def test_the_warning_of_a_dirty_tree_is_the_one_that_is_looked_for(tmp_path: Path) -> None:
+def test_a_run_of_a_tree_that_its_build_changed_says_so_and_is_refused() -> None:
     class Changed:
         changed = ("moe.py",)
 
-    (warning,) = changed_by_build(Changed())  # type: ignore[arg-type]
-    assert warning.startswith(CHANGED_BY_BUILD)
+    run = marked(block_runs()[0], Changed())  # type: ignore[arg-type]
+    assert run.warnings == ["the build changed tracked files: moe.py; what ran is not quite the commit"]
+    session = Session(header=header_of(0), runs=[*statics(), run])
+    with pytest.raises(BaselineError, match="the build changed tracked files: moe.py"):
+        distil(session, asked(), NOW)
 
 
 # ---- what survives

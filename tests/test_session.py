@@ -10,11 +10,11 @@ from regbot.judge.pairs import pair_up
 from regbot.records.run import Outcome, Run
 from regbot.session import (
     BLOCK_SLOTS,
-    FULL_SESSION,
     WARM_STEPS,
     Slot,
     affordable,
     begins_block,
+    most_runs,
     next_slot,
     order,
     standing,
@@ -72,7 +72,7 @@ def test_a_clear_difference_ends_the_session_at_the_first_look() -> None:
 
 def test_a_session_that_decides_nothing_ends_after_twelve_pairs() -> None:
     runs = play(noisy(1.0, 0.2))
-    assert len(runs) == FULL_SESSION == 26
+    assert len(runs) == most_runs([], PLAN) == 26
     assert next_slot(runs, HEADER, PLAN) is None
 
 
@@ -139,14 +139,14 @@ def test_the_live_line_says_what_is_known_and_what_it_may_still_cost() -> None:
     runs: list[Run] = []
     told = []
     while (following := next_slot(runs, HEADER, PLAN)) is not None:
-        told.append(standing(runs, HEADER))
+        told.append(standing(runs, HEADER, PLAN))
         runs.append(launch(following))
     assert told[0] == "no pair yet"
     assert re.match(r"\+(49|50)\.\d% so far", told[4])
     assert "1 of 4 pairs to the first look" in told[4]
     assert "at most 22 runs" in told[4]
-    assert re.match(r"\+(49|50)\.\d+% \(", standing(runs, HEADER))
-    assert "after 4 pairs" in standing(runs, HEADER)
+    assert re.match(r"\+(49|50)\.\d+% \(", standing(runs, HEADER, PLAN))
+    assert "after 4 pairs" in standing(runs, HEADER, PLAN)
 
 
 def test_the_arms_take_turns_in_going_first() -> None:

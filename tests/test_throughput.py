@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ledger_builder import backend, smoke_run
-from regbot.check import judge_sessions
+from regbot.conclusion import judge_sessions
 from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.throughput import STATUS
@@ -356,18 +356,33 @@ def test_every_decision_has_a_status() -> None:
     assert set(STATUS.values()) == {"FAIL", "PASS", "INCONCLUSIVE"}
 
 
-def test_two_sessions_that_timed_one_workload_are_not_judged_together(tmp_path: Path) -> None:
-    """A copy of a session would double its pairs, and two sessions have each stopped by looks of their own."""
-    halves = [play(noisy(1.5, 0.01, seed))[:6] for seed in (1, 2)]
-    files = []
-    for number, runs in enumerate(halves):
-        files.append(tmp_path / f"{number}.jsonl")
-        append_line(files[-1], HEADER)
-        for run in [*statics(), *runs]:
-            append_line(files[-1], run)
-    assert judge_sessions(files[:1], None, [], None).verdict.verdict == "INCONCLUSIVE"
-    with pytest.raises(RecordError, match="judge them one by one"):
+def test_two_sessions_that_timed_one_workload_are_judged_together_by_an_interval_that_always_holds(
+    tmp_path: Path,
+) -> None:
+    files = write_sessions(tmp_path, [play(noisy(1.5, 0.01, seed))[:10] for seed in (1, 2)])
+    alone, both = (judge_sessions(given, None, [], None).verdict for given in (files[:1], files))
+    first, pooled = (verdict.workloads[0].throughput for verdict in (alone, both))
+    assert first is not None
+    assert pooled is not None
+    assert (first.pairs, pooled.pairs, pooled.decision) == (4, 8, "regressed")
+    assert pooled.alpha == 0.01 / 2
+    assert "4 earlier pairs count too" in pooled.reasons[0]
+
+
+def test_a_session_given_twice_is_refused_whatever_its_file_is_called(tmp_path: Path) -> None:
+    runs = play(noisy(1.5, 0.01, 1))[:6]
+    files = write_sessions(tmp_path, [runs, runs])
+    with pytest.raises(RecordError, match="give each session once"):
         judge_sessions(files, None, [], None)
+
+
+def write_sessions(folder: Path, sessions: list[list[Run]]) -> list[Path]:
+    files = []
+    for number, runs in enumerate(sessions):
+        files.append(folder / f"{number}.jsonl")
+        for line in (HEADER.model_copy(update={"seed": number}), *statics(), *runs):
+            append_line(files[-1], line)
+    return files
 
 
 def skewed(run: Run) -> Run:

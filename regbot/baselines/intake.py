@@ -27,13 +27,11 @@ from regbot.records.baseline import (
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run, Tier, Timing
 from regbot.records.session import Session, SessionHeader, TimedPlan
-from regbot.stats.summary import summarise
+from regbot.stats.launch import cut_of, launch_summaries
+from regbot.stats.screen import SCREEN_RUNS
 
 FUTURE_TOLERANCE = timedelta(hours=1)
 """How far a session's clock may be ahead of this one's."""
-
-CHANGED_BY_BUILD = "the build changed tracked files"
-"""How the warning of a run begins whose tree was not quite the commit's."""
 
 DISPATCHER = "dispatcher"
 _NO_COMMIT = frozenset("0")
@@ -100,13 +98,14 @@ def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
     if framework is None and run.ledger is not None and "jax" in run.ledger.software:
         framework = f"jax {run.ledger.software['jax']}"
     return EnvironmentKey(
-        driver=absent,
-        toolkit=absent,
-        nccl=absent,
+        driver=absent or (run.node.driver if run.node is not None else None),
+        toolkit=(software.toolkit if software is not None else None) or absent,
+        nccl=(software.nccl if software is not None else None) or absent,
         framework=framework,
         python=software.python if software is not None else None,
-        container=container,
+        container=container or (run.node.container if run.node is not None else None),
         packages=software.packages if software is not None else None,
+        variables=software.variables if software is not None else None,
     )
 
 
@@ -116,9 +115,8 @@ def class_of(run: Run) -> str:
 
 
 def run_summaries(timing: Timing) -> dict[str, float]:
-    """Median and mean on the log scale, of each rank by itself and then the slowest rank's, as a pair takes them."""
-    ranks = [summarise(steps.step_s[timing.cut :]) for steps in timing.ranks.values()]
-    return {name: max(rank[name] for rank in ranks) for name in ("median", "mean")}
+    """Median and mean on the log scale after the run's own cut, as a pair takes them after a cut of both."""
+    return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut_of(timing))
 
 
 def _collect(
@@ -193,7 +191,9 @@ def _collect(
                 revision=last.arm.revision,
                 regbot=header.regbot,
             ),
-            runs=[_summary(run, asked.origin) for run in kept] if timed else [],
+            runs=[_summary(run, asked.origin, number < SCREEN_RUNS) for number, run in enumerate(kept)]
+            if timed
+            else [],
         )
     )
 
@@ -229,8 +229,9 @@ def _faults(run: Run, arm: Arm) -> Iterator[str]:
         yield f"{name} ended as {run.outcome!r}{f' ({run.reason[:200]})' if run.reason else ''}"
     if (run.arm.commit, run.arm.tree, run.arm.overrides) != (arm.commit, arm.tree, arm.overrides):
         yield f"{name} was of commit {run.arm.commit[:12]}, and {arm.commit[:12]} was planned"
-    if any(warning.startswith(CHANGED_BY_BUILD) for warning in run.warnings):
-        yield f"{name} was of a dirty tree: {CHANGED_BY_BUILD}"
+    if run.changed_by_build:
+        names = ", ".join(run.changed_by_build[:5])
+        yield f"{name} was of a dirty tree: the build changed tracked files: {names}"
     if run.code is None:
         yield f"{name} does not prove which code it ran"
     elif run.code.foreign:
@@ -257,10 +258,11 @@ def _of_last_attempts(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.position and run.position.block and run.attempt == attempts[run.position.block]]
 
 
-def _summary(run: Run, origin: str) -> RunSummary:
+def _summary(run: Run, origin: str, with_loss: bool) -> RunSummary:
     if run.position is None or run.timing is None:
         raise AssertionError("a run without its place or times is refused before")
-    steady = len(run.timing.step_s) - run.timing.cut
+    cut = cut_of(run.timing)
+    steady = len(run.timing.step_s) - cut
     if steady < 1:
         raise BaselineError(origin, f"{run.workload}: a run has no step after its warm-up", "measure more steps")
     found = run_summaries(run.timing)
@@ -271,8 +273,11 @@ def _summary(run: Run, origin: str) -> RunSummary:
         log_median=found["median"],
         log_mean=found["mean"],
         steady_steps=steady,
-        cut=run.timing.cut,
+        cut=cut,
         memory_peak_bytes=run.timing.memory_peak_bytes,
+        loss=run.loss if with_loss else [],
+        dropped_tokens=run.timing.dropped_tokens,
+        wall_s=run.wall_s,
     )
 
 

@@ -1,6 +1,7 @@
 """Where a stored session, a ledger and an anchor lie in the store, told from what they are.
 
     <workload>@<version>/<class>/<environment>/<hash>.json
+    <workload>@<version>/<class>/<environment>/calibration/<hash>.json
     <workload>@<version>/<class>/anchor.json
     ledgers/<hash>.json
 
@@ -13,9 +14,11 @@ import re
 from pathlib import PurePosixPath
 
 from regbot.records.baseline import ENTRY, NONE, Anchor, Baseline, EnvironmentKey
+from regbot.records.calibration import Calibration
 
 ANCHOR = "anchor.json"
 LEDGERS = "ledgers"
+CALIBRATION = "calibration"
 STATIC_CLASS = "static: traced, any machine"
 """The class of a trace: it has no times, and its counts are the same wherever it is made."""
 
@@ -27,6 +30,12 @@ def session_path(baseline: Baseline, digest: str) -> PurePosixPath:
     """Of a stored session whose file has the hash ``digest``, relative to the store."""
     folder = class_folder(baseline.workload, baseline.variant, baseline.node_class)
     return folder / environment_folder(baseline.environment) / f"{digest}.json"
+
+
+def calibration_path(calibration: Calibration, digest: str) -> PurePosixPath:
+    """Of a stored calibration: beside the sessions that were timed in its environment."""
+    folder = class_folder(calibration.workload, calibration.variant, calibration.node_class)
+    return folder / environment_folder(calibration.environment) / CALIBRATION / f"{digest}.json"
 
 
 def anchor_path(anchor: Anchor) -> PurePosixPath:

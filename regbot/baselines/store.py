@@ -21,9 +21,19 @@ from typing import Any, TypeVar
 
 from filelock import FileLock
 
-from regbot.baselines.names import ANCHOR, LEDGERS, anchor_path, class_folder, ledger_path, session_path
+from regbot.baselines.names import (
+    ANCHOR,
+    CALIBRATION,
+    LEDGERS,
+    anchor_path,
+    calibration_path,
+    class_folder,
+    ledger_path,
+    session_path,
+)
 from regbot.records.base import Record
 from regbot.records.baseline import Anchor, Baseline
+from regbot.records.calibration import Calibration
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import Ledger
 
@@ -42,7 +52,7 @@ HASHED = re.compile(r"[0-9a-f]{64}\.json")
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
 _SCALAR = re.compile(r' "(\w+)": ([^{\[].*),')
 _SCALARS = frozenset(
-    name for name in Baseline.model_fields if name not in ("schema_id", "environment", "provenance", "runs")
+    name for name in Baseline.model_fields if name not in ("schema_id", "environment", "provenance", "runs", "against")
 )
 
 R = TypeVar("R", bound=Record)
@@ -111,6 +121,17 @@ class Store:
         """A stored ledger. Raises BaselineError."""
         return self._hashed(ledger_path(digest), Ledger)
 
+    def calibrations(self, group: PurePosixPath) -> list[PurePosixPath]:
+        """The stored calibrations of one workload, class and environment, as their names tell."""
+        return self.sessions(group / CALIBRATION)
+
+    def calibration(self, path: PurePosixPath) -> Calibration:
+        """One stored calibration. Raises BaselineError where it is not what its name and folder say."""
+        found = self._hashed(path, Calibration)
+        if (right := calibration_path(found, path.stem)) != path:
+            raise BaselineError(path, "lies in the folder of another class or environment", f"move it to {right}")
+        return found
+
     def anchor(self, workload: str, variant: str, node_class: str) -> Anchor | None:
         """The anchor of a class, None where there is none. Raises BaselineError."""
         path = class_folder(workload, variant, node_class) / ANCHOR
@@ -147,6 +168,14 @@ class Store:
                     raise ValueError(f"{digest} is not the hash of its ledger")
                 self._place(ledger_path(digest), text)
             return [path or self._add(baseline) for path, baseline in zip(known, baselines, strict=True)]
+
+    def add_calibration(self, calibration: Calibration) -> PurePosixPath:
+        """Store a calibration; where it lies. Raises BaselineError, OSError."""
+        text = calibration.to_json().encode()
+        path = calibration_path(calibration, hashlib.sha256(text).hexdigest())
+        with self._writing():
+            self._place(path, text)
+        return path
 
     def move_anchor(self, anchor: Anchor) -> PurePosixPath:
         """Write an anchor; ``previous`` becomes the commit that is there. Raises BaselineError, OSError."""

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from regbot.baselines.intake import FUTURE_TOLERANCE
-from regbot.baselines.names import ANCHOR, LEDGERS
+from regbot.baselines.names import ANCHOR, CALIBRATION, LEDGERS
 from regbot.baselines.store import HASHED, RESTORE, BaselineError, Store
 from regbot.records.baseline import Anchor, Baseline, BaselineCheck, moment, utc
 from regbot.shapes import ShapeError, load_shape
@@ -50,6 +50,8 @@ def _read(store: Store, path: PurePosixPath, found: _Found, now: datetime) -> No
             anchor = store.read_anchor(path)
             _in_time(path, anchor.moved, now)
             found.anchors.append((path, anchor))
+        elif path.parent.name == CALIBRATION:
+            _in_time(path, store.calibration(_session_name(path)).measured, now)
         elif path != PurePosixPath(README):
             baseline = store.session(_session_name(path))
             found.sessions[path] = baseline

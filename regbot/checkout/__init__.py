@@ -5,6 +5,7 @@ The user's repository is only ever read: no ref, worktree or configuration is wr
 
 from regbot.checkout.arms import resolve_arm, resolve_arms
 from regbot.checkout.changes import changed_files
+from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
 from regbot.checkout.worktrees import BuildError, Worktree, check_out, prune
 
@@ -14,6 +15,7 @@ __all__ = [
     "Worktree",
     "changed_files",
     "check_out",
+    "export",
     "prune",
     "resolve_arm",
     "resolve_arms",

@@ -26,6 +26,10 @@ Expect = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
 ]
+Baselines = Annotated[
+    Path | None,
+    typer.Option("--baselines", metavar="DIR", help="Stored references. Default: the base commit's, or the session's."),
+]
 StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of the stored baselines.")]
 Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default: GITHUB_ACTOR, else the user.")]
 

@@ -10,7 +10,7 @@ build must be able to tell from a wrong command line.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regbot.judge.pairs import summaries
@@ -18,12 +18,12 @@ from regbot.logs import DOCUMENTS, Format, LogError, LogFile, StepLog, recognise
 from regbot.logs import FORMATS as LOG_FORMATS
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.run import Run
+from regbot.stats.steady import Steady, steady_state
 from regbot.stats.summary import summarise
 from regbot.text import printable
 
-CSV_SKIP = 10
-"""Leading steps of a CSV file or a log, by number, that are warm-up: the cut that regbot's own runs have. A Run record
-brings its own."""
+LEAST_STEPS, BETTER_STEPS = 8, 50
+"""Steps of a file: the fewest that can be said to be steady, and what one should have."""
 
 CSV_HEADER = "step,step_s"
 
@@ -53,42 +53,62 @@ class StepFile:
     """Seconds of every step, warm-up included."""
     cut: int
     """Leading steps that count for nothing."""
+    numbers: tuple[int, ...]
+    """Of the steps, as the file counts."""
     faults: tuple[str, ...] = ()
     """Why it cannot be compared with anything, each with the place and what to do."""
     run: Run | None = None
     """The record, where the file is one."""
     log: StepLog | None = None
     """What the log says, where the file is one."""
+    steady: Steady | None = None
+    """Where its steady state begins; None where it was not looked for, because the cut was given."""
 
     @property
     def name(self) -> str:
         """The path for messages and records: names of files may be anybody's."""
         return printable(str(self.path))
 
-    def summaries(self, cut: int) -> dict[str, float]:
-        """Median and mean of the steps after ``cut``, on the log scale."""
+    @property
+    def kept_s(self) -> tuple[float, ...]:
+        """Seconds of the steps that count."""
+        return self.step_s[self.cut :]
+
+    def summaries(self) -> dict[str, float]:
+        """Median and mean of the steps that count, on the log scale."""
         if self.run is not None and self.run.timing is not None:
-            return summaries(self.run.timing, cut)
-        return summarise(self.step_s[cut:])
+            return summaries(self.run.timing, self.cut)
+        return summarise(self.kept_s)
 
 
 def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | None = None) -> StepFile:
-    """The run in ``path`` without its first ``skip`` steps (default: 10 of a CSV file or a log, a record's own cut).
+    """The run in ``path`` without its first ``skip`` steps; by default without those before its steady state.
 
-    ``tokens_per_step``, of one step on one rank, is for logs of torchtitan. Raises RecordError where the file cannot be
-    read as a run, or no step is left after the cut.
+    What a Run record planned to leave out is left out at least. ``tokens_per_step``, of one step on one rank, is for
+    logs of torchtitan. Raises RecordError where the file cannot be read as a run, or no step is left after the cut.
     """
     try:
         found = _read(path, skip, tokens_per_step)
     except (RecordError, LogError) as error:
         raise RecordError(printable(str(error))) from error
+    if found.faults:
+        return found
     steps = len(found.step_s)
-    if not found.faults and steps <= found.cut:
+    if skip is None and steps < 2:
         raise RecordError(
-            f"{found.name}: has {steps} steps, and the first {found.cut} are warm-up, so none is left; give "
-            f"at least {found.cut + 1}, better {found.cut + 30}, or leave out fewer with --skip N"
+            f"{found.name}: has {steps} step, and the first step of a process is never a usual one; give at least "
+            f"{LEAST_STEPS} steps, better {BETTER_STEPS}"
         )
-    return found
+    if skip is None:
+        steady = steady_state(found.step_s)
+        found = replace(found, steady=steady, cut=max(found.cut, steady.cut))
+    if steps <= found.cut:
+        fewer = "leave out fewer with --skip N" if skip is None else "leave out fewer"
+        raise RecordError(
+            f"{found.name}: has {steps} steps, and the first {found.cut} are left out, so none is left; give at least "
+            f"{found.cut + 1}, better {found.cut + BETTER_STEPS - 10}, or {fewer}"
+        )
+    return replace(found, faults=_suspects(found)) if found.log is not None else found
 
 
 def _read(path: Path, skip: int | None, tokens_per_step: float | None) -> StepFile:
@@ -119,19 +139,26 @@ def _log_format(log: LogFile) -> Format | None:
 
 
 def _log(path: Path, found: StepLog, skip: int | None) -> StepFile:
-    cut = found.leading(CSV_SKIP if skip is None else skip)
     faults = [
         f"{found.origin}: step {step.number} took {step.seconds:g} s: {wrong}"
         for step in found.timed
         if (wrong := _wrong(step.seconds or math.nan))
     ]
-    faults += [
-        f"{found.origin}: what it says of step {step.number} ({step.seconds:g} s) is no step time: only its dispatch "
-        "was timed, and a neighbour has the rest; measure the run again, or leave out more steps with --skip N"
-        for step in found.timed[cut:]
-        if step.number in found.suspect
-    ]
-    return StepFile(path, found.step_s, cut, _first(faults), log=found)
+    numbers = tuple(step.number for step in found.timed)
+    return StepFile(path, found.step_s, found.leading(skip or 0), numbers, _first(faults), log=found)
+
+
+def _suspects(file: StepFile) -> tuple[str, ...]:
+    """Steps that count and were not waited for: the device's time stands in another step."""
+    suspect = file.log.suspect if file.log is not None else ()
+    return _first(
+        [
+            f"{file.name}: what it says of step {number} ({seconds:g} s) is no step time: only its dispatch was timed, "
+            "and a neighbour has the rest; measure the run again, or leave out more steps with --skip N"
+            for number, seconds in zip(file.numbers[file.cut :], file.kept_s, strict=True)
+            if number in suspect
+        ]
+    )
 
 
 def _csv(path: Path, data: bytes, skip: int | None) -> StepFile:
@@ -143,6 +170,7 @@ def _csv(path: Path, data: bytes, skip: int | None) -> StepFile:
     if not _is_header(lines[0]):
         raise RecordError(f"{path}:1: the first line is {_shown(lines[0])}; {FORMATS}")
     values: list[float] = []
+    numbers: list[int] = []
     faults: list[str] = []
     before: tuple[int, int] | None = None
     for number, line in enumerate(lines[1:], start=2):
@@ -158,10 +186,11 @@ def _csv(path: Path, data: bytes, skip: int | None) -> StepFile:
         if wrong := _wrong(seconds):
             faults.append(f"{path}:{number}: step {step} took {seconds:g} s: {wrong}")
         before = (step, number)
+        numbers.append(step)
         values.append(seconds)
     if not values:
         raise RecordError(f"{path}: has a header and no step; {FORMATS}")
-    return StepFile(path, tuple(values), CSV_SKIP if skip is None else skip, _first(faults))
+    return StepFile(path, tuple(values), skip or 0, tuple(numbers), _first(faults))
 
 
 def _is_header(line: str) -> bool:
@@ -193,14 +222,15 @@ def _record(path: Path, data: bytes, skip: int | None) -> StepFile:
     run = parse_record(data, Run, str(path))
     if run.outcome != "ok":
         fault = f"{path}: the run ended as {run.outcome}: {run.reason or 'no reason was recorded'}; measure it again"
-        return StepFile(path, (), 0, (fault,), run)
+        return StepFile(path, (), 0, (), (fault,), run)
     if run.timing is None:
         raise RecordError(f"{path}: is a {run.tier} run without step times; give a timed one")
     values = run.timing.step_s
     faults = [
         f"{path}: step {i} took {value:g} s: {wrong}" for i, value in enumerate(values) if (wrong := _wrong(value))
     ]
-    return StepFile(path, tuple(values), run.timing.cut if skip is None else skip, _first(faults), run)
+    cut = run.timing.cut if skip is None else skip
+    return StepFile(path, tuple(values), cut, tuple(range(len(values))), _first(faults), run)
 
 
 def _wrong(seconds: float) -> str:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from regbot.compare import cut, environment
+from regbot.compare.cut import named
 from regbot.compare.read import StepFile
+from regbot.compare.scale import mixed_units
+from regbot.compare.whole import csv_warnings
 from regbot.judge.backends import dispatcher_change, dispatcher_problems
 from regbot.judge.validity import environment_warnings
 from regbot.records.run import Run
-
-FEW_STEPS = 20
-"""Steady steps below which a run's mean hangs on single stalls."""
 
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
@@ -35,6 +36,9 @@ def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> 
                 "hides single steps, so log all runs alike, best every step"
             )
             return
+    if told := [*mixed_units(files)]:
+        yield from told
+        return
     runs = [(file.name, file.run) for file in files if file.run is not None]
     for path, run in runs[1:]:
         if why := _unlike(runs[0][1], run):
@@ -107,12 +111,9 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
             yield from told
             break
     yield from _logs_say([*base, *head])
-    good = [file for file in (*base, *head) if not file.faults]
-    steady = {len(file.step_s) - file.cut for file in good}
-    if steady and min(steady) < FEW_STEPS:
-        yield f"a run has {min(steady)} steady steps; below {FEW_STEPS} its mean hangs on single stalls"
-    if len(steady) > 1:
-        yield f"runs have from {min(steady)} to {max(steady)} steady steps; give each the same number"
+    yield from csv_warnings([*base, *head])
+    yield from cut.warnings([file for file in (*base, *head) if not file.faults])
+    yield from environment.warnings(base, head)
 
 
 def _logs_say(files: Sequence[StepFile]) -> Iterator[str]:
@@ -122,8 +123,7 @@ def _logs_say(files: Sequence[StepFile]) -> Iterator[str]:
         for warning in file.log.warnings if file.log is not None else ():
             said.setdefault(warning, []).append(file.name)
     for warning, names in said.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"{names[0]}{more}: {warning}"
+        yield f"{named(names)}: {warning}"
     kinds: dict[str, StepFile] = {}
     for file in files:
         kinds.setdefault(file.log.format if file.log is not None else "record" if file.run else "csv", file)

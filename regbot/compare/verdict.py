@@ -1,7 +1,8 @@
 """Files of step times -> a verdict with one workload, ``files``: did throughput change?
 
 Paired files are judged by the test that judges a check's own sessions. Unpaired files get Welch's interval at the same
-error; what nodes and sessions add to all runs of an arm is in it, and the verdict says so.
+error, or the normal one where the noise is given; what nodes and sessions add to all runs of an arm is in it, and the
+verdict says so.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,22 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
-from regbot.compare.read import read_steps
-from regbot.compare.sections import paired_section, unpaired_section
+from regbot.compare.answer import withheld
+from regbot.compare.cut import left_out, same_steps
+from regbot.compare.paired import paired_section
+from regbot.compare.read import StepFile, read_steps
 from regbot.compare.trust import faults, warnings
+from regbot.compare.unpaired import unpaired_section
+from regbot.compare.whole import lacks
 from regbot.config import ConfigError
 from regbot.records.run import Arm
 from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, overall
 from regbot.text import printable
 
 WORKLOAD = "files"
+
+MOST_LACKS = 4
+"""Files that do not tell of a whole run, named one by one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Comparison:
     noise_pct: float | None = None
     """Known standard deviation of the log-ratio of one pair, in percent of a log unit."""
     skip: int | None = None
-    """Leading steps to leave out; None for 10 of CSV and logs, and what a record says itself."""
+    """Leading steps to leave out; None for those before the steady state."""
     tokens_per_step: float | None = None
     """Of one step on one rank, for logs of torchtitan."""
 
@@ -45,14 +53,12 @@ def compare(asked: Comparison) -> Verdict:
     if asked.tokens_per_step is not None and not any(f.log and f.log.format == "torchtitan" for f in (*base, *head)):
         raise ConfigError("--tokens-per-step is for step lines of torchtitan, and no file has them; leave it out")
     found = list(faults(base, head, asked.paired))
-    known_sd = None if asked.noise_pct is None else asked.noise_pct / 100
     remarks: list[str] = []
     if found:
         section = Throughput(status="INVALID", reasons=["the files cannot be compared"])
-    elif asked.paired:
-        section, remarks = paired_section(base, head, known_sd)
     else:
-        section = unpaired_section(base, head)
+        base, head = same_steps(base, head, asked.paired)
+        section, remarks = _section(base, head, asked)
     entry = WorkloadVerdict(
         name=WORKLOAD,
         sharding=None,
@@ -68,6 +74,17 @@ def compare(asked: Comparison) -> Verdict:
     )
 
 
+def _section(base: Sequence[StepFile], head: Sequence[StepFile], asked: Comparison) -> tuple[Throughput, list[str]]:
+    """The throughput section of files that can be compared, and warnings."""
+    known_sd = None if asked.noise_pct is None else asked.noise_pct / 100
+    section, remarks = (paired_section if asked.paired else unpaired_section)(base, head, known_sd)
+    used = [*base[: section.pairs], *head[: section.pairs]] if asked.paired else [*base, *head]
+    lacking = [f"{file.name} {what}" for file in used for what in lacks(file)]
+    if section.status == "PASS" and lacking:
+        section = withheld(section, lacking[:MOST_LACKS])
+    return section.model_copy(update={"reasons": [*section.reasons, left_out(used)]}), remarks
+
+
 def _check(asked: Comparison) -> None:
     if not asked.base or not asked.head:
         raise ConfigError("both arms need a file: --base FILE... --head FILE...")
@@ -78,11 +95,6 @@ def _check(asked: Comparison) -> None:
         )
     if asked.noise_pct is not None and not (isfinite(asked.noise_pct) and asked.noise_pct > 0):
         raise ConfigError(f"--noise {asked.noise_pct:g}: it is a standard deviation in percent, above 0")
-    if asked.noise_pct is not None and not asked.paired:
-        raise ConfigError(
-            "--noise is the standard deviation of one pair, and says nothing about runs that are not paired; "
-            "give --paired too, or leave --noise out"
-        )
     if asked.skip is not None and asked.skip < 0:
         raise ConfigError(f"--skip {asked.skip}: steps to leave out cannot be fewer than 0")
     if asked.tokens_per_step is not None and not (isfinite(asked.tokens_per_step) and asked.tokens_per_step > 0):

@@ -4,7 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.check import Checked, CheckOptions, check
+from regbot.check import CheckOptions, check
+from regbot.conclusion import Checked
 from regbot.demo.repository import PullRequest, build_repository
 from regbot.ledgers.catalogue import MAPPED_TWICE
 from regbot.progress import Watcher
@@ -37,6 +38,7 @@ def run_demo(pull_request: PullRequest, out: Path, cache: Path, watch: Watcher =
         head=repository.head,
         even_if_identical=True,
         budget_min=BUDGET_MIN,
+        join=False,  # every demo is measured for itself
     )
     checked = check(options, watch)
     entries = checked.verdict.workloads

@@ -28,12 +28,17 @@ def dispatcher_problems(base: Run, head: Run) -> Iterator[str]:
     if dispatcher_change(base, head) is not None:
         return
     for run in (base, head):
-        backend = run.backends.get(DISPATCHER)
-        if backend is not None and not _honoured(backend):
-            yield (
-                f"{run.arm.name} asked for dispatcher {backend.requested!r} and executed {backend.executed!r} "
-                f"({backend.evidence}); make it available, or ask for the one that runs"
-            )
+        yield from not_honoured(run)
+
+
+def not_honoured(run: Run) -> Iterator[str]:
+    """That a run did not execute the dispatcher it was asked for; nothing where it did, or nobody asked."""
+    backend = run.backends.get(DISPATCHER)
+    if backend is not None and not _honoured(backend):
+        yield (
+            f"{run.arm.name} asked for dispatcher {backend.requested!r} and executed {backend.executed!r} "
+            f"({backend.evidence}); make it available, or ask for the one that runs"
+        )
 
 
 def unsettled(runs: Sequence[Run], asked: str) -> Iterator[str]:

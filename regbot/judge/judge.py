@@ -9,6 +9,7 @@ from regbot.config import Config
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.expect import Expectation
 from regbot.judge.sharding import judge_sharding
+from regbot.judge.stored_ledger import against_stored
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import examine
 from regbot.records.run import Arm
@@ -46,6 +47,8 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
                 expectations=rules,
                 configurations_only=_configurations_only(header.base, header.head),
             )
+            sharding, notes = against_stored(sharding, base, header.stored, config)
+            warnings += [f"{name}: {note}" for note in notes]
             needed |= {rule for rule in rules if any(rule.covers(finding, name) for finding in sharding.findings)}
         warnings += [f"{name}: {warning}" for warning in examined.warnings]
         workloads.append(WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity))

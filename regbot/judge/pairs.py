@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 from regbot.records.run import Run, Timing
 from regbot.records.session import Session
-from regbot.stats.summary import summarise
-
-SUMMARIES = ("median", "mean")
-"""What is compared of two runs: each is a primary test."""
+from regbot.stats.launch import SUMMARIES, cut_of, launch_summaries
 
 
 class PairKey(NamedTuple):
@@ -51,6 +48,23 @@ def timed_runs(session: Session, entry: str) -> list[Run]:
     return [run for run in session.runs if run.tier == "timed" and run.workload == entry and run.position is not None]
 
 
+def is_screen(run: Run) -> bool:
+    """Whether a timed run is one of the screen's, its warm launch among them."""
+    return run.position is not None and run.position.order == "screen"
+
+
+def is_warm(run: Run) -> bool:
+    """Whether a timed run is a warm launch, which is discarded."""
+    if run.position is None:
+        return False
+    return run.position.slot == 0 if is_screen(run) else run.position.block == 0
+
+
+def sound(run: Run) -> bool:
+    """Whether a run may count: it ended well."""
+    return run.outcome == "ok"
+
+
 def pair_up(runs: Iterable[Run]) -> Paired:
     """The pairs that ``runs``, timed runs of one entry, make. A pair whose second run was not started is none.
 
@@ -85,23 +99,28 @@ def _pair(key: PairKey, runs: Sequence[Run]) -> Pair | None:
         return None
     if unlike(base, head):
         return None
-    cut = max(base.timing.cut, head.timing.cut)  # the same steps in both arms
+    cut = shared_cut(base.timing, head.timing)
     ours, theirs = summaries(base.timing, cut), summaries(head.timing, cut)
     return Pair(key, base, head, {name: theirs[name] - ours[name] for name in SUMMARIES})
 
 
-def summaries(timing: Timing, cut: int) -> dict[str, float]:
-    """Median and mean of the steady steps on the log scale: of each rank by itself, then the slowest rank's.
+def shared_cut(base: Timing, head: Timing) -> int:
+    """The same steps are left out of both arms: a cut of its own would give each another stretch of the warm-up's tail
+    and of the thermal rise, which cancel only where both have them."""
+    return min(max(cut_of(base), cut_of(head)), len(base.step_s) - 1, len(head.step_s) - 1)
 
-    Not of the slowest rank of every step: a rank that is late after its last collective is the slowest of one step, the
-    rank that waits for it is the slowest of the next, and the delay would count twice.
-    """
-    ranks = [summarise(steps.step_s[cut:]) for steps in timing.ranks.values()]
-    return {name: max(rank[name] for rank in ranks) for name in SUMMARIES}
+
+def summaries(timing: Timing, cut: int) -> dict[str, float]:
+    """Median and mean of the steps after ``cut`` on the log scale, of the slowest rank."""
+    return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 
 def unlike(base: Run, head: Run) -> str:
-    """Why the times of two runs cannot be compared, '' where they can."""
+    """Why the times of two runs cannot be compared, '' where they can.
+
+    Runs of an earlier session may stand on another node of the class: what a node adds cancels within each pair.
+    """
+    of_two_sessions = base.joined != head.joined
     if base.timing is None or head.timing is None:
         return "one has no step times"
     for word, ours, theirs in (
@@ -109,7 +128,8 @@ def unlike(base: Run, head: Run) -> str:
         ("number of steps", base.timing.asked, head.timing.asked),
         ("number of ranks", len(base.timing.ranks), len(head.timing.ranks)),
         ("variant", base.variant, head.variant),
-        ("node", base.node, head.node),
+        ("node class", *(run.node.node_class if run.node else None for run in (base, head))),
+        ("node", *(None if of_two_sessions else run.node for run in (base, head))),
     ):
         if ours != theirs:
             return f"the {word} differs"

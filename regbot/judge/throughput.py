@@ -6,22 +6,30 @@ not the one asked for, training that is not the same, and identity, which needs 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
+from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, not_honoured
+from regbot.judge.estimates import Estimate, percent
 from regbot.judge.identity import difference
-from regbot.judge.pairs import SUMMARIES, Paired, pair_up, summaries, timed_runs
+from regbot.judge.pairs import Paired, is_screen, is_warm, summaries, timed_runs
+from regbot.judge.reasons import reasons
+from regbot.judge.screen import numbers, reference_for, screening, told
+from regbot.judge.secondary import secondary_tests
+from regbot.judge.settled import has_gpus, no_vote, unsettled_arms, warmup_steps
+from regbot.judge.standing import Standing, standing_of, thresholds
 from regbot.judge.timed_validity import broken, distrust_timed, last_good, own_warnings, setbacks, validity_of
 from regbot.judge.training import differences
 from regbot.judge.validity import environment_warnings
 from regbot.judge.walls import wall
+from regbot.records.calibrated import Calibrated
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.verdict import Cost, Decision, PrimaryTest, Status, Throughput, Validity
-from regbot.stats.paired import LOOKS, Sequential, Thresholds, mde, pairs_needed, sequential
+from regbot.stats.launch import SUMMARIES, cut_of
+from regbot.stats.paired import LOOKS, mde
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",
@@ -30,22 +38,6 @@ STATUS: dict[Decision, Status] = {
     "within_bound": "PASS",
     "undecided": "INCONCLUSIVE",
 }
-
-
-class Estimate(Protocol):
-    """An estimate with its interval, on the log scale."""
-
-    @property
-    def estimate(self) -> float: ...
-
-    @property
-    def low(self) -> float: ...
-
-    @property
-    def high(self) -> float: ...
-
-    @property
-    def sd(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -60,24 +52,18 @@ class Timed:
     warnings: tuple[str, ...] = ()
 
 
-def primary_tests(header: SessionHeader) -> int:
-    """Primary tests of the whole check: each workload that is timed has one for each summary."""
-    return max(1, len(header.timed)) * len(SUMMARIES)
-
-
-def thresholds(header: SessionHeader) -> Thresholds:
-    """The check's thresholds on the log scale."""
-    return Thresholds.from_percent(header.throughput.threshold_pct, header.throughput.indifference_pct)
-
-
 def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> Timed:
     """The throughput section of the entry that ``plan`` times. ``traced``: its static runs, where both are good."""
-    runs = timed_runs(session, plan.entry)
+    header, runs = session.header, timed_runs(session, plan.entry)
     if not runs:
-        return Timed(_not_timed(session.header, plan, traced) if traced is not None else None)
+        return Timed(_not_timed(header, plan, traced) if traced is not None else None)
     warnings = tuple(dict.fromkeys([*setbacks(runs), *own_warnings(runs)]))
-    paired = pair_up(runs)
-    known = _known(plan, runs, paired)
+    screen, runs = [run for run in runs if is_screen(run)], [run for run in runs if not is_screen(run)]
+    if not runs:
+        return _screened(header, plan, screen, warnings)
+    warnings += _not_screened(header, plan, screen)
+    stands = standing_of(runs, header)
+    known = _known(plan, [*screen, *runs], stands.paired)
     if fault := broken(runs):
         return Timed(_section("INVALID", ["the session could not be finished"], **known), fault, warnings=warnings)
     base, head = last_good(runs, "base"), last_good(runs, "head")
@@ -85,18 +71,61 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         waiting = ["not every arm has a run yet; go on with --resume"]
         return Timed(_section("INCONCLUSIVE", waiting, decision="undecided", by="pairs", **known), warnings=warnings)
     warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
-    if faults := [*distrust_timed(session.header, plan, runs)]:
+    if faults := [*distrust_timed(header, plan, [*screen, *runs])]:
         section = _section("INVALID", ["the timed runs cannot be believed"], **known)
         return Timed(section, validity_of("INVALID", faults), base, head, warnings)
     if problems := [*dispatcher_problems(base, head)]:
         told = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
         asked = next(each for each in told if each.executed != each.requested)
         said = f"times of {asked.executed} where {asked.requested} was asked for: shown, they decide nothing"
-        section = _section("INVALID", [said], fallback=True, **known, **_estimate(paired))
+        section = _section("INVALID", [said], fallback=True, **known, **_estimate(stands.paired))
         return Timed(section, validity_of("INVALID", problems), base, head, warnings)
-    changed = [*differences([pair.base for pair in paired.valid], [pair.head for pair in paired.valid])]
-    section = _decided(session.header, paired, runs, known)
+    valid = stands.paired.valid
+    changed = [*differences([pair.base for pair in valid], [pair.head for pair in valid])]
+    section = _decided(header, plan, stands, runs, known)
+    if valid and not has_gpus(valid[-1].head):
+        warnings += unsettled_arms(valid)
     return Timed(section, validity_of("REVIEW", changed) if changed else None, base, head, warnings)
+
+
+def _not_screened(header: SessionHeader, plan: TimedPlan, screen: Sequence[Run]) -> tuple[str, ...]:
+    """Why stored sessions did not settle it, where there are some."""
+    found = screening(header, plan, screen) if screen else None
+    why = found.why if found is not None else plan.no_reference if header.throughput.gate == "screen" else ""
+    return (f"stored sessions did not settle it, pairs did: {why}",) if why else ()
+
+
+def _screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]) -> Timed:
+    """Only head was timed: stored sessions decide, or pairs are still to come."""
+    known = _known(plan, runs, Paired((), 0)) | {"head_step_s": _step_s(run for run in runs if not is_warm(run))}
+    found = screening(header, plan, runs)
+    if found is None or found.decision is None:
+        why = f"held against stored sessions, {found.why}" if found is not None else "the screen has not ended"
+        section = _section(
+            "INCONCLUSIVE",
+            [f"{why}; pairs have to decide, and none was run yet: go on with --resume"],
+            decision="undecided",
+            by="screen",
+            **known | numbers(found) if found is not None else known,
+        )
+        return Timed(section, warnings=warnings)
+    head = last_good(runs, "head")
+    if faults := [*distrust_timed(header, plan, runs)]:
+        section = _section("INVALID", ["the timed runs cannot be believed"], **known)
+        return Timed(section, validity_of("INVALID", faults), None, head, warnings)
+    if head is not None and (problems := [*not_honoured(head)]):
+        said = f"times of {head.backends[DISPATCHER].executed}, which was not asked for: shown, they decide nothing"
+        section = _section("INVALID", [said], fallback=True, **known)
+        return Timed(section, validity_of("INVALID", problems), None, head, warnings)
+    gate = header.throughput.gate
+    fields = known | numbers(found)
+    if found.reference is not None:
+        warnings += tuple(found.reference.warnings)
+        fields["calibrated"] = found.reference.calibrated
+    fields["tests"] = [primary_test(name, *each, []) for name, each in (found.tests or {}).items()]
+    by = "stored" if gate == "stored" else "screen"
+    section = _section(STATUS[found.decision], told(found, gate), decision=found.decision, by=by, **fields)
+    return Timed(section, None, None, head, warnings)
 
 
 def _not_timed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
@@ -108,6 +137,10 @@ def _not_timed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) 
             "(comments aside), configuration, packages, and every other changed file are accounted for"
         )
         return _section("PASS", [said], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
+    if header.throughput.gate == "stored" and not plan.references:
+        why = plan.no_reference or "no session of it is stored"
+        said = f"stored sessions were to decide, and there is nothing to hold head against: {why}"
+        return _section("INCONCLUSIVE", [said], decision="undecided", by="stored")
     why = f" ({differs})" if differs else ""
     return _section(
         "INCONCLUSIVE", [f"nothing has been timed yet{why}; go on with --resume"], decision="undecided", by="pairs"
@@ -126,73 +159,53 @@ def _known(plan: TimedPlan, runs: Sequence[Run], paired: Paired) -> dict[str, An
     }
 
 
-def _decided(header: SessionHeader, paired: Paired, runs: Sequence[Run], known: dict[str, Any]) -> Throughput:
-    limits, tests = thresholds(header), primary_tests(header)
-    ratios = paired.log_ratios()
-    found = sequential(ratios, tests, limits)
-    if found is None:
-        return _too_few(paired, known)
-    used = paired.valid[: found.pairs]
-    centre = found.tests["median"][1]
-    sd = max(each.sd for _, each in found.tests.values())
+def _decided(
+    header: SessionHeader, plan: TimedPlan, stands: Standing, runs: Sequence[Run], known: dict[str, Any]
+) -> Throughput:
+    limits, ratios = thresholds(header), stands.paired.log_ratios()
+    if not stands.tests:
+        return _too_few(stands, known)
+    assert stands.alpha is not None
+    used = stands.paired.valid[: stands.pairs]
+    centre = stands.tests["median"][1]
+    sd = max(each.sd for _, each in stands.tests.values())
+    calibrated = _calibrated(plan, used[-1].head)
     section: dict[str, Any] = {
         **known,
         "base_step_s": _step_s(pair.base for pair in used),
         "head_step_s": _step_s(pair.head for pair in used),
-        "decision": found.decision,
+        "base_warmup_steps": warmup_steps(pair.base for pair in used),
+        "head_warmup_steps": warmup_steps(pair.head for pair in used),
+        "decision": stands.decision,
         "by": "pairs",
         "estimate_pct": percent(centre.estimate),
         "low_pct": percent(centre.low),
         "high_pct": percent(centre.high),
-        "pairs": found.pairs,
-        "unused_pairs": found.unused,
-        "alpha": found.alpha,
-        "mde_pct": percent(mde(sd, found.pairs, found.alpha, limits.eps)),
-        "mde_full_pct": percent(mde(sd, LOOKS[-1], found.alpha, limits.eps)),
-        "tests": [primary_test(name, *found.tests[name], ratios[name][: found.pairs]) for name in SUMMARIES],
+        "pairs": stands.pairs,
+        "unused_pairs": stands.unused,
+        "alpha": stands.alpha,
+        "tests": [primary_test(name, *stands.tests[name], ratios[name][: stands.pairs]) for name in SUMMARIES],
+        "calibrated": calibrated,
     }
-    if STATUS[found.decision] == "PASS":
-        section["bound_pct"] = percent(max(each.high for _, each in found.tests.values()))
-    if found.decision in ("regressed", "improved"):
-        by_median = found.tests["median"][0] == found.decision
+    if not stands.continued:
+        section["mde_pct"] = percent(mde(sd, stands.pairs, stands.alpha, limits.eps))
+        section["mde_full_pct"] = percent(mde(sd, LOOKS[-1], stands.alpha, limits.eps))
+    if why := no_vote(used, calibrated):
+        return _section("INCONCLUSIVE", [why], **section | {"decision": "undecided"})
+    if STATUS[stands.decision] == "PASS":
+        section["bound_pct"] = percent(max(each.high for _, each in stands.tests.values()))
+    if stands.decision in ("regressed", "improved"):
+        by_median = stands.tests["median"][0] == stands.decision
         arms = [pair.base for pair in used], [pair.head for pair in used]
-        section["wall"] = wall(*arms, "median" if by_median else "mean", found.decision == "regressed")
-    return _section(STATUS[found.decision], [*_reasons(found, limits, header, runs)], **section)
+        section["wall"] = wall(*arms, "median" if by_median else "mean", stands.decision == "regressed")
+        section["secondary"] = secondary_tests(used)
+    return _section(STATUS[stands.decision], [*reasons(stands, limits, header, runs)], **section)
 
 
-def _reasons(found: Sequential, limits: Thresholds, header: SessionHeader, runs: Sequence[Run]) -> Iterator[str]:
-    settings = header.throughput
-    if found.decision in ("regressed", "improved"):
-        word = "slower" if found.decision == "regressed" else "faster"
-        for name, (decision, each) in found.tests.items():
-            if decision == found.decision:
-                yield (
-                    f"head is {word} by the {name} step time: {span(each)} over {found.pairs} pairs, and anything "
-                    f"beyond {settings.indifference_pct:g}% counts"
-                )
-        return
-    if found.decision == "no_change":
-        most = max(each.high for _, each in found.tests.values())
-        yield (
-            f"no change: over {found.pairs} pairs median and mean step time lie within {settings.threshold_pct:g}%; "
-            f"head is at most {percent(most):.2g}% slower"
-        )
-        return
-    centre = found.tests["median"][1]
-    yield f"undecided after {found.pairs} pairs: {span(centre)} by the median step time"
-    if not found.final:
-        spent = sum(run.wall_s for run in runs) / 60
-        why = "the budget did not allow more" if header.budget_min is not None else "it was ended before more were run"
-        yield f"{found.pairs} of at most {LOOKS[-1]} pairs were run in {spent:.1f} minutes: {why}"
-    sd = max(each.sd for _, each in found.tests.values())
-    needed = pairs_needed(sd, found.alpha, limits)
-    provable = percent(mde(sd, LOOKS[-1], found.alpha, limits.eps))
-    words = f"about {needed} pairs" if needed is not None else "more pairs than anybody runs"
-    beyond = f"; a session ends at {LOOKS[-1]}, so it takes a quieter node" if (needed or 1000) > LOOKS[-1] else ""
-    yield (
-        f"with {LOOKS[-1]} pairs and this noise ({100 * sd:.2g}% per pair) a slowdown of {provable:.2g}% would be "
-        f"shown; {settings.threshold_pct:g}% would take {words}{beyond}"
-    )
+def _calibrated(plan: TimedPlan, head: Run) -> Calibrated | None:
+    """What placebo sessions in the environment of ``head`` have shown of the gate."""
+    found = reference_for(plan, head)
+    return None if isinstance(found, str) else found.calibrated
 
 
 def _estimate(paired: Paired) -> dict[str, Any]:
@@ -201,9 +214,9 @@ def _estimate(paired: Paired) -> dict[str, Any]:
     return {"pairs": len(values), "estimate_pct": percent(sum(values) / len(values)) if values else None}
 
 
-def _too_few(paired: Paired, known: dict[str, Any]) -> Throughput:
-    pairs = len(paired.valid)
-    section: dict[str, Any] = {**known, **_estimate(paired), "decision": "undecided", "by": "pairs"}
+def _too_few(stands: Standing, known: dict[str, Any]) -> Throughput:
+    pairs = len(stands.paired.valid)
+    section: dict[str, Any] = {**known, **_estimate(stands.paired), "decision": "undecided", "by": "pairs"}
     said = f"{pairs} valid pairs decide nothing, whatever they show; {LOOKS[0]} are the least"
     return _section("INCONCLUSIVE", [said, "go on with --resume, or give it a larger budget"], **section)
 
@@ -223,19 +236,9 @@ def primary_test(name: str, decision: Decision, each: Estimate, ratios: Sequence
     )
 
 
-def percent(log_ratio: float) -> float:
-    """A log-ratio as 100 (ratio - 1); what passes all bounds stays finite."""
-    return 100 * math.expm1(min(log_ratio, 20.0))
-
-
-def span(each: Estimate) -> str:
-    """``+46.7% (38.2% to 55.9%)``."""
-    return f"{percent(each.estimate):+.2f}% ({percent(each.low):+.2f}% to {percent(each.high):+.2f}%)"
-
-
 def _step_s(runs: Iterable[Run]) -> float | None:
     """Median over runs of the run's median step time, the one that is compared."""
-    found = [summaries(run.timing, run.timing.cut)["median"] for run in runs if run.timing is not None]
+    found = [summaries(run.timing, cut_of(run.timing))["median"] for run in runs if run.timing is not None]
     return math.exp(median(found)) if found else None
 
 

@@ -7,7 +7,7 @@ itself; everything else leaves the workload INVALID.
 from collections.abc import Iterator, Sequence
 
 from regbot.judge.backends import unsettled
-from regbot.judge.pairs import unlike
+from regbot.judge.pairs import is_screen, is_warm, unlike
 from regbot.judge.validity import BROKEN, distrust_code, failure
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
@@ -48,6 +48,7 @@ def setbacks(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if run.outcome != "ok" and run.position is not None:
             block = f"block {run.position.block}" if run.position.block else "the warm launches"
+            block = "the screen" if is_screen(run) else block
             yield f"a timed run in {block} ended its block: {failure(run)}"
 
 
@@ -59,9 +60,9 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
         planned = header.base if run.arm.name == "base" else header.head
         told |= dict.fromkeys(distrust_code(run, planned))
         told |= dict.fromkeys(_not_as_planned(run, plan))
-    paired = [run for run in good if run.position is not None and run.position.block > 0]
-    for run in paired[1:]:
-        if why := unlike(paired[0], run):
+    counted = [run for run in good if not is_warm(run)]
+    for run in counted[1:]:
+        if why := unlike(counted[0], run):
             told[f"the runs cannot be compared: {why}"] = None
     for arm in (header.base, header.head):
         own = [run for run in good if run.arm.name == arm.name]
@@ -81,7 +82,7 @@ def _not_as_planned(run: Run, plan: TimedPlan) -> Iterator[str]:
     name = run.arm.name
     if run.variant != plan.variant:
         yield f"{name} timed the variant {run.variant}, and {plan.variant} was planned"
-    if run.timing is None or run.position is None or not run.position.block:
+    if run.timing is None or is_warm(run):
         return
     ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a log is one account of them all
     found = (run.timing.asked, run.timing.cut, ranks, len(run.timing.step_s))

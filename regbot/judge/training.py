@@ -22,10 +22,19 @@ def differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
     """In words, what head trains differently; nothing where it trains the same or where too little is known."""
     ours, theirs = _losses(base), _losses(head)
     if ours and theirs and len(ours[0]) == len(theirs[0]):
-        yield from _loss(ours, theirs, _rounding(base))
+        yield from _loss(ours, theirs, rounding(base))
     elif ours and head:
         yield "head does not tell the loss of every step, and base does"
     yield from _dropped(base, head)
+
+
+def trajectory_differs(stored: Sequence[Sequence[float | None]], head: Sequence[Run], allowed: float) -> bool:
+    """Whether head's losses are others than the stored ones; so too where only the stored runs tell all of theirs."""
+    ours = [[value for value in losses if value is not None] for losses in stored]
+    theirs = _losses(head)
+    if not ours or not ours[0] or len({len(losses) for losses in ours}) > 1:
+        return False
+    return not theirs or len(ours[0]) != len(theirs[0]) or any(True for _ in _loss(ours, theirs, allowed))
 
 
 def _loss(base: list[list[float]], head: list[list[float]], rounding: float) -> Iterator[str]:
@@ -64,6 +73,7 @@ def _most_dropped(runs: Sequence[Run]) -> int | None:
     return max((n for n in dropped if n is not None), default=None)
 
 
-def _rounding(runs: Sequence[Run]) -> float:
+def rounding(runs: Sequence[Run]) -> float:
+    """The relative difference of a loss that the dtype of these runs leaves room for."""
     dtypes = {str(run.ledger.config.get("dtype")) for run in runs if run.ledger is not None}
     return max((ROUNDING.get(dtype, max(ROUNDING.values())) for dtype in dtypes), default=max(ROUNDING.values()))

@@ -46,14 +46,14 @@ def one_run(log: LogFile, format_name: str, rows: Iterable[Row], fix: str) -> St
         if len(kept) > MAX_STEPS:
             raise log.error(row.line, f"is the {MAX_STEPS + 1:,}th step", "give the part of the log to be compared")
     kept, rank, said = _one_rank(kept)
-    for part in (_once_each, _last_job):
-        kept, more = part(log, kept)
-        said += more
+    kept, more = _once_each(kept)
+    kept, jobs, ended = _last_job(log, kept)
+    said += [*more, *ended]
     steps = tuple(row.step for row in kept)
     if not any(step.seconds is not None for step in steps):
         raise log.error(kept[0].line if kept else 0, "holds no step with a time", fix)
     interval, more = _interval(steps)
-    return StepLog(log.name, format_name, steps, interval, rank, (), (*said, *more, *_faults(steps)))
+    return StepLog(log.name, format_name, steps, interval, rank, (), (*said, *more, *_faults(steps)), jobs=jobs)
 
 
 def _one_rank(rows: list[Row]) -> tuple[list[Row], str, list[str]]:
@@ -67,7 +67,7 @@ def _one_rank(rows: list[Row]) -> tuple[list[Row], str, list[str]]:
     return [row for row in rows if row.rank == ranks[0]], ranks[0], [said]
 
 
-def _once_each(_: LogFile, rows: list[Row]) -> tuple[list[Row], list[str]]:
+def _once_each(rows: list[Row]) -> tuple[list[Row], list[str]]:
     """Of lines in a row that tell of the same step the first."""
     kept = [row for i, row in enumerate(rows) if i == 0 or row.step.number != rows[i - 1].step.number]
     if len(kept) == len(rows):
@@ -80,10 +80,10 @@ def _once_each(_: LogFile, rows: list[Row]) -> tuple[list[Row], list[str]]:
     return kept, [said]
 
 
-def _last_job(log: LogFile, rows: list[Row]) -> tuple[list[Row], list[str]]:
+def _last_job(log: LogFile, rows: list[Row]) -> tuple[list[Row], int, list[str]]:
     back = [i for i in range(1, len(rows)) if rows[i].step.number < rows[i - 1].step.number]
     if not back:
-        return rows, []
+        return rows, 1, []
     first = rows[back[0]]
     where = f"step {first.step.number} in line {first.line} comes after step {rows[back[0] - 1].step.number}"
     if len(back) > max(1, BACK_AND_FORTH * len(rows)):
@@ -95,7 +95,7 @@ def _last_job(log: LogFile, rows: list[Row]) -> tuple[list[Row], list[str]]:
         )
     last = rows[back[-1]]
     jobs = f"{len(back) + 1} jobs stand one after the other in this file ({where})"
-    return rows[back[-1] :], [f"{jobs}; the last one, from line {last.line} on, is used"]
+    return rows[back[-1] :], len(back) + 1, [f"{jobs}; the last one, from line {last.line} on, is used"]
 
 
 def _interval(steps: tuple[Step, ...]) -> tuple[int, list[str]]:

@@ -30,7 +30,7 @@ TOO_SHORT = 0.25
 """A step below this part of the median step was not waited for: no step of one job is four times faster than others."""
 
 _BEGINS = re.compile(r"\bcompleted step: (\d{1,12}), ")
-_SECONDS = re.compile(r"\bseconds: ([^\s,]+),")
+_SECONDS = re.compile(r"\bseconds: ([^\s,]+(?:,\d{3}(?:\.\d+)?)*),")
 _LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
 _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")

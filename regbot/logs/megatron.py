@@ -35,7 +35,7 @@ _LOSS = re.compile(r"\| lm loss:\s*([^|\s]+)\s*\|")
 _TFLOPS = re.compile(r"\| throughput per GPU \(TFLOP/s/GPU\):\s*([^|\s]+)\s*\|")
 _SKIPPED = re.compile(r"\| number of skipped iterations:\s*(\d{1,9})\s*\|")
 _NAN = re.compile(r"\| number of nan iterations:\s*(\d{1,9})\s*\|")
-_STEP_TIME = re.compile(r"\bStep Time : ([\d.]+)s GPU utilization: ([^\sA-Z]+)MODEL_TFLOP")
+_STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: ([^\sA-Z]+)MODEL_TFLOP")
 
 _FIX = "give the log of the last rank, which prints 'elapsed time per iteration (ms)'"
 

@@ -56,6 +56,8 @@ class StepLog:
     warnings: tuple[str, ...] = ()
     resolution_s: float = 0.0
     """Seconds to which step times are printed; 0 where every digit is there."""
+    jobs: int = 1
+    """Jobs that stand one after the other in the file; the steps are the last one's."""
 
     @property
     def too_coarse(self) -> str:

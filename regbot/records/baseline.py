@@ -48,7 +48,8 @@ def utc(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _canonical(text: str) -> str:
+def canonical(text: str) -> str:
+    """``text``, where it is a moment as records hold it. Raises ValueError."""
     if utc(moment(text)) != text:
         raise ValueError(f"{text[:40]!r} is not written as {utc(moment(text))}")
     return text
@@ -86,6 +87,11 @@ class RunSummary(Record):
     steady_steps: Positive
     cut: Annotated[int, Field(ge=0)] = Field(description="leading steps that count for nothing")
     memory_peak_bytes: Bytes
+    loss: Annotated[list[float | None], Field(max_length=10_000)] = Field(
+        default_factory=list, description="per step; of the first runs of a session only"
+    )
+    dropped_tokens: Bytes | None = Field(default=None, description="in one step; None if unknown")
+    wall_s: Annotated[float, Field(ge=0)] | None = Field(default=None, description="of the whole launch")
 
 
 class Provenance(Record):
@@ -98,6 +104,15 @@ class Provenance(Record):
     platform: Text | None = Field(description="operating system; says where it ran, and is compared with nothing")
     revision: Text = Field(description="of the commit, as it was given")
     regbot: Text = Field(description="version that measured")
+
+
+class AgainstAnchor(Record):
+    """A nightly session's other arm: the anchor's commit, run beside this one."""
+
+    commit: Commit = Field(description="of the anchor")
+    log_ratios: dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]] = Field(
+        description="log(this / anchor) of the valid pairs, in session order"
+    )
 
 
 class Baseline(Record):
@@ -124,8 +139,9 @@ class Baseline(Record):
     environment: EnvironmentKey
     provenance: Provenance
     runs: Annotated[list[RunSummary], Field(max_length=1000)]
+    against: AgainstAnchor | None = Field(default=None, description="where the anchor was run beside it")
 
-    _measured = field_validator("measured")(_canonical)
+    _measured = field_validator("measured")(canonical)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -194,7 +210,7 @@ class Anchor(Record):
     evidence: MoveEvidence | None = Field(default=None, description="None where nobody measured what the move absorbs")
     accepted: Acceptance | None = None
 
-    _moved = field_validator("moved")(_canonical)
+    _moved = field_validator("moved")(canonical)
 
 
 class BaselineGroup(Record):

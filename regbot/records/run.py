@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from regbot.records.base import Record
+from regbot.records.health import Health
 from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
 
 Tier = Literal["static", "timed"]
@@ -61,6 +62,13 @@ class Environment(Record):
     torch: Text | None
     platform: Text
     packages: Digest = Field(description="hash over all installed distributions and versions")
+    toolkit: Text | None = Field(
+        default=None, description="what torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
+    )
+    nccl: Text | None = Field(default=None, description="NCCL or RCCL version; 'none' where torch has none")
+    variables: Digest | None = Field(
+        default=None, description="hash over the environment variables that matter to speed, as the process began"
+    )
 
 
 class Refusal(Record):
@@ -167,9 +175,11 @@ class Timing(Record):
 class Position(Record):
     """Where a timed run stands in its session. Slots 0 and 1 of a block are a pair, 2 and 3 the other."""
 
-    block: Annotated[int, Field(ge=0)] = Field(description="from 1; 0 for the discarded warm launches")
-    slot: Annotated[int, Field(ge=0, le=3)]
-    order: Literal["ABBA", "BAAB"] = Field(description="A is base")
+    block: Annotated[int, Field(ge=0)] = Field(
+        description="from 1; 0 for the discarded warm launches, and for the screen"
+    )
+    slot: Annotated[int, Field(ge=0, le=3)] = Field(description="of a screen: 0 is its warm launch, 1 to 3 its runs")
+    order: Literal["ABBA", "BAAB", "screen"] = Field(description="A is base; a screen has runs of head only")
 
 
 class Node(Record):
@@ -179,6 +189,8 @@ class Node(Record):
     node_class: Text = Field(description="hardware that decides speed, in words")
     cores: Annotated[int, Field(ge=1)]
     gpus: list[Text] = Field(default_factory=list)
+    driver: Text | None = Field(default=None, description="of the GPUs; 'none' where there are none")
+    container: Text | None = Field(default=None, description="digest of the image that this runs in; None if unknown")
 
 
 class RawRun(Record):
@@ -229,10 +241,17 @@ class Run(Record):
     )
     timing: Timing | None = None
     position: Position | None = None
+    joined: Digest | None = Field(
+        default=None, description="the earlier session on the same trees that the run was taken over from"
+    )
     node: Node | None = None
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None
+    health: Health | None = Field(default=None, description="of the node, of timed runs")
+    changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
+        default_factory=list, description="tracked files that the build changed: what ran is not quite the commit"
+    )
     peak_rss_bytes: int | None = None
     log_tail: Message = Field(default="", description="last lines that the guest printed, when it did not end well")
     warnings: list[Message] = Field(default_factory=list)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from regbot.records.base import Record
 from regbot.records.baseline import Anchor, Baseline, BaselineAdded, BaselineCheck, BaselineListing
+from regbot.records.calibration import Calibration
 from regbot.records.ledger import Ledger
 from regbot.records.preflight import Preflight
 from regbot.records.run import RawRun, Run
@@ -18,6 +19,7 @@ RECORDS: dict[str, type[Record]] = {
     "baseline-added@1": BaselineAdded,
     "baseline-list@1": BaselineListing,
     "baseline-verify@1": BaselineCheck,
+    "calibration@1": Calibration,
     "ledger@1": Ledger,
     "ledger-diff@1": LedgerDiff,
     "preflight@1": Preflight,

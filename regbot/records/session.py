@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from regbot.records.base import Record
+from regbot.records.baseline import EnvironmentKey
 from regbot.records.files import RecordError, parse_record, read_lines
-from regbot.records.ledger import Message, Text
-from regbot.records.run import Arm, Run
+from regbot.records.ledger import Ledger, Message, Text
+from regbot.records.reference import Reference
+from regbot.records.run import Arm, Commit, Run
 from regbot.records.settings import Sharding, Throughput, Wire
 
 
@@ -24,6 +26,25 @@ class TimedPlan(Record):
     tokens_per_step: Annotated[int, Field(ge=1)] = Field(description="of one rank")
     flops_per_step: Annotated[int, Field(ge=0)] = Field(description="model FLOPs of one rank, from the shape")
     even_if_identical: bool = Field(default=False, description="time it although nothing that could matter changed")
+    references: list[Reference] = Field(
+        default_factory=list, description="stored sessions of this node class, one entry for each environment"
+    )
+    no_reference: Message = Field(default="", description="why what is stored is not comparable; '' where it is, or nothing is stored")
+    more_pairs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="asked for beyond an earlier session on the same trees; 0 leaves it to the looks"
+    )
+    max_pairs: Annotated[int, Field(ge=2)] | None = Field(default=None, description="fewer than a whole session has")
+
+
+class StoredTrace(Record):
+    """A stored ledger of a workload, to be held against what is traced now."""
+
+    entry: Text
+    commit: Commit
+    tree: Commit
+    measured: Text
+    environment: EnvironmentKey
+    ledger: Ledger
 
 
 class SessionHeader(Record):
@@ -40,6 +61,10 @@ class SessionHeader(Record):
     )
     expectations: list[Message] = Field(default_factory=list, description="--expect rules that were given")
     timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order; may be none")
+    stored: list[StoredTrace] = Field(
+        default_factory=list,
+        description="of each workload the newest stored ledger, of base's commit where there is one",
+    )
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
     budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of timed runs, at most")
     changed_files: list[Text] | None = Field(

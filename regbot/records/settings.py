@@ -1,6 +1,6 @@
 """The settings that a verdict depends on, stored with every session so that it can be judged again anywhere."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,9 @@ class Wire(Record):
     inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
 
 
+Gate = Literal["screen", "pairs", "stored"]
+
+
 class Throughput(Record):
     """The throughput verdict's thresholds. Percentages are 100 (ratio - 1); decisions are made on the log scale."""
 
@@ -30,6 +33,14 @@ class Throughput(Record):
     )
     indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
         default=1.0, description="regressed where the interval lies above it"
+    )
+    gate: Gate = Field(
+        default="screen",
+        description="screen: runs of head against stored sessions first, pairs where that does not settle it; pairs: "
+        "always pairs; stored: stored sessions alone, which may then fail a change too",
+    )
+    screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=5.0, description="a screen passes where slowdowns above this are excluded"
     )
 
     @model_validator(mode="after")

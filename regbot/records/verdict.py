@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from regbot.records.base import Record
+from regbot.records.calibrated import Calibrated
 from regbot.records.ledger import Kind, Message, Scalar, Text
 from regbot.records.run import Arm
 
@@ -83,6 +84,15 @@ class PrimaryTest(Record):
     log_ratios: list[float] = Field(description="log(head / base) of the pairs used, in session order")
 
 
+class SecondaryTest(Record):
+    """What else differs where a primary test has decided: it explains, and decides nothing."""
+
+    metric: Text
+    estimate_pct: float
+    p_adjusted: float = Field(description="of a paired t test, after Benjamini and Yekutieli over these metrics")
+    significant: bool
+
+
 class Cost(Record):
     """What the timed runs took."""
 
@@ -112,6 +122,11 @@ class Throughput(Record):
     )
     mde_full_pct: float | None = Field(default=None, description="the same with all the pairs of a full session")
     tests: list[PrimaryTest] = Field(default_factory=list)
+    secondary: list[SecondaryTest] = Field(default_factory=list)
+    sessions: Annotated[int, Field(ge=0)] = Field(default=0, description="stored sessions that it was held against")
+    calibrated: Calibrated | None = Field(default=None, description="what placebo sessions show of this gate here")
+    base_warmup_steps: float | None = Field(default=None, description="median over runs; None where not measured")
+    head_warmup_steps: float | None = None
     base_step_s: float | None = Field(default=None, description="median over runs of the run's median step time")
     head_step_s: float | None = None
     wall: Message = Field(default="", description="what a change is made of: memory, communication, compute or host")

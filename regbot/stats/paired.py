@@ -88,7 +88,7 @@ class Sequential:
     pairs: int
     """Pairs used: those of the look."""
     look: int
-    """From 1."""
+    """From 1; 0 for the one below the first look, which only a known sd allows."""
     alpha: float
     """Of one interval at one look, shared among the primary tests of the check."""
     tests: dict[str, tuple[Decision, Interval]]
@@ -153,7 +153,9 @@ def sequential(
     thresholds: Thresholds,
     known_sd: float | None = None,
 ) -> Sequential | None:
-    """Take the looks that the pairs allow and stop at the first that decides; None below the first look.
+    """Take the looks that the pairs allow and stop at the first that decides.
+
+    Below the first look the answer is None; with a known sd, which one pair suffices for, all pairs are looked at once.
 
     ``log_ratios`` has one entry per summary: its log-ratios of the valid pairs in session order, all of one length.
     ``primary_tests`` counts those of the whole check, not of this workload: each look's error is divided by it, so
@@ -166,8 +168,9 @@ def sequential(
         raise ValueError(f"{primary_tests} primary tests are fewer than the {len(log_ratios)} summaries given")
     (available,) = lengths
     alpha = LOOK_ALPHA / primary_tests
+    below = known_sd is not None and 0 < available < LOOKS[0]
     result = None
-    for look, pairs in enumerate(LOOKS, start=1):
+    for look, pairs in [(0, available)] if below else enumerate(LOOKS, start=1):
         if pairs > available:
             break
         intervals = {name: interval(values[:pairs], alpha, known_sd) for name, values in log_ratios.items()}

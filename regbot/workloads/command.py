@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
+from regbot.health import Monitor, visible_devices
 from regbot.logs import LogError, StepLog, read_log
 from regbot.node import this_node
 from regbot.records.files import describe
@@ -36,7 +37,7 @@ from regbot.workloads.guest import (
 )
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
-from regbot.workloads.timed import Place
+from regbot.workloads.timed import Place, with_health
 
 LOG_RANK = "log"
 """Name of the one account of steps that a log is."""
@@ -91,13 +92,15 @@ def time_command(
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes,
     )
+    monitor = Monitor(visible_devices(launch.env), expected=bool(this_node().gpus))
     try:
-        ended = engine.run(launch)
+        with monitor:
+            ended = engine.run(launch)
     except EngineError as error:
         failed = bare_run(task, arm, "crashed", str(error), place.attempt, "timed")
-        return failed.model_copy(update={"position": place.position})
+        return with_health(failed.model_copy(update={"position": place.position}), monitor)
     whole = log != printed or not ended.output_truncated
-    return read_end(task, plan, place, arm, ended, log, within, whole)
+    return with_health(read_end(task, plan, place, arm, ended, log, within, whole), monitor)
 
 
 def filled(task: Task, root: Path, steps: int, log: Path) -> tuple[tuple[str, ...], str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
+from regbot.health import Monitor, visible_devices
 from regbot.node import this_node
 from regbot.records.files import describe
 from regbot.records.run import Arm, Outcome, Position, RawRun, Refusal, Run
@@ -94,11 +95,13 @@ def time_ranks(
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes + ranks * MEGABYTE,
     )
+    monitor = Monitor(visible_devices(launch.env), first=ranks, expected=bool(this_node().gpus))
     try:
-        ended = engine.run(launch)
+        with monitor:
+            ended = engine.run(launch)
     except EngineError as error:
-        return _placed(bare_run(task, arm, "crashed", str(error), place.attempt, "timed"), place)
-    run = read_ranks(task, plan, place, arm, ended, record, nonce, limits)
+        return with_health(_placed(bare_run(task, arm, "crashed", str(error), place.attempt, "timed"), place), monitor)
+    run = with_health(read_ranks(task, plan, place, arm, ended, record, nonce, limits), monitor)
     shutil.rmtree(scratch / "torchrun", ignore_errors=True)
     return run
 
@@ -152,6 +155,11 @@ def read_ranks(
     except ValidationError as error:  # each record was sound; together they make one that could not be read again
         reason = f"{describe(error)}; the run was not used"
         return run.model_copy(update={"outcome": "bad_record", "reason": reason[:4000]})
+
+
+def with_health(run: Run, monitor: Monitor) -> Run:
+    """``run`` with what ``monitor`` saw of the node meanwhile."""
+    return run.model_copy(update={"health": monitor.health, "warnings": [*run.warnings, *monitor.warnings]})
 
 
 def _placed(run: Run, place: Place) -> Run:

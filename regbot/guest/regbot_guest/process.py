@@ -1,18 +1,17 @@
 """One guest process: read the request, do it, leave one record; what cannot be done is a record with the reason."""
 
-import hashlib
 import json
 import os
-import platform
 import sys
 import tempfile
 import traceback
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
+from regbot_guest.software import environment
 
 OWN_MODEL = ("smoke", "module")
 """Adapters whose code runs inside regbot's own model: the others are frameworks with a module of their own."""
@@ -25,6 +24,7 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         print("usage: python <guest folder> REQUEST.json", file=sys.stderr)
         return 2
+    variables = dict(os.environ)  # before code under test, or torch, adds to them
     request = Request.load(Path(argv[0]))
     root = Path(request.root)
     for source in reversed(request.source_roots):
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         "variant": request.variant,
         "rank": rank,
     }
-    refusal = _fill(record, request)
+    refusal = _fill(record, request, variables)
     if refusal is not None:
         record["refusal"] = refusal
         if refusal["kind"] != "code":  # what the code under test raised stands in the log already
@@ -47,10 +47,10 @@ def main(argv: list[str]) -> int:
     return REFUSED if refusal is not None else 0
 
 
-def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
+def _fill(record: dict[str, Any], request: Request, variables: Mapping[str, str]) -> dict[str, str] | None:
     """Count, and put what was found into the record. Returns the refusal where it could not be done."""
     if request.adapter == "maxtext":
-        return _fill_without_torch(record, request)
+        return _fill_without_torch(record, request, variables)
     try:
         import torch
     except ImportError as error:
@@ -59,7 +59,7 @@ def _fill(record: dict[str, Any], request: Request) -> dict[str, str] | None:
             f"{sys.executable} cannot import torch ({error}); install it there (pip install 'regbot[smoke]'), or set "
             "'python' of this workload to an interpreter that has it",
         )
-    record["environment"] = _environment(torch.__version__)
+    record["environment"] = environment(torch, variables)
     from regbot_guest.collectives import UnknownCollective
     from regbot_guest.count import UNTRACEABLE
     from regbot_guest.harness import ContractError
@@ -106,11 +106,13 @@ def _work(request: Request) -> dict[str, Any]:
     return count_step(request)
 
 
-def _fill_without_torch(record: dict[str, Any], request: Request) -> dict[str, str] | None:
+def _fill_without_torch(
+    record: dict[str, Any], request: Request, variables: Mapping[str, str]
+) -> dict[str, str] | None:
     """The same for a framework on jax, which may be all that this interpreter has."""
     from regbot_guest.frameworks import maxtext
 
-    record["environment"] = _environment(None)
+    record["environment"] = environment(None, variables)
     try:
         record.update(maxtext.work(request))
     except maxtext.Refused as error:
@@ -150,16 +152,6 @@ def _print_own_frames(error: BaseException, request: Request) -> None:
     print("Traceback, frames of the code under test only:", file=sys.stderr)
     for line in traceback.format_list(own) + traceback.format_exception_only(type(error), error):
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)
-
-
-def _environment(torch_version: str | None) -> dict[str, Any]:
-    installed = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch_version) if torch_version is not None else None,
-        "platform": platform.platform(),
-        "packages": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
-    }
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

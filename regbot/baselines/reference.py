@@ -1,0 +1,175 @@
+"""What a check is told of the store: for each timed workload the stored sessions and calibrations of this node class.
+
+All environments of the class are looked up, because which of them a pull request runs in is known only when it has run.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+from statistics import median
+
+from regbot.baselines.names import class_folder
+from regbot.baselines.query import Asked, Refusal, environments, rolling
+from regbot.baselines.store import Store
+from regbot.records.baseline import Baseline, EnvironmentKey
+from regbot.records.calibrated import Calibrated, Rate
+from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.reference import Reference, StoredSession
+from regbot.records.run import Clock
+from regbot.stats import calibration as statistics
+from regbot.stats.launch import SUMMARIES
+from regbot.stats.paired import Thresholds
+from regbot.stats.screen import SCREEN_RUNS
+
+LEAST_POOL = 8
+"""Placebo pairs below which none are drawn again: four blocks are the first look, twice."""
+CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A workload that is to be timed, where, and on which terms."""
+
+    workload: str
+    variant: str
+    node_class: str
+    world_size: int
+    steps: int
+    cut: int
+    dispatcher: str
+    thresholds: Thresholds
+
+
+def references(store: Store, wanted: Wanted, now: datetime) -> tuple[list[Reference], str]:
+    """What may be compared on the node class, one entry for each environment and clock; or why what is stored may not
+    be. Neither where nothing is stored of the workload.
+
+    Raises BaselineError where something stored that would be used cannot be.
+    """
+    found, refusals = [], []
+    for group in store.folders(class_folder(wanted.workload, wanted.variant, wanted.node_class)):
+        calibrations = [store.calibration(path) for path in store.calibrations(group)]
+        key = _environment(store, group, calibrations)
+        if key is None:
+            continue
+        for clock in CLOCKS:
+            asked = Asked(
+                workload=wanted.workload,
+                variant=wanted.variant,
+                node_class=wanted.node_class,
+                environment=key,
+                world_size=wanted.world_size,
+                steps=wanted.steps,
+                cut=wanted.cut,
+                clock=clock,
+                dispatcher=wanted.dispatcher,
+            )
+            answer = rolling(store, asked, now)
+            own = [each for each in calibrations if _on_terms(each, wanted, clock)]
+            sessions = () if isinstance(answer, Refusal) else answer.sessions
+            if isinstance(answer, Refusal):
+                refusals.append(answer.text)
+            if sessions or own:
+                warnings = [] if isinstance(answer, Refusal) else [*answer.warnings]
+                found.append(_reference(wanted, key, clock, sessions, own, warnings))
+    if found:
+        return found, ""
+    if refusals:
+        return [], refusals[0]
+    classes = sorted({node_class for node_class, _, _ in environments(store, wanted.workload, wanted.variant)})
+    if classes:
+        return [], f"sessions of {wanted.workload} are stored of {'; '.join(classes)}, and this is {wanted.node_class}"
+    return [], ""
+
+
+def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> Calibrated | None:
+    """What calibrations say together; None where they have too few placebo pairs to say anything."""
+    every = sorted(calibrations, key=lambda each: each.measured)
+    sessions = [session for each in every for session in each.sessions]
+    placebos = [session for session in sessions if session.injected_pct == 0]
+    pairs = [ratio for session in placebos for ratio in session.log_ratios.get("median", [])]
+    if len(pairs) < 2:
+        return None
+    looked = [session for session in placebos if session.covered is not None]
+    flags = statistics.Rate.of(sum(each.decision in ("regressed", "improved") for each in looked), len(looked))
+    told = [session.covered for session in sessions if session.covered is not None]
+    covered = statistics.Rate.of(sum(told), len(told))
+    injected = [session for session in sessions if session.injected_pct > 0 and session.covered is not None]
+    largest = max((session.injected_pct for session in injected), default=None)
+    same = [session for session in injected if session.injected_pct == largest]
+    seen = sum(session.decision == "regressed" for session in same)
+    sd, low, high = statistics.scatter(pairs)
+    return Calibrated(
+        measured=every[-1].measured,
+        pairs=len(pairs),
+        sd_pct=100 * sd,
+        sd_low_pct=100 * low,
+        sd_high_pct=100 * high,
+        false_flags=_rate(flags),
+        covered=_rate(covered),
+        injected_pct=largest,
+        found=_rate(statistics.Rate.of(seen, len(same))) if same else None,
+        resampled_false=_resampled(placebos, every[-1].primary_tests, thresholds),
+        contradicted=statistics.contradicted(flags, covered),
+    )
+
+
+def _reference(
+    wanted: Wanted,
+    environment: EnvironmentKey,
+    clock: Clock,
+    sessions: Sequence[Baseline],
+    calibrations: Sequence[Calibration],
+    warnings: list[str],
+) -> Reference:
+    newest = sessions[-1] if sessions else None
+    first = newest.runs[:SCREEN_RUNS] if newest is not None else []
+    dropped = [run.dropped_tokens for run in first]
+    return Reference(
+        node_class=wanted.node_class,
+        environment=environment,
+        clock=clock,
+        executed=newest.executed if newest is not None else None,
+        sessions=[_stored(each) for each in sessions if len(each.runs) >= SCREEN_RUNS],
+        loss=[run.loss for run in first if run.loss],
+        dropped_tokens=max((n for n in dropped if n is not None), default=None),
+        run_s=median(walls) if (walls := [run.wall_s for run in first if run.wall_s is not None]) else None,
+        calibrated=calibrated(calibrations, wanted.thresholds),
+        warnings=warnings,
+    )
+
+
+def _stored(baseline: Baseline) -> StoredSession:
+    first = baseline.runs[:SCREEN_RUNS]
+    return StoredSession(
+        session=baseline.session,
+        measured=baseline.measured,
+        commit=baseline.commit,
+        log_median=[run.log_median for run in first],
+        log_mean=[run.log_mean for run in first],
+    )
+
+
+def _environment(store: Store, group: PurePosixPath, calibrations: Sequence[Calibration]) -> EnvironmentKey | None:
+    if paths := store.sessions(group):
+        return store.session(paths[0]).environment
+    return calibrations[0].environment if calibrations else None
+
+
+def _on_terms(calibration: Calibration, wanted: Wanted, clock: Clock) -> bool:
+    terms = ("world_size", "steps", "cut", "dispatcher")
+    return calibration.clock == clock and all(getattr(calibration, name) == getattr(wanted, name) for name in terms)
+
+
+def _resampled(placebos: Sequence[PlaceboSession], primary_tests: int, thresholds: Thresholds) -> float | None:
+    """Share of sessions drawn from the placebo pairs that are flagged; None where there are too few pairs."""
+    pools = {name: [ratio for each in placebos for ratio in each.log_ratios[name]] for name in SUMMARIES}
+    if len(pools["median"]) < LEAST_POOL:
+        return None
+    found = statistics.resampled(pools, 0.0, primary_tests, thresholds)
+    return found.decisions["regressed"] + found.decisions["improved"]
+
+
+def _rate(found: statistics.Rate) -> Rate:
+    return Rate(count=found.count, total=found.total, low=found.low, high=found.high)

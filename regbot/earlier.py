@@ -1,0 +1,59 @@
+"""Earlier sessions on the same trees: who times them again adds pairs to them, instead of a new chance to pass.
+
+They are kept in the cache, one file for each pair of trees, configuration, node class and environment. Files here are
+regbot's own and never a pull request's: what is under test runs in a worktree and knows nothing of them.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from regbot.baselines.intake import environment_of
+from regbot.node import this_node
+from regbot.records.files import RecordError, write_text
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan, read_session
+
+FOLDER = "timed"
+
+
+def kept_file(cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run]) -> Path:
+    """Where the sessions on these trees are kept. ``traced``: the static runs of the workload, which tell its
+    environment; a command has none."""
+    key = {
+        "workload": plan.entry,
+        "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
+        "trees": [header.base.tree, header.head.tree],
+        "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
+        "node_class": this_node().node_class,
+        "environments": sorted({environment_of(run).model_dump_json() for run in traced if run.outcome == "ok"}),
+    }
+    return cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"
+
+
+def earlier_runs(file: Path) -> list[Run]:
+    """The paired runs of earlier sessions, each with the session that it is of; [] where there are none.
+
+    A file that cannot be read is as good as none: it is a cache.
+    """
+    try:
+        session = read_session(file)
+    except (RecordError, OSError):
+        return []
+    digest = identity(session.header)
+    return [run.model_copy(update={"joined": run.joined or digest}) for run in session.runs]
+
+
+def keep(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
+    """Keep the paired runs of a workload, those taken over from earlier sessions among them. Raises OSError."""
+    paired = [run for run in runs if run.position is not None and run.position.block]
+    if not any(run.outcome == "ok" for run in paired):
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, "".join(each.to_line() for each in (header, *paired)))
+
+
+def identity(header: SessionHeader) -> str:
+    """The same for one session however far it has gone."""
+    return hashlib.sha256(header.to_line().encode()).hexdigest()
