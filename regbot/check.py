@@ -41,7 +41,7 @@ from regbot.stored import store_at, stored_traces, with_references
 from regbot.timing import Timing
 from regbot.traces import Traces
 from regbot.trees import Trees
-from regbot.workloads import Limits, Task, plan, timed_tasks
+from regbot.workloads import Limits, Task, plan, plan_of, timed_tasks
 
 KEPT_WORKTREES = 16
 """Worktrees kept in the cache for later checks, least recently used dropped first."""
@@ -98,7 +98,12 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         for task in tasks:
             task.at(arm.overrides)  # an override that cannot be is an error now, not after minutes of work
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
-    plans = [_timed_plan(task, config, options) for task in timed]
+    plans = [
+        plan_of(task, config.session).model_copy(
+            update={"even_if_identical": options.even_if_identical, "more_pairs": options.more}
+        )
+        for task in timed
+    ]
     plans, stored, notes = _look_up(options, config, settings, base, traced, plans)
     planned = SessionHeader(
         regbot=__version__,
@@ -200,23 +205,6 @@ def _worth_timing(header: SessionHeader, runs: Sequence[Run], each: TimedPlan) -
     if examined.base is None or examined.head is None:
         return False
     return each.even_if_identical or bool(difference(header, examined.base, examined.head))
-
-
-def _timed_plan(task: Task, config: Config, options: CheckOptions) -> TimedPlan:
-    warmup = config.session.warmup or task.shape.warmup_steps
-    geometry = task.variant.geometry
-    return TimedPlan(
-        entry=task.entry,
-        variant=task.variant.name,
-        dispatcher=task.workload.dispatcher,
-        world_size=task.parallelism.world_size,
-        steps=warmup + (config.session.steps or task.shape.timed_steps),
-        cut=warmup,
-        tokens_per_step=geometry.tokens,
-        flops_per_step=geometry.flops_per_step,
-        even_if_identical=options.even_if_identical,
-        more_pairs=options.more,
-    )
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from regbot.commands.options import (
     Expect,
     Json,
     Out,
+    StoreFolder,
+    Who,
     cache_folder,
     exit_code,
     known_engine,
@@ -194,6 +196,46 @@ def run(
             write_record(out, found)
     typer.echo((found.to_json() if json else run_page(found)).rstrip("\n"))
     raise typer.Exit(0 if found.outcome == "ok" else exit_code("INVALID"))
+
+
+@app.command()
+def calibrate(
+    workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
+    pairs: Annotated[int, typer.Option("--pairs", metavar="N", min=2, help="Pairs of the commit against itself.")] = 20,
+    inject: Annotated[
+        float | None,
+        typer.Option("--inject", metavar="PCT", min=0.1, help="Also make head's steps longer by so much."),
+    ] = None,
+    injected_pairs: Annotated[
+        int, typer.Option("--injected-pairs", metavar="N", min=2, help="Pairs with the injected slowdown.")
+    ] = 5,
+    rev: Annotated[
+        str | None, typer.Option("--rev", metavar="REV", help="A commit. Default: files as they stand.")
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="V", help="Default: smoke with enough GPUs, else cpu.")
+    ] = None,
+    store: StoreFolder = Path("baselines"),
+    who: Who = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the calibration in DIR that was ended.")] = False,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the sessions.")] = Path(
+        "regbot-calibration"
+    ),
+    json: Json = False,
+) -> None:
+    """Compare a commit with itself: the noise of this node, and how often the gate is wrong on it."""
+    with usage_errors(), progress(quiet=json) as watch:
+        from regbot.baselines import Store
+        from regbot.baselines.commands import default_who
+        from regbot.calibrate import Asked, page
+        from regbot.calibrate import calibrate as run_calibration
+
+        asked = Asked(
+            workload, out.resolve(), who or default_who(), rev, variant, pairs, inject or 0.0, injected_pairs, resume
+        )
+        found = run_calibration(asked, Store(store), Path.cwd(), cache_folder(), watch)
+        text = found.calibration.to_json() if json else page(found)
+    typer.echo(text.rstrip("\n"))
 
 
 @app.command()

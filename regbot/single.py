@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.checkout import resolve_arm
+from regbot.config import FILE_NAME, Session, load_config
 from regbot.engines import Engine, LocalEngine
 from regbot.node import this_node
 from regbot.progress import Progress, Watcher
 from regbot.records.run import Position, Run
-from regbot.records.session import TimedPlan
 from regbot.shapes import ShapeError
 from regbot.tracing import HERE, Choice, choose
 from regbot.trees import Trees
-from regbot.workloads import Limits, Place, Task, bare_run, single_task, time_run, unfit_for
+from regbot.workloads import Limits, Place, Task, bare_run, plan_of, single_task, time_run, unfit_for
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def run_once(
 ) -> Run:
     """Launch the workload once and time its steps. Raises ConfigError, ShapeError, CheckoutError, EngineError."""
     task = timed_task(asked, folder)
-    plan = plan_of(task)
+    plan = plan_of(task, session_settings(folder))
     arm, root, environment = HERE, folder, None
     engine = engine or LocalEngine()
     place = Place(Position(block=1, slot=0, order="ABBA"), 1, plan.steps)
@@ -43,6 +43,12 @@ def run_once(
     watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {plan.steps} steps on {plan.world_size} ranks"))
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         return time_run(task, plan, place, arm, root, engine, Path(scratch) / "run", Limits(), environment)
+
+
+def session_settings(folder: Path) -> Session:
+    """How long runs are, as the ``regbot.toml`` in ``folder`` has it, or by default. Raises ConfigError."""
+    file = folder / FILE_NAME
+    return load_config(file).session if file.exists() else Session()
 
 
 def timed_task(asked: Single, folder: Path) -> Task:
@@ -61,17 +67,3 @@ def timed_task(asked: Single, folder: Path) -> Task:
     if unfit := unfit_for(task, len(this_node().gpus)):
         raise ShapeError(unfit)
     return task
-
-
-def plan_of(task: Task) -> TimedPlan:
-    """How long the run is: the shape's own numbers."""
-    geometry = task.variant.geometry
-    return TimedPlan(
-        entry=task.entry,
-        variant=task.variant.name,
-        world_size=task.parallelism.world_size,
-        steps=task.shape.warmup_steps + task.shape.timed_steps,
-        cut=task.shape.warmup_steps,
-        tokens_per_step=geometry.tokens,
-        flops_per_step=geometry.flops_per_step,
-    )

@@ -3,16 +3,26 @@
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from filelock import FileLock
 
+from regbot.checkout import Worktree
 from regbot.engines import Engine
 from regbot.progress import Progress, Watcher
 from regbot.records.run import Arm, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.session import Slot, affordable, begins_block, most_runs, next_slot, standing
-from regbot.trees import Trees, marked, plain_name
+from regbot.trees import marked, plain_name
 from regbot.workloads import Limits, Place, Task, bare_run, time_run
+
+
+class Checkouts(Protocol):
+    """Where the code of an arm lies."""
+
+    def of(self, arm: Arm, task: Task) -> Worktree | str:
+        """The checkout, or why there is none."""
+        ...
 
 
 class Timing:
@@ -21,7 +31,7 @@ class Timing:
     def __init__(
         self,
         header: SessionHeader,
-        trees: Trees,
+        trees: Checkouts,
         engine: Engine,
         folder: Path,
         lock: Path,
@@ -59,7 +69,8 @@ class Timing:
         if isinstance(tree, str):
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position})
-        place = Place(slot.position, slot.attempt, slot.steps)
+        slowdown = plan.injected_pct if slot.arm == "head" else 0.0
+        place = Place(slot.position, slot.attempt, slot.steps, slowdown)
         stage = "screen" if slot.position.order == "screen" else slot.position.block
         name = f"{plain_name(plan.entry)}.{stage}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._folder / name

@@ -379,7 +379,7 @@ def test_an_override_without_a_place_is_refused(root: Path, workload: dict[str, 
 
 def test_a_word_that_regbot_fills_in_is_no_override_of_an_arm(root: Path) -> None:
     task = command_task(("{python}", "train.py", "{steps}")).at({"steps": 3})
-    command, fault = filled(task, root, STEPS, root / "log")
+    command, fault = filled(task, root, Place(Position(block=1, slot=0, order="ABBA"), 1, STEPS), root / "log")
     assert (command, "session.steps" in fault) == ((), True)
 
 

@@ -33,6 +33,9 @@ class TimedPlan(Record):
     more_pairs: Annotated[int, Field(ge=0)] = Field(
         default=0, description="asked for beyond an earlier session on the same trees; 0 leaves it to the looks"
     )
+    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=0.0, description="by which head's steps are made longer, in a calibration; nothing is judged by it"
+    )
     max_pairs: Annotated[int, Field(ge=2)] | None = Field(default=None, description="fewer than a whole session has")
 
 

@@ -3,7 +3,7 @@
 from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
 from regbot.workloads.launch import time_run
 from regbot.workloads.ranks import digest, ledger_of
-from regbot.workloads.task import Task, plan, single_task, smoke_task, timed_tasks, unfit_for
+from regbot.workloads.task import Task, plan, plan_of, single_task, smoke_task, timed_tasks, unfit_for
 from regbot.workloads.timed import Place
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "interpreter",
     "ledger_of",
     "plan",
+    "plan_of",
     "single_task",
     "smoke_task",
     "time_run",

@@ -52,6 +52,7 @@ OWN_WORDS = {
     "log": "write {log} in the command, or set log of the workload to a file in the checkout",
     "python": "set python of the workload, or override python",
     "dispatcher": "set dispatcher of the workload, or override dispatcher",
+    "slowdown_pct": "it is 0 except where 'regbot calibrate --inject' sets it",
 }
 """Words that are no keys of ``config``, and where each is set instead."""
 
@@ -72,7 +73,7 @@ def time_command(
     """Launch the command of ``task`` once in the checkout ``root``. Never raises for what it does."""
     workload = task.workload
     own_log = scratch / "record" / "steps.log"
-    command, fault = filled(task, root, place.steps, own_log)
+    command, fault = filled(task, root, place, own_log)
     printed = scratch / "output.log"
     write_request(scratch, {"command": command})  # empties scratch: what an earlier run left is not this run's
     log, within = (own_log if _names(task, "log") else printed), scratch.resolve()
@@ -103,7 +104,7 @@ def time_command(
     return with_health(read_end(task, plan, place, arm, ended, log, within, whole), monitor)
 
 
-def filled(task: Task, root: Path, steps: int, log: Path) -> tuple[tuple[str, ...], str]:
+def filled(task: Task, root: Path, place: Place, log: Path) -> tuple[tuple[str, ...], str]:
     """The command with its words filled in, and why it cannot be run, '' where it can."""
     workload = task.workload
     key = f"workloads.{task.workload_name}"
@@ -126,7 +127,18 @@ def filled(task: Task, root: Path, steps: int, log: Path) -> tuple[tuple[str, ..
             )
     if _names(task, "dispatcher") and not workload.dispatcher:
         return (), f"{key}.command takes {{dispatcher}}, and none is set; set {key}.dispatcher"
-    words = {**overrides, "steps": steps, "log": log, "python": interpreter(task, root)}
+    if place.slowdown_pct and not _names(task, "slowdown_pct"):
+        return (), (
+            f"{key}.command has no place for {{slowdown_pct}}, so no slowdown can be injected; write it where the "
+            "program takes the percent by which each of its steps is to last longer, or leave out --inject"
+        )
+    words = {
+        **overrides,
+        "steps": place.steps,
+        "log": log,
+        "python": interpreter(task, root),
+        "slowdown_pct": f"{place.slowdown_pct:g}",
+    }
     return tuple(_WORD.sub(lambda found: _filled(found, words), argument) for argument in workload.command), ""
 
 

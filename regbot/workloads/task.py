@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from regbot.config import SMOKE_DISPATCHERS, Config, ConfigError, Workload, override
+from regbot.config import SMOKE_DISPATCHERS, Config, ConfigError, Session, Workload, override
 from regbot.records.ledger import Scalar
+from regbot.records.session import TimedPlan
 from regbot.shapes import MeshName, Parallelism, Shape, ShapeError, Variant, load_shape
 
 
@@ -105,6 +106,22 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
         if unfit := unfit_for(chosen[key], gpus):
             raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {unfit}")
     return list(chosen.values())
+
+
+def plan_of(task: Task, session: Session) -> TimedPlan:
+    """How long the runs of ``task`` are: as the configuration has it, else the shape's own numbers."""
+    warmup = session.warmup or task.shape.warmup_steps
+    geometry = task.variant.geometry
+    return TimedPlan(
+        entry=task.entry,
+        variant=task.variant.name,
+        dispatcher=task.workload.dispatcher,
+        world_size=task.parallelism.world_size,
+        steps=warmup + (session.steps or task.shape.timed_steps),
+        cut=warmup,
+        tokens_per_step=geometry.tokens,
+        flops_per_step=geometry.flops_per_step,
+    )
 
 
 def unfit_for(task: Task, gpus: int) -> str:

@@ -56,6 +56,8 @@ class Place:
     position: Position
     attempt: int
     steps: int
+    slowdown_pct: float = 0.0
+    """By which its steps are made longer, to try the gate with."""
 
 
 def time_ranks(
@@ -78,6 +80,7 @@ def time_ranks(
         "mode": "timed",
         "steps": place.steps,
         "warmup": plan.cut,
+        "slowdown_pct": place.slowdown_pct,
     }
     request = write_request(scratch, document)
     ranks = task.parallelism.world_size

@@ -45,7 +45,7 @@ def time_steps(request: Request) -> dict[str, Any]:
         losses = torch.full((request.steps,), math.nan, device=world.device)
         if world.size > 1:
             dist.barrier()  # a rank that is built earlier must not count its waiting for the others as a step
-        with Stopwatch(world.device) as watch:
+        with Stopwatch(world.device, request.slowdown_pct) as watch:
             _touch(folder / BEGUN, world)
             for number in range(request.steps):
                 losses[number] = training.step(number)

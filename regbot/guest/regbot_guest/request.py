@@ -65,6 +65,8 @@ class Request:
     config: dict[str, Any] = field(default_factory=dict)
     steps: int = 2
     warmup: int = 0
+    slowdown_pct: float = 0.0
+    """By which every timed step is made longer: 0 but for calibrations, which try the gate with a known slowdown."""
     seed: int = 1234
     reshard_after_forward: bool = True
 

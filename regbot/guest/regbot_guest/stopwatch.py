@@ -73,7 +73,9 @@ class CudaClock:
 class Stopwatch:
     """Use as a context manager around the steps; call ``step_ended`` after each of them."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, slowdown_pct: float = 0.0) -> None:
+        self._slowdown = slowdown_pct / 100
+        self._begun = 0.0
         self._on_gpu = device.type == "cuda"
         self.clock: Clock = CudaClock() if self._on_gpu else HostClock()
         self._marks: list[Any] = []
@@ -89,6 +91,7 @@ class Stopwatch:
         self._time(dist.Work, "wait")
         self._marks.append(self.clock.mark())
         self._cpu.append(time.process_time())
+        self._begun = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,10 +101,19 @@ class Stopwatch:
 
     def step_ended(self) -> None:
         """Mark the end of a step, which is the beginning of the next."""
+        if self._slowdown:
+            self._hold()
         self._marks.append(self.clock.mark())
         self._cpu.append(time.process_time())
         self._memory.append(torch.cuda.memory_allocated() if self._on_gpu else resident_bytes())
         self.spans.append([])
+
+    def _hold(self) -> None:
+        """Make the step longer by a share of what it took: a slowdown that is known, to try the gate with."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        time.sleep((time.perf_counter() - self._begun) * self._slowdown)
+        self._begun = time.perf_counter()
 
     def record(self) -> dict[str, Any]:
         """The account of all steps, seconds and bytes. Waits for the device."""

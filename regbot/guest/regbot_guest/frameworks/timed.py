@@ -27,7 +27,7 @@ def time_loop(request: Request, loop: Loop, optimizers: Iterable[torch.optim.Opt
     losses: list[float | None] = []
     if dist.get_world_size() > 1:
         dist.barrier()  # a rank that is built earlier must not count its waiting for the others as a step
-    with Stopwatch(loop.device) as watch:
+    with Stopwatch(loop.device, request.slowdown_pct) as watch:
         _touch(folder / BEGUN, first)
         for number in range(request.steps):
             losses.append(loop.step())
