@@ -27,7 +27,7 @@ from regbot.progress import Progress, Watcher
 from regbot.records.baseline import ENTRY, Provenance, moment, utc
 from regbot.records.calibrated import Calibrated
 from regbot.records.calibration import Calibration, PlaceboSession
-from regbot.records.files import RecordError, append_line, mend
+from regbot.records.files import RecordError, append_line, mend, write_text
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
 from regbot.records.settings import Throughput
@@ -234,6 +234,7 @@ def _begin(asked: Asked) -> None:
         raise ConfigError(
             f"{asked.out}: holds the sessions of a calibration; go on with it (--resume), or give another --out"
         )
+    write_text(asked.out / ".gitignore", "*\n")
 
 
 def _open(file: Path, planned: SessionHeader, resume: bool) -> Session:

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from regbot import __version__
-from regbot.checkout import changed_files, prune, resolve_arms
+from regbot.checkout import changed_files, prune, resolve_arms, resolve_exactly
 from regbot.checkout.git import try_git
 from regbot.conclusion import Checked, conclude
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
@@ -78,15 +78,22 @@ class CheckOptions:
     """Pairs to add to an earlier session on the same trees; 0 leaves it to what they show."""
     baselines: Path | None = None
     """A folder of stored references; None for the base commit's."""
+    pairs: int | None = None
+    """Pairs at most, of each workload; None for a whole session's."""
+    exact: bool = False
+    """Compare the very commits that were named, and not with the merge base."""
     join: bool = True
     """Keep what is timed, and let it join what was timed before on the same trees."""
 
 
 def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Checked:
     """Run both halves on both arms and judge them. Raises ConfigError, CheckoutError, EngineError, RecordError."""
-    base, head, warnings = resolve_arms(
-        options.repo, options.base, options.head, options.base_overrides, options.head_overrides
-    )
+    if options.exact:
+        base, head, warnings = resolve_exactly(options.repo, options.base or options.head, options.head)
+    else:
+        base, head, warnings = resolve_arms(
+            options.repo, options.base, options.head, options.base_overrides, options.head_overrides
+        )
     config, config_warnings = find_config(options, base, head)
     tasks = plan(config, options.workloads)
     timed = timed_tasks(config, tasks, len(this_node().gpus)) if options.timing else []
@@ -100,7 +107,11 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
     plans = [
         plan_of(task, config.session).model_copy(
-            update={"even_if_identical": options.even_if_identical, "more_pairs": options.more}
+            update={
+                "even_if_identical": options.even_if_identical,
+                "more_pairs": options.more,
+                "max_pairs": options.pairs,
+            }
         )
         for task in timed
     ]

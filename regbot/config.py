@@ -164,6 +164,9 @@ class Baselines(Record):
     """Where the stored references are."""
 
     folder: str = Field(default="baselines", description="in the repository; those of the base commit judge a change")
+    creep_budget_pct: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=2.0, description="slower than the anchor by this, all changes since together: a refresh absorbs no more"
+    )
 
     @field_validator("folder")
     @classmethod

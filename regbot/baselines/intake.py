@@ -13,6 +13,7 @@ from typing import Literal
 from regbot.baselines.names import STATIC_CLASS
 from regbot.baselines.store import BaselineError, digest_of
 from regbot.records.baseline import (
+    AgainstAnchor,
     ENTRY,
     NONE,
     BadTime,
@@ -48,6 +49,7 @@ class Intake:
     workloads: Sequence[str] = ()
     series: Series = "rolling"
     container: str | None = None
+    against: AgainstAnchor | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,7 @@ def _collect(
             runs=[_summary(run, asked.origin, number < SCREEN_RUNS) for number, run in enumerate(kept)]
             if timed
             else [],
+            against=asked.against if timed else None,
         )
     )
 

@@ -3,7 +3,8 @@
 The user's repository is only ever read: no ref, worktree or configuration is written there.
 """
 
-from regbot.checkout.arms import resolve_arm, resolve_arms
+from regbot.checkout.arms import resolve_arm, resolve_arms, resolve_exactly
+from regbot.checkout.branch import propose
 from regbot.checkout.changes import changed_files
 from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
@@ -16,7 +17,9 @@ __all__ = [
     "changed_files",
     "check_out",
     "export",
+    "propose",
     "prune",
     "resolve_arm",
     "resolve_arms",
+    "resolve_exactly",
 ]

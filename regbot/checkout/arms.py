@@ -54,6 +54,14 @@ def resolve_arms(
     )
 
 
+def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[str]]:
+    """The two arms as named, whatever their history; they may be one commit. Raises CheckoutError."""
+    common_dir(repo)
+    arms = (("base", base), ("head", head))
+    found = [_arm(repo, name, rev, find_commit(repo, rev, f"--{name}"), {}) for name, rev in arms]
+    return found[0], found[1], _uncommitted(repo)
+
+
 def resolve_arm(repo: Path, revision: str) -> Arm:
     """The arm of one revision that is compared with nothing yet. Raises CheckoutError."""
     common_dir(repo)

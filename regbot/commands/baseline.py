@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from regbot.commands.options import Json, StoreFolder, Who, usage_errors
+from regbot.commands.options import (
+    ConfigFile,
+    Json,
+    StoreFolder,
+    Who,
+    cache_folder,
+    exit_code,
+    progress,
+    usage_errors,
+)
 
 app = typer.Typer(help="The stored references.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -34,6 +43,26 @@ def baseline_show(
     typer.echo(text.rstrip("\n"))
 
 
+@app.command("history")
+def baseline_history(
+    workload: Annotated[str, typer.Argument(metavar="ENTRY")],
+    variant: Annotated[str | None, typer.Option("--variant", metavar="V")] = None,
+    node_class: Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Node class.")] = None,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the last N sessions.")] = None,
+    points: Annotated[int, typer.Option("--points", metavar="N", min=1, max=1000, help="Thin it to at most N.")] = 60,
+    store: StoreFolder = Path("baselines"),
+    json: Json = False,
+) -> None:
+    """How the step time of a workload went over its stored sessions. It annotates, and decides nothing."""
+    with usage_errors():
+        from regbot.baselines import Store
+        from regbot.baselines.history import history, history_page
+
+        found = history(Store(store), workload, variant, node_class, last, points)
+        text = found.to_json() if json else history_page(found)
+    typer.echo(text.rstrip("\n"))
+
+
 @app.command("add")
 def baseline_add(
     session: Annotated[Path, typer.Argument(metavar="SESSION", help="session.jsonl of a check.")],
@@ -58,6 +87,60 @@ def baseline_add(
         found = commands.add(Store(store), session, asked)
         text = found.to_json() if json else commands.added_page(found)
     typer.echo(text.rstrip("\n"))
+
+
+@app.command("refresh")
+def baseline_refresh(
+    workload: Annotated[list[str] | None, typer.Option("--workload", metavar="W", help="Only these.")] = None,
+    rev: Annotated[str, typer.Option("--rev", metavar="REV", help="The commit to measure, main's usually.")] = "HEAD",
+    accept: Annotated[
+        float | None,
+        typer.Option("--accept", metavar="PCT", help="Take a slowdown up to this into the anchor. Needs --who, --why."),
+    ] = None,
+    who: Who = None,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why it is measured, or accepted.")] = "",
+    pairs: Annotated[
+        int | None, typer.Option("--pairs", metavar="N", min=4, help="Of one night. Default: as the noise asks for.")
+    ] = None,
+    branch: Annotated[str | None, typer.Option("--branch", metavar="NAME", help="Of the proposal.")] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", metavar="DIR", help="Write there at once; default: propose a branch.")
+    ] = None,
+    config: ConfigFile = None,
+    budget: Annotated[float | None, typer.Option("--budget", metavar="MIN", min=0.1, help="Minutes of runs.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the refresh in DIR that was ended.")] = False,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR")] = Path("regbot-refresh"),
+    repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
+    json: Json = False,
+) -> None:
+    """Run main beside the anchor and propose what may be stored. Exit code as a check's."""
+    with usage_errors(), progress(quiet=json) as watch:
+        from regbot.baselines.commands import default_who
+        from regbot.config import ConfigError
+        from regbot.refresh import Options, refresh, refresh_page
+
+        if accept is not None and not (who and why):
+            raise ConfigError("--accept needs --who NAME and --why TEXT: somebody puts a name to a slowdown")
+        options = Options(
+            repo=repo,
+            cache=cache_folder(),
+            out=out.resolve(),
+            who=who or default_who(),
+            why=why or "refresh",
+            rev=rev,
+            workloads=workload or [],
+            config=config,
+            store=store.resolve() if store is not None else None,
+            branch=branch,
+            pairs=pairs,
+            budget_min=budget,
+            accept_pct=accept,
+            resume=resume,
+        )
+        found = refresh(options, watch)
+        text = found.to_json() if json else refresh_page(found)
+    typer.echo(text.rstrip("\n"))
+    raise typer.Exit(exit_code(found.status))
 
 
 @app.command("verify")

@@ -23,7 +23,9 @@ NONE = "none"
 
 EntryName = Annotated[str, Field(pattern=f"^{ENTRY.pattern}$", max_length=200)]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-Series = Literal["rolling", "anchor"]
+Series = Literal["rolling", "anchor", "held"]
+"""What a session serves: the rolling reference; the anchor, where its commit was run once more; nothing, where it was
+measured and not taken in."""
 Named = Annotated[str, Field(min_length=1, max_length=500)]
 Positive = Annotated[int, Field(ge=1)]
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from regbot.records.base import Record
 from regbot.records.baseline import Anchor, Baseline, BaselineAdded, BaselineCheck, BaselineListing
 from regbot.records.calibration import Calibration
+from regbot.records.history import History
 from regbot.records.ledger import Ledger
 from regbot.records.preflight import Preflight
+from regbot.records.refresh import Refreshed
 from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
+from regbot.records.shadow import Scoreboard, ShadowEntry, ShadowListing, ShadowOutcome
 from regbot.records.verdict import LedgerDiff, Verdict
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -20,12 +23,18 @@ RECORDS: dict[str, type[Record]] = {
     "baseline-list@1": BaselineListing,
     "baseline-verify@1": BaselineCheck,
     "calibration@1": Calibration,
+    "history@1": History,
     "ledger@1": Ledger,
     "ledger-diff@1": LedgerDiff,
     "preflight@1": Preflight,
     "raw-run@1": RawRun,
+    "refresh@1": Refreshed,
     "run@1": Run,
+    "scoreboard@1": Scoreboard,
     "session@1": SessionHeader,
+    "shadow@1": ShadowEntry,
+    "shadow-list@1": ShadowListing,
+    "shadow-outcome@1": ShadowOutcome,
     "verdict@1": Verdict,
 }
 

@@ -29,7 +29,9 @@ class TimedPlan(Record):
     references: list[Reference] = Field(
         default_factory=list, description="stored sessions of this node class, one entry for each environment"
     )
-    no_reference: Message = Field(default="", description="why what is stored is not comparable; '' where it is, or nothing is stored")
+    no_reference: Message = Field(
+        default="", description="why what is stored is not comparable; '' where it is, or where nothing is stored"
+    )
     more_pairs: Annotated[int, Field(ge=0)] = Field(
         default=0, description="asked for beyond an earlier session on the same trees; 0 leaves it to the looks"
     )

@@ -1,0 +1,285 @@
+"""A refresh from beginning to end: measure, judge each night, store, propose a branch."""
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+from regbot.baselines import Intake, Store, environment_of
+from regbot.baselines.intake import distil, run_summaries
+from regbot.baselines.names import ANCHOR, class_folder
+from regbot.baselines.reference import calibrated
+from regbot.baselines.store import ATTRIBUTES, BaselineError
+from regbot.check import CheckOptions, check
+from regbot.checkout import export, propose, resolve_arm
+from regbot.checkout.git import try_git
+from regbot.conclusion import Checked
+from regbot.config import FILE_NAME, Config, ConfigError, parse_config
+from regbot.engines import Engine
+from regbot.judge.pairs import pair_up, timed_runs
+from regbot.judge.standing import thresholds_of
+from regbot.node import this_node
+from regbot.progress import Watcher
+from regbot.records.baseline import Acceptance, AgainstAnchor, Anchor, Baseline, EnvironmentKey, MoveEvidence, utc
+from regbot.records.files import write_record, write_text
+from regbot.records.refresh import Refreshed, RefreshedWorkload
+from regbot.records.run import Arm
+from regbot.records.verdict import Status
+from regbot.refresh.night import History, Limits, judge_night
+from regbot.refresh.words import commit_message, proposal_text
+from regbot.stats.drift import night_pairs
+from regbot.trees import plain_name
+from regbot.workloads import Task, plan, timed_tasks
+
+GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PASS")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``refresh`` was given. ``store`` is a folder to write to at once; None proposes a branch of ``repo``."""
+
+    repo: Path
+    cache: Path
+    out: Path
+    who: str
+    why: str = "refresh"
+    rev: str = "HEAD"
+    workloads: Sequence[str] = ()
+    config: Path | None = None
+    store: Path | None = None
+    branch: str | None = None
+    pairs: int | None = None
+    """Of a night; None for as many as the noise on record asks for."""
+    budget_min: float | None = None
+    accept_pct: float | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What all workloads of a refresh share."""
+
+    options: Options
+    config: Config
+    settings: Path
+    """The configuration as a file, for the checks."""
+    head: Arm
+    store: Store
+    monitors: int
+    watch: Watcher
+    engine: Engine | None
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One workload's night, and the session it came from."""
+
+    task: Task
+    anchor: Anchor | None
+    checked: Checked
+    night: RefreshedWorkload
+    tonight: AgainstAnchor | None
+
+
+def refresh(
+    options: Options, watch: Watcher = lambda _: None, engine: Engine | None = None, now: datetime | None = None
+) -> Refreshed:
+    """Measure every timed workload of ``rev`` beside its anchor and propose what may be stored.
+
+    Raises ConfigError, CheckoutError, EngineError, RecordError. What was measured stays in ``options.out``.
+    """
+    now = now or datetime.now(UTC)
+    head = resolve_arm(options.repo, options.rev)
+    text = _settings(options, head)
+    config = parse_config(text, f"{FILE_NAME} of {options.rev}")
+    tasks = timed_tasks(config, plan(config, options.workloads), len(this_node().gpus))
+    if not tasks:
+        raise ConfigError("no workload is timed, so there is nothing to refresh; see 'timed' in docs/configuration.md")
+    write_text(options.out / ".gitignore", "*\n")
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        folder = config.baselines.folder
+        if options.store is None:
+            export(options.repo, head.commit, [folder], Path(scratch))
+        store = Store(options.store if options.store is not None else Path(scratch) / folder)
+        before = _files(store)
+        settings = Path(scratch) / FILE_NAME
+        settings.write_text(text, encoding="utf-8")
+        site = _Site(options, config, settings, head, store, len(tasks), watch, engine)
+        measured = [_measure(site, task) for task in tasks]
+        warnings = [warning for each in measured for warning in _keep(each, options, head, store, now)]
+        after = _files(store)
+        added = [path for path in after if before.get(path) != after[path]]
+        found = _refreshed(head, measured, added, warnings)
+        if added and options.store is None:
+            branch = options.branch or f"regbot/refresh-{now:%Y-%m-%d}-{secrets.token_hex(3)}"
+            files = {f"{folder}/{path}": store.root / path for path in added}
+            commit = propose(options.repo, head.commit, files, branch, commit_message(found))
+            found = found.model_copy(update={"branch": branch, "proposal": commit})
+    write_record(options.out / "refresh.json", found)
+    write_text(options.out / "pull-request.md", proposal_text(found))
+    return found
+
+
+def _measure(site: _Site, task: Task) -> _Measured:
+    """Run one workload at the anchor's commit and at head, side by side, and judge the night."""
+    options, store = site.options, site.store
+    where = class_folder(task.entry, task.variant.name, this_node().node_class)
+    anchor = store.anchor(task.entry, task.variant.name, this_node().node_class)
+    commit = anchor.commit if anchor is not None else site.head.commit
+    calibrations = [store.calibration(path) for group in store.folders(where) for path in store.calibrations(group)]
+    noise = calibrated(calibrations, thresholds_of(site.config.throughput))
+    asked = CheckOptions(
+        repo=options.repo,
+        cache=options.cache,
+        out=options.out / plain_name(task.entry),
+        base=commit,
+        head=site.head.commit,
+        workloads=[task.entry],
+        config=site.settings,
+        even_if_identical=True,
+        gate="pairs",
+        exact=True,
+        join=False,
+        baselines=store.root,
+        pairs=options.pairs or night_pairs(noise.sd_pct / 100 if noise is not None else 0.0),
+        budget_min=options.budget_min,
+        resume=options.resume,
+    )
+    checked = check(asked, site.watch, site.engine)
+    runs = timed_runs(checked.session, task.entry)
+    pairs = pair_up(runs)
+    tonight = AgainstAnchor(commit=commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
+    verdict = next(each for each in checked.verdict.workloads if each.name == task.entry)
+    environment = environment_of(pairs.valid[-1].head) if pairs.valid else None
+    stored = _stored(store, where)
+    own = [each for each in stored if each.environment == environment]
+    nights = [each.against for each in own if each.against is not None and each.against.commit == commit]
+    before, changes = _before(stored, environment, commit) if environment is not None and not own else ([], [])
+    history = History(nights, noise.sd_pct / 100 if noise is not None else None, site.monitors, before, changes)
+    limits = Limits(site.config.baselines.creep_budget_pct, site.config.throughput.threshold_pct)
+    accepted = None
+    if options.accept_pct is not None:
+        accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
+    levels = [run_summaries(pair.base.timing)["median"] for pair in pairs.valid if pair.base.timing is not None]
+    night = judge_night(
+        verdict, task.variant.name, anchor.commit if anchor else None, tonight, history, limits, accepted, levels
+    )
+    return _Measured(task, anchor, checked, night, tonight)
+
+
+def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: datetime) -> list[str]:
+    """Store what the night allows: main's session, the anchor's beside it, and an anchor that was accepted or is the
+    first. Returns why nothing could be, where it could not."""
+    night, tonight = measured.night, measured.tonight
+    if night.series is None or tonight is None:
+        return []
+    origin = str(options.out / plain_name(measured.task.entry) / "session.jsonl")
+    again = tonight.commit == head.commit
+    try:
+        for arm, series in (("head", night.series), ("base", "anchor")):
+            if arm == "base" and again:
+                continue  # one commit beside itself: its sessions would count it twice
+            asked = Intake(
+                origin=origin,
+                who=options.who,
+                why=options.why,
+                arm="head" if arm == "head" else "base",
+                workloads=[measured.task.entry],
+                series="anchor" if series == "anchor" else night.series,
+                against=tonight if arm == "head" else None,
+            )
+            distilled = distil(measured.checked.session, asked, now)
+            kept = [each for each in distilled.baselines if each.tier == "timed" or night.series == "rolling"]
+            store.add(kept, distilled.ledgers)
+        if measured.anchor is None or night.accepted is not None:
+            store.move_anchor(_anchor(measured, options, head, now))
+    except BaselineError as error:
+        return [f"{measured.task.entry}: not stored: {error}"[:4000]]
+    return []
+
+
+def _anchor(measured: _Measured, options: Options, head: Arm, now: datetime) -> Anchor:
+    night, tonight = measured.night, measured.night.tonight
+    evidence = None
+    if measured.anchor is not None and tonight is not None:
+        evidence = MoveEvidence(
+            estimate_pct=tonight.estimate_pct,
+            low_pct=tonight.low_pct,
+            high_pct=tonight.high_pct,
+            pairs=max(1, night.pairs),
+        )
+    return Anchor(
+        workload=measured.task.entry,
+        variant=measured.task.variant.name,
+        node_class=this_node().node_class,
+        commit=head.commit,
+        tree=head.tree,
+        moved=utc(now),
+        who=options.who,
+        why=options.why if measured.anchor is not None else "the first anchor",
+        previous=None,
+        evidence=evidence,
+        accepted=night.accepted,
+    )
+
+
+def _before(stored: Sequence[Baseline], environment: EnvironmentKey, commit: str) -> tuple[list[Baseline], list[str]]:
+    """Sessions of ``commit`` in the newest environment that is not this one, and in what the two differ."""
+    others = [each for each in stored if each.commit == commit and each.environment != environment]
+    if not others:
+        return [], []
+    newest = others[-1].environment
+    then, here = newest.model_dump(), environment.model_dump()
+    differing = [name for name in then if then[name] != here[name]]
+    changes = [f"{name}: {then[name] or 'unknown'} before, {here[name] or 'unknown'} now" for name in differing]
+    return [each for each in others if each.environment == newest], changes
+
+
+def _stored(store: Store, where: PurePosixPath) -> list[Baseline]:
+    """All timed sessions of a workload on this class, oldest first. Raises BaselineError."""
+    paths = [path for group in store.folders(where) for path in store.sessions(group)]
+    found = [each for path in paths if (each := store.session(path)).tier == "timed"]
+    return sorted(found, key=lambda each: (each.measured, each.session))
+
+
+def _refreshed(
+    head: Arm, measured: Sequence[_Measured], added: Sequence[PurePosixPath], warnings: list[str]
+) -> Refreshed:
+    nights = [each.night for each in measured]
+    status = min((night.status for night in nights), key=GRAVITY.index)
+    told = [warning for each in measured for warning in each.checked.verdict.warnings]
+    return Refreshed(
+        status="INVALID" if warnings and status == "PASS" else status,
+        commit=head.commit,
+        branch=None,
+        proposal=None,
+        files=[str(path) for path in added],
+        workloads=nights,
+        warnings=list(dict.fromkeys([*warnings, *told])),
+    )
+
+
+def _files(store: Store) -> dict[PurePosixPath, bytes]:
+    """What the store holds that a repository would, and the content of what may change."""
+    found = {}
+    for path in sorted(store.root.rglob("*")) if store.root.is_dir() else []:
+        inside = PurePosixPath(path.relative_to(store.root))
+        hidden = any(part.startswith(".") and part != ATTRIBUTES for part in inside.parts)
+        if path.is_file() and not hidden:
+            found[inside] = path.read_bytes() if path.name in (ANCHOR, ATTRIBUTES) else b""
+    return found
+
+
+def _settings(options: Options, head: Arm) -> str:
+    """The text of the configuration: the file given, else that of the commit. Raises ConfigError."""
+    if options.config is not None:
+        try:
+            return options.config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{options.config}: cannot be read: {error}") from error
+    answer = try_git(options.repo, "show", f"{head.commit}:{FILE_NAME}")
+    if answer.code != 0:
+        raise ConfigError(f"{options.rev} has no {FILE_NAME}; commit one, or give --config FILE")
+    return answer.out
