@@ -1,10 +1,11 @@
 """Sessions to be stored, made of a few numbers; and, as a script, processes that store them and are killed.
 
-    python baseline_cases.py killed STORE      writers in parallel, ended by SIGKILL at any moment
-    python baseline_cases.py everywhere STORE  a writer ended by SIGKILL before each thing it does to a file
-    python baseline_cases.py limited STORE     a writer whose files may not grow past a limit
+    python baseline_cases.py killed STORE WRITER      writers in parallel, ended by SIGKILL at any moment
+    python baseline_cases.py everywhere STORE WRITER  a writer ended by SIGKILL before each thing it does to a file
+    python baseline_cases.py limited STORE WRITER     a writer whose files may not grow past a limit
 
-Each prints one JSON line for every session that a command said to have stored, and on what followed.
+A writer is what stores one session: add, or refresh. Each prints one JSON line for every session that a command said
+to have stored, and on what followed.
 """
 
 import json
@@ -70,6 +71,19 @@ def store_one(root: Path, scratch: Path, number: int, who: str = "ada") -> list[
     return add(Store(root), file, asked(file, who=who), NOW).files
 
 
+def refresh_one(root: Path, scratch: Path, number: int, who: str = "ada") -> list[str]:
+    """What ``baseline refresh --store`` does with a session that was measured; the files that it says are stored."""
+    from refresh_cases import refreshed
+
+    return refreshed(root, scratch, number, who).files
+
+
+WRITERS: dict[str, Callable[..., list[str]]] = {"add": store_one, "refresh": refresh_one}
+writer = store_one
+ROOM = {"add": 40, "refresh": 400}
+"""Bytes by which the limit grows: a refresh writes its own session and its report too."""
+
+
 # ---- processes
 
 
@@ -111,7 +125,7 @@ def killed(root: Path, rounds: int = 16) -> None:
 
         def write(writing: int, first: int, who: str) -> None:
             for session in range(first, first + 100):
-                say(writing, store_one(root, root.parent, session, who))
+                say(writing, writer(root, root.parent, session, who))
 
         first = 100 * number
         writers = [
@@ -133,7 +147,7 @@ def everywhere(root: Path) -> None:
     for number in range(1, 200):
         shutil.rmtree(root, ignore_errors=True)
         if number % 2:  # also where there is no store yet
-            store_one(root, root.parent, 0)
+            writer(root, root.parent, 0)
 
         def write(writing: int, number: int = number) -> None:
             done = 0
@@ -146,12 +160,12 @@ def everywhere(root: Path) -> None:
                         os.kill(os.getpid(), signal.SIGKILL)
 
             sys.addaudithook(count)
-            say(writing, store_one(root, root.parent, 1))
+            say(writing, writer(root, root.parent, 1))
 
         child, reading = fork(write)
         status = os.waitpid(child, 0)[1]
         report(heard(reading), root, killed=os.WIFSIGNALED(status))
-        again = store_one(root, root.parent, 1)
+        again = writer(root, root.parent, 1)
         report(again, root, left=len([*(root / ".incoming").iterdir()]))
         if number % 2 and not os.WIFSIGNALED(status):
             return
@@ -162,10 +176,9 @@ def limited(root: Path) -> None:
     for number in range(1, 40, 2):
 
         def write(writing: int, number: int = number) -> None:
-            file = write_session(root.parent / "session.jsonl", number=number)
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (number * number * 40, resource.RLIM_INFINITY))
-            say(writing, add(Store(root), file, asked(file), NOW).files)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (number * number * ROOM[sys.argv[3]], resource.RLIM_INFINITY))
+            say(writing, writer(root, root.parent, number))
 
         child, reading = fork(write)
         status = os.waitpid(child, 0)[1]
@@ -180,4 +193,5 @@ def report(lines: Sequence[str], root: Path, **more: int) -> None:
 
 
 if __name__ == "__main__":
+    writer = WRITERS[sys.argv[3]]
     {"killed": killed, "everywhere": everywhere, "limited": limited}[sys.argv[1]](Path(sys.argv[2]))

@@ -224,9 +224,9 @@ def test_a_run_of_a_tree_that_its_build_changed_says_so_and_is_refused() -> None
 # ---- what survives
 
 
-def script(mode: str, root: Path) -> list[dict[str, Any]]:
+def script(mode: str, root: Path, writer: str = "add") -> list[dict[str, Any]]:
     """What the processes of one mode said, line by line."""
-    command = [sys.executable, str(Path(__file__).with_name("baseline_cases.py")), mode, str(root)]
+    command = [sys.executable, str(Path(__file__).with_name("baseline_cases.py")), mode, str(root), writer]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
