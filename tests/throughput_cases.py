@@ -6,7 +6,8 @@ from typing import Any
 import timed_cases
 from regbot.ledgers.catalogue import COUNTS_ADDED
 from regbot.records import Run
-from regbot.records.run import Backend, Outcome
+from regbot.records.calibrated import Calibrated, Rate
+from regbot.records.run import Backend, Outcome, Position
 from regbot.records.verdict import Throughput, Validity
 from sharding_cases import (
     BASE,
@@ -80,6 +81,67 @@ def pass_identical_not_timed() -> Case:
         status="PASS", reasons=reasons, decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0
     )
     return with_times(pass_identical(), lambda _: ([], section), changed_files=["README.md"])
+
+
+CALIBRATED = Calibrated(
+    measured="2026-06-01T02:00:00Z",
+    pairs=120,
+    sd_pct=0.78,
+    sd_low_pct=0.69,
+    sd_high_pct=0.89,
+    false_flags=Rate(count=0, total=14, low=0.0, high=0.232),
+    covered=Rate(count=18, total=18, low=0.815, high=1.0),
+    injected_pct=3.0,
+    found=Rate(count=4, total=4, low=0.398, high=1.0),
+    resampled_false=0.0,
+)
+
+
+def _screened(shape: Shape, slower: float, gate: str) -> Times:
+    """Four launches of head, one of them warm, held against forty stored sessions."""
+    base_s = 0.115 if shape.layers == QWEN.layers else 0.204
+    clock = timed_cases.Clock(shape.entry, BASE, HEAD, noise=0.002)
+    for slot in range(4):
+        place = Position(block=0, slot=slot, order="screen")
+        clock.launch("head", base_s * (1 + slower), 0, slot, position=place)
+    return clock.runs, timed_cases.by_stored_sessions(clock.runs, base_s, gate, CALIBRATED)
+
+
+def within_bound() -> Case:
+    """Head is inside of what is stored, and no pairs are run."""
+    return with_times(passed(), lambda shape: _screened(shape, 0.004, "screen"))
+
+
+def stored_fail() -> Case:
+    """Stored sessions are the gate, and Qwen3 lies outside of them."""
+    return with_times(passed(), lambda shape: _screened(shape, 0.06 if shape is QWEN else 0.001, "stored"))
+
+
+def continued() -> Case:
+    """The same trees were timed before; all pairs count, by the interval that always holds."""
+    told = (
+        "the same trees had been timed before: 8 earlier pairs count too, and all 12 are judged by an interval that "
+        "holds however often one looks (99% instead of 95%)"
+    )
+    return with_times(passed(), lambda shape: timed_at(shape, 1.01, 12, 0.012, reasons=[told]), [QWEN])
+
+
+def without_a_vote() -> Case:
+    """Placebo sessions on this node class were flagged too often for the gate to be believed."""
+    flags = Rate(count=5, total=20, low=0.087, high=0.491)
+    why = (
+        "5 of 20 comparisons of a commit with itself were called a change: at least 8.7% of all would be, and the gate "
+        "promises at most 5%"
+    )
+    found = CALIBRATED.model_copy(update={"false_flags": flags, "contradicted": why})
+    said = f"the gate has no vote on this node class: {why}; see 'regbot calibrate'"
+
+    def times(shape: Shape) -> Times:
+        runs, section = timed_at(shape, 1.05, 4)
+        update = {"status": "INCONCLUSIVE", "decision": "undecided", "reasons": [said], "calibrated": found}
+        return runs, section.model_copy(update=update)
+
+    return with_times(passed(), times, [QWEN])
 
 
 def faster() -> Case:

@@ -6,11 +6,12 @@ too large; so a case cannot show an interval that its own runs contradict.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from regbot.records import Arm, Run
+from regbot.records.calibrated import Calibrated
 from regbot.records.run import CodeProof, Environment, Node, Position, RankSteps, Timing
 from regbot.records.session import TimedPlan
 from regbot.records.settings import Throughput as Thresholds
@@ -228,6 +229,53 @@ def _test(summary: Literal["median", "mean"], pairs: Sequence[tuple[Run, Run]]) 
         sd_pct=100 * spread,
         log_ratios=ratios,
     )
+
+
+def by_stored_sessions(runs: Sequence[Run], stored_s: float, gate: str, calibrated: Calibrated) -> Throughput:
+    """What stored sessions around ``stored_s`` that differ by 0.8% say of the head's runs, the first one warm."""
+    half, sd = 1.7, 0.8
+    values = {"median": _at(runs[1:], median), "mean": _at(runs[1:], fmean)}
+    tests = []
+    for name, seconds in values.items():
+        estimate = 100 * (seconds / stored_s - 1) - (0.0 if name == "median" else 1.0)
+        low, high = estimate - half, estimate + half
+        inside = low < 0 < high
+        decision: Decision = "within_bound" if inside else "regressed" if gate == "stored" else "undecided"
+        tests.append(
+            PrimaryTest(
+                summary="median" if name == "median" else "mean", decision=decision, estimate_pct=estimate, low_pct=low,
+                high_pct=high, sd_pct=sd, log_ratios=[],
+            )
+        )  # fmt: skip
+    passed = all(test.decision == "within_bound" for test in tests)
+    first = tests[0]
+    against = f"3 runs of head against 40 stored sessions give {first.estimate_pct:+.2f}%"
+    said = "inside of what is stored" if passed else "head is slower than what is stored"
+    return Throughput(
+        status="PASS" if passed else "FAIL",
+        reasons=[
+            f"inside of what is stored: {against}" if passed else f"head is slower than what is stored: {against}"
+        ],
+        decision="within_bound" if passed else "regressed",
+        by="stored" if gate == "stored" else "screen",
+        estimate_pct=first.estimate_pct,
+        low_pct=first.low_pct,
+        high_pct=first.high_pct,
+        bound_pct=max(test.high_pct for test in tests) if passed else None,
+        alpha=0.05,
+        tests=tests,
+        sessions=40,
+        base_step_s=stored_s,
+        head_step_s=values["median"],
+        calibrated=calibrated,
+        node="2 cores of x86_64",
+        variant="cpu",
+        cost=Cost(runs=len(runs), minutes=sum(run.wall_s for run in runs) / 60),
+    )
+
+
+def _at(runs: Sequence[Run], of: Callable[[Sequence[float]], float]) -> float:
+    return fmean(of(run.timing.step_s[CUT:]) for run in runs if run.timing is not None)
 
 
 def _joint(tests: Sequence[PrimaryTest]) -> Decision:

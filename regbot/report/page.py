@@ -20,7 +20,7 @@ from regbot.report.picture import KINDS, bars, picture
 from regbot.report.plots import LEFT, WIDTH, ratios, strip
 from regbot.report.quantities import count, milliseconds
 from regbot.report.state import Check, State, check_of
-from regbot.report.throughput import able, because, decided, has_times, moved, place
+from regbot.report.throughput import able, because, beside, decided, has_times, moved, place
 from regbot.units import binary_bytes
 
 ROWS_SHOWN = 400
@@ -91,6 +91,7 @@ def _environment() -> Environment:
         outcome=outcome,
         answers=answers,
         able=able,
+        beside=beside,
         count=count,
         decided=decided,
         has_times=has_times,

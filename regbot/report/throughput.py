@@ -192,10 +192,34 @@ def place(section: Throughput, timed: Timed) -> Words:
         words += [", variant ", Name(variant)]
     if timed.plan is not None:
         words += [f", {count(timed.plan.world_size, 'rank')}"]
-    words += [": compares two arms on one machine"]
+    if section.by in ("screen", "stored"):
+        words += [f": compares head with {count(section.sessions, 'stored session')} of this class and environment"]
+    else:
+        words += [": compares two arms on one machine"]
     if variant.split("-")[0] == "cpu" or (node is not None and not node.gpus):
         words += [", says nothing of absolute GPU speed"]
-    return (*words, ".")
+    return (*words, ".", *_calibration(section))
+
+
+def _calibration(section: Throughput) -> Words:
+    """What placebo sessions have shown of this gate here; () where there were none."""
+    found = section.calibrated
+    if found is None:
+        return ()
+    flags, covered = found.false_flags, found.covered
+    words = (
+        f" Calibrated here: pairs differ by {size(found.sd_pct)}, {flags.count} false "
+        f"{'alarm' if flags.count == 1 else 'alarms'} in {count(flags.total, 'placebo session')} (at most "
+        f"{flags.high:.0%}), the truth held in {covered.count} of {covered.total}"
+    )
+    if found.found is not None:
+        words += f", an injected +{found.injected_pct:g}% found in {found.found.count} of {found.found.total}"
+    return (words + ".",)
+
+
+def beside(section: Throughput) -> list[str]:
+    """What else differs with a change of step time, that chance does not explain."""
+    return [f"{each.metric} {percent(each.estimate_pct)}" for each in section.secondary if each.significant]
 
 
 def has_times(section: Throughput) -> bool:

@@ -15,7 +15,7 @@ from regbot.records.run import RankSteps, Run
 from regbot.records.session import Session, TimedPlan
 
 ArmName = Literal["base", "head"]
-Role = Literal["warm-up", "pair", "void"]
+Role = Literal["warm-up", "screen", "pair", "void"]
 ARMS: tuple[ArmName, ArmName] = ("base", "head")
 
 PARTNER_VOID = "its pair is void: the other run of it does not count"
@@ -87,8 +87,9 @@ class Timed:
     runs: tuple[TimedRun, ...]
 
     def of(self, arm: ArmName) -> list[TimedRun]:
-        """The runs of one arm that belong to a valid pair."""
-        return [run for run in self.runs if run.arm == arm and run.role == "pair"]
+        """The runs of one arm that belong to a valid pair; where there is no pair, those of the screen."""
+        pairs = [run for run in self.runs if run.arm == arm and run.role == "pair"]
+        return pairs or [run for run in self.runs if run.arm == arm and run.role == "screen"]
 
     @property
     def void(self) -> list[TimedRun]:
@@ -120,6 +121,8 @@ def timed(session: Session, entry: str) -> Timed:
 
 
 def _placed(run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]], repeated: Collection[int]) -> TimedRun:
+    if run.outcome == "ok" and run.position is not None and run.position.order == "screen" and run.position.slot:
+        return TimedRun(run, number, "screen")
     if run.outcome == "ok" and (run.position is None or run.position.block == 0):
         return TimedRun(run, number, "warm-up")
     if (own := _fault(run)) or run.position is None:
