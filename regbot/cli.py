@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from regbot.commands import baseline, ledger
+from regbot.commands import shadow as shadow_commands
 from regbot.commands.options import (
     Baselines,
     ConfigFile,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
+app.add_typer(shadow_commands.app, name="shadow")
 
 
 class _Lists(TyperCommand):
@@ -133,6 +135,10 @@ def check(
         int, typer.Option("--more", metavar="N", min=0, help="Add N pairs to what was timed before on the same trees.")
     ] = 0,
     baselines: Baselines = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Block nothing: exit 0, and note down what would have been said.")
+    ] = False,
+    scoreboard: shadow_commands.Folder = Path("shadow"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the check in DIR that was ended.")] = False,
     out: Out = Path("regbot-out"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
@@ -167,7 +173,11 @@ def check(
             ),
             watch,
         )
+        noted = _noted(result, scoreboard) if shadow else ""
     print_checked(result, json)
+    if shadow:
+        typer.echo(noted, err=json)
+        raise typer.Exit(0)
     raise typer.Exit(exit_code(result.verdict.verdict))
 
 
@@ -265,12 +275,12 @@ def compare(
         bool, typer.Option("--paired", help="The i-th base and head file are a pair, in session order.")
     ] = False,
     noise: Annotated[
-        float | None, typer.Option("--noise", metavar="PCT", help="Known sd of a pair's log-ratio. With --paired.")
+        float | None, typer.Option("--noise", metavar="PCT", help="Known sd of a pair's log-ratio: one run may do.")
     ] = None,
     skip: Annotated[
         int | None,
         typer.Option(
-            "--skip", metavar="N", help="Steps to leave out as warm-up. Default: 10 of CSV and logs, a record's own."
+            "--skip", metavar="N", help="Steps to leave out as warm-up. Default: those before the steady state."
         ),
     ] = None,
     tokens_per_step: Annotated[
@@ -337,6 +347,18 @@ def preflight(
         text = found.record().to_json() if json else preflight_page(found.conflicts, found.advice, found.unknown)
     typer.echo(text.rstrip("\n"))
     raise typer.Exit(exit_code("INVALID") if found.invalid else 0)
+
+
+def _noted(checked: "Checked", scoreboard: Path) -> str:
+    """Note down what a shadow check would have said; the sentence that tells so."""
+    from datetime import UTC, datetime
+
+    from regbot.shadow import BLOCKING, record
+    from regbot.shadow.page import shadow_sentence
+
+    status = checked.verdict.verdict
+    path = record(checked.verdict, scoreboard, datetime.now(UTC))
+    return shadow_sentence(status, status in BLOCKING, path)
 
 
 def print_checked(checked: "Checked", as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """``regbot doctor``: what this machine can do, and what is missing for the rest. Nothing is assumed, all is tried."""
 
+import os
 import platform
 import shutil
 import subprocess
@@ -12,8 +13,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from regbot.engines import Engine, Launch, LocalEngine, clean_environment
+from regbot.health import Gpu, NoNvmlError, gpus_now
+from regbot.node import CONTAINER, container, this_node
 from regbot.records.base import Record
 from regbot.records.files import RecordError, parse_json
+from regbot.records.health import GpuMoment
+from regbot.text import printable
 from regbot.workloads import guest_folder
 
 TIMEOUT_S = 120.0
@@ -118,13 +123,40 @@ def _gpu_checks(guest: dict[str, Any]) -> list[Check]:
     fix = "" if gpus else "not needed for the sharding verdict; timing full shapes needs a GPU node"
     return [
         Check(name="GPUs", ok=bool(gpus), detail=detail, fix=fix),
-        Check(
-            name="GPU health (nvidia-ml-py)",
-            ok=find_spec("pynvml") is not None,
-            detail="installed" if find_spec("pynvml") else "not installed",
-            fix="" if find_spec("pynvml") else "pip install 'regbot[gpu]' on GPU nodes",
-        ),
+        _gpu_health(),
+        *_image(os.environ.get(CONTAINER, "")),
     ]
+
+
+def _gpu_health() -> Check:
+    """What a timed run would be told of its GPUs now; slowed down by its hardware, a GPU times nothing."""
+    name = "GPU health (nvidia-ml-py)"
+    try:
+        seen = gpus_now()
+    except NoNvmlError as error:
+        fix = "" if find_spec("pynvml") else "pip install 'regbot[gpu]' on GPU nodes"
+        return Check(name=name, ok=False, detail=printable(str(error)).partition(";")[0], fix=fix)
+    words = [_state(gpu, now) for gpu, now in seen]
+    driver = this_node().driver
+    return Check(name=name, ok=bool(seen), detail="; ".join([f"driver {driver}", *words])[:500])
+
+
+def _state(gpu: Gpu, now: GpuMoment) -> str:
+    """``GPU 0: 345 of 1980 MHz, 34 C``, and what is unusual."""
+    clock = "clock unknown" if now.sm_mhz is None else f"{now.sm_mhz:.0f} of {gpu.sm_max_mhz} MHz"
+    heat = "" if now.temperature_c is None else f", {now.temperature_c} C"
+    tenants = f", {len(now.processes)} process{'es' * (len(now.processes) != 1)} on it" if now.processes else ""
+    reasons = [reason for reason in now.reasons if reason != "idle"]
+    return f"GPU {gpu.index}: {clock}{heat}{tenants}{f', held back by {reasons[0]}' if reasons else ''}"
+
+
+def _image(given: str) -> list[Check]:
+    """Whether the name of this container's image can be believed tomorrow; nothing where none is given."""
+    if not given:
+        return []
+    digest = container(given)
+    fix = "" if digest else f"set {CONTAINER} to the image's digest, sha256:...: a tag may be another image tomorrow"
+    return [Check(name="container", ok=digest is not None, detail=digest or printable(given)[:200], fix=fix)]
 
 
 def _dispatchers(guest: dict[str, Any]) -> list[Check]:

@@ -13,7 +13,7 @@ from regbot.records.run import Position, Run
 from regbot.shapes import ShapeError
 from regbot.tracing import HERE, Choice, choose
 from regbot.trees import Trees
-from regbot.workloads import Limits, Place, Task, bare_run, plan_of, single_task, time_run, unfit_for
+from regbot.workloads import Limits, Place, Task, bare_run, plan_of, single_task, time_run, timed_variant, unfit_for
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,7 @@ def session_settings(folder: Path) -> Session:
 def timed_task(asked: Single, folder: Path) -> Task:
     """The task behind ``NAME[:SHAPE][/MESH]`` at the variant asked for, else at the one this machine can time."""
     chosen = choose(Choice(asked.workload, variant=asked.variant), folder)
-    if asked.variant is not None or chosen.workload.timed_variant:
-        variant = asked.variant or chosen.workload.timed_variant
-    else:
-        smoke = chosen.shape.meshes.get("smoke", {}).get(chosen.parallelism.name)
-        variant = "smoke" if smoke is not None and len(this_node().gpus) >= smoke.world_size else "cpu"
+    variant = asked.variant or timed_variant(chosen, len(this_node().gpus)) or "cpu"
     size = chosen.shape.variant(variant).size
     if size not in chosen.shape.meshes:
         raise ShapeError(f"shape {chosen.shape.id} has no size {size!r} that can be timed")

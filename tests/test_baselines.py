@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
+from baseline_builder import BASELINE, CPU, put, question, session_of, timed_baseline
 from baseline_cases import NOW, asked, block_runs, header_of, store_one, write_session
 from git_repos import Repository
 from ledger_builder import WORKLOAD, backend, smoke_ledger
 from regbot.baselines import commands
 from regbot.baselines.intake import distil, environment_of, run_summaries
-from regbot.baselines.names import class_folder, environment_folder, session_path, workload_folder
-from regbot.baselines.query import Asked, Refusal, Rolling, rolling, stored_ledger
-from regbot.baselines.store import BaselineError, Store, digest_of
+from regbot.baselines.names import class_folder, environment_folder, workload_folder
+from regbot.baselines.query import Refusal, Rolling, rolling, stored_ledger
+from regbot.baselines.store import BaselineError, Store
 from regbot.baselines.verify import verify
 from regbot.judge.pairs import summaries
 from regbot.records.baseline import Acceptance, Baseline, EnvironmentKey, MoveEvidence, utc
@@ -32,50 +33,10 @@ from regbot.tracing import HERE
 from regbot.trees import marked
 from timed_builder import BASE, NODE, slot, statics, timed_run
 
-CPU = "cpu"
-
-
-def session_of(number: int = 0, **changes: object) -> Session:
-    return Session(header=header_of(number, **changes), runs=[*statics(), *block_runs(number)])
-
-
-def timed_baseline(number: int = 0, **changes: object) -> Baseline:
-    (found,) = (each for each in distil(session_of(number), asked(), NOW).baselines if each.tier == "timed")
-    return found.model_copy(update=changes)
-
-
-BASELINE = timed_baseline()
-
-
-def question(**changes: Any) -> Asked:
-    """What a run like those that are stored asks."""
-    usual: dict[str, Any] = {
-        "workload": WORKLOAD,
-        "variant": CPU,
-        "node_class": BASELINE.node_class,
-        "environment": BASELINE.environment,
-        "world_size": 2,
-        "steps": 8,
-        "cut": 2,
-        "clock": "perf_counter",
-    }
-    return Asked(**(usual | changes))
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "baselines")
-
-
-def put(store: Store, *baselines: Baseline) -> list[PurePosixPath]:
-    """Files as ``add`` leaves them, without its cost."""
-    paths = []
-    for baseline in baselines:
-        path = session_path(baseline, digest_of(baseline))
-        (store.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (store.root / path).write_text(baseline.to_json())
-        paths.append(path)
-    return paths
 
 
 # ---- what is stored

@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def calibrate(*options: str) -> tuple[int, str]:
-    answer = CliRunner().invoke(app, ["calibrate", "train", "--variant", "smoke", "--who", "ada", *options])
+    answer = CliRunner().invoke(app, ["calibrate", "train", "--who", "ada", *options])
     return answer.exit_code, answer.output
 
 

@@ -1,5 +1,7 @@
 """A check of a workload that is a command: step times decide, and what is not known is never taken for good."""
 
+import json
+
 import pytest
 
 from regbot.records.session import read_session
@@ -96,3 +98,63 @@ def test_a_log_that_cannot_be_a_file_makes_its_workload_invalid_and_ends_no_chec
     code, verdict = case.check("--budget", "5")
     assert (code, verdict["verdict"]) == (4, "INVALID")
     assert "cannot be a file of the checkout" in only(verdict)["validity"]["reasons"][0]
+
+
+def test_trying_again_adds_pairs_to_the_earlier_ones_instead_of_a_new_chance(case: Case) -> None:
+    pull_request(case, train(0.02), train(0.05))
+    _, first = case.check("--budget", "5")
+    assert (only(first)["throughput"]["pairs"], only(first)["throughput"]["alpha"]) == (4, pytest.approx(0.0204 / 2))
+    code, again = case.check("--budget", "5")
+    section = only(again)["throughput"]
+    assert section["pairs"] > 4
+    assert section["alpha"] == pytest.approx(0.01 / 2)
+    assert (code, section["decision"]) == (1, "regressed")
+    assert "4 earlier pairs count too" in section["reasons"][0]
+    judged = json.loads(case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json").stdout)
+    assert judged == again, "the earlier pairs are in the session"
+    _, third = case.check("--budget", "5", "--more", "4")
+    assert section["pairs"] < only(third)["throughput"]["pairs"] <= section["pairs"] + 4
+
+
+def test_another_tree_is_another_question_and_joins_nothing(case: Case) -> None:
+    pull_request(case, train(0.02), train(0.05))
+    case.check("--budget", "5")
+    case.repository.commit("head", {"train.py": train(0.06)})
+    _, verdict = case.check("--budget", "5")
+    assert only(verdict)["throughput"]["alpha"] == pytest.approx(0.0204 / 2)
+
+
+def test_two_configurations_of_one_commit_are_compared_by_the_same_test(case: Case) -> None:
+    asked = CONFIG.replace('"{steps}"]', '"{steps}", "{fused}"]\nconfig = { fused = "no" }')
+    slow = TRAIN.replace("SECONDS", '0.05 if sys.argv[2] == "yes" else 0.02')
+    case.repository.commit("base", {"regbot.toml": asked, "train.py": slow})
+    code, verdict = case.check("--head", "main", "--head-set", "fused=yes", "--budget", "5")
+    entry = only(verdict)
+    assert (code, entry["throughput"]["decision"], entry["sharding"]) == (1, "regressed", None)
+    assert verdict["head"]["overrides"] == {"fused": "yes"}
+    assert verdict["base"]["commit"] == verdict["head"]["commit"]
+
+
+def test_a_check_cites_what_placebo_sessions_on_its_node_class_showed(case: Case) -> None:
+    asked = CONFIG.replace('"{steps}"]', '"{steps}", "{slowdown_pct}"]')
+    steady = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0.02 * (1 + float(sys.argv[2]) / 100))")
+    case.repository.commit("base", {"regbot.toml": asked, "train.py": steady})
+    answer = case.regbot("calibrate", "train", "--pairs", "4", "--inject", "50", "--injected-pairs", "4")
+    assert answer.returncode == 0, answer.stderr
+    case.repository.git("add", "baselines")
+    case.repository.git("commit", "-q", "-m", "calibrated")
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.repository.commit("head", {"train.py": "# faster?\n" + steady})
+    _, verdict = case.check("--budget", "5")
+    cited = only(verdict)["throughput"]["calibrated"]
+    assert (cited["pairs"], cited["false_flags"]["total"], cited["injected_pct"]) == (4, 1, 50.0)
+    assert "Calibrated here: pairs differ by" in (case.home / "out" / "comment.md").read_text()
+
+
+def test_a_shadow_check_blocks_nothing_and_is_noted_down(case: Case) -> None:
+    pull_request(case, train(0.02), train(0.05))
+    code, verdict = case.check("--budget", "5", "--shadow")
+    assert (code, verdict["verdict"]) == (0, "FAIL")
+    shown = json.loads(case.regbot("shadow", "show", "--json").stdout)
+    assert (shown["checks"], shown["would_block"]) == (1, 1)
+    assert case.regbot("check", "--base", "nowhere", "--shadow").returncode == 2

@@ -190,6 +190,8 @@ def test_a_cut_in_the_middle_of_a_file_gives_no_time_either(log: Path) -> None:
 
 
 def test_lines_of_bridges_rank_0_are_coarse(log: Path) -> None:
+    found = read(log, ["Step Time : 1,025.10s GPU utilization: 240.0MODEL_TFLOP/s/GPU"])
+    assert found.step_s == (1025.1,)
     found = read(log, [f"Step Time : {value:.2f}s GPU utilization: 240.0MODEL_TFLOP/s/GPU" for value in (25.1, 2.02)])
     assert (found.step_s, numbers(found)) == ((25.1, 2.02), [1, 2])
     assert says(found, "carry no step number")
@@ -210,12 +212,13 @@ def test_of_two_jobs_in_one_file_the_last_is_used(log: Path) -> None:
         log, [megatron_line(step, 1000) for step in range(1, 9)] + [megatron_line(s, 2000) for s in range(1, 6)]
     )
     assert found.step_s == (2.0,) * 5
+    assert found.jobs == 2
     assert says(found, "2 jobs", "step 1 in line 9 comes after step 8")
 
 
 def test_of_a_resumed_job_the_part_after_the_checkpoint_is_used(log: Path) -> None:
     found = read(log, [megatron_line(step, 1000) for step in (1, 2, 3, 4, 5, 6, 5, 6, 7, 8)])
-    assert numbers(found) == [5, 6, 7, 8]
+    assert (numbers(found), found.jobs) == ([5, 6, 7, 8], 2)
 
 
 def test_of_labelled_ranks_the_first_is_used(log: Path) -> None:
@@ -274,6 +277,12 @@ def test_an_unfinished_maxtext_line_is_left_out_whatever_it_holds(log: Path) -> 
     found = read(log, "\n".join([maxtext_line(0), maxtext_line(1), maxtext_line(2)[:-30]]))
     assert numbers(found) == [0, 1]
     assert says(found, "line 3", "cut off")
+
+
+def test_maxtext_times_with_thousands_separators_are_read_whole(log: Path) -> None:
+    written = ("1,234.500", "1,234,567", "999.25")
+    lines = [maxtext_line(step).replace("seconds: 5.667", f"seconds: {time}") for step, time in enumerate(written)]
+    assert read(log, lines).step_s == (1234.5, 1234567.0, 999.25)
 
 
 def test_every_tenth_maxtext_step_is_still_the_time_of_one_step(log: Path) -> None:

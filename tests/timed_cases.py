@@ -253,9 +253,7 @@ def by_stored_sessions(runs: Sequence[Run], stored_s: float, gate: str, calibrat
     said = "inside of what is stored" if passed else "head is slower than what is stored"
     return Throughput(
         status="PASS" if passed else "FAIL",
-        reasons=[
-            f"inside of what is stored: {against}" if passed else f"head is slower than what is stored: {against}"
-        ],
+        reasons=[f"{said}: {against}"],
         decision="within_bound" if passed else "regressed",
         by="stored" if gate == "stored" else "screen",
         estimate_pct=first.estimate_pct,

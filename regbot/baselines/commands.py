@@ -72,11 +72,10 @@ def listing(store: Store) -> BaselineListing:
     """All groups of stored sessions; one session of each is read whole. Raises BaselineError."""
     groups = []
     for folder in store.groups():
-        paths = store.sessions(folder)
-        if not paths:
+        span, paths = store.index.span(folder), store.index.named(folder, most=1)
+        if span is None or not paths:
             continue
         first = store.session(paths[0])
-        times = sorted(store.glance(path)["measured"] for path in paths)
         anchor = store.anchor(first.workload, first.variant, first.node_class)
         groups.append(
             BaselineGroup(
@@ -86,9 +85,9 @@ def listing(store: Store) -> BaselineListing:
                 node_class=first.node_class,
                 environment=first.environment,
                 folder=str(folder),
-                sessions=len(paths),
-                first=times[0],
-                last=times[-1],
+                sessions=span.sessions,
+                first=span.first,
+                last=span.last,
                 anchor=anchor.commit if anchor else None,
             )
         )
@@ -102,7 +101,7 @@ def find(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
         raise BaselineError(
             store.root, f"{name!r} is too short", f"give {SHORTEST_HASH} characters of the hash or more"
         )
-    paths = [path for group in store.groups() for path in store.sessions(group) if path.stem.startswith(start)]
+    paths = [path for group in store.groups() for path in store.index.named(group, start)]
     if len(paths) != 1:
         what = (
             f"{len(paths)} stored sessions begin with {start!r}"
@@ -142,9 +141,8 @@ def move_anchor(store: Store, move: Move, now: datetime | None = None) -> Anchor
     ((workload, variant, node_class),) = classes
     found = {}
     for group in store.folders(class_folder(workload, variant, node_class)):
-        for path in store.sessions(group):
-            commit = str(store.glance(path)["commit"])
-            if commit.startswith(move.commit.lower()) and commit not in found:
+        for commit, path in store.index.commits(group, move.commit.lower()):
+            if commit not in found:
                 found[commit] = store.session(path).tree
     if len(found) != 1:
         what = f"{len(found)} commits with stored sessions begin with {move.commit!r}"
@@ -263,8 +261,8 @@ def _classes(store: Store, workload: str, variant: str | None, node_class: str |
     """Workload, variant and class of all timed sessions that fit what was asked."""
     found: dict[tuple[str, str, str], None] = {}
     for group in store.groups():
-        if paths := store.sessions(group):
-            told = store.glance(paths[0])
+        for path in store.index.named(group, most=1):
+            told = store.glance(path)
             key = (str(told["workload"]), str(told["variant"]), str(told["node_class"]))
             fits = key[0] == workload and variant in (None, key[1]) and node_class in (None, key[2])
             if told["tier"] == "timed" and fits:

@@ -1,15 +1,17 @@
 """Which stored sessions a run may be held against: those of exactly its node class and environment, and no others.
 
 The answer is the sessions or a refusal that names what differs; which of them screen a pull request is for the judge.
-The folder tells workload, class and environment, so nothing else is opened; of the sessions in it only the newest are
-read whole.
+The folder tells workload, class and environment, so nothing else is opened; of the sessions in it the index tells which
+are the newest, and only those are read, whole.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from regbot.baselines.index import FOLDER, SCALARS, TERMS
 from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.baselines.names import class_folder, environment_folder, workload_folder
 from regbot.baselines.store import RESTORE, BaselineError, Store
@@ -19,8 +21,6 @@ from regbot.records.run import Clock, Tier
 
 ROLLING_SESSIONS = 40
 """Sessions of the rolling reference (specification of the statistics, section 5, refresh policy 1)."""
-
-TERMS = ("world_size", "steps", "cut", "clock", "dispatcher")
 
 
 @dataclass(frozen=True)
@@ -82,26 +82,27 @@ def rolling(
     reference with a hole is no reference.
     """
     group = class_folder(asked.workload, asked.variant, asked.node_class) / environment_folder(asked.environment)
-    paths = _newest(store, group, "timed", series, now)
+    terms = {name: getattr(asked, name) for name in TERMS}
     used: dict[str, Baseline] = {}
-    others: dict[PurePosixPath, tuple[Difference, ...]] = {}
-    for path in paths:
+    others = 0
+    nearest: tuple[Difference, ...] = ()
+    for path, told in _newest(store, group, "timed", series, now):
         if len(used) == last:
             break
-        told = store.glance(path)
-        unlike = _differences(told, {name: getattr(asked, name) for name in TERMS}, TERMS)
-        if unlike:
-            others[path] = unlike
+        if unlike := _differences(told, terms, TERMS):
+            others += 1
+            nearest = nearest or unlike
         elif told["session"] not in used:  # stored twice, by two people: it counts once
             found = store.session(path)
             if found.node_class != asked.node_class or found.environment != asked.environment:
                 raise BaselineError(path, "lies in a folder with another class or environment", "run baseline verify")
+            if any(getattr(found, name) != told[name] for name in SCALARS):
+                raise BaselineError(path, "is not what the index says of it", f"delete {FOLDER}; it is made again")
             used[found.session] = found
     if used:
-        return Rolling(tuple(reversed(used.values())), tuple(_warnings(asked, len(others))))
+        return Rolling(tuple(reversed(used.values())), tuple(_warnings(asked, others)))
     if others:
-        path, unlike = next(iter(others.items()))
-        return _refusal(asked, unlike, f"the {len(others)} stored sessions")
+        return _refusal(asked, nearest, f"the {others} stored sessions")
     return _nearest(store, asked)
 
 
@@ -114,17 +115,17 @@ def stored_ledger(
     BaselineError.
     """
     top = PurePosixPath(workload_folder(workload, variant))
-    best: tuple[bool, str, str] | None = None
-    for node_class in store.folders(top):
-        for group in store.folders(node_class):
-            for path in store.sessions(group):
-                told = store.glance(path)
-                if told["tier"] == tier and told["ledger"] is not None:
-                    best = max(best or (False, "", ""), (told["commit"] == commit, told["measured"], str(path)))
-    if best is None:
+    groups = [group for node_class in store.folders(top) for group in store.folders(node_class)]
+    for wanted in (commit, None) if commit is not None else (None,):
+        found = [(row, group) for group in groups if (row := store.index.newest_counted(group, tier, wanted))]
+        if found:
+            break
+    else:
         return None
-    baseline = store.session(PurePosixPath(best[2]))
-    assert baseline.ledger is not None
+    row, group = max(found, key=lambda each: (each[0].scalars["measured"], str(each[1] / each[0].name)))
+    baseline = store.session(group / row.name)
+    if baseline.ledger is None:
+        raise BaselineError(group / row.name, "is not what the index says of it", f"delete {FOLDER}; it is made again")
     return StoredLedger(baseline, store.ledger(baseline.ledger))
 
 
@@ -137,22 +138,30 @@ def environments(store: Store, workload: str, variant: str) -> list[tuple[str, E
     ]
     found = []
     for group in groups:
-        if paths := store.sessions(group):
-            first = store.session(paths[0])
+        for path in store.index.named(group, most=1):
+            first = store.session(path)
             found.append((first.node_class, first.environment, group))
     return found
 
 
-def _newest(store: Store, group: PurePosixPath, tier: Tier, series: Series, now: datetime) -> list[PurePosixPath]:
-    """The sessions of one folder that serve a series, newest first. Raises BaselineError for one of the future."""
-    dated: list[tuple[str, str, PurePosixPath]] = []
-    for path in store.sessions(group):
-        told = store.glance(path)
-        if told["measured"] > utc(now + FUTURE_TOLERANCE):
-            raise BaselineError(path, f"was measured at {told['measured']}, and it is {utc(now)} here", RESTORE)
-        if (told["tier"], told["series"]) == (tier, series):
-            dated.append((told["measured"], told["session"], path))
-    return [path for _, _, path in sorted(dated, reverse=True)]
+def _newest(
+    store: Store, group: PurePosixPath, tier: Tier, series: Series, now: datetime
+) -> Iterator[tuple[PurePosixPath, dict[str, Any]]]:
+    """The sessions of one folder that serve a series, newest first, each with its scalars.
+
+    Raises BaselineError where a session of the folder is of the future.
+    """
+    none_of_the_future(store, group, now)
+    for row in store.index.newest(group):
+        if (row.scalars["tier"], row.scalars["series"]) == (tier, series):
+            yield group / row.name, row.scalars
+
+
+def none_of_the_future(store: Store, group: PurePosixPath, now: datetime) -> None:
+    """Raises BaselineError where a session of a folder says that it was measured in the future."""
+    if late := store.index.after(group, utc(now + FUTURE_TOLERANCE)):
+        what = f"was measured at {late.scalars['measured']}, and it is {utc(now)} here"
+        raise BaselineError(group / late.name, what, RESTORE)
 
 
 def _nearest(store: Store, asked: Asked) -> Refusal:

@@ -5,22 +5,25 @@ both move an anchor have one. What ``add`` has returned is on the disk: written 
 folder synced. Whatever ends a writer half-way leaves a file in ``.incoming``, which git does not see and the next
 writer removes; writers of one machine follow each other by a lock.
 
-Reading takes no lock and writes nothing. A file is read here and nowhere else; one that is not what its name and its
-folder say is never used.
+Reading takes no lock, and writes nothing but what ``index`` keeps to find sessions by, which git does not see either. A
+file is read here and nowhere else; one that is not what its name and its folder say is never used.
 """
 
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from filelock import FileLock
+from pydantic import ValidationError
 
+from regbot.baselines.index import SCALARS, Index, Row, row_of
 from regbot.baselines.names import (
     ANCHOR,
     CALIBRATION,
@@ -51,9 +54,6 @@ HASHED = re.compile(r"[0-9a-f]{64}\.json")
 """The name of a session's or a ledger's file."""
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
 _SCALAR = re.compile(r' "(\w+)": ([^{\[].*),')
-_SCALARS = frozenset(
-    name for name in Baseline.model_fields if name not in ("schema_id", "environment", "provenance", "runs", "against")
-)
 
 R = TypeVar("R", bound=Record)
 
@@ -65,11 +65,21 @@ class BaselineError(RecordError):
         super().__init__(f"{file}: {what}: {fix}")
 
 
+class _New(NamedTuple):
+    """A session that is to be written."""
+
+    path: PurePosixPath
+    baseline: Baseline
+    text: bytes
+
+
 class Store:
     """The stored references under ``root``, which need not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.index = Index(root, self.sessions, self._told)
+        """Finds sessions without opening every file."""
 
     # ---- reading
 
@@ -102,13 +112,31 @@ class Store:
                 break
             with suppress(ValueError):
                 found[scalar[1]] = json.loads(scalar[2])
-        if isinstance(found.get("measured"), str) and found.keys() >= _SCALARS:
+        if isinstance(found.get("measured"), str) and found.keys() >= {*SCALARS}:
             return found
         return self.session(path).model_dump(by_alias=True)  # it is torn or was changed: reading it whole says how
 
     def session(self, path: PurePosixPath) -> Baseline:
         """One stored session. Raises BaselineError where it is not what its name and folder say."""
         return self.identify(path, self._hashed(path, Baseline))
+
+    def _told(self, path: PurePosixPath) -> Row | None:
+        """What the index keeps of a session; None where it has gone. Raises BaselineError as ``glance`` does."""
+        file = self.root / path
+        try:
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise BaselineError(path, "is not a regular file", RESTORE)
+            with file.open("rb") as opened:
+                data = opened.read(MAX_RECORD_BYTES)
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(data).hexdigest() == path.stem:
+            with suppress(ValidationError):
+                found = Baseline.model_validate_json(data)
+                if session_path(found, path.stem) == path:
+                    return row_of(path.name, found)
+        told = self.glance(path)
+        return Row(path.name, False, {name: told[name] for name in SCALARS}, 0, None, None, None, None)
 
     def identify(self, path: PurePosixPath, found: Baseline) -> Baseline:
         """``found``, where it belongs into the folder of ``path``."""
@@ -160,14 +188,23 @@ class Store:
         All of it is on the disk when this returns. Raises BaselineError where another content of the same session is
         stored, OSError where there is no room; a part may then be stored, and adding again completes it.
         """
+        new: dict[PurePosixPath, dict[str, _New]] = {}
         with self._writing():
-            known = [self._known(baseline) for baseline in baselines]
+            paths = [self._known(baseline) or self._new(baseline, new) for baseline in baselines]
             for digest, ledger in ledgers.items():
                 text = ledger.to_json().encode()
                 if hashlib.sha256(text).hexdigest() != digest:
                     raise ValueError(f"{digest} is not the hash of its ledger")
-                self._place(ledger_path(digest), text)
-            return [path or self._add(baseline) for path, baseline in zip(known, baselines, strict=True)]
+                self._put(ledger_path(digest), text)
+            if ledgers:  # on the disk before a session that names one is
+                _sync_folder(self.root / LEDGERS)
+            for folder in {path.parent: None for path in paths}:
+                added = [*new.get(folder, {}).values()]
+                for each in added:
+                    self._put(each.path, each.text)
+                _sync_folder(self.root / folder)
+                self.index.add(folder, (row_of(each.path.name, each.baseline) for each in added))
+        return paths
 
     def add_calibration(self, calibration: Calibration) -> PurePosixPath:
         """Store a calibration; where it lies. Raises BaselineError, OSError."""
@@ -188,25 +225,17 @@ class Store:
 
     def _known(self, baseline: Baseline) -> PurePosixPath | None:
         """Where the session of ``baseline`` lies already, whoever stored it."""
-        for path in self.sessions(session_path(baseline, "").parent):
-            if self.glance(path)["session"] != baseline.session:
-                continue
-            found = self.session(path)
-            if found.model_copy(update={"provenance": baseline.provenance}) != baseline:
-                raise BaselineError(
-                    path,
-                    f"holds the same session of {baseline.measured} with {len(found.runs)} runs, and this has "
-                    f"{len(baseline.runs)}",
-                    "delete it, then add the session again",
-                )
-            return path
+        for path in self.index.holding(session_path(baseline, "").parent, baseline.session):
+            if (self.root / path).exists():
+                return _same(path, self.session(path), baseline)
         return None
 
-    def _add(self, baseline: Baseline) -> PurePosixPath:
+    def _new(self, baseline: Baseline, new: dict[PurePosixPath, dict[str, _New]]) -> PurePosixPath:
+        """Where ``baseline`` is to lie. What is to be written joins ``new``, by folder and session."""
         text = baseline.to_json().encode()
         path = session_path(baseline, hashlib.sha256(text).hexdigest())
-        self._place(path, text)
-        return path
+        first = new.setdefault(path.parent, {}).setdefault(baseline.session, _New(path, baseline, text))
+        return path if first.baseline is baseline else _same(first.path, first.baseline, baseline)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -228,6 +257,11 @@ class Store:
 
     def _place(self, path: PurePosixPath, data: bytes) -> None:
         """``data`` in ``path``, whole and on the disk, or not at all."""
+        self._put(path, data)
+        _sync_folder((self.root / path).parent)
+
+    def _put(self, path: PurePosixPath, data: bytes) -> None:
+        """``data`` in ``path``, whole or not at all. It stays there once its folder has been synced."""
         target = self.root / path
         _make_folder(target.parent, self.root)
         if not _holds(target, data):
@@ -242,7 +276,6 @@ class Store:
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
-        _sync_folder(target.parent)
 
     # ---- files
 
@@ -271,6 +304,18 @@ class Store:
         if not data.rstrip().endswith(b"}"):
             raise BaselineError(path, f"is truncated after {len(data):,} bytes", RESTORE)
         raise BaselineError(path, "was edited: its content is not the one that its name is the hash of", RESTORE)
+
+
+def _same(path: PurePosixPath, found: Baseline, baseline: Baseline) -> PurePosixPath:
+    """``path``, which holds ``found``, where ``baseline`` is the same but for who stored it. Raises BaselineError."""
+    if found.model_copy(update={"provenance": baseline.provenance}) != baseline:
+        raise BaselineError(
+            path,
+            f"holds the same session of {baseline.measured} with {len(found.runs)} runs, and this has "
+            f"{len(baseline.runs)}",
+            "delete it, then add the session again",
+        )
+    return path
 
 
 def digest_of(record: Record) -> str:
@@ -316,6 +361,8 @@ def _holds(target: Path, data: bytes) -> bool:
 
 def _make_folder(folder: Path, root: Path) -> None:
     """``folder`` and those above it, each named on the disk by the one above."""
+    if folder.is_dir():
+        return
     missing = [each for each in (folder, *folder.parents) if each.is_relative_to(root) and not each.is_dir()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)

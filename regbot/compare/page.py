@@ -13,6 +13,9 @@ WORDS = {
 }
 WIDTH = 110
 
+WARM_UP_STEPS = 10
+"""Difference of two warm-ups that is told. Below it are the steps that are left out of every log."""
+
 
 def compare_page(verdict: Verdict) -> str:
     """The verdict as plain text. File names are made harmless for a terminal."""
@@ -26,7 +29,9 @@ def compare_page(verdict: Verdict) -> str:
     lines += ["", *(_item(reason) for reason in reasons)]
     if section.base_step_s is not None and section.head_step_s is not None:
         lines.append(_item(f"median step: base {section.base_step_s:.4g} s, head {section.head_step_s:.4g} s"))
-    lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
+    if said := _warm_up(section):
+        lines.append(_item(said))
+    lines += [_item(warning, "warning: ") for warning in verdict.warnings]
     return "\n".join(lines)
 
 
@@ -35,7 +40,7 @@ def _answer(section: Throughput) -> str:
     if section.decision is None:
         return section.reasons[0]
     words = WORDS[section.decision]
-    agreeing = [test for test in section.tests if test.decision == section.decision]
+    agreeing = [test for test in section.tests if test.decision == section.decision != "undecided"]
     if agreeing and agreeing[0].summary != "median":
         made = agreeing[0]
         words += f" by its {made.summary} step time, {_span(made.estimate_pct, made.low_pct, made.high_pct)}"
@@ -48,6 +53,14 @@ def _answer(section: Throughput) -> str:
 
 def _span(estimate: float, low: float | None, high: float | None) -> str:
     return f"{estimate:+.2f}%" + (f" ({low:+.2f}% to {high:+.2f}%)" if low is not None and high is not None else "")
+
+
+def _warm_up(section: Throughput) -> str:
+    """The lengths of the warm-up where they are far apart: a change that no step time shows."""
+    base, head = section.base_warmup_steps, section.head_warmup_steps
+    if base is None or head is None or abs(base - head) < WARM_UP_STEPS:
+        return ""
+    return f"steps until the steady state: {base:g} in base, {head:g} in head; they are no part of the step times"
 
 
 def _table(section: Throughput) -> list[str]:
@@ -65,5 +78,13 @@ def _table(section: Throughput) -> list[str]:
     return [f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
 
 
-def _item(reason: str) -> str:
-    return textwrap.fill(printable(reason), WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
+def _item(text: str, begin: str = "- ") -> str:
+    """One reason or warning. Names of files are broken nowhere, so that they can be copied."""
+    return textwrap.fill(
+        printable(text),
+        WIDTH,
+        initial_indent=begin,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -202,7 +202,7 @@ def _row(where: str, line: str) -> tuple[int, float]:
     if len(fields) != 2:
         raise RecordError(
             f"{where}: has {len(fields)} fields, {_shown(line)}; there must be two, the step's number and its seconds "
-            "with a decimal point"
+            "with a decimal point and no other separator"
         )
     if not _COUNT.fullmatch(fields[0]):
         raise RecordError(f"{where}: the step is {_shown(fields[0])}; it must be a whole number")

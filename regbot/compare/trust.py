@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from regbot.compare import cut, environment
-from regbot.compare.cut import named
 from regbot.compare.read import StepFile
+from regbot.compare.said import once
 from regbot.compare.scale import mixed_units
 from regbot.compare.whole import csv_warnings
 from regbot.judge.backends import dispatcher_change, dispatcher_problems
@@ -118,12 +118,7 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
 
 def _logs_say(files: Sequence[StepFile]) -> Iterator[str]:
     """What the logs themselves warn of, told once where several say the same; and that they are of several formats."""
-    said: dict[str, list[str]] = {}
-    for file in files:
-        for warning in file.log.warnings if file.log is not None else ():
-            said.setdefault(warning, []).append(file.name)
-    for warning, names in said.items():
-        yield f"{named(names)}: {warning}"
+    yield from once((file.name, warning) for file in files if file.log is not None for warning in file.log.warnings)
     kinds: dict[str, StepFile] = {}
     for file in files:
         kinds.setdefault(file.log.format if file.log is not None else "record" if file.run else "csv", file)

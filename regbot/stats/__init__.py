@@ -1,6 +1,10 @@
-"""Statistics of step times: pure functions on numbers. No files, no records, no words for people."""
+"""Statistics of step times: pure functions on numbers. No files, no records, no words for people.
 
-from regbot.stats.anytime import ANYTIME_ALPHA, anytime, decide_anytime
+``anytime.anytime`` and ``screen.screen`` have the names of their modules and are imported from there: here they would
+hide the modules.
+"""
+
+from regbot.stats.anytime import ANYTIME_ALPHA, decide_anytime
 from regbot.stats.calibration import (
     Rate,
     Resampled,
@@ -32,7 +36,6 @@ from regbot.stats.screen import (
     Screened,
     level,
     prediction,
-    screen,
     stored_gate,
 )
 from regbot.stats.summary import Summaries, summarise
@@ -56,7 +59,6 @@ __all__ = [
     "Sequential",
     "Summaries",
     "Thresholds",
-    "anytime",
     "combine",
     "contradicted",
     "decide",
@@ -69,7 +71,6 @@ __all__ = [
     "rate_bounds",
     "resampled",
     "scatter",
-    "screen",
     "secondary",
     "sequential",
     "stored_gate",

@@ -26,7 +26,7 @@ ANYTIME_ALPHA = 0.01
 PRIOR_PAIRS = 1.0
 """The mixture's scale: the prior on mean / sd weighs as much as this many pairs. With alpha 0.005 (one workload) the
 interval is narrowest, among all scales, at 20 pairs: a full session of 12 and eight more. It is within 3% of the
-narrowest from 12 to 40 pairs. It is finite from 8 pairs on (6 at alpha 0.01)."""
+narrowest from 12 to 60 pairs. It is finite from 8 pairs on (6 at alpha 0.01)."""
 
 
 def anytime(log_ratios: Sequence[float], alpha: float) -> Interval:

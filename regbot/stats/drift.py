@@ -5,9 +5,9 @@ log-ratio of its pairs; node and session cancel in it. The nights are summed by 
 forgets what lies before the last time that nothing spoke for a slowdown, and alarms where the sum passes a limit.
 
 It assumes that nights are independent and that head is not slower than the anchor until something creeps in. Nights
-are measured in their own standard error, so that one pair of constants serves every node. The sd of a pair, from 20
-pairs of a calibration, is known to -24% and +46% only, and a limit that trusts an sd that is 30% too small alarms
-falsely in every third span of 200 quiet nights; so it is a first guess, and what neighbouring nights differ by joins it.
+are measured in their own standard error, so that the same constants serve every node. A calibration of 20 pairs knows
+the sd of a pair to -24% and +46% only, and a limit that trusts an sd that is 30% too small alarms falsely in more than
+a quarter of all spans of 200 quiet nights; so it is a first guess, corrected by what neighbouring nights differ by.
 
 Everything is on the log scale, positive means slower. Constants come from simulation with fixed seeds
 (``benchmarks/creep.py`` simulates it again); ``docs/drift.md`` explains them with an example.
@@ -29,18 +29,24 @@ SLACK = 0.5
 """k: what a night must exceed to speak for a creep, in standard errors of a night. Half of the creep that is seen
 soonest, as a likelihood ratio has it."""
 
+LEAST_SLACK = 0.0025
+"""k is at least this, log scale: however quiet the node, a quarter of a percent is nobody's creep."""
+
 LIMIT = 8.0
-"""h: the sum that is an alarm, in standard errors of a night. One false alarm in 50 spans of 200 quiet nights; one in 25
-where the calibrated sd is 30% too small."""
+"""h: the sum that is an alarm, in standard errors of a night. A false alarm in one of 50 spans of 200 quiet nights; in
+one of 25 where the calibrated sd is 30% too small."""
 
 ROOM = LIMIT / 2
 """How far the sum grows past its limit: an alarm ends a week after its cause has been mended, not months."""
 
-REACH = 3.0
-"""A night counts as at most this many standard errors, up or down: three nights alone make no alarm."""
+REACH = 2.5
+"""A night moves the sum by at most this many standard errors, up or down: three nights alone make no alarm."""
 
 SCALE_NIGHTS = 10
 """What the calibrated sd counts for against what is seen of the nights: as much as ten neighbouring nights."""
+
+FURTHEST = 3.0
+"""Neighbouring nights are taken to differ by at most this many standard errors of their difference."""
 
 SHARP = 0.006
 """Standard error of a night at which ten changes of +0.5% are seen before they sum to +1.5%, 19 times in 20."""
@@ -66,8 +72,8 @@ class Creep:
     since: int | None
     """Index of the night from which the current rise counts; None where nothing speaks for one."""
     estimate: float | None
-    """Mean of the nights since then, log scale: the creep so far. Chosen because it is high, so it is somewhat too high
-    while there is no alarm; ``budget`` is not."""
+    """Mean of the nights since then, log scale: the creep so far. Those nights were chosen for being slow, so a young
+    rise looks larger than it is; ``budget`` chooses nothing."""
     pair_sd: float
     """The sd of a pair that was used after the last night: the calibrated one, corrected by the nights."""
 
@@ -111,8 +117,9 @@ def standings(nights: Iterable[Night], pair_sd: float, series: int = 1) -> Itera
     for index, (mean, pairs) in enumerate(nights):
         scale.see(mean, pairs)
         sd = scale.sd
-        score = mean * math.sqrt(pairs) / sd
-        total = min(max(total + max(-REACH, min(score, REACH)) - SLACK, 0.0), limit + ROOM)
+        error = sd / math.sqrt(pairs)
+        excess = (mean - max(SLACK * error, LEAST_SLACK)) / error
+        total = min(max(total + max(-REACH, min(excess, REACH)), 0.0), limit + ROOM)
         since = None if total == 0 else index if since is None else since
         yield Standing(total, limit, since, sd)
 
@@ -150,7 +157,7 @@ class _Scale:
     """The sd of a pair: the calibrated one, and what neighbouring nights differ by.
 
     Neighbours, because a creep moves all nights after it but only one difference; and no difference counts as more than
-    ``REACH`` standard errors, so that one freak night does not make the monitor deaf.
+    ``FURTHEST`` standard errors, so that one freak night does not make the monitor deaf.
     """
 
     def __init__(self, pair_sd: float) -> None:
@@ -167,7 +174,7 @@ class _Scale:
         if self.before is not None:
             earlier, others = self.before
             difference = (mean - earlier) / math.sqrt(1 / pairs + 1 / others)
-            self.squares += min((difference / self.calibrated) ** 2, REACH**2 * self.squares / self.seen)
+            self.squares += min((difference / self.calibrated) ** 2, FURTHEST**2 * self.squares / self.seen)
             self.seen += 1
         self.before = (mean, pairs)
 

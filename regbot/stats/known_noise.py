@@ -1,4 +1,4 @@
-"""Where the noise is known and not estimated: the interval of runs that are no pairs, and what contradicts such a noise.
+"""A noise that is known and not estimated: the interval of runs that are no pairs, and what contradicts the noise.
 
 The standard deviation of a pair's log-ratio is s. Were nothing shared by the two runs of a pair, each of them would
 have s / sqrt(2), and that is what runs which are no pairs are given. It is their least: what a node or a day adds to

@@ -3,7 +3,7 @@
 from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
 from regbot.workloads.launch import time_run
 from regbot.workloads.ranks import digest, ledger_of
-from regbot.workloads.task import Task, plan, plan_of, single_task, smoke_task, timed_tasks, unfit_for
+from regbot.workloads.task import Task, plan, plan_of, single_task, smoke_task, timed_tasks, timed_variant, unfit_for
 from regbot.workloads.timed import Place
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "smoke_task",
     "time_run",
     "timed_tasks",
+    "timed_variant",
     "trace",
     "unfit_for",
 ]

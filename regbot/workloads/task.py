@@ -90,7 +90,7 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
             continue  # it compiles ahead of time, and steps are not run
         if key in chosen or (asked is not None and task.shape.name not in asked):
             continue
-        variant = _timed_variant(task, gpus)
+        variant = timed_variant(task, gpus)
         if variant is None:
             if asked is not None:
                 raise ConfigError(
@@ -134,7 +134,8 @@ def unfit_for(task: Task, gpus: int) -> str:
     )
 
 
-def _timed_variant(task: Task, gpus: int) -> str | None:
+def timed_variant(task: Task, gpus: int) -> str | None:
+    """The variant of ``task`` that a machine with ``gpus`` GPUs times; None where its shape has none."""
     if task.workload.timed_variant:
         return task.workload.timed_variant
     if task.workload.adapter == "command":  # it starts what it starts; the size only tells what its steps are

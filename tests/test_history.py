@@ -1,0 +1,270 @@
+"""The trend of a workload: what it shows, what it leaves out, and that it decides nothing.
+
+After a change of wording that is meant, write the golden page anew and read the difference:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/test_history.py
+"""
+
+import json
+import math
+import os
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from baseline_builder import BASELINE, CPU, put, timed_baseline
+from baseline_cases import NOW
+from ledger_builder import WORKLOAD
+from regbot.baselines import commands
+from regbot.baselines.history import history, history_page
+from regbot.baselines.store import BaselineError, Store
+from regbot.commands import baseline as baseline_commands
+from regbot.records.baseline import Baseline
+from regbot.records.history import History, HistorySeries
+from regbot.records.schema_files import FOLDER as SCHEMAS
+from regbot.stats.history import LEAST, MOST_LEVELS, bucket_starts, change_points, without_outliers
+
+GOLDEN = Path(__file__).parent / "golden" / "history" / "page.txt"
+NEWER = BASELINE.environment.model_copy(update={"framework": "torch 2.14.0", "python": None})
+Array = NDArray[np.float64]
+
+
+def session(number: int, level_s: float = 0.1, runs: int = 2, **changes: Any) -> Baseline:
+    """A session whose runs take ``level_s`` a step, of a commit of its own."""
+    run = BASELINE.runs[0]
+    found = [run.model_copy(update={"slot": slot % 4, "log_median": math.log(level_s)}) for slot in range(runs)]
+    return timed_baseline(number, **({"runs": found, "commit": f"{number + 1:04x}" * 10} | changes))
+
+
+def noisy(numbers: Sequence[int], level_s: float, **changes: Any) -> list[Baseline]:
+    draw = random.Random(numbers[0])
+    return [session(number, level_s * (1 + draw.gauss(0, 0.003)), **changes) for number in numbers]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "baselines")
+
+
+def only_series(found: History) -> HistorySeries:
+    (trend,) = found.trends
+    (series,) = trend.series
+    return series
+
+
+def asked(store: Store, **changes: Any) -> History:
+    return history(Store(store.root), **({"workload": WORKLOAD, "now": NOW} | changes))
+
+
+# ---- what it shows
+
+
+def test_the_page_of_a_workload_with_a_change_an_anchor_and_a_new_environment(store: Store) -> None:
+    put(store, *noisy(range(30), 0.1), *noisy(range(30, 54), 0.104), *noisy(range(60, 70), 0.092, environment=NEWER))
+    put(store, session(80, 0.1002, series="anchor", commit="0006" * 10))
+    commands.move_anchor(store, commands.Move(WORKLOAD, "0006" * 10, "ada", "release 1"), NOW)
+    page = history_page(asked(store)) + "\n"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        GOLDEN.write_text(page, encoding="utf-8")
+    assert page == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_the_document_is_of_the_shipped_schema(store: Store) -> None:
+    put(store, *noisy(range(20), 0.1), *noisy(range(20, 40), 0.11))
+    document = json.loads(asked(store).to_json())
+    schema = json.loads((SCHEMAS / "history@1.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["schema"] == "regbot/history@1"
+    (change,) = document["trends"][0]["series"][0]["changes"]
+    assert change["change_pct"] == pytest.approx(10, abs=0.5)
+    assert (change["before"][:4], change["commit"][:4], change["grain"]) == ("0014", "0015", 1)
+    assert change["at"] == session(20).measured
+
+
+def test_points_are_of_equal_numbers_and_show_mean_and_range(store: Store) -> None:
+    levels = [0.1 * (1 + number / 1000) for number in range(31)]
+    put(store, *(session(number, level) for number, level in enumerate(levels)))
+    series = only_series(asked(store, points=4))
+    assert [point.sessions for point in series.points] == [7, 8, 8, 8]
+    assert [point.first for point in series.points] == [session(number).measured for number in (0, 7, 15, 23)]
+    first = series.points[0]
+    assert (first.low_s, first.high_s) == (pytest.approx(levels[0]), pytest.approx(levels[6]))
+    assert first.level_s == pytest.approx(math.exp(sum(map(math.log, levels[:7])) / 7))
+    assert len(only_series(asked(store)).points) == 31
+    assert sum(point.sessions for point in series.stretches) == series.sessions == 31
+
+
+def test_the_last_sessions_are_the_newest(store: Store) -> None:
+    put(store, *(session(number, 0.1 + number / 1000) for number in range(12)))
+    series = only_series(asked(store, last=5))
+    assert (series.sessions, series.first) == (5, session(7).measured)
+    assert series.points[-1].level_s == pytest.approx(0.111)
+
+
+def test_a_long_history_is_searched_in_buckets_and_no_session_is_lost(store: Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr("regbot.baselines.history.MOST_LEVELS", 20)
+    put(store, *noisy(range(50), 0.1), *noisy(range(50, 100), 0.105))
+    series = only_series(asked(store))
+    assert (series.sessions, len(series.points)) == (100, 20)
+    (change,) = series.changes
+    assert (change.at, change.grain) == (session(50).measured, 5)
+    assert [stretch.sessions for stretch in series.stretches] == [50, 50]
+
+
+def test_sessions_that_cannot_be_compared_are_series_of_their_own(store: Store) -> None:
+    put(store, session(0), session(1, 0.2, dispatcher="deepep"), session(2), session(3, 0.3, node_class="8 x B200"))
+    put(store, session(4, 0.4, environment=NEWER))
+    found = asked(store)
+    of_class = {trend.node_class: trend.series for trend in found.trends}
+    assert {name: [each.sessions for each in series] for name, series in of_class.items()} == {
+        BASELINE.node_class: [2, 1, 1],
+        "8 x B200": [1],
+    }
+    assert [each.changed for each in of_class[BASELINE.node_class]] == [
+        [],
+        ["dispatcher"],
+        ["framework", "python", "dispatcher"],
+    ]
+    (trend,) = asked(store, node_class="8 x B200").trends
+    assert trend.series[0].points[0].level_s == pytest.approx(0.3)
+
+
+def test_a_rerun_of_the_anchor_is_no_part_of_the_trend(store: Store) -> None:
+    put(store, *(session(number) for number in range(3)), session(9, 0.2, series="anchor", commit="0002" * 10))
+    commands.move_anchor(store, commands.Move(WORKLOAD, "0002" * 10, "ada", "release 1"), NOW)
+    (trend,) = asked(store).trends
+    (series,) = trend.series
+    assert trend.anchor == "0002" * 10
+    assert (series.sessions, series.anchor_sessions) == (3, 2)
+    assert series.anchor_s == pytest.approx(math.sqrt(0.1 * 0.2))
+    assert [point.anchor for point in series.points] == [False, True, False]
+
+
+def test_a_session_stored_twice_counts_once(store: Store) -> None:
+    one = session(0)
+    put(store, one, one.model_copy(update={"provenance": one.provenance.model_copy(update={"who": "eve"})}), session(1))
+    assert only_series(asked(store)).sessions == 2
+
+
+def test_all_variants_are_shown_unless_one_is_asked_for(store: Store) -> None:
+    put(store, session(0), session(1, variant="smoke"), session(2, workload=f"a:{WORKLOAD}"))
+    assert [trend.variant for trend in asked(store).trends] == [CPU, "smoke"]
+    assert [trend.variant for trend in asked(store, variant="smoke").trends] == ["smoke"]
+    assert [trend.series[0].first for trend in asked(store, workload=f"a:{WORKLOAD}").trends] == [session(2).measured]
+
+
+# ---- what stops it
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"workload": "mixtral-8x7b@1/ep"}, "no timed session of mixtral-8x7b@1/ep is stored: see"),
+        ({"variant": "smoke"}, r"no timed session of qwen3-30b-a3b@1/ep \(smoke\) is stored"),
+        ({"node_class": "8 x B200"}, r"no timed session of qwen3-30b-a3b@1/ep \(8 x B200\) is stored"),
+        ({"workload": "qwen3"}, "'qwen3' is no entry of a verdict"),
+    ],
+)
+def test_what_is_not_stored_is_said(store: Store, changes: dict[str, Any], reason: str) -> None:
+    put(store, session(0))
+    with pytest.raises(BaselineError, match=reason):
+        asked(store, **changes)
+
+
+def test_a_session_of_the_future_or_one_that_is_broken_is_never_left_out(store: Store) -> None:
+    (late,) = put(store, session(1, measured="2027-01-01T00:00:00Z"))
+    with pytest.raises(BaselineError, match="was measured at 2027-01-01T00:00:00Z, and it is 2026-06-01"):
+        asked(store)
+    (store.root / late).unlink()
+    (path,) = put(store, session(0))
+    (store.root / path).write_text((store.root / path).read_text().replace('"slot": 0', '"slot": 3'))
+    with pytest.raises(BaselineError, match="was edited"):
+        asked(store)
+
+
+# ---- the command
+
+
+def test_the_command_prints_the_page_or_one_document_and_a_change_fails_nothing(store: Store) -> None:
+    put(store, *noisy(range(20), 0.1), *noisy(range(20, 40), 0.13))
+    runner = CliRunner()
+    page = runner.invoke(baseline_commands.app, ["history", WORKLOAD, "--store", str(store.root)])
+    assert page.exit_code == 0, "a change of level is an annotation"
+    assert "+30" in page.stdout
+    assert page.stdout == history_page(asked(store)) + "\n"
+    arguments = ["history", WORKLOAD, "--store", str(store.root), "--last", "6", "--points", "3", "--variant", CPU]
+    found = runner.invoke(baseline_commands.app, [*arguments, "--class", BASELINE.node_class, "--json"])
+    series = only_series(History.model_validate_json(found.stdout))
+    assert [point.sessions for point in series.points] == [2, 2, 2]
+    assert runner.invoke(baseline_commands.app, ["history", "x@1/ep", "--store", str(store.root)]).exit_code == 2
+
+
+def test_no_verdict_is_computed_from_it() -> None:
+    root = Path(__file__).resolve().parents[1] / "regbot"
+    uses = [
+        path.relative_to(root).as_posix()
+        for path in sorted(root.rglob("*.py"))
+        if any(name in path.read_text() for name in ("stats.history", "baselines.history", "records.history"))
+    ]
+    assert uses == ["baselines/history.py", "commands/baseline.py", "records/schema_files.py"]
+
+
+# ---- change points
+
+
+def flat(rng: np.random.Generator, sessions: int, sd: float = 0.01) -> Array:
+    """Levels of a quiet history, 2% of them far off."""
+    return rng.normal(0, sd, sessions) + (rng.random(sessions) < 0.02) * rng.exponential(0.05, sessions)
+
+
+@pytest.mark.parametrize(("sessions", "at_most"), [(10, 0.10), (30, 0.08), (200, 0.02), (MOST_LEVELS, 0.02)])
+def test_a_flat_history_seldom_shows_a_change(sessions: int, at_most: float) -> None:
+    """What the page states is printed by ``benchmarks/history.py --rates``; this is the bound of 300 series."""
+    rng = np.random.default_rng(20260901)
+    assert sum(len(change_points(flat(rng, sessions))) for _ in range(300)) / 300 <= at_most
+
+
+@pytest.mark.parametrize(("step", "old", "at_least"), [(0.02, 100, 0.95), (0.02, 10, 0.8), (0.05, 4, 0.95)])
+def test_a_step_is_seen_where_it_is(step: float, old: int, at_least: float) -> None:
+    rng = np.random.default_rng(20260901)
+    moved = [change_points(flat(rng, 200) + step * (np.arange(200) >= 200 - old)) for _ in range(200)]
+    assert sum(any(abs(at - (200 - old)) <= 5 for at in found) for found in moved) / 200 >= at_least
+
+
+def test_two_steps_are_two_changes_and_a_bad_night_is_none() -> None:
+    levels = np.repeat([0.0, 0.05, 0.02], 30) + np.random.default_rng(1).normal(0, 0.005, 90)
+    levels[[10, 45, 70]] += 0.3
+    assert change_points(levels) == [30, 60]
+    assert change_points(-levels) == [30, 60]
+    assert change_points(levels + 7.0) == [30, 60], "no unit"
+    assert {10, 45, 70} <= {*np.flatnonzero(np.abs(without_outliers(levels) - levels) > 0.2)}
+
+
+def test_levels_that_are_all_the_same_do_not_change_and_few_are_not_searched() -> None:
+    assert change_points([0.0] * 50) == []
+    assert change_points([0.0] * 25 + [0.01] * 25) == [25]
+    assert change_points([0.0, 9.0] * 3 + [5.0]) == change_points([]) == []
+    assert LEAST == 8
+
+
+@pytest.mark.parametrize("levels", [[0.0] * (MOST_LEVELS + 1), [0.0, math.nan] * 10, [[0.0, 1.0]] * 10])
+def test_what_is_no_list_of_levels_is_refused(levels: Any) -> None:
+    with pytest.raises(ValueError, match=r"take means of neighbours|finite numbers"):
+        change_points(levels)
+
+
+@pytest.mark.parametrize(("total", "most"), [(1, 60), (60, 60), (61, 60), (1001, 1000), (12345, 60)])
+def test_buckets_differ_by_one_session_at_most(total: int, most: int) -> None:
+    starts = [*bucket_starts(total, most), total]
+    sizes = {after - before for before, after in pairwise(starts)}
+    assert starts[0] == 0
+    assert len(starts) - 1 == min(total, most)
+    assert max(sizes) - min(sizes) <= 1
