@@ -73,9 +73,9 @@ def settle(store: Store) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were opened to be known, and of the folders that were listed."""
     found: list[str] = []
-    told, sessions = Store._told, Store.sessions
+    told, names = Store._told, Store._names
     monkeypatch.setattr(Store, "_told", lambda self, path: found.append(path.name) or told(self, path))
-    monkeypatch.setattr(Store, "sessions", lambda self, group: found.append("names") or sessions(self, group))
+    monkeypatch.setattr(Store, "_names", lambda self, group: found.append("names") or names(self, group))
     return found
 
 

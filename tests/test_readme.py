@@ -34,6 +34,15 @@ def test_every_command_that_runs_anywhere_runs(tmp_path: Path) -> None:
         assert found.returncode == 0, f"{command}\n{found.stderr}"
 
 
+def test_every_command_that_runs_in_this_folder_runs(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    commands = blocks("run in this folder")
+    assert len(commands) >= 4
+    for command in commands:
+        found = execute(command, tmp_path)
+        assert found.returncode == 0, f"{command}\n{found.stderr}"
+
+
 def test_the_five_minutes_lead_to_a_verdict(tmp_path: Path) -> None:
     """The README's own configuration, with a layer where it says, on a branch that changes a comment."""
     configuration = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
@@ -65,6 +74,7 @@ def test_every_command_block_is_executed_by_a_test_or_by_continuous_integration(
     marks = (
         "<!-- run anywhere -->",
         "<!-- run in a repository -->",
+        "<!-- run in this folder -->",
         "<!-- command: demo -->",
         "<!-- command: tests -->",
     )

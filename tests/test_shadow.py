@@ -169,9 +169,6 @@ def test_what_blocks_is_what_the_gate_would_stop_a_merge_for(tmp_path: Path) -> 
     assert not json.loads(path.read_text())["would_block"]
 
 
-def test_a_shadow_check_exits_0_whatever_it_found() -> None:
-
-
 def test_a_shadow_check_says_what_it_would_have_said(tmp_path: Path) -> None:
     path = Path("shadow/x.json")
     assert shadow_sentence("FAIL", True, path) == (

@@ -116,14 +116,14 @@ _LEVEL_LIST = ", ".join(f'"{name}"' for name in Level._fields)
 class Index:
     """The index of the store under ``root``.
 
-    ``names`` lists the files of sessions in a folder; ``read`` tells what is kept of one, None where it is gone. What
-    they raise, a question raises; what is wrong with the database never shows.
+    ``names`` lists the files of sessions in a folder, in order; ``read`` tells what is kept of one, None where it is
+    gone. What they raise, a question raises; what is wrong with the database never shows.
     """
 
     def __init__(
         self,
         root: Path,
-        names: Callable[[PurePosixPath], Sequence[PurePosixPath]],
+        names: Callable[[PurePosixPath], Sequence[str]],
         read: Callable[[PurePosixPath], Row | None],
     ) -> None:
         self._root, self._names, self._read = root, names, read
@@ -138,8 +138,8 @@ class Index:
         def ask(db: sqlite3.Connection) -> list[PurePosixPath]:
             row = _folder(db, group)
             if row is None or not row[2] or row[1] != _stamp(self._root / group)[0]:
-                found = [path for path in self._names(group) if path.name.startswith(start)]
-                return found[: most if most >= 0 else None]
+                found = [name for name in self._names(group) if name.startswith(start)]
+                return [group / name for name in found[: most if most >= 0 else None]]
             sql = "SELECT name FROM sessions WHERE folder = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
             return [group / name for (name,) in db.execute(sql, (row[0], start, start + _LAST, most))]
 
@@ -235,13 +235,13 @@ class Index:
         if row is not None and row[1] == stamp and (row[2] or lax):
             return int(row[0])
         settled = time.time_ns() - changed_ns > SETTLED_NS
-        listed = {path.name: path for path in self._names(group)}
+        listed = self._names(group)
         with transaction(db):
             number = _folder_number(db, group)
         kept = dict(db.execute("SELECT name, sound FROM sessions WHERE folder = ?", (number,)))
         rows: list[Row] = []
-        for path in (path for name, path in listed.items() if not kept.get(name)):
-            if (told := self._read(path)) is not None:
+        for name in (name for name in listed if not kept.get(name)):
+            if (told := self._read(group / name)) is not None:
                 rows.append(told)
             else:
                 settled = False
@@ -251,7 +251,7 @@ class Index:
                 rows = []
         with transaction(db):
             _put(db, number, rows)
-            gone = [(number, name) for name in kept if name not in listed]
+            gone = [(number, name) for name in kept.keys() - listed]
             db.executemany("DELETE FROM sessions WHERE folder = ? AND name = ?", gone)
             db.execute("UPDATE folders SET stamp = ?, settled = ? WHERE id = ?", (stamp, settled, number))
         return number

@@ -78,7 +78,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.index = Index(root, self.sessions, self._told)
+        self.index = Index(root, self._names, self._told)
         """Finds sessions without opening every file."""
 
     # ---- reading
@@ -99,7 +99,7 @@ class Store:
 
     def sessions(self, group: PurePosixPath) -> list[PurePosixPath]:
         """The stored sessions in one folder, as their names tell."""
-        return sorted(group / entry.name for entry in self._entries(group) if HASHED.fullmatch(entry.name))
+        return [group / name for name in self._names(group)]
 
     def glance(self, path: PurePosixPath) -> dict[str, Any]:
         """The scalars at the beginning of a stored session, unchecked: enough to know whether to read it."""
@@ -278,6 +278,10 @@ class Store:
                 raise
 
     # ---- files
+
+    def _names(self, group: PurePosixPath) -> list[str]:
+        """Of the files of the stored sessions in one folder."""
+        return sorted(entry.name for entry in self._entries(group) if HASHED.fullmatch(entry.name))
 
     def _entries(self, at: PurePosixPath) -> list[os.DirEntry[str]]:
         try:
