@@ -285,7 +285,7 @@ def shown(found: Calibrated) -> list[str]:
     if found.found is not None:
         rate = found.found
         lines.append(
-            f"+{found.injected_pct:g}% found      {rate.count} of {rate.total} sessions (at least {rate.low:.0%})"
+            f"{f'+{found.injected_pct:g}% found':<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})"
         )
     if found.resampled_false is not None:
         share = f"{found.resampled_false:.1%} of sessions drawn from them flagged"

@@ -1,0 +1,41 @@
+"""Hold this repository against its own baselines: trace every stored shape again and compare. Exit code 1 on a change.
+
+A change that is meant is stored with ``regbot baseline refresh``, in the same pull request.
+"""
+
+import sys
+from pathlib import Path
+
+from regbot.baselines import Store, stored_ledger
+from regbot.config import Config, load_config
+from regbot.judge import judge_ledgers
+from regbot.tracing import Choice, trace_here
+from regbot.workloads import plan
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> int:
+    """Print one line for each shape and mesh."""
+    store, changed = Store(ROOT / "baselines"), 0
+    for task in plan(load_config(ROOT / "regbot.toml")):
+        found = stored_ledger(store, task.entry, task.variant.name, "static")
+        run = trace_here(Choice(f"{task.shape.name}/{task.parallelism.name}"), ROOT / "baselines")
+        if found is None or run.ledger is None:
+            print(f"{task.entry}: {'no ledger is stored' if found is None else run.reason}")
+            changed += 1
+            continue
+        sharding = judge_ledgers(found.ledger, run.ledger, Config())
+        same = not sharding.findings
+        changed += not same
+        counts = ", ".join(
+            f"{kind.replace('_', '-')} {roles.payload + roles.control}" for kind, roles in sharding.head.items()
+        )
+        print(f"{task.entry}: {'as stored' if same else sharding.status}: {counts}")
+        for finding in sharding.findings:
+            print(f"  {finding.pattern}: {finding.text}")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
