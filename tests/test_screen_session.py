@@ -127,6 +127,14 @@ def _why(runs: Sequence[Run], of: SessionHeader) -> str:
     return throughput(runs, of).reasons[0]
 
 
+@pytest.mark.parametrize(("nodes", "by"), [(2, "pairs"), (3, "screen")])
+def test_a_node_that_nothing_is_stored_of_is_screened_by_several_others_only(nodes: int, by: str) -> None:
+    made = reference()
+    others = [each.model_copy(update={"node": f"other-{n % nodes}"}) for n, each in enumerate(made.sessions)]
+    of = header(made.model_copy(update={"sessions": others}))
+    assert throughput(play(at(0.1), of), of).by == by
+
+
 def test_too_few_stored_sessions_screen_nothing() -> None:
     of = header(reference(sessions=3))
     runs = play(at(0.1), of)

@@ -93,6 +93,8 @@ def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> C
         return None
     looked = [session for session in placebos if session.covered is not None]
     flags = statistics.Rate.of(sum(each.decision in ("regressed", "improved") for each in looked), len(looked))
+    # An injected slowdown is as exact as a sleep is: it counts for what was held, and not against the gate.
+    held = statistics.Rate.of(sum(bool(each.covered) for each in looked), len(looked))
     told = [session.covered for session in sessions if session.covered is not None]
     covered = statistics.Rate.of(sum(told), len(told))
     injected = [session for session in sessions if session.injected_pct > 0 and session.covered is not None]
@@ -111,7 +113,7 @@ def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> C
         injected_pct=largest,
         found=_rate(statistics.Rate.of(seen, len(same))) if same else None,
         resampled_false=_resampled(placebos, every[-1].primary_tests, thresholds),
-        contradicted=statistics.contradicted(flags, covered),
+        contradicted=statistics.contradicted(flags, held),
     )
 
 
@@ -146,6 +148,7 @@ def _stored(baseline: Baseline) -> StoredSession:
         session=baseline.session,
         measured=baseline.measured,
         commit=baseline.commit,
+        node=baseline.provenance.node,
         log_median=[run.log_median for run in first],
         log_mean=[run.log_mean for run in first],
     )
@@ -164,7 +167,10 @@ def _on_terms(calibration: Calibration, wanted: Wanted, clock: Clock) -> bool:
 
 def _resampled(placebos: Sequence[PlaceboSession], primary_tests: int, thresholds: Thresholds) -> float | None:
     """Share of sessions drawn from the placebo pairs that are flagged; None where there are too few pairs."""
-    pools = {name: [ratio for each in placebos for ratio in each.log_ratios[name]] for name in SUMMARIES}
+    pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
+    for each in placebos:
+        for name, values in each.log_ratios.items():
+            pools[name] += values[: len(values) // 2 * 2]  # blocks are drawn whole, so half a one is left out
     if len(pools["median"]) < LEAST_POOL:
         return None
     found = statistics.resampled(pools, 0.0, primary_tests, thresholds)

@@ -27,6 +27,8 @@ from regbot.stats.screen import LEAST_SESSIONS, SCREEN_ALPHA, SCREEN_RUNS, Predi
 SLOTS = 1 + SCREEN_RUNS
 """The warm launch, then the runs that count."""
 ATTEMPTS = 2
+LEAST_NODES = 3
+"""Nodes that stored sessions have to be of, where head's is none of them: two show little of how nodes differ."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def screening(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Sc
     if len(done) < SLOTS:
         return None
     head = done[1:]
-    if why := _unlike_stored(reference, head):
+    if why := _strange_node(reference, head[-1]) or _unlike_stored(reference, head):
         return Screening(None, why, reference)
     levels = {name: fmean(_summary(run)[name] for run in head) for name in SUMMARIES}
     stored = {
@@ -150,6 +152,15 @@ def numbers(found: Screening) -> dict[str, Any]:
 def _summary(run: Run) -> dict[str, float]:
     assert run.timing is not None
     return summaries(run.timing, cut_of(run.timing))
+
+
+def _strange_node(reference: Reference, head: Run) -> str:
+    """Why what is stored says nothing of this machine: what nodes of a class differ by is seen on several only."""
+    nodes = {each.node for each in reference.sessions}
+    here = head.node.name if head.node is not None else None
+    if here in nodes or len(nodes) >= LEAST_NODES:
+        return ""
+    return f"stored sessions are of {len(nodes)} other node{'s' * (len(nodes) > 1)}, and {LEAST_NODES} are the least"
 
 
 def _unlike_stored(reference: Reference, head: Sequence[Run]) -> str:

@@ -21,6 +21,7 @@ class StoredSession(Record):
     session: Digest
     measured: Text
     commit: Text
+    node: Text | None = Field(default=None, description="name of the machine; None if unknown")
     log_median: list[float]
     log_mean: list[float]
 
