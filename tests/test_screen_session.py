@@ -33,7 +33,12 @@ def reference(sessions: int = 20, sd: float = 0.005, **changes: object) -> Refer
     levels = [math.log(0.1) + draw.gauss(0, sd) for _ in range(sessions)]
     stored = [
         StoredSession(
-            session=f"{n:064x}", measured="2026-01-01T00:00:00Z", commit="c" * 40, log_median=[x] * 3, log_mean=[x] * 3
+            session=f"{n:064x}",
+            measured="2026-01-01T00:00:00Z",
+            commit="c" * 40,
+            node=NODE.name,
+            log_median=[x] * 3,
+            log_mean=[x] * 3,
         )
         for n, x in enumerate(levels)
     ]
