@@ -7,9 +7,9 @@ Nothing is remembered anywhere else, so a session that was killed goes on from i
     blocks    ABBA or BAAB at random (A is base): two pairs, in which a linear drift cancels
     looks     after each block, at 4, 8 and 12 pairs; the first that decides ends the session
 
-A run that does not end well voids its pair and ends its block; the block is repeated once from its beginning. A second
-failure ends the session: what it means is for the judge to say. After an earlier session on the same trees there are
-only blocks, and the always-valid interval over all pairs is looked at after each.
+A run that does not end well, or met a node that is not fit, voids its pair and ends its block; the block is repeated
+once from its beginning. A second failure ends the session: what it means is for the judge to say. After an earlier
+session on the same trees there are only blocks, and the always-valid interval over all pairs is looked at after each.
 """
 
 import random
@@ -19,6 +19,7 @@ from statistics import mean
 from typing import Literal
 
 from regbot.judge.estimates import percent, span
+from regbot.judge.health import slowed_blocks
 from regbot.judge.pairs import is_screen, pair_up, sound
 from regbot.judge.screen import ATTEMPTS as SCREEN_ATTEMPTS
 from regbot.judge.screen import is_screened, screening
@@ -70,13 +71,14 @@ def _screen_slot(plan: TimedPlan, runs: Sequence[Run]) -> Slot:
 
 def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> Slot | None:
     own = [run for run in runs if not is_screen(run) and run.joined is None]
+    slowed = slowed_blocks(own)
     for block in (0, *blocks(runs, plan)):
         slots = BLOCK_SLOTS if block else WARM_SLOTS
         for attempt in range(1, ATTEMPTS + 1):
             done = [run for run in own if _in(run, block, attempt)]
             if any(run.outcome == "refused" for run in done):
                 return None
-            if all(sound(run) for run in done):
+            if all(sound(run) for run in done) and (block, attempt) not in slowed:
                 if len(done) < slots:
                     return _slot(header, plan, block, len(done), attempt)
                 break

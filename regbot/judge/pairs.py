@@ -1,13 +1,14 @@
 """Pairs: a base and a head run side by side in one block. The raw material of the throughput verdict.
 
-A pair counts where both of its runs ended well and say the same of how they were timed. A run that did not voids its
-block, which is repeated; nothing else leaves a pair out, least of all its value.
+A pair counts where both of its runs ended well, on a healthy node, and say the same of how they were timed. A run that
+did not voids its block, which is repeated; nothing else leaves a pair out, least of all its value.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from regbot.judge.health import outside_cause, slowed_blocks
 from regbot.records.run import Run, Timing
 from regbot.records.session import Session
 from regbot.stats.launch import SUMMARIES, cut_of, launch_summaries
@@ -61,8 +62,8 @@ def is_warm(run: Run) -> bool:
 
 
 def sound(run: Run) -> bool:
-    """Whether a run may count: it ended well."""
-    return run.outcome == "ok"
+    """Whether a run may count: it ended well, on a node that was fit for it."""
+    return run.outcome == "ok" and not outside_cause(run)
 
 
 def pair_up(runs: Iterable[Run]) -> Paired:
@@ -73,6 +74,7 @@ def pair_up(runs: Iterable[Run]) -> Paired:
     members: dict[PairKey, list[Run]] = {}
     runs = list(runs)
     repeated = {run.position.block for run in runs if run.position is not None and run.attempt > 1}
+    slowed = slowed_blocks(runs)
     for run in runs:
         if run.position is not None and run.position.block > 0:
             key = PairKey(run.position.block, run.attempt, run.position.slot // 2)
@@ -81,11 +83,11 @@ def pair_up(runs: Iterable[Run]) -> Paired:
     void = 0
     for key, found in members.items():
         pair = _pair(key, found)
-        if key.attempt == 1 and key.block in repeated:
+        if (key.attempt == 1 and key.block in repeated) or (key.block, key.attempt) in slowed:
             void += 1
         elif pair is not None:
             valid.append(pair)
-        elif len(found) == 2 or any(run.outcome != "ok" for run in found):
+        elif len(found) == 2 or any(not sound(run) for run in found):
             void += 1
     return Paired(tuple(valid), void)
 
@@ -95,7 +97,7 @@ def _pair(key: PairKey, runs: Sequence[Run]) -> Pair | None:
     if len(runs) != 2 or len(by_arm) != 2:
         return None
     base, head = by_arm["base"], by_arm["head"]
-    if base.outcome != "ok" or head.outcome != "ok" or base.timing is None or head.timing is None:
+    if not sound(base) or not sound(head) or base.timing is None or head.timing is None:
         return None
     if unlike(base, head):
         return None

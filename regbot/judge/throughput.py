@@ -13,6 +13,7 @@ from typing import Any
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, not_honoured
 from regbot.judge.estimates import Estimate, percent
+from regbot.judge.health import health_findings
 from regbot.judge.identity import difference
 from regbot.judge.pairs import Paired, is_screen, is_warm, summaries, timed_runs
 from regbot.judge.reasons import reasons
@@ -57,7 +58,7 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     header, runs = session.header, timed_runs(session, plan.entry)
     if not runs:
         return Timed(_not_timed(header, plan, traced) if traced is not None else None)
-    warnings = tuple(dict.fromkeys([*setbacks(runs), *own_warnings(runs)]))
+    warnings = tuple(dict.fromkeys([*setbacks(runs), *health_findings(runs), *own_warnings(runs)]))
     screen, runs = [run for run in runs if is_screen(run)], [run for run in runs if not is_screen(run)]
     if not runs:
         return _screened(header, plan, screen, warnings)

@@ -4,10 +4,11 @@ A block that failed in both attempts ends a session. It is the head's fault only
 itself; everything else leaves the workload INVALID.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from regbot.judge.backends import unsettled
-from regbot.judge.pairs import is_screen, is_warm, unlike
+from regbot.judge.health import outside_cause, slowed_blocks
+from regbot.judge.pairs import is_screen, is_warm, sound, unlike
 from regbot.judge.validity import BROKEN, distrust_code, failure
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
@@ -19,7 +20,8 @@ def broken(runs: Sequence[Run]) -> Validity | None:
     for run in runs:
         if run.outcome == "refused":
             return validity_of("INVALID", [failure(run)])
-    failures = [run for run in runs if run.outcome != "ok" and run.position is not None]
+    slowed = slowed_blocks(runs)
+    failures = [run for run in runs if run.position is not None and (not sound(run) or _slowed(run, slowed))]
     for first in failures:
         assert first.position is not None
         block = first.position.block
@@ -27,29 +29,50 @@ def broken(runs: Sequence[Run]) -> Validity | None:
         if first.attempt != 1:
             continue
         if again:
-            return _twice(first, again[0], runs)
+            return _twice(first, again[0], runs, slowed)
         if not any(run.attempt == 2 and run.position and run.position.block == block for run in runs):
-            return validity_of("INVALID", [f"{failure(first)}. It was not tried twice: go on with --resume"])
+            return validity_of("INVALID", [f"{_failure(first, slowed)}. It was not tried twice: go on with --resume"])
     return None
 
 
-def _twice(first: Run, second: Run, runs: Sequence[Run]) -> Validity:
-    """One block, two attempts, a failure in each. It is the head's where only the head fails and the base has run."""
+Slowed = Mapping[tuple[int, int], str]
+"""Blocks and attempts in which the hardware slowed down both arms, and how that is known."""
+
+
+def _twice(first: Run, second: Run, runs: Sequence[Run], slowed: Slowed) -> Validity:
+    """One block, two attempts, a failure in each. It is the head's where only the head fails, on a healthy node, and
+    the base has run."""
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome != "ok" and run.arm.name == "base" for run in runs)
-    if {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN and not base_failed:
+    of_the_node = any(outside_cause(run) for run in (first, second))
+    only_head = {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN
+    if only_head and not base_failed and not of_the_node:
         ran = "base ran" if base_ran else "base was not reached"
         return validity_of("FAIL" if base_ran else "INVALID", [f"{failure(second)}, in each of 2 attempts; {ran}"])
-    return validity_of("INVALID", list(dict.fromkeys([failure(first), failure(second)])))
+    return validity_of("INVALID", list(dict.fromkeys(_failure(run, slowed) for run in (first, second))))
+
+
+def _slowed(run: Run, slowed: Slowed) -> bool:
+    return run.position is not None and (run.position.block, run.attempt) in slowed
+
+
+def _failure(run: Run, slowed: Slowed) -> str:
+    """What was wrong with a run: how it ended, or what the node did to it."""
+    if why := outside_cause(run):
+        return f"{run.arm.name} met a node that was not fit: {why}"
+    if run.outcome == "ok" and run.position is not None:
+        return f"the node was not fit {slowed.get((run.position.block, run.attempt), '')}".rstrip()
+    return failure(run)
 
 
 def setbacks(runs: Sequence[Run]) -> Iterator[str]:
     """Failures, each told: also one that a repeat has made good."""
+    slowed = slowed_blocks(runs)
     for run in runs:
-        if run.outcome != "ok" and run.position is not None:
+        if run.position is not None and (not sound(run) or _slowed(run, slowed)):
             block = f"block {run.position.block}" if run.position.block else "the warm launches"
             block = "the screen" if is_screen(run) else block
-            yield f"a timed run in {block} ended its block: {failure(run)}"
+            yield f"a timed run in {block} ended its block: {_failure(run, slowed)}"
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:

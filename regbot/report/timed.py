@@ -121,7 +121,7 @@ def timed(session: Session, entry: str) -> Timed:
 
 
 def _placed(run: Run, number: int, pairs: dict[tuple[int, int, int], list[Run]], repeated: Collection[int]) -> TimedRun:
-    if run.outcome == "ok" and run.position is not None and run.position.order == "screen" and run.position.slot:
+    if not _fault(run) and run.position is not None and run.position.order == "screen" and run.position.slot:
         return TimedRun(run, number, "screen")
     if run.outcome == "ok" and (run.position is None or run.position.block == 0):
         return TimedRun(run, number, "warm-up")
@@ -146,6 +146,8 @@ def _fault(run: Run) -> str:
     """Why a run cannot count, whatever its partner did; '' where it can."""
     if run.outcome != "ok":
         return run.reason or run.outcome.replace("_", " ")
+    if run.health is not None and (outside := [cause.text for cause in run.health.causes if cause.outside]):
+        return f"the node was not fit: {outside[0]}"
     return "" if run.timing is not None and run.timing.steady_s else "it left no steady step"
 
 
