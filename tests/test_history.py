@@ -156,6 +156,8 @@ def test_a_session_stored_twice_counts_once(store: Store) -> None:
 
 def test_all_variants_are_shown_unless_one_is_asked_for(store: Store) -> None:
     put(store, session(0), session(1, variant="smoke"), session(2, workload=f"a:{WORKLOAD}"))
+    shape, _, mesh = WORKLOAD.replace("@1/", " @1/ ").split()
+    put(store, session(3, workload=f"{shape}:{mesh}@1/dp"))
     assert [trend.variant for trend in asked(store).trends] == [CPU, "smoke"]
     assert [trend.variant for trend in asked(store, variant="smoke").trends] == ["smoke"]
     assert [trend.series[0].first for trend in asked(store, workload=f"a:{WORKLOAD}").trends] == [session(2).measured]

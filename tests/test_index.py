@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ from baseline_builder import CPU, put, question, timed_baseline
 from baseline_cases import NOW, fork, store_one
 from git_repos import Repository
 from ledger_builder import WORKLOAD, smoke_ledger
-from regbot.baselines import commands, database
+from regbot.baselines import commands, database, index
 from regbot.baselines.history import history
 from regbot.baselines.index import FOLDER, SETTLED_NS
 from regbot.baselines.query import Rolling, rolling, stored_ledger
@@ -178,7 +179,12 @@ def test_a_merge_brings_sessions_and_git_does_not_see_the_index(tmp_path: Path) 
     assert problems(there) == []
 
 
-def test_a_session_that_was_deleted_is_stored_again(store: Store) -> None:
+@pytest.mark.parametrize("within_a_tick", [False, True])
+def test_a_session_that_was_deleted_is_stored_again(
+    store: Store, within_a_tick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if within_a_tick:
+        monkeypatch.setattr(index, "_stamp", lambda folder: ("always the same", time.time_ns()))
     adds = Store(store.root)
     (path,) = adds.add([timed_baseline(4)], {})
     (store.root / path).unlink()
@@ -225,6 +231,7 @@ FAULTS: dict[str, Callable[[Store], None]] = {
     "scribbled on": scribble,
     "without its tables": without_tables,
     "a journal of another": lambda store: Path(f"{database_file(store)}-wal").write_bytes(os.urandom(100_000)) and None,
+    "seen by git in part": lambda store: (store.root / FOLDER / ".gitignore").write_text("") and None,
     "seen by git": lambda store: (store.root / FOLDER / ".gitignore").unlink(),
     "a file in its place": in_its_place("mine"),
     "a link in its place": in_its_place("link"),
@@ -246,7 +253,8 @@ def test_an_index_that_is_broken_changes_no_answer_and_no_add(store: Store, faul
     assert problems(store) == []
     if "place" not in fault:
         assert (store.root / FOLDER / ".gitignore").read_text() == "*\n"
-        assert database_file(store).exists()
+        with sqlite3.connect(database_file(store)) as db:
+            assert db.execute("SELECT count(*) FROM sessions").fetchone() == (SESSIONS + 1,), "it was made again"
     elif fault == "a link in its place":
         assert [*(store.root.parent / "precious").iterdir()] == [store.root.parent / "precious" / "folder"]
 
@@ -355,10 +363,12 @@ def test_writers_and_readers_at_the_same_time_agree_in_the_end(tmp_path: Path) -
 def test_a_process_that_forks_and_its_child_both_go_on(store: Store) -> None:
     folder = only_folder(store)
     assert store.index.span(folder)
+    connected: list[str] = []
 
     def ask(writing: int) -> None:
+        sys.addaudithook(lambda event, _: connected.append(event) if event == "sqlite3.connect" else None)
         store.add([timed_baseline(60)], {})
-        os.write(writing, f"{store.index.span(folder)}\n".encode())
+        os.write(writing, f"{store.index.span(folder)}, {len(connected)} connection\n".encode())
 
     child, reading = fork(ask)
     with os.fdopen(reading) as pipe:
@@ -367,7 +377,7 @@ def test_a_process_that_forks_and_its_child_both_go_on(store: Store) -> None:
     found = store.index.span(folder)
     assert found is not None
     assert found.sessions == SESSIONS + 1
-    assert said == f"{found}\n"
+    assert said == f"{found}, 1 connection\n", "the parent's is not used"
 
 
 # ---- what is broken
@@ -376,7 +386,7 @@ def test_a_process_that_forks_and_its_child_both_go_on(store: Store) -> None:
 def test_a_session_that_is_broken_is_found_by_whoever_needs_it_and_mends_when_it_is_restored(store: Store) -> None:
     path = store.root / only_folder(store) / f"{digest_of(timed_baseline(2))}.json"
     good = path.read_text()
-    path.write_text(good.replace('"log_median": -', '"log_median": -1'))
+    path.write_text(good.replace('"log_median": -', '"log_median": -1').replace("2026-01-01T02", "2026-01-01T01"))
     assert measured_last(store, 5) == expected(*range(SESSIONS - 5, SESSIONS)), "it is not among the last five"
     for ask in (measured, lambda store: history(store, WORKLOAD, now=NOW)):
         with pytest.raises(BaselineError, match="was edited"):

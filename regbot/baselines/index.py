@@ -230,6 +230,7 @@ class Index:
 
     def _caught_up(self, db: sqlite3.Connection, group: PurePosixPath, lax: bool) -> int:
         """The number of a folder, everything in it known; ``lax``: but for what changed within the last tick."""
+        stamp: str | None
         stamp, changed_ns = _stamp(self._root / group)
         row = _folder(db, group)
         if row is not None and row[1] == stamp and (row[2] or lax):
@@ -243,8 +244,8 @@ class Index:
         for name in (name for name in listed if not kept.get(name)):
             if (told := self._read(group / name)) is not None:
                 rows.append(told)
-            else:
-                settled = False
+            if told is None or not told.sound:
+                stamp = None  # it is looked at again: it may be restored, and the folder's names stay the same
             if len(rows) == ROWS:
                 with transaction(db):
                     _put(db, number, rows)

@@ -13,9 +13,9 @@ from typing import Literal
 from regbot.baselines.names import STATIC_CLASS
 from regbot.baselines.store import BaselineError, digest_of
 from regbot.records.baseline import (
-    AgainstAnchor,
     ENTRY,
     NONE,
+    AgainstAnchor,
     BadTime,
     Baseline,
     EnvironmentKey,
@@ -188,7 +188,7 @@ def _collect(
                 who=asked.who,
                 why=asked.why,
                 node=last.node.name if last.node else None,
-                container=asked.container,
+                container=environment_of(last, asked.container).container,
                 platform=last.environment.platform if last.environment else None,
                 revision=last.arm.revision,
                 regbot=header.regbot,

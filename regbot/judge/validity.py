@@ -246,8 +246,13 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
         return
     if ours.torch != theirs.torch:
         yield f"torch is {ours.torch} in base, {theirs.torch} in head; a difference may come from there"
+    for word, was, now in (("toolkit", ours.toolkit, theirs.toolkit), ("NCCL", ours.nccl, theirs.nccl)):
+        if was != now:
+            yield f"{word} is {was or 'unknown'} in base, {now or 'unknown'} in head; a difference may come from there"
     if ours.packages != theirs.packages:
         yield "the installed packages differ between base and head; a difference may come from there"
+    if ours.variables != theirs.variables:
+        yield "environment variables that matter to speed differ between base and head; a difference may come from there"
 
 
 def _own_warnings(base: Run, head: Run) -> Iterator[str]:
