@@ -178,7 +178,7 @@ def test_a_run_of_a_tree_that_its_build_changed_says_so_and_is_refused() -> None
     run = marked(block_runs()[0], Changed())  # type: ignore[arg-type]
     assert run.warnings == ["the build changed tracked files: moe.py; what ran is not quite the commit"]
     session = Session(header=header_of(0), runs=[*statics(), run])
-    with pytest.raises(BaselineError, match="the build changed tracked files: moe.py"):
+    with pytest.raises(BaselineError, match=r"the build changed tracked files: moe\.py"):
         distil(session, asked(), NOW)
 
 

@@ -293,7 +293,7 @@ def test_one_run_leaves_a_record_of_the_commit_or_of_the_files_as_they_stand(cas
     assert json.loads(found.stdout) == json.loads(out.read_text())
     assert (run.tier, run.outcome, run.workload, run.arm.commit) == ("timed", "ok", ENTRY, head)
     assert run.timing is not None
-    assert (run.timing.asked, run.timing.cut) == (6, 1), "as the configuration has it, so that it compares with a check's"
+    assert (run.timing.asked, run.timing.cut) == (6, 1), "as the configuration has it, and as a check has it"
     here = case.regbot("run", "moe", "--out", str(out))
     assert here.returncode == 4
     assert "the files as they stand (userpkg/moe.py:1" in here.stdout

@@ -252,7 +252,7 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
     if ours.packages != theirs.packages:
         yield "the installed packages differ between base and head; a difference may come from there"
     if ours.variables != theirs.variables:
-        yield "environment variables that matter to speed differ between base and head; a difference may come from there"
+        yield "variables of the environment differ between base and head; a difference may come from there"
 
 
 def _own_warnings(base: Run, head: Run) -> Iterator[str]:
