@@ -19,6 +19,7 @@ from regbot.baselines import Store, class_of, environment_of
 from regbot.baselines.reference import calibrated
 from regbot.checkout import Worktree, resolve_arm
 from regbot.config import Config, ConfigError
+from regbot.earlier import identity
 from regbot.engines import Engine, LocalEngine
 from regbot.judge import judge
 from regbot.judge.pairs import pair_up
@@ -138,6 +139,7 @@ def _judged(session: Session) -> PlaceboSession:
     stands = standing_of(session.runs, session.header)
     tests = [interval for _, interval in stands.tests.values()]
     return PlaceboSession(
+        session=identity(session.header),
         injected_pct=plan.injected_pct,
         decision=(section.decision if section is not None else None) or "undecided",
         pairs=stands.pairs,

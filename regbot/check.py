@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from regbot import __version__
-from regbot.checkout import changed_files, prune, resolve_arms, resolve_exactly
+from regbot.checkout import changed_files, prune, resolve_arms, resolve_exactly, target_tip
 from regbot.checkout.git import try_git
 from regbot.conclusion import Checked, conclude
 from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
@@ -154,12 +154,15 @@ def _measure(
 ) -> None:
     """All runs that ``session`` does not hold yet."""
     header, runs = session.header, list(session.runs)
+    saving: dict[str, Path] = {}
 
     def keep(run: Run) -> None:
         if run.outcome != "ok":
             _refuse_if_full(options)
         append_line(session_file, run)
         runs.append(run)
+        if options.join and run.tier == "timed" and run.workload in saving:
+            keep_session(saving[run.workload], header, [each for each in runs if each.workload == run.workload])
 
     trees = Trees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)))
     limits = Limits(
@@ -180,15 +183,14 @@ def _measure(
         own = [run for run in runs if run.workload == each.entry]
         kept = kept_file(options.cache, header, each, [run for run in own if run.tier == "static"])
         known = [run for run in own if run.tier == "timed"]
-        if not known and options.join:
-            for run in earlier_runs(kept):
+        if options.join and all(run.joined is not None for run in known):  # none, or a copy that was cut off
+            for run in earlier_runs(kept)[len(known) :]:
                 keep(run)
                 known.append(run)
+        saving[each.entry] = kept
         watch(Progress(0, 0, expected_cost(header, each, known)))
         done = timing.run(each, task, known, left_s / (len(waiting) - number))
         left_s -= sum(run.wall_s for run in done if run.joined is None)
-        if options.join:
-            keep_session(kept, header, done)
 
 
 def _look_up(
@@ -275,7 +277,7 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
 def _refuse_another_node(session_file: Path, session: Session) -> None:
     """A session that moves is a new session: its pairs would no longer be of one machine."""
     for run in session.runs:
-        if run.node is not None and run.node != this_node():
+        if run.node is not None and run.joined is None and run.node != this_node():
             raise RecordError(
                 f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), and this is {this_node().name} "
                 f"({this_node().node_class}); go on there, or leave out --resume to begin anew"
@@ -293,9 +295,18 @@ def _holds_a_line(session_file: Path) -> bool:
 def _unlike(found: SessionHeader, planned: SessionHeader) -> str:
     """The first thing by which two headers are of different checks; a budget may be another one."""
     for name in type(planned).model_fields:
-        if name not in ("created", "seed", "budget_min", "warnings") and getattr(found, name) != getattr(planned, name):
+        if name not in MAY_DIFFER and getattr(_bare(found), name) != getattr(_bare(planned), name):
             return name.replace("_", " ")
     return ""
+
+
+MAY_DIFFER = ("created", "seed", "budget_min", "warnings", "stored")
+"""Of two starts of one check. What is stored may have grown; the session's own references go on to count."""
+
+
+def _bare(header: SessionHeader) -> SessionHeader:
+    plans = [plan.model_copy(update={"references": [], "no_reference": ""}) for plan in header.timed]
+    return header.model_copy(update={"timed": plans})
 
 
 def _remove_results(out: Path) -> None:
@@ -307,11 +318,16 @@ def _remove_results(out: Path) -> None:
 def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, list[str]]:
     """The configuration of the base commit, so that a pull request cannot soften its own judge.
 
-    The head's is used where the base has none, which is how regbot is introduced. Raises ConfigError.
+    Where the merge base has none, that of the branch it is merged into; the head's where that has none either, which is
+    how regbot is introduced. Raises ConfigError.
     """
     if options.config is not None:
         return load_config(options.config), []
     texts = {arm.name: _file_at(options.repo, arm.commit) for arm in (base, head)}
+    tip = None if texts["base"] is not None or options.exact else target_tip(options.repo, options.base)
+    if tip is not None and tip not in (base.commit, head.commit) and (text := _file_at(options.repo, tip)) is not None:
+        note = f"the merge base has no {FILE_NAME}; the one of {tip[:12]}, which it is merged into, was used"
+        return parse_config(text, f"{FILE_NAME} at {tip[:12]}"), [note]
     if texts["base"] is not None:
         changed = texts["head"] != texts["base"]
         note = f"{FILE_NAME} differs between base and head; the base's was used, so that a change cannot judge itself"

@@ -101,18 +101,24 @@ def _together(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
     Raises RecordError where one session, or one run of it, is given twice: it would count twice.
     """
     blocks: dict[str, int] = {}
-    seen: dict[tuple[float, ...], Path] = {}
+    seen: dict[tuple[float, ...], int] = {}
+    given: set[str] = set()
+    timed: set[str] = set()
     found: list[Run] = []
-    for file, session in zip(files, sessions, strict=True):
-        digest, before = identity(session.header), dict(blocks)
+    for number, (file, session) in enumerate(zip(files, sessions, strict=True)):
+        digest, before, earlier = identity(session.header), dict(blocks), set(timed)
+        if digest in given:
+            raise RecordError(f"{file}: is a session that was given before; give each session once")
+        given.add(digest)
         for run in session.runs:
             place = run.position
             if run.tier != "timed" or place is None:
                 found.append(run)
                 continue
-            _refuse_a_copy(run, seen, file)
+            _refuse_a_copy(run, seen, number, file)
+            timed.add(run.workload)
             first = before.get(run.workload, 0)
-            if not first:
+            if run.workload not in earlier:
                 found.append(run)
             elif place.block:
                 moved = place.model_copy(update={"block": place.block + first})
@@ -121,8 +127,8 @@ def _together(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
     return found
 
 
-def _refuse_a_copy(run: Run, seen: dict[tuple[float, ...], Path], file: Path) -> None:
+def _refuse_a_copy(run: Run, seen: dict[tuple[float, ...], int], number: int, file: Path) -> None:
     """No two launches take the same time in every step; times without any noise are a simulator's."""
     times = tuple(run.timing.step_s) if run.timing is not None else ()
-    if len(set(times)) > 1 and (other := seen.setdefault((*times, run.wall_s), file)) != file:
-        raise RecordError(f"{file}: holds runs that {other} holds too: one is a copy; give each session once")
+    if len(set(times)) > 1 and seen.setdefault((*times, run.wall_s), number) != number:
+        raise RecordError(f"{file}: holds runs that a file before it holds too: one is a copy; give each session once")

@@ -1,7 +1,8 @@
 """Earlier sessions on the same trees: who times them again adds pairs to them, instead of a new chance to pass.
 
-They are kept in the cache, one file for each pair of trees, configuration, node class and environment. Files here are
-regbot's own and never a pull request's: what is under test runs in a worktree and knows nothing of them.
+They are kept in the cache, one file for each pair of trees, configuration, node class and environment: pairs, and the
+runs of a screen, so that neither can be tried until it is green. A cache can be deleted, and code that runs as the same
+user can reach it: against that helps what the engine isolates, and not this module.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regbot.baselines.intake import environment_of
+from regbot.judge.pairs import pair_up
+from regbot.judge.screen import whole_screen
 from regbot.node import this_node
 from regbot.records.files import RecordError, write_text
 from regbot.records.run import Run
@@ -26,14 +29,14 @@ def kept_file(cache: Path, header: SessionHeader, plan: TimedPlan, traced: Seque
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
         "trees": [header.base.tree, header.head.tree],
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
-        "node_class": this_node().node_class,
+        "node": [this_node().node_class, this_node().driver, this_node().container],
         "environments": sorted({environment_of(run).model_dump_json() for run in traced if run.outcome == "ok"}),
     }
     return cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"
 
 
 def earlier_runs(file: Path) -> list[Run]:
-    """The paired runs of earlier sessions, each with the session that it is of; [] where there are none.
+    """The runs of earlier sessions that count, each with the session that it is of; [] where there are none.
 
     A file that cannot be read is as good as none: it is a cache.
     """
@@ -46,12 +49,16 @@ def earlier_runs(file: Path) -> list[Run]:
 
 
 def keep(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
-    """Keep the paired runs of a workload, those taken over from earlier sessions among them. Raises OSError."""
-    paired = [run for run in runs if run.position is not None and run.position.block]
-    if not any(run.outcome == "ok" for run in paired):
+    """Keep what counts of a workload's timed runs, those taken over from earlier sessions among them. Raises OSError.
+
+    Pairs and whole screens: a failure is of one day, and is not held against the trees for ever.
+    """
+    counted = {id(run) for pair in pair_up(runs).valid for run in (pair.base, pair.head)}
+    kept = [*whole_screen(runs), *(run for run in runs if id(run) in counted)]
+    if not kept:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, "".join(each.to_line() for each in (header, *paired)))
+    write_text(file, "".join(each.to_line() for each in (header, *kept)))
 
 
 def identity(header: SessionHeader) -> str:

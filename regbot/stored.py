@@ -48,12 +48,9 @@ def with_references(
         dispatcher=plan.dispatcher,
         thresholds=thresholds_of(settings),
     )
-    try:
-        found, why = references(store, wanted, datetime.now(UTC))
-    except RecordError as error:
-        warning = f"{plan.entry}: the stored sessions cannot be used: {error}"
-        return plan.model_copy(update={"no_reference": warning[:4000]}), [warning]
-    return plan.model_copy(update={"references": found, "no_reference": why[:4000]}), []
+    found = references(store, wanted, datetime.now(UTC))
+    notes = [f"{plan.entry}: what is stored cannot all be used: {fault}"[:4000] for fault in found.faults]
+    return plan.model_copy(update={"references": found.references, "no_reference": found.why[:4000]}), notes
 
 
 def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -> tuple[list[StoredTrace], list[str]]:

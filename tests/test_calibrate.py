@@ -1,6 +1,7 @@
 """Calibration: a commit against itself through the whole pipeline, with a program whose noise is known."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,15 @@ def test_a_program_that_breaks_calibrates_nothing(folder: Path) -> None:
 
 
 def session(decision: str, covered: bool | None, ratios: list[float], injected: float = 0.0) -> PlaceboSession:
-    return PlaceboSession.model_validate({
-        "injected_pct": injected, "decision": decision, "pairs": len(ratios), "covered": covered,
+    fields = {
+        "session": f"{random.getrandbits(255):064x}",
+        "injected_pct": injected,
+        "decision": decision,
+        "pairs": len(ratios),
+        "covered": covered,
         "log_ratios": {"median": ratios, "mean": ratios},
-    })  # fmt: skip
+    }
+    return PlaceboSession.model_validate(fields)
 
 
 def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_does_not_do_that(folder: Path) -> None:
@@ -115,15 +121,26 @@ def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_doe
     ratios = [0.001, -0.001, 0.002, -0.002]
 
     def with_flags(flags: int, total: int) -> str:
-        sessions = [session("regressed", False, ratios)] * flags + [session("no_change", True, ratios)] * (
-            total - flags
-        )
+        sessions = [session("regressed", False, ratios) for _ in range(flags)]
+        sessions += [session("no_change", True, ratios) for _ in range(total - flags)]
         shows = calibrated([made.model_copy(update={"sessions": sessions})], THRESHOLDS)
         assert shows is not None
         return shows.contradicted
 
     assert with_flags(1, 20) == ""
     assert "called a change" in with_flags(6, 20)
+
+
+def test_a_session_that_is_stored_twice_counts_once(folder: Path) -> None:
+    assert calibrate("--pairs", "4")[0] == 0
+    code, text = calibrate("--pairs", "4", "--inject", "20", "--injected-pairs", "4", "--resume")
+    assert code == 0, text
+    store = Store(folder / "baselines")
+    found = [store.calibration(path) for path in store.calibrations(store.groups()[0])]
+    assert len(found) == 2
+    shows = calibrated(found, THRESHOLDS)
+    assert shows is not None
+    assert (shows.pairs, shows.false_flags.total, shows.covered.total) == (4, 1, 2)
 
 
 def test_the_record_is_strict(folder: Path) -> None:

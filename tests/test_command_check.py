@@ -148,7 +148,7 @@ def test_a_check_cites_what_placebo_sessions_on_its_node_class_showed(case: Case
     _, verdict = case.check("--budget", "5")
     cited = only(verdict)["throughput"]["calibrated"]
     assert (cited["pairs"], cited["false_flags"]["total"], cited["injected_pct"]) == (4, 1, 50.0)
-    assert "Calibrated here: pairs differ by" in (case.home / "out" / "comment.md").read_text()
+    assert "Calibrated here by pairs: they differ by" in (case.home / "out" / "comment.md").read_text()
 
 
 def test_a_shadow_check_blocks_nothing_and_is_noted_down(case: Case) -> None:

@@ -148,6 +148,14 @@ def test_a_rerun_of_the_anchor_is_no_part_of_the_trend(store: Store) -> None:
     assert [point.anchor for point in series.points] == [False, True, False]
 
 
+def test_a_session_that_was_held_back_is_part_of_the_trend(store: Store) -> None:
+    put(store, session(0), session(1, 0.12, series="held"), session(2))
+    found = asked(store)
+    assert (only_series(found).sessions, only_series(found).held) == (3, 1)
+    assert ", 1 of them held back from the reference\n" in history_page(found)
+    assert only_series(asked(store, last=2)).points[0].level_s == pytest.approx(0.12)
+
+
 def test_a_session_stored_twice_counts_once(store: Store) -> None:
     one = session(0)
     put(store, one, one.model_copy(update={"provenance": one.provenance.model_copy(update={"who": "eve"})}), session(1))

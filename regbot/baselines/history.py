@@ -30,6 +30,9 @@ BARS = "▁▂▃▄▅▆▇█"
 LEAST_SCALE = math.log(1.02)
 """Log scale that the bars span at least: noise is not to look like a mountain range."""
 
+RERUN = "anchor"
+"""The series of sessions in which the anchor's commit was run once more: no part of how main went."""
+
 _FIRST_TERM = Level._fields.index(TERMS[0])
 _TERMS = slice(_FIRST_TERM, _FIRST_TERM + len(TERMS))
 
@@ -67,6 +70,7 @@ class _Collected:
     """The sessions of one series, as at most ``MOST_LEVELS`` buckets, oldest first; and its anchor's."""
 
     buckets: list[_Bucket]
+    held: int = 0
     anchor_sessions: int = 0
     anchor_total: float = 0.0
 
@@ -128,11 +132,13 @@ def _trend(
                 continue
             none_of_the_future(store, group, now)
             anchor = store.anchor(first.workload, first.variant, first.node_class)
+            counts: dict[tuple[Any, ...], int] = {}
             for (series, *terms), count in store.index.counts(group).items():
-                if series == "rolling":
-                    most = min(count, last or count)
-                    commit = anchor.commit if anchor else None
-                    dated.append((first, tuple(terms), _collect(store, group, tuple(terms), most, commit)))
+                if series != RERUN:
+                    counts[tuple(terms)] = counts.get(tuple(terms), 0) + count
+            for on, count in counts.items():
+                commit = anchor.commit if anchor else None
+                dated.append((first, on, _collect(store, group, on, min(count, last or count), commit)))
     if not dated:
         return None
     dated.sort(key=lambda each: each[2].buckets[0].oldest.measured)
@@ -157,7 +163,7 @@ def _collect(store: Store, group: PurePosixPath, terms: tuple[Any, ...], most: i
     for level in store.index.levels(group):
         if tuple(level)[_TERMS] != terms or level.session == previous:  # stored twice, by two people: it counts once
             continue
-        if seen == most and level.series == "rolling":
+        if seen == most and level.series != RERUN:
             break
         previous = level.session
         value = level.log_median
@@ -166,8 +172,9 @@ def _collect(store: Store, group: PurePosixPath, terms: tuple[Any, ...], most: i
         if level.commit == anchor:
             found.anchor_sessions += 1
             found.anchor_total += value
-        if level.series != "rolling":
+        if level.series == RERUN:
             continue
+        found.held += level.series == "held"
         if seen in starts:
             found.buckets.append(_Bucket(level, level))
         seen += 1
@@ -190,6 +197,7 @@ def _series(first: Baseline, terms: tuple[Any, ...], found: _Collected, points: 
         changed=[],
         **dict(zip(TERMS, terms, strict=True)),
         sessions=sum(bucket.sessions for bucket in buckets),
+        held=found.held,
         first=buckets[0].oldest.measured,
         last=buckets[-1].newest.measured,
         anchor_sessions=found.anchor_sessions,
@@ -257,12 +265,13 @@ def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
 def _series_lines(series: HistorySeries) -> list[str]:
     terms = f"{series.steps} steps, {series.cut} of them warm-up, on {series.world_size} ranks, by {series.clock}"
     dispatcher = f", {printable(series.dispatcher)} asked for" if series.dispatcher else ""
+    held = f", {series.held} of them held back from the reference" if series.held else ""
     lines = [f"  environment  {environment_words(series.environment)}"]
     if series.changed:
         lines.append(f"  changed      {', '.join(name.replace('_', ' ') for name in series.changed)}")
     lines += [
         f"  timed        {terms}{dispatcher}",
-        f"  sessions     {series.sessions}, {series.first} to {series.last}",
+        f"  sessions     {series.sessions}, {series.first} to {series.last}{held}",
     ]
     if series.anchor_s is not None:
         lines.append(f"  of anchor    {series.anchor_sessions}, level {_time(series.anchor_s)}")

@@ -77,7 +77,10 @@ def distil(session: Session, asked: Intake, now: datetime) -> Distilled:
     for entry in header.workloads:
         if asked.workloads and entry not in asked.workloads:
             continue
+        if any(plan.entry == entry and plan.injected_pct for plan in header.timed):
+            raise BaselineError(asked.origin, f"{entry}: its steps were slowed down on purpose", "use no calibration")
         runs = [run for run in session.runs if run.workload == entry and run.arm.name == arm.name]
+        runs = [run for run in runs if run.joined is None]  # what joined is of another session
         for run in runs:
             for fault in _faults(run, arm):
                 raise BaselineError(asked.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
@@ -169,7 +172,7 @@ def _collect(
             tier=tier,
             series=asked.series,
             measured=utc(measured),
-            session=_identity(header, last.workload, tier, last.arm.name),
+            session=session_identity(header, last.workload, tier, last.arm.name),
             workload=last.workload,
             variant=last.variant,
             shape_version=int(found_in[3]),
@@ -284,6 +287,6 @@ def _summary(run: Run, origin: str, with_loss: bool) -> RunSummary:
     )
 
 
-def _identity(header: SessionHeader, workload: str, tier: Tier, arm: str) -> str:
+def session_identity(header: SessionHeader, workload: str, tier: Tier, arm: str) -> str:
     """The same however far the session has gone, so that one that was resumed is known again."""
     return hashlib.sha256(f"{header.to_line()}{workload}\n{tier}\n{arm}".encode()).hexdigest()

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 from statistics import median
+from typing import NamedTuple
 
 from regbot.baselines.names import class_folder
 from regbot.baselines.query import Asked, Refusal, environments, rolling
-from regbot.baselines.store import Store
+from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.calibrated import Calibrated, Rate
 from regbot.records.calibration import Calibration, PlaceboSession
@@ -41,52 +42,73 @@ class Wanted:
     thresholds: Thresholds
 
 
-def references(store: Store, wanted: Wanted, now: datetime) -> tuple[list[Reference], str]:
-    """What may be compared on the node class, one entry for each environment and clock; or why what is stored may not
-    be. Neither where nothing is stored of the workload.
+class Found(NamedTuple):
+    """What may be compared, one entry for each environment and clock; why what is stored may not be, '' where it may or
+    nothing is stored; and what of it cannot be used, which is told."""
 
-    Raises BaselineError where something stored that would be used cannot be.
-    """
-    found, refusals = [], []
+    references: list[Reference]
+    why: str
+    faults: list[str]
+
+
+def references(store: Store, wanted: Wanted, now: datetime) -> Found:
+    """What may be compared on the node class. What is broken in one environment costs the others nothing."""
+    found: list[Reference] = []
+    refusals: list[str] = []
+    faults: list[str] = []
     for group in store.folders(class_folder(wanted.workload, wanted.variant, wanted.node_class)):
-        calibrations = [store.calibration(path) for path in store.calibrations(group)]
-        key = _environment(store, group, calibrations)
-        if key is None:
+        try:
+            of_group, told = _of_group(store, group, wanted, now)
+        except BaselineError as error:
+            faults.append(str(error))
             continue
-        for clock in CLOCKS:
-            asked = Asked(
-                workload=wanted.workload,
-                variant=wanted.variant,
-                node_class=wanted.node_class,
-                environment=key,
-                world_size=wanted.world_size,
-                steps=wanted.steps,
-                cut=wanted.cut,
-                clock=clock,
-                dispatcher=wanted.dispatcher,
-            )
-            answer = rolling(store, asked, now)
-            own = [each for each in calibrations if _on_terms(each, wanted, clock)]
-            sessions = () if isinstance(answer, Refusal) else answer.sessions
-            if isinstance(answer, Refusal):
-                refusals.append(answer.text)
-            if sessions or own:
-                warnings = [] if isinstance(answer, Refusal) else [*answer.warnings]
-                found.append(_reference(wanted, key, clock, sessions, own, warnings))
+        found += of_group
+        refusals += told
     if found:
-        return found, ""
-    if refusals:
-        return [], refusals[0]
-    classes = sorted({node_class for node_class, _, _ in environments(store, wanted.workload, wanted.variant)})
-    if classes:
-        return [], f"sessions of {wanted.workload} are stored of {'; '.join(classes)}, and this is {wanted.node_class}"
-    return [], ""
+        return Found(found, "", faults)
+    if faults or refusals:
+        return Found([], (faults + refusals)[0], faults)
+    try:
+        classes = sorted({node_class for node_class, _, _ in environments(store, wanted.workload, wanted.variant)})
+    except BaselineError as error:
+        return Found([], "", [str(error)])
+    words = f"sessions of {wanted.workload} are stored of {'; '.join(classes)}, and this is {wanted.node_class}"
+    return Found([], words if classes else "", [])
+
+
+def _of_group(store: Store, group: PurePosixPath, wanted: Wanted, now: datetime) -> tuple[list[Reference], list[str]]:
+    """The references of one environment, and why there is none. Raises BaselineError."""
+    found, refusals = [], []
+    calibrations = [store.calibration(path) for path in store.calibrations(group)]
+    key = _environment(store, group, calibrations)
+    for clock in CLOCKS if key is not None else ():
+        assert key is not None
+        asked = Asked(
+            workload=wanted.workload,
+            variant=wanted.variant,
+            node_class=wanted.node_class,
+            environment=key,
+            world_size=wanted.world_size,
+            steps=wanted.steps,
+            cut=wanted.cut,
+            clock=clock,
+            dispatcher=wanted.dispatcher,
+        )
+        answer = rolling(store, asked, now)
+        own = [each for each in calibrations if _on_terms(each, wanted, clock)]
+        sessions = () if isinstance(answer, Refusal) else answer.sessions
+        if isinstance(answer, Refusal):
+            refusals.append(answer.text)
+        if sessions or own:
+            warnings = [] if isinstance(answer, Refusal) else [*answer.warnings]
+            found.append(_reference(wanted, key, clock, sessions, own, warnings))
+    return found, refusals
 
 
 def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> Calibrated | None:
     """What calibrations say together; None where they have too few placebo pairs to say anything."""
     every = sorted(calibrations, key=lambda each: each.measured)
-    sessions = [session for each in every for session in each.sessions]
+    sessions = [*{session.session: session for each in every for session in each.sessions}.values()]
     placebos = [session for session in sessions if session.injected_pct == 0]
     pairs = [ratio for session in placebos for ratio in session.log_ratios.get("median", [])]
     if len(pairs) < 2:

@@ -206,6 +206,12 @@ class Store:
                 self.index.add(folder, (row_of(each.path.name, each.baseline) for each in added))
         return paths
 
+    def remove(self, path: PurePosixPath) -> None:
+        """Take a stored session away, because another of the same run replaces it. Raises OSError."""
+        with self._writing():
+            (self.root / path).unlink(missing_ok=True)
+            _sync_folder((self.root / path).parent)
+
     def add_calibration(self, calibration: Calibration) -> PurePosixPath:
         """Store a calibration; where it lies. Raises BaselineError, OSError."""
         text = calibration.to_json().encode()

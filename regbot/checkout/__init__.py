@@ -3,7 +3,7 @@
 The user's repository is only ever read: no ref, worktree or configuration is written there.
 """
 
-from regbot.checkout.arms import resolve_arm, resolve_arms, resolve_exactly
+from regbot.checkout.arms import resolve_arm, resolve_arms, resolve_exactly, target_tip
 from regbot.checkout.branch import propose
 from regbot.checkout.changes import changed_files
 from regbot.checkout.export import export
@@ -22,4 +22,5 @@ __all__ = [
     "resolve_arm",
     "resolve_arms",
     "resolve_exactly",
+    "target_tip",
 ]

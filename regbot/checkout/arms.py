@@ -62,6 +62,11 @@ def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[st
     return found[0], found[1], _uncommitted(repo)
 
 
+def target_tip(repo: Path, base: str | None) -> str:
+    """The commit that ``base``, or the branch that is guessed without it, points to. Raises CheckoutError."""
+    return find_commit(repo, base if base is not None else _target(repo), "--base")
+
+
 def resolve_arm(repo: Path, revision: str) -> Arm:
     """The arm of one revision that is compared with nothing yet. Raises CheckoutError."""
     common_dir(repo)

@@ -21,8 +21,8 @@ from regbot.records.reference import Reference
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.verdict import Decision
-from regbot.stats.launch import SUMMARIES, cut_of
-from regbot.stats.screen import LEAST_SESSIONS, SCREEN_ALPHA, SCREEN_RUNS, Prediction, level, screen, stored_gate
+from regbot.stats.launch import SUMMARIES, cut_of, steadiness
+from regbot.stats.screen import LEAST_SESSIONS, SCREEN_RUNS, Prediction, level, screen, stored_gate
 
 SLOTS = 1 + SCREEN_RUNS
 """The warm launch, then the runs that count."""
@@ -41,6 +41,15 @@ class Screening:
     tests: dict[str, tuple[Decision, Prediction]] | None = None
     bound: float | None = None
     """Log scale: the largest slowdown that is not excluded."""
+
+
+def whole_screen(runs: Sequence[Run]) -> list[Run]:
+    """The runs of a screen that was made to its end, its warm launch first; [] where there is none."""
+    for attempt in range(ATTEMPTS, 0, -1):
+        found = [run for run in runs if is_screen(run) and run.attempt == attempt]
+        if len(found) >= SLOTS and all(sound(run) for run in found[:SLOTS]):
+            return found[:SLOTS]
+    return []
 
 
 def is_screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> bool:
@@ -86,8 +95,8 @@ def screening(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Sc
         return Screening(None, few, reference)
     if len(done) < SLOTS:
         return None
-    head = done[1:]
-    if why := _strange_node(reference, head[-1]) or _unlike_stored(reference, head):
+    head = done[1:SLOTS]
+    if why := _strange_node(reference, head[-1]) or _unlike_stored(reference, head) or _unsteady(head):
         return Screening(None, why, reference)
     levels = {name: fmean(_summary(run)[name] for run in head) for name in SUMMARIES}
     stored = {
@@ -140,7 +149,7 @@ def numbers(found: Screening) -> dict[str, Any]:
         "estimate_pct": percent(centre.estimate),
         "low_pct": percent(centre.low),
         "high_pct": percent(centre.high),
-        "alpha": SCREEN_ALPHA,
+        "alpha": centre.alpha,
         "sessions": len(found.reference.sessions),
         "base_step_s": math.exp(fmean(level(each.log_median[:SCREEN_RUNS]) for each in found.reference.sessions)),
     }
@@ -152,6 +161,14 @@ def numbers(found: Screening) -> dict[str, Any]:
 def _summary(run: Run) -> dict[str, float]:
     assert run.timing is not None
     return summaries(run.timing, cut_of(run.timing))
+
+
+def _unsteady(head: Sequence[Run]) -> str:
+    """Why head cannot be passed on a node with GPUs: it never settles. On a CPU that says little."""
+    flagged = [not found.steady for run in head if run.timing is not None and (found := steadiness(run.timing))]
+    if head[-1].node is None or not head[-1].node.gpus or 2 * sum(flagged) < len(head):
+        return ""
+    return f"{sum(flagged)} of {len(head)} runs of head have no steady state"
 
 
 def _strange_node(reference: Reference, head: Run) -> str:

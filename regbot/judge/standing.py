@@ -7,7 +7,7 @@ times.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from regbot.judge.pairs import Paired, pair_up
 from regbot.records.run import Run
@@ -16,7 +16,7 @@ from regbot.records.settings import Throughput
 from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential
+from regbot.stats.paired import Interval, Thresholds, sequential
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,33 @@ def thresholds_of(settings: Throughput) -> Thresholds:
 def standing_of(runs: Sequence[Run], header: SessionHeader) -> Standing:
     """Where ``runs``, the timed runs of one workload in order, stand."""
     paired = pair_up(runs)
-    ratios = paired.log_ratios()
-    if any(run.joined is not None for run in runs):
-        return _continued(paired, ratios, header)
+    sessions = list(dict.fromkeys(pair.head.joined for pair in paired.valid))
+    if len(sessions) > 1:
+        return _continued(paired, sum(pair.head.joined == sessions[0] for pair in paired.valid), header)
+    found = _looks(paired, len(paired.valid), header)
+    if any(run.joined is None for run in runs) and sessions and sessions[0] is not None:
+        return replace(found, final=False)  # this session has just begun; what the earlier one said stands until then
+    return found
+
+
+def _looks(paired: Paired, pairs: int, header: SessionHeader) -> Standing:
+    """The planned looks at the first ``pairs`` pairs, which are those of one session."""
+    ratios = {name: values[:pairs] for name, values in paired.log_ratios().items()}
     found = sequential(ratios, primary_tests(header), thresholds(header))
     if found is None:
         return Standing(paired)
     return Standing(paired, found.decision, found.pairs, found.unused, found.final, False, found.alpha, found.tests)
 
 
-def _continued(paired: Paired, ratios: dict[str, list[float]], header: SessionHeader) -> Standing:
+def _continued(paired: Paired, first: int, header: SessionHeader) -> Standing:
+    """All pairs by the always-valid interval. What the ``first`` session's own looks decided stands until it decides:
+    trying again with a few pairs more does not undo an answer."""
     pairs = len(paired.valid)
-    if pairs < LOOKS[0]:
-        return Standing(paired, continued=True)
-    decision, alpha, tests = decide_anytime(ratios, primary_tests(header), thresholds(header))
-    if not all(math.isfinite(each.low) and math.isfinite(each.high) for _, each in tests.values()):
+    decision, alpha, tests = decide_anytime(paired.log_ratios(), primary_tests(header), thresholds(header))
+    finite = all(math.isfinite(each.low) and math.isfinite(each.high) for _, each in tests.values())
+    before = _looks(paired, first, header)
+    if decision == "undecided" and before.decision != "undecided":
+        return replace(before, unused=pairs - before.pairs, final=False)
+    if not finite:
         return Standing(paired, continued=True)
     return Standing(paired, decision, pairs, 0, decision != "undecided", True, alpha, tests)

@@ -15,13 +15,21 @@ from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_probl
 from regbot.judge.estimates import Estimate, percent
 from regbot.judge.health import health_findings
 from regbot.judge.identity import difference
-from regbot.judge.pairs import Paired, is_screen, is_warm, summaries, timed_runs
+from regbot.judge.pairs import Paired, is_screen, is_warm, sound, summaries, timed_runs
 from regbot.judge.reasons import reasons
-from regbot.judge.screen import numbers, reference_for, screening, told
+from regbot.judge.screen import Screening, numbers, reference_for, screening, told
 from regbot.judge.secondary import secondary_tests
 from regbot.judge.settled import has_gpus, no_vote, unsettled_arms, warmup_steps
 from regbot.judge.standing import Standing, standing_of, thresholds
-from regbot.judge.timed_validity import broken, distrust_timed, last_good, own_warnings, setbacks, validity_of
+from regbot.judge.timed_validity import (
+    broken,
+    distrust_timed,
+    failure_of,
+    last_good,
+    own_warnings,
+    setbacks,
+    validity_of,
+)
 from regbot.judge.training import differences
 from regbot.judge.validity import environment_warnings
 from regbot.judge.walls import wall
@@ -98,8 +106,11 @@ def _not_screened(header: SessionHeader, plan: TimedPlan, screen: Sequence[Run])
 
 def _screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]) -> Timed:
     """Only head was timed: stored sessions decide, or pairs are still to come."""
-    known = _known(plan, runs, Paired((), 0)) | {"head_step_s": _step_s(run for run in runs if not is_warm(run))}
+    counted = [run for run in runs if sound(run) and not is_warm(run)]
+    known = _known(plan, runs, Paired((), 0)) | {"head_step_s": _step_s(counted)}
     found = screening(header, plan, runs)
+    if header.throughput.gate == "stored" and found is not None and found.decision is None:
+        return _without_an_answer(found, runs, known, warnings)
     if found is None or found.decision is None:
         why = f"held against stored sessions, {found.why}" if found is not None else "the screen has not ended"
         section = _section(
@@ -127,6 +138,18 @@ def _screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warni
     by = "stored" if gate == "stored" else "screen"
     section = _section(STATUS[found.decision], told(found, gate), decision=found.decision, by=by, **fields)
     return Timed(section, None, None, head, warnings)
+
+
+def _without_an_answer(
+    found: Screening, runs: Sequence[Run], known: dict[str, Any], warnings: tuple[str, ...]
+) -> Timed:
+    """Stored sessions alone were to decide, and cannot."""
+    if failed := [run for run in runs if not sound(run)]:
+        reasons = list(dict.fromkeys(failure_of(run) for run in failed))
+        section = _section("INVALID", [found.why], **known)
+        return Timed(section, validity_of("INVALID", reasons), warnings=warnings)
+    said = f"stored sessions were to decide, and cannot: {found.why}; pairs on one node could (gate = 'screen')"
+    return Timed(_section("INCONCLUSIVE", [said], decision="undecided", by="stored", **known), warnings=warnings)
 
 
 def _not_timed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:

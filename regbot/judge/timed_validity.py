@@ -16,10 +16,14 @@ from regbot.records.verdict import Status, Validity
 
 
 def broken(runs: Sequence[Run]) -> Validity | None:
-    """What a block that failed in both attempts shows; None where every failure was made good by a repeat."""
+    """What a block that failed in both attempts shows; None where every failure was made good by a repeat.
+
+    Runs of earlier sessions are there because they counted.
+    """
     for run in runs:
         if run.outcome == "refused":
             return validity_of("INVALID", [failure(run)])
+    runs = [run for run in runs if run.joined is None]
     slowed = slowed_blocks(runs)
     failures = [run for run in runs if run.position is not None and (not sound(run) or _slowed(run, slowed))]
     for first in failures:
@@ -50,6 +54,11 @@ def _twice(first: Run, second: Run, runs: Sequence[Run], slowed: Slowed) -> Vali
         ran = "base ran" if base_ran else "base was not reached"
         return validity_of("FAIL" if base_ran else "INVALID", [f"{failure(second)}, in each of 2 attempts; {ran}"])
     return validity_of("INVALID", list(dict.fromkeys(_failure(run, slowed) for run in (first, second))))
+
+
+def failure_of(run: Run) -> str:
+    """What was wrong with one run by itself."""
+    return _failure(run, {})
 
 
 def _slowed(run: Run, slowed: Slowed) -> bool:

@@ -150,7 +150,8 @@ def failure(run: Run) -> str:
 def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     """Reasons not to believe that a run is of the code that was asked about."""
     name = run.arm.name
-    if (run.arm.commit, run.arm.tree, run.arm.overrides) != (planned.commit, planned.tree, planned.overrides):
+    same_commit = run.arm.commit == planned.commit or run.joined is not None  # a message may be another one
+    if not same_commit or (run.arm.tree, run.arm.overrides) != (planned.tree, planned.overrides):
         yield f"{name} was run at {run.arm.commit[:12]}, not at the planned {planned.commit[:12]} with its overrides"
     if run.adapter == "command":
         return  # nothing of regbot runs inside it; the verdict says so

@@ -21,6 +21,7 @@ LogRatios = dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]]
 class PlaceboSession(Record):
     """One session of a commit against itself, as the gate judged it."""
 
+    session: Digest = Field(description="identity: of one session nothing counts twice")
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
         description="by which head was made slower; 0 for none"
     )
@@ -37,7 +38,7 @@ class Calibration(Record):
 
     schema_id: Literal["regbot/calibration@1"] = Field(default="regbot/calibration@1", alias="schema")
     measured: Text = Field(description="when the first session began, UTC")
-    session: Digest = Field(description="identity: of one calibration nothing counts twice")
+    session: Digest = Field(description="identity of all its sessions together")
     workload: EntryName
     variant: VariantName
     shape_version: Positive

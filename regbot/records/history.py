@@ -45,6 +45,7 @@ class HistorySeries(Record):
     clock: Clock
     dispatcher: Text
     sessions: Positive
+    held: Annotated[int, Field(ge=0)] = Field(description="of them held back from the rolling reference")
     first: Text = Field(description="when the oldest was measured, UTC")
     last: Text
     anchor_sessions: Annotated[int, Field(ge=0)] = Field(description="of the anchor's commit, re-runs included")

@@ -3,13 +3,13 @@
 import secrets
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from regbot.baselines import Intake, Store, environment_of
-from regbot.baselines.intake import distil, run_summaries
-from regbot.baselines.names import ANCHOR, class_folder
+from regbot.baselines.intake import distil, run_summaries, session_identity
+from regbot.baselines.names import ANCHOR, class_folder, session_path
 from regbot.baselines.reference import calibrated
 from regbot.baselines.store import ATTRIBUTES, BaselineError
 from regbot.check import CheckOptions, check
@@ -23,6 +23,7 @@ from regbot.judge.standing import thresholds_of
 from regbot.node import this_node
 from regbot.progress import Watcher
 from regbot.records.baseline import Acceptance, AgainstAnchor, Anchor, Baseline, EnvironmentKey, MoveEvidence, utc
+from regbot.records.calibration import Calibration
 from regbot.records.files import write_record, write_text
 from regbot.records.refresh import Refreshed, RefreshedWorkload
 from regbot.records.run import Arm
@@ -154,10 +155,15 @@ def _measure(site: _Site, task: Task) -> _Measured:
     verdict = next(each for each in checked.verdict.workloads if each.name == task.entry)
     environment = environment_of(pairs.valid[-1].head) if pairs.valid else None
     stored = _stored(store, where)
-    own = [each for each in stored if each.environment == environment]
+    again = session_identity(checked.session.header, task.entry, "timed", "head")
+    own = [each for each in stored if each.environment == environment and each.session != again]
     nights = [each.against for each in own if each.against is not None and each.against.commit == commit]
     before, changes = _before(stored, environment, commit) if environment is not None and not own else ([], [])
-    history = History(nights, noise.sd_pct / 100 if noise is not None else None, site.monitors, before, changes)
+    here = calibrated(
+        [each for each in calibrations if each.environment == environment and _on_terms(each, checked, task.entry)],
+        thresholds_of(site.config.throughput),
+    )
+    history = History(nights, here.sd_pct / 100 if here is not None else None, site.monitors, before, changes)
     limits = Limits(site.config.baselines.creep_budget_pct, site.config.throughput.threshold_pct)
     accepted = None
     if options.accept_pct is not None:
@@ -177,20 +183,24 @@ def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: d
         return []
     origin = str(options.out / plain_name(measured.task.entry) / "session.jsonl")
     again = tonight.commit == head.commit
+    asked = Intake(
+        origin=origin,
+        who=options.who,
+        why=options.why,
+        arm="head",
+        workloads=[measured.task.entry],
+        series=night.series,
+        against=tonight,
+    )
     try:
-        for arm, series in (("head", night.series), ("base", "anchor")):
-            if arm == "base" and again:
-                continue  # one commit beside itself: its sessions would count it twice
-            asked = Intake(
-                origin=origin,
-                who=options.who,
-                why=options.why,
-                arm="head" if arm == "head" else "base",
-                workloads=[measured.task.entry],
-                series="anchor" if series == "anchor" else night.series,
-                against=tonight if arm == "head" else None,
+        both = [distil(measured.checked.session, asked, now)]
+        if not again:  # one commit beside itself: its sessions would count it twice
+            both.append(
+                distil(measured.checked.session, replace(asked, arm="base", series="anchor", against=None), now)
             )
-            distilled = distil(measured.checked.session, asked, now)
+        if night.series == "rolling":
+            _release(store, both[0].baselines)
+        for distilled in both:
             kept = [each for each in distilled.baselines if each.tier == "timed" or night.series == "rolling"]
             store.add(kept, distilled.ledgers)
         if measured.anchor is None or night.accepted is not None:
@@ -198,6 +208,23 @@ def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: d
     except BaselineError as error:
         return [f"{measured.task.entry}: not stored: {error}"[:4000]]
     return []
+
+
+def _release(store: Store, taken: Sequence[Baseline]) -> None:
+    """Take away the sessions of ``taken`` that were held back before: they are stored anew, as accepted."""
+    sessions = {each.session for each in taken}
+    for each in taken:
+        for path in store.sessions(session_path(each, "").parent):
+            found = store.session(path)
+            if found.session in sessions and found.series == "held":
+                store.remove(path)
+
+
+def _on_terms(calibration: Calibration, checked: Checked, entry: str) -> bool:
+    plan = next(plan for plan in checked.session.header.timed if plan.entry == entry)
+    return all(
+        getattr(calibration, name) == getattr(plan, name) for name in ("world_size", "steps", "cut", "dispatcher")
+    )
 
 
 def _anchor(measured: _Measured, options: Options, head: Arm, now: datetime) -> Anchor:

@@ -16,7 +16,7 @@ from regbot.records.verdict import Status, WorkloadVerdict
 from regbot.stats.drift import Creep, budget, cusum
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Interval
-from regbot.stats.screen import Prediction, level, prediction
+from regbot.stats.screen import SCREEN_RUNS, Prediction, level, prediction
 
 LEAST_SD = 1e-4
 """Of a pair, log scale: nobody's node is quieter, and the monitor divides by it."""
@@ -154,8 +154,8 @@ def _to_accept(tonight_pct: float | None, together: Interval | None) -> float:
 
 def _shift(before: Sequence[Baseline], anchor_levels: Sequence[float]) -> Prediction | None:
     """How the anchor's own step time moved with the environment; None where too little is stored."""
-    stored = [level([run.log_median for run in each.runs]) for each in before if each.runs]
-    if len(stored) < 2 or not anchor_levels:
+    stored = [level([run.log_median for run in each.runs]) for each in before if len(each.runs) >= SCREEN_RUNS]
+    if len(stored) < 2 or len(anchor_levels) < SCREEN_RUNS:
         return None
     return prediction(stored, level(anchor_levels))
 

@@ -208,7 +208,7 @@ def _calibration(section: Throughput) -> Words:
         return ()
     flags, covered = found.false_flags, found.covered
     words = (
-        f" Calibrated here: pairs differ by {size(found.sd_pct)}, {flags.count} false "
+        f" Calibrated here by pairs: they differ by {size(found.sd_pct)}, {flags.count} false "
         f"{'alarm' if flags.count == 1 else 'alarms'} in {count(flags.total, 'placebo session')} (at most "
         f"{flags.high:.0%}), the truth held in {covered.count} of {covered.total}"
     )
