@@ -56,7 +56,7 @@ def is_screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> 
     """Whether the screen comes first: stored sessions are there, and are of what the arms are."""
     return (
         header.throughput.gate != "pairs"
-        and bool(plan.references)
+        and any(len(each.sessions) >= LEAST_SESSIONS for each in plan.references)
         and not header.base.overrides
         and not header.head.overrides
         and all(is_screen(run) for run in runs)
