@@ -161,7 +161,7 @@ def ingest(root: Path, count: int) -> dict[str, Any]:
     store, ledgers = Store(root), {digest_of(LEDGER): LEDGER}
     syncs, sync_s, sync_cpu_s, fsync = 0, 0.0, 0.0, os.fsync
 
-    def counted(descriptor: int) -> None:
+    def counted(descriptor: Any) -> None:
         nonlocal syncs, sync_s, sync_cpu_s
         start, cpu = time.perf_counter(), time.process_time()
         fsync(descriptor)
@@ -418,16 +418,18 @@ def main() -> int:
     if options.rates:
         rates()
         return 0
-    counts = [max(options.runs // RUNS_OF_SESSION // divisor, 3 * WORKLOADS * CLASSES) for divisor in SIZES]
+    turns = WORKLOADS * CLASSES
+    nights = [math.ceil(options.runs / RUNS_OF_SESSION / divisor / turns) for divisor in SIZES]
+    counts = [turns * max(number, ENVIRONMENTS * size) for size, number in enumerate(nights, 1)]  # each can be asked
     folder = options.folder or Path(tempfile.gettempdir())
     needed, free = counts[-1] * BYTES_OF_SESSION, shutil.disk_usage(folder).free
     if free < 2 * needed:
         raise SystemExit(f"{folder}: {free >> 20:,} MB are free, and {2 * needed >> 20:,} MB are needed")
-    found = []
+    measured = []
     for count in counts:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            found.append({"count": count, **measure(Path(scratch) / "baselines", count)})
-    return 0 if report([count * RUNS_OF_SESSION for count in counts], found) else 1
+            measured.append({"count": count, **measure(Path(scratch) / "baselines", count)})
+    return 0 if report([count * RUNS_OF_SESSION for count in counts], measured) else 1
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def only_series(found: History) -> HistorySeries:
 
 
 def asked(store: Store, **changes: Any) -> History:
-    return history(Store(store.root), **({"workload": WORKLOAD, "now": NOW} | changes))
+    given: dict[str, Any] = {"workload": WORKLOAD, "now": NOW}
+    return history(Store(store.root), **(given | changes))
 
 
 # ---- what it shows
@@ -96,7 +97,7 @@ def test_points_are_of_equal_numbers_and_show_mean_and_range(store: Store) -> No
     assert [point.sessions for point in series.points] == [7, 8, 8, 8]
     assert [point.first for point in series.points] == [session(number).measured for number in (0, 7, 15, 23)]
     first = series.points[0]
-    assert (first.low_s, first.high_s) == (pytest.approx(levels[0]), pytest.approx(levels[6]))
+    assert [first.low_s, first.high_s] == pytest.approx([levels[0], levels[6]])
     assert first.level_s == pytest.approx(math.exp(sum(map(math.log, levels[:7])) / 7))
     assert len(only_series(asked(store)).points) == 31
     assert sum(point.sessions for point in series.stretches) == series.sessions == 31

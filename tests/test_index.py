@@ -84,8 +84,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were opened to be known, and of the folders that were listed."""
     found: list[str] = []
     told, names = Store._told, Store._names
-    monkeypatch.setattr(Store, "_told", lambda self, path: found.append(path.name) or told(self, path))
-    monkeypatch.setattr(Store, "_names", lambda self, group: found.append("names") or names(self, group))
+
+    def read(self: Store, path: PurePosixPath) -> object:
+        found.append(path.name)
+        return told(self, path)
+
+    def listed(self: Store, group: PurePosixPath) -> list[str]:
+        found.append("names")
+        return names(self, group)
+
+    monkeypatch.setattr(Store, "_told", read)
+    monkeypatch.setattr(Store, "_names", listed)
     return found
 
 
@@ -231,7 +240,7 @@ def in_its_place(text: str) -> Callable[[Store], None]:
     return spoil
 
 
-FAULTS: dict[str, Callable[[Store], None]] = {
+FAULTS: dict[str, Callable[[Store], object]] = {
     "deleted": lambda store: shutil.rmtree(store.root / FOLDER),
     "its database deleted": lambda store: database_file(store).unlink(),
     "empty": lambda store: database_file(store).write_bytes(b""),
@@ -239,8 +248,8 @@ FAULTS: dict[str, Callable[[Store], None]] = {
     "truncated": lambda store: os.truncate(database_file(store), database_file(store).stat().st_size // 2),
     "scribbled on": scribble,
     "without its tables": without_tables,
-    "a journal of another": lambda store: Path(f"{database_file(store)}-wal").write_bytes(os.urandom(100_000)) and None,
-    "seen by git in part": lambda store: (store.root / FOLDER / ".gitignore").write_text("") and None,
+    "a journal of another": lambda store: Path(f"{database_file(store)}-wal").write_bytes(os.urandom(100_000)),
+    "seen by git in part": lambda store: (store.root / FOLDER / ".gitignore").write_text(""),
     "seen by git": lambda store: (store.root / FOLDER / ".gitignore").unlink(),
     "a file in its place": in_its_place("mine"),
     "a link in its place": in_its_place("link"),

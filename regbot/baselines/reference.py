@@ -177,7 +177,7 @@ def _stored(baseline: Baseline) -> StoredSession:
 
 
 def _environment(store: Store, group: PurePosixPath, calibrations: Sequence[Calibration]) -> EnvironmentKey | None:
-    if paths := store.sessions(group):
+    if paths := store.index.named(group, most=1):
         return store.session(paths[0]).environment
     return calibrations[0].environment if calibrations else None
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 PENALTY = 4.0
-"""With it one flat series of 200 sessions in two hundred shows a change; with 3, one in sixty."""
+"""With it one flat series of 200 sessions in 250 shows a change; with 3, one in sixty."""
 
 SEGMENT = 3
 """The fewest sessions that make a level."""
