@@ -22,6 +22,7 @@ class _Found(NamedTuple):
     sessions: dict[PurePosixPath, Baseline]
     ledgers: set[str]
     anchors: list[tuple[PurePosixPath, Anchor]]
+    calibrations: list[PurePosixPath]
     problems: list[str]
 
 
@@ -29,7 +30,7 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
     """Read the whole store. Raises BaselineError where there is none."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
-    found = _Found({}, set(), [], [])
+    found = _Found({}, set(), [], [], [])
     for path in _files(store, PurePosixPath(), found.problems):
         _read(store, path, found, now)
     problems = [*found.problems, *_across(found)]
@@ -37,6 +38,7 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
         sessions=len(found.sessions),
         ledgers=len(found.ledgers),
         anchors=len(found.anchors),
+        calibrations=len(found.calibrations),
         problems=[problem[:_MESSAGE] for problem in sorted(problems)],
     )
 
@@ -52,6 +54,7 @@ def _read(store: Store, path: PurePosixPath, found: _Found, now: datetime) -> No
             found.anchors.append((path, anchor))
         elif path.parent.name == CALIBRATION:
             _in_time(path, store.calibration(_session_name(path)).measured, now)
+            found.calibrations.append(path)
         elif path != PurePosixPath(README):
             baseline = store.session(_session_name(path))
             found.sessions[path] = baseline

@@ -252,4 +252,5 @@ class BaselineCheck(Record):
     sessions: Annotated[int, Field(ge=0)]
     ledgers: Annotated[int, Field(ge=0)]
     anchors: Annotated[int, Field(ge=0)]
+    calibrations: Annotated[int, Field(ge=0)] = 0
     problems: list[Message]

@@ -27,7 +27,7 @@ from regbot.records.calibration import Calibration
 from regbot.records.files import write_record, write_text
 from regbot.records.refresh import Refreshed, RefreshedWorkload
 from regbot.records.run import Arm
-from regbot.records.verdict import Status
+from regbot.records.verdict import Status, WorkloadVerdict
 from regbot.refresh.night import History, Limits, judge_night
 from regbot.refresh.words import commit_message, proposal_text
 from regbot.stats.drift import night_pairs
@@ -68,6 +68,7 @@ class _Site:
     """The configuration as a file, for the checks."""
     head: Arm
     store: Store
+    planned: Sequence[Task]
     monitors: int
     watch: Watcher
     engine: Engine | None
@@ -78,6 +79,8 @@ class _Measured:
     """One workload's night, and the session it came from."""
 
     task: Task
+    entries: list[str]
+    """Its own, and those of its other meshes, which were traced with it."""
     anchor: Anchor | None
     checked: Checked
     night: RefreshedWorkload
@@ -95,7 +98,8 @@ def refresh(
     head = resolve_arm(options.repo, options.rev)
     text = _settings(options, head)
     config = parse_config(text, f"{FILE_NAME} of {options.rev}")
-    tasks = timed_tasks(config, plan(config, options.workloads), len(this_node().gpus))
+    planned = plan(config, options.workloads)
+    tasks = timed_tasks(config, planned, len(this_node().gpus))
     if not tasks:
         raise ConfigError("no workload is timed, so there is nothing to refresh; see 'timed' in docs/configuration.md")
     write_text(options.out / ".gitignore", "*\n")
@@ -107,7 +111,7 @@ def refresh(
         before = _files(store)
         settings = Path(scratch) / FILE_NAME
         settings.write_text(text, encoding="utf-8")
-        site = _Site(options, config, settings, head, store, len(tasks), watch, engine)
+        site = _Site(options, config, settings, head, store, planned, len(tasks), watch, engine)
         measured = [_measure(site, task) for task in tasks]
         warnings = [warning for each in measured for warning in _keep(each, options, head, store, now)]
         after = _files(store)
@@ -124,8 +128,16 @@ def refresh(
 
 
 def _measure(site: _Site, task: Task) -> _Measured:
-    """Run one workload at the anchor's commit and at head, side by side, and judge the night."""
+    """Run one workload at the anchor's commit and at head, side by side, and judge the night.
+
+    Its other meshes are traced with it: their ledgers are refreshed too, and their collectives count.
+    """
     options, store = site.options, site.store
+    entries = [
+        each.entry
+        for each in site.planned
+        if (each.workload_name, each.shape.name) == (task.workload_name, task.shape.name)
+    ]
     where = class_folder(task.entry, task.variant.name, this_node().node_class)
     anchor = store.anchor(task.entry, task.variant.name, this_node().node_class)
     commit = anchor.commit if anchor is not None else site.head.commit
@@ -137,7 +149,7 @@ def _measure(site: _Site, task: Task) -> _Measured:
         out=options.out / plain_name(task.entry),
         base=commit,
         head=site.head.commit,
-        workloads=[task.entry],
+        workloads=entries,
         config=site.settings,
         even_if_identical=True,
         gate="pairs",
@@ -152,7 +164,7 @@ def _measure(site: _Site, task: Task) -> _Measured:
     runs = timed_runs(checked.session, task.entry)
     pairs = pair_up(runs)
     tonight = AgainstAnchor(commit=commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
-    verdict = next(each for each in checked.verdict.workloads if each.name == task.entry)
+    verdict = _verdict_of(checked, task.entry)
     environment = environment_of(pairs.valid[-1].head) if pairs.valid else None
     stored = _stored(store, where)
     again = session_identity(checked.session.header, task.entry, "timed", "head")
@@ -172,7 +184,16 @@ def _measure(site: _Site, task: Task) -> _Measured:
     night = judge_night(
         verdict, task.variant.name, anchor.commit if anchor else None, tonight, history, limits, accepted, levels
     )
-    return _Measured(task, anchor, checked, night, tonight)
+    return _Measured(task, entries, anchor, checked, night, tonight)
+
+
+def _verdict_of(checked: Checked, entry: str) -> WorkloadVerdict:
+    """The verdict on ``entry``, with the worst that is said of the sharding and of the trust in any of its meshes."""
+    found = next(each for each in checked.verdict.workloads if each.name == entry)
+    sections = [each.sharding for each in checked.verdict.workloads if each.sharding is not None]
+    sharding = min(sections, key=lambda each: GRAVITY.index(each.status), default=None)
+    validity = min((each.validity for each in checked.verdict.workloads), key=lambda each: GRAVITY.index(each.status))
+    return found.model_copy(update={"sharding": sharding, "validity": validity})
 
 
 def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: datetime) -> list[str]:
@@ -188,7 +209,7 @@ def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: d
         who=options.who,
         why=options.why,
         arm="head",
-        workloads=[measured.task.entry],
+        workloads=measured.entries,
         series=night.series,
         against=tonight,
     )
