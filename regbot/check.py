@@ -27,6 +27,7 @@ from regbot.earlier import keep as keep_session
 from regbot.engines import Engine, LocalEngine
 from regbot.judge import Expectation
 from regbot.judge.identity import difference
+from regbot.judge.pairs import is_screen
 from regbot.judge.validity import examine
 from regbot.node import this_node
 from regbot.progress import Progress, Watcher
@@ -184,13 +185,18 @@ def _measure(
         kept = kept_file(options.cache, header, each, [run for run in own if run.tier == "static"])
         known = [run for run in own if run.tier == "timed"]
         if options.join and all(run.joined is not None for run in known):  # none, or a copy that was cut off
-            for run in earlier_runs(kept)[len(known) :]:
+            for run in _usable(earlier_runs(kept), header)[len(known) :]:
                 keep(run)
                 known.append(run)
         saving[each.entry] = kept
         watch(Progress(0, 0, expected_cost(header, each, known)))
         done = timing.run(each, task, known, left_s / (len(waiting) - number))
         left_s -= sum(run.wall_s for run in done if run.joined is None)
+
+
+def _usable(earlier: Sequence[Run], header: SessionHeader) -> list[Run]:
+    """Of earlier runs those that the gate asks for: stored sessions alone are held against no pairs."""
+    return [run for run in earlier if header.throughput.gate != "stored" or is_screen(run)]
 
 
 def _look_up(

@@ -10,6 +10,7 @@ import pytest
 from baseline_cases import NOW
 from refresh_cases import nights, refreshed
 from regbot.baselines import Store, verify
+from regbot.config import ConfigError
 from regbot.records.baseline import Baseline
 from regbot.records.run import Environment
 from regbot.refresh import proposal_text, refresh_page
@@ -136,6 +137,14 @@ def test_nights_in_another_environment_or_against_another_anchor_are_not_summed(
     assert moved.status == "PASS"
     assert after.workloads[0].drift is not None
     assert after.workloads[0].drift.nights == 1
+
+
+def test_a_command_proves_no_code_and_is_refused_before_anything_runs(root: Path, tmp_path: Path) -> None:
+    config = tmp_path / "command.toml"
+    config.write_text('version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["train", "{steps}"]\n')
+    with pytest.raises(ConfigError, match="is a command, which does not prove the code that it runs"):
+        refreshed(root, tmp_path, config=config)
+    assert not root.exists()
 
 
 # ---- a branch

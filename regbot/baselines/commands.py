@@ -213,7 +213,7 @@ def show_page(path: PurePosixPath, found: Baseline) -> str:
 def verify_page(found: BaselineCheck) -> str:
     """The problems, one a line, or that there is none."""
     held = f"{found.sessions} sessions, {found.ledgers} ledgers, {found.anchors} anchors"
-    held += f", {found.calibrations} calibrations" if found.calibrations else ""
+    held += f", {found.calibrations} calibration{'s' * (found.calibrations > 1)}" if found.calibrations else ""
     if not found.problems:
         return f"the store is sound: {held}"
     count = len(found.problems)

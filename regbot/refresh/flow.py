@@ -99,7 +99,13 @@ def refresh(
     text = _settings(options, head)
     config = parse_config(text, f"{FILE_NAME} of {options.rev}")
     planned = plan(config, options.workloads)
-    tasks = timed_tasks(config, planned, len(this_node().gpus))
+    every = timed_tasks(config, planned, len(this_node().gpus))
+    tasks = [task for task in every if task.workload.adapter != "command"]
+    if every and not tasks:
+        raise ConfigError(
+            f"workloads.{every[0].workload_name}: is a command, which does not prove the code that it runs, so nothing "
+            "of it can be a reference; its step times are judged by pairs, and 'regbot calibrate' takes it"
+        )
     if not tasks:
         raise ConfigError("no workload is timed, so there is nothing to refresh; see 'timed' in docs/configuration.md")
     write_text(options.out / ".gitignore", "*\n")

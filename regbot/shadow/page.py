@@ -24,9 +24,9 @@ NOTHING = "no shadow check is recorded here; run 'regbot check --shadow'"
 WOULD: dict[Status, str] = {
     "PASS": "would have passed",
     "FAIL": "would have failed",
-    "INVALID": "would have called it unmeasurable",
-    "REVIEW": "would have asked for a review",
-    "INCONCLUSIVE": "would have left it undecided",
+    "INVALID": "could not have measured",
+    "REVIEW": "would have asked for a review of",
+    "INCONCLUSIVE": "would have decided nothing about",
 }
 
 
