@@ -1,0 +1,246 @@
+"""A bisection: the axis it walks along, every observation as it ends, and what was found.
+
+The log has a header line, then one line per observation. What comes next is told from the log alone, so that a
+bisection that was killed goes on as if nothing had happened.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from regbot.records.base import Record
+from regbot.records.files import RecordError, parse_record, read_lines
+from regbot.records.ledger import Message, Text
+from regbot.records.run import Commit
+from regbot.records.session import TimedPlan
+from regbot.records.verdict import Decision, Finding
+
+On = Literal["ledger", "time", "command"]
+Purpose = Literal["search", "confirm", "remainder", "reused"]
+Found = Literal["culprit", "none", "undecided", "unmeasurable"]
+
+EXIT_CODES: dict[Found, int] = {"culprit": 0, "none": 3, "undecided": 3, "unmeasurable": 4}
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Pct = Annotated[float, Field(gt=0, le=10_000)]
+
+
+class Point(Record):
+    """One place on the axis: a commit, or a version of a dependency under one commit."""
+
+    commit: Commit
+    tree: Commit
+    parents: list[Commit] = Field(default_factory=list)
+    subject: Text = Field(default="", description="first line of the commit message; written by its author")
+    author: Text = ""
+    date: Text = Field(default="", description="of the author, ISO 8601")
+    pull_request: Annotated[int, Field(ge=1)] | None = Field(default=None, description="number in the subject")
+    version: Text = Field(default="", description="of the dependency; '' where the axis is commits")
+    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        default=1.0, description="prior suspicion that it is the culprit, relative to the others"
+    )
+    same_as_before: bool = Field(
+        default=False,
+        description="runs the code of the point before it: only comments, documents or tests differ",
+    )
+
+    @property
+    def key(self) -> str:
+        """What observations name it by."""
+        return f"{self.commit}+{self.version}" if self.version else self.commit
+
+    @property
+    def name(self) -> str:
+        return self.version or self.commit[:12]
+
+
+class BisectionHeader(Record):
+    """What was asked."""
+
+    schema_id: Literal["regbot/bisection-log@1"] = Field(default="regbot/bisection-log@1", alias="schema")
+    regbot: Text
+    created: Text = Field(description="UTC, ISO 8601")
+    on: On
+    exact: bool = Field(description="values are compared for equality; else they are noisy times or costs")
+    axis: Text = Field(default="", description="name of the dependency whose versions are walked; '' for commits")
+    points: Annotated[list[Point], Field(min_length=2)] = Field(description="good first, bad last")
+    corner: Point | None = Field(
+        default=None, description="versions between two commits: good's code with the first version; the axis is at bad"
+    )
+    full: bool = Field(default=False, description="all commits of the range, not only first parents")
+    paths: list[Text] = Field(default_factory=list, description="only commits that touch these")
+    entries: list[Text] = Field(default_factory=list, description="workloads that are traced, or the one that is timed")
+    plan: TimedPlan | None = None
+    command: Message = ""
+    options: list[Text] = Field(default_factory=list, description="what else was given, as words of the command")
+    terms: Text = Field(default="", description="digest of what decides every measurement")
+    summary: Literal["median", "mean", "cost"] = Field(default="median", description="of a run, that is compared")
+    smallest_pct: Pct = Field(default=2.0, description="slowdowns below this are none")
+    noise_pct: Pct | None = Field(default=None, description="sd of one run on record; None: learned on the way")
+    noise_pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="pairs that the noise on record is from")
+    posterior: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    none_prior: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="search runs at most")
+    budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of all runs, at most")
+    confirm: bool = True
+    seed: Annotated[int, Field(ge=0)] = 0
+    warnings: list[Message] = Field(default_factory=list)
+
+
+class Observation(Record):
+    """One measurement at one point, or why there is none."""
+
+    point: Text = Field(description="the point's key")
+    entry: Text = Field(default="", description="workload that was traced; '' where there is one question only")
+    purpose: Purpose
+    usable: bool
+    void: bool = Field(default=False, description="not the commit's fault (an unfit node): it is tried again")
+    reason: Message = Field(default="", description="why it is not usable")
+    state: Text = Field(default="", description="exact: equal where nothing differs (a digest, a number as text)")
+    values: dict[str, float] = Field(
+        default_factory=dict, description="noisy: natural logarithm of each summary; exact: 'cost', as it is"
+    )
+    stratum: Text = Field(default="", description="runs of one node and session: a level of their own")
+    contrast: Text = Field(default="", description="of a confirmation: which comparison it is for")
+    block: Annotated[int, Field(ge=0)] = Field(default=0, description="of a confirmation, from 1")
+    slot: Annotated[int, Field(ge=0)] = Field(default=0, description="place in the block, from 0")
+    cached: bool = Field(default=False, description="taken from the cache: nothing was launched")
+    built: bool = Field(default=False, description="a worktree or an environment was made for it")
+    build_s: Annotated[float, Field(ge=0)] = 0.0
+    wall_s: Annotated[float, Field(ge=0)] = 0.0
+    record: Text = Field(default="", description="file with the whole run, relative to the log")
+
+
+class Candidate(Record):
+    """A point that may be the culprit."""
+
+    point: Point
+    probability: Share | None = Field(default=None, description="None of an exact search, where there is no doubt")
+    measurable: bool = True
+    reason: Message = Field(default="", description="why it could not be measured")
+
+
+class Estimate(Record):
+    """A slowdown in percent, with its interval."""
+
+    pct: float
+    low_pct: float
+    high_pct: float
+    pairs: Annotated[int, Field(ge=0)]
+    decision: Decision
+
+
+class Change(Record):
+    """One change that was found, and the commit that brought it; several where they cannot be told apart."""
+
+    candidates: Annotated[list[Candidate], Field(min_length=1)] = Field(description="most probable first")
+    parent: Text = Field(description="key of the point before the culprit")
+    merge: Commit | None = Field(default=None, description="the merge that brought the culprit in")
+    entries: list[Text] = Field(default_factory=list, description="workloads that it changed")
+    findings: list[Finding] = Field(default_factory=list, description="of the ledger")
+    before: Text = Field(default="", description="exact: the value before it")
+    after: Text = ""
+    undone: bool = Field(default=False, description="a later commit of the range took it back")
+    estimate: Estimate | None = Field(default=None, description="of the confirmation: culprit against its parent")
+    confirmed: Literal["yes", "no", "undecided", "exact", "not asked"]
+    text: Message = Field(description="in one sentence")
+
+
+class Remainder(Record):
+    """What is left of the change once the culprit is taken away: before it, or after it."""
+
+    where: Literal["before", "after"]
+    of: Text = Field(description="key of the culprit")
+    none_probability: Share
+    text: Message
+
+
+class Place(Record):
+    """One point of the first range, for the picture: how probable, how often measured, how slow."""
+
+    key: Text
+    probability: Share = 0.0
+    runs: Annotated[int, Field(ge=0)] = 0
+    mean: float | None = Field(default=None, description="of its runs: percent slower than good; exact: None")
+    measurable: bool = True
+
+
+class Bisection(Record):
+    """The answer."""
+
+    schema_id: Literal["regbot/bisect@1"] = Field(default="regbot/bisect@1", alias="schema")
+    found: Found
+    culprit: Commit | None = Field(description="of the first change; None where there is none or several may be it")
+    version: Text = Field(default="", description="the culprit on an axis of versions")
+    candidates: list[Candidate] = Field(description="of the first change")
+    posterior: Share | None = Field(description="of the first change's candidates together; None where it is exact")
+    none_probability: Share | None = None
+    changes: list[Change] = Field(default_factory=list)
+    remainders: list[Remainder] = Field(default_factory=list)
+    code: Estimate | None = Field(
+        default=None, description="versions between two commits: what the commits alone add, under the first version"
+    )
+    blame: Message = Field(default="", description="versions between two commits: the dependency, the code, or both")
+    on: On
+    exact: bool
+    axis: Text = ""
+    good: Point
+    bad: Point
+    commits: Annotated[int, Field(ge=0)] = Field(description="points after good, bad among them")
+    different: Annotated[int, Field(ge=0)] = Field(description="of these, that run other code than the one before")
+    search_runs: Annotated[int, Field(ge=0)]
+    confirm_runs: Annotated[int, Field(ge=0)]
+    remainder_runs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="that asked whether something is left before or after the culprit"
+    )
+    reused_runs: Annotated[int, Field(ge=0)] = 0
+    cached_runs: Annotated[int, Field(ge=0)] = 0
+    builds: Annotated[int, Field(ge=0)]
+    minutes: Annotated[float, Field(ge=0)]
+    noise_pct: float | None = Field(default=None, description="sd of one run, as it was in the end")
+    unmeasurable: list[Candidate] = Field(default_factory=list)
+    places: list[Place] = Field(default_factory=list)
+    observations: list[Observation] = Field(default_factory=list)
+    reasons: list[Message] = Field(default_factory=list)
+    reproduce: Message = ""
+    warnings: list[Message] = Field(default_factory=list)
+
+
+class BisectionPlan(Record):
+    """What a bisection may cost, before anything is spent."""
+
+    schema_id: Literal["regbot/bisect-plan@1"] = Field(default="regbot/bisect-plan@1", alias="schema")
+    on: On
+    exact: bool
+    commits: int
+    different: int
+    most_runs: int
+    ratio: float | None = Field(default=None, description="effect over the noise of a run; None where unknown")
+    expected_runs: float | None = None
+    runs_90: float | None = Field(default=None, description="nine of ten bisections need no more search runs")
+    expected_builds: float | None = None
+    confirm_runs: int = Field(default=0, description="at most, for one culprit")
+    expected_min: float | None = None
+    success: Share | None = Field(default=None, description="probability that the right commit is named")
+    possible: bool
+    reasons: list[Message] = Field(default_factory=list)
+
+
+class BisectionLog(Record):
+    """A log as read back."""
+
+    header: BisectionHeader
+    observations: list[Observation]
+
+
+def read_bisection(path: Path) -> BisectionLog:
+    """The log in ``path``. A torn last line is dropped; any other fault raises RecordError."""
+    lines = list(read_lines(path))
+    if not lines:
+        raise RecordError(f"{path}: is empty: no bisection was recorded; leave out --resume")
+    number, first = lines[0]
+    header = parse_record(first, BisectionHeader, f"{path}:{number}")
+    return BisectionLog(
+        header=header, observations=[parse_record(line, Observation, f"{path}:{n}") for n, line in lines[1:]]
+    )

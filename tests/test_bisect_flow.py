@@ -1,0 +1,270 @@
+"""``regbot bisect`` from options to answer on real repositories, with measurements that are made up."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bisect_cases import Runs, line
+from git_repos import Repository
+from ledger_builder import smoke_ledger, smoke_run
+from regbot.bisect import flow
+from regbot.bisect.history import by_tree, commit_range
+from regbot.bisect.measure import Ground, arm_of
+from regbot.bisect.noisy import Wanted
+from regbot.bisect.options import Options, words_of
+from regbot.bisect.reuse import reused
+from regbot.bisect.traces import Traces
+from regbot.records.bisection import BisectionHeader, Observation, read_bisection
+from regbot.records.files import RecordError, append_line
+from regbot.trees import Trees
+from regbot.workloads import Limits
+from timed_builder import BASE, HEAD, HEADER, NODE, PLAN, noisy, play
+
+CONFIG = """\
+version = 1
+[workloads.moe]
+adapter = "smoke"
+shapes = ["qwen3-30b-a3b", "mixtral-8x7b"]
+meshes = ["ep"]
+"""
+QWEN, MIXTRAL = "qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep"
+
+
+class Told:
+    """Says of every point and workload what a function says: a state, or a reason in parentheses."""
+
+    def __init__(self, say: Callable[[str, str], str]) -> None:
+        self._say = say
+        self.asked: list[tuple[str, str]] = []
+
+    def stratum(self, slot: int) -> str:
+        return "here"
+
+    def measure(self, wanted: Wanted, slot: int) -> Observation:
+        said = self._say(wanted.point.subject, wanted.entry)
+        self.asked.append((wanted.point.subject, wanted.entry))
+        usable = not said.startswith("(")
+        return Observation(
+            point=wanted.point.key,
+            entry=wanted.entry,
+            purpose=wanted.purpose,
+            usable=usable,
+            state=said if usable else "",
+            reason="" if usable else said,
+        )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """Commits "0" to "9", each of them other code."""
+    made = Repository.create(tmp_path / "repository")
+    for number in range(10):
+        made.commit(str(number), {"regbot.toml": CONFIG, "step.py": f"print({number})\n"})
+    return made
+
+
+def options(repository: Repository, tmp_path: Path, **more: object) -> Options:
+    first = repository.git("rev-list", "--max-parents=0", "HEAD")
+    asked = {
+        "repo": repository.path,
+        "cache": tmp_path / "cache",
+        "out": tmp_path / "out",
+        "good": first,
+        "bad": "HEAD",
+    }
+    return Options(**{**asked, **more})  # type: ignore[arg-type]
+
+
+def test_a_workload_that_cannot_be_measured_does_not_hide_the_culprit_of_another(
+    repository: Repository, tmp_path: Path
+) -> None:
+    def say(subject: str, entry: str) -> str:
+        return "(no such layer)" if entry == QWEN else str(int(subject) >= 6)
+
+    found = flow.bisect(options(repository, tmp_path), measurer=Told(say))
+    assert (found.found, found.changes[0].candidates[0].point.subject) == ("culprit", "6")
+    assert [reason for reason in found.reasons if QWEN in reason and "no such layer" in reason]
+
+
+def test_where_none_can_be_measured_it_says_so_after_a_second_try_of_each_end(
+    repository: Repository, tmp_path: Path
+) -> None:
+    told = Told(lambda *_: "(crashed)")
+    found = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=told)
+    assert found.found == "unmeasurable"
+    assert sorted(subject for subject, _ in told.asked) == ["0", "0", "9", "9"]
+
+
+def test_an_end_that_failed_once_is_measured_the_second_time(repository: Repository, tmp_path: Path) -> None:
+    failed: set[str] = set()
+
+    def say(subject: str, entry: str) -> str:
+        if subject in ("0", "9") and subject not in failed:
+            failed.add(subject)
+            return "(a hiccup)"
+        return str(int(subject) >= 3)
+
+    found = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=Told(say))
+    assert (found.found, found.changes[0].candidates[0].point.subject) == ("culprit", "3")
+
+
+def test_a_change_is_taken_back_only_where_it_is_in_every_workload(repository: Repository, tmp_path: Path) -> None:
+    def say(subject: str, entry: str) -> str:
+        number = int(subject)
+        if entry == QWEN:
+            return "wide" if 4 <= number < 7 else "other" if number >= 9 else "usual"
+        return str(number >= 4)
+
+    found = flow.bisect(options(repository, tmp_path), measurer=Told(say))
+    change = next(each for each in found.changes if each.candidates[0].point.subject == "4")
+    assert (sorted(change.entries), change.undone) == ([MIXTRAL, QWEN], False)
+
+
+def test_a_range_of_documents_leaves_nothing_to_time(tmp_path: Path) -> None:
+    repository = Repository.create(tmp_path / "repository")
+    for number in range(3):
+        repository.commit(str(number), {"regbot.toml": CONFIG.replace('"qwen3-30b-a3b", ', ""), "a.md": str(number)})
+    found = flow.bisect(options(repository, tmp_path, on="time", reuse=False), measurer=Told(lambda *_: "(never)"))
+    assert (found.found, found.observations) == ("none", [])
+    assert "run the same code" in found.reasons[0]
+
+
+def test_minutes_that_ran_out_are_told_and_a_larger_budget_goes_on(repository: Repository, tmp_path: Path) -> None:
+    class Slow(Runs):
+        def measure(self, wanted: Wanted, slot: int) -> Observation:
+            level = 0.2 if int(wanted.point.subject) >= 5 else 0.0
+            return Observation(
+                point=wanted.point.key, purpose=wanted.purpose, contrast=wanted.contrast, block=wanted.block,
+                slot=wanted.slot, usable=True, values={"cost": level + 0.001 * slot}, stratum="here", wall_s=30.0,
+            )  # fmt: skip
+
+    asked = {"command": "never run", "noise_pct": 1.0}
+    short = flow.bisect(options(repository, tmp_path, budget_min=1.0, **asked), measurer=Slow(lambda _: 0.0))
+    assert (short.found, len(short.observations)) == ("undecided", 2)
+    assert any("--budget" in reason for reason in short.reasons)
+    whole = flow.bisect(options(repository, tmp_path, resume=True, **asked), measurer=Slow(lambda _: 0.0))
+    assert (whole.found, whole.candidates[0].point.subject) == ("culprit", "5")
+    assert whole.observations[:2] == short.observations
+
+
+def test_a_log_is_not_gone_on_with_on_other_terms(repository: Repository, tmp_path: Path) -> None:
+    asked = {"command": "never run", "noise_pct": 1.0, "budget_min": 0.01}
+    told = Runs(lambda _: 0.0)
+    flow.bisect(options(repository, tmp_path, most_runs=2, **asked), measurer=_costs(told))
+    for other in ({"build": ["make"]}, {"timeout_min": 3.0}):
+        with pytest.raises(RecordError, match="terms differs"):
+            flow.bisect(options(repository, tmp_path, resume=True, **asked, **other), measurer=_costs(told))
+
+
+class _costs:  # noqa: N801
+    """Any measurer whose values are costs."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    def stratum(self, slot: int) -> str:
+        return "here"
+
+    def measure(self, wanted: Wanted, slot: int) -> Observation:
+        return Observation(
+            point=wanted.point.key, purpose=wanted.purpose, usable=True, values={"cost": 0.0}, stratum="here", wall_s=60
+        )
+
+
+def test_the_command_to_reproduce_tells_no_password(repository: Repository, tmp_path: Path) -> None:
+    told = words_of(options(repository, tmp_path, index_options=["--index-url=https://me:secret@host.example/simple"]))
+    assert "secret" not in " ".join(told)
+    assert "--pip" in told
+
+
+def test_a_command_may_read_documents(tmp_path: Path) -> None:
+    repository = Repository.create(tmp_path / "repository")
+    for number in range(2):
+        repository.commit(str(number), {"a.md": str(number)})
+    repository.commit("empty")
+    points = commit_range(repository.path, "HEAD~2", "HEAD").points
+    assert [point.same_as_before for point in points] == [False, True, True]
+    assert [point.same_as_before for point in by_tree(points)] == [False, False, True]
+
+
+# ---- what counts as measured
+
+
+def test_a_trace_that_a_check_would_not_believe_is_no_measurement(repository: Repository, tmp_path: Path) -> None:
+    points = commit_range(repository.path, "HEAD~1", "HEAD").points
+    believed = smoke_run(arm_of(points[0]), smoke_ledger(), "ok")
+    assert believed.code is not None
+    stray = believed.model_copy(update={"code": believed.code.model_copy(update={"foreign": {"moe": "/opt/moe"}})})
+    blind = believed.model_copy(update={"ledger": smoke_ledger().model_copy(update={"liveness": None})})
+    trees = Trees(repository.path, tmp_path / "cache", lambda _: None)
+    ground = Ground(repository.path, tmp_path / "cache", ())
+    traces = Traces({}, ground, trees, None, tmp_path / "out", tmp_path / "cache", Limits())  # type: ignore[arg-type]
+    wanted = Wanted(points[0], "search", entry=MIXTRAL)
+    assert traces._observed(wanted, believed).usable
+    for run, words in ((stray, "imported moe from /opt/moe"), (blind, "not proven alive")):
+        observation = traces._observed(wanted, run)
+        assert not observation.usable
+        assert words in observation.reason
+
+
+# ---- reuse
+
+
+def header(**changes: object) -> BisectionHeader:
+    good, bad = line(1)
+    asked = {
+        "regbot": "0", "created": "now", "on": "time", "exact": False, "entries": [PLAN.entry], "plan": PLAN,
+        "points": [good.model_copy(update={"commit": BASE.commit}), bad.model_copy(update={"commit": HEAD.commit})],
+    }  # fmt: skip
+    return BisectionHeader.model_validate({**asked, **changes})
+
+
+class _Asked:
+    def __init__(self, check: Path | None) -> None:
+        self.check, self.reuse = check, True
+
+
+@pytest.fixture
+def check_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "check"
+    for record in (HEADER, *play(noisy(1.2, 0.01))):
+        append_line(folder / "session.jsonl", record)
+    return folder
+
+
+def test_the_runs_of_the_check_that_saw_it_are_used_in_a_stratum_of_their_own(check_folder: Path) -> None:
+    found = reused(_Asked(check_folder), header(), NODE.node_class)
+    assert found.pairs >= 4
+    assert len(found.observations) == 2 * found.pairs
+    assert {each.point for each in found.observations} == {BASE.commit, HEAD.commit}
+    assert len({each.stratum for each in found.observations}) == 1
+    assert found.effect == pytest.approx(0.18, abs=0.02)
+    assert found.noise_pct is not None
+    assert 0.2 < found.noise_pct < 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "node_class", "words"),
+    [
+        ({}, "another machine", "was timed on"),
+        ({"entries": ["other@1/ep"]}, NODE.node_class, "has not timed"),
+        ({"plan": PLAN.model_copy(update={"steps": 99})}, NODE.node_class, "on other terms"),
+        ({"axis": "torch"}, NODE.node_class, "versions are walked"),
+    ],
+)
+def test_a_check_of_something_else_is_not_used(
+    check_folder: Path, changes: dict[str, object], node_class: str, words: str
+) -> None:
+    with pytest.raises(RecordError, match=words):
+        reused(_Asked(check_folder), header(**changes), node_class)
+
+
+def test_the_log_can_be_read_back(repository: Repository, tmp_path: Path) -> None:
+    flow.bisect(
+        options(repository, tmp_path, workloads=[MIXTRAL]), measurer=Told(lambda subject, _: str(subject > "4"))
+    )
+    log = read_bisection(tmp_path / "out" / "bisection.jsonl")
+    assert len(log.observations) == len((tmp_path / "out" / "bisection.jsonl").read_text().splitlines()) - 1
+    assert json.loads((tmp_path / "out" / "bisection.json").read_text())["schema"] == "regbot/bisect@1"
