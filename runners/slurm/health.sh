@@ -1,0 +1,101 @@
+#!/bin/sh
+# Is this node fit for a run that is timed? Prints every reason why not, one a line; exit code 1 where there is one.
+# POSIX sh and utilities; nvidia-smi where there are GPUs. It measures nothing: that is 'regbot node probe'.
+#
+#   REGBOT_NODES            folder of 'regbot node', for its quarantine             ('' does not look)
+#   REGBOT_GPUS             GPUs that this node must have                           ('' takes any number)
+#   REGBOT_EXCLUSIVE        1: nobody else may be on the GPUs when a job starts     (1)
+#   REGBOT_SCRATCH          must have room                                          (/tmp)
+#   REGBOT_SCRATCH_MB       so much of it                                           (10240)
+#   REGBOT_SHM              must have room, in percent of it                        (/dev/shm)
+#   REGBOT_SHM_PCT                                                                  (20)
+#   REGBOT_XID_HOURS        errors of the GPU driver are looked for so far back     (24)
+#   REGBOT_SKEW_S           the clock may differ so much from the file server's     (60)
+#   REGBOT_KERNEL_LOG       a file in place of dmesg
+set -u
+node=${SLURMD_NODENAME:-$(uname -n)}
+node=${node%%.*}
+scratch=${REGBOT_SCRATCH:-/tmp}
+shm=${REGBOT_SHM:-/dev/shm}
+bad=0
+wrong() {
+  bad=1
+  printf '%s\n' "$*"
+}
+
+quarantine() {
+  [ -n "${REGBOT_NODES:-}" ] || return 0
+  [ -d "$REGBOT_NODES" ] || { wrong "the folder of the nodes $REGBOT_NODES cannot be seen"; return; }
+  for name in "$node" "${SLURMD_NODENAME:-$(uname -n)}"; do
+    if [ -e "$REGBOT_NODES/quarantined/$name" ]; then
+      wrong "quarantined $(head -n 1 "$REGBOT_NODES/quarantined/$name" | cut -c 1-400)"
+      return
+    fi
+  done
+}
+
+# Errors that NVIDIA's catalogue lays at the application's door are none of the node's, and 154 only says what to do.
+xids() {
+  if [ -n "${REGBOT_KERNEL_LOG:-}" ]; then cat "$REGBOT_KERNEL_LOG"; else dmesg 2>/dev/null; fi |
+    awk -v hours="${REGBOT_XID_HOURS:-24}" -v up="$(cut -d ' ' -f 1 "${REGBOT_UPTIME:-/proc/uptime}" 2>/dev/null || echo 0)" '
+      BEGIN { split("8 11 13 31 32 37 43 45 68 69 109 154", known); for (i in known) harmless[known[i]] = 1 }
+      /NVRM: Xid/ {
+        at = $0; sub(/^[^[]*\[ */, "", at); sub(/\].*/, "", at)
+        if (up - at > hours * 3600) next
+        number = $0; sub(/.*NVRM: Xid[^)]*\): */, "", number); sub(/[^0-9].*/, "", number)
+        if (number != "" && !(number in harmless) && !seen[number]++) list = list " " number
+      }
+      END { if (list != "") print "the GPU driver reported Xid" list }'
+}
+
+gpus() {
+  if ! command -v nvidia-smi >/dev/null; then
+    [ "${REGBOT_GPUS:-0}" -eq 0 ] || wrong "no nvidia-smi, and this node must have $REGBOT_GPUS GPUs"
+    return
+  fi
+  listed=$(timeout 60 nvidia-smi --query-gpu=index,ecc.errors.uncorrected.volatile.total \
+    --format=csv,noheader,nounits 2>&1) || {
+    wrong "the GPUs do not answer: $(printf '%s' "$listed" | head -n 1 | cut -c 1-200)"
+    return
+  }
+  count=$(printf '%s\n' "$listed" | grep -c '^[0-9]')
+  [ "$count" -ge "${REGBOT_GPUS:-0}" ] || wrong "$count GPUs answer, and this node must have $REGBOT_GPUS"
+  ecc=$(printf '%s\n' "$listed" | awk -F ', *' '$2 ~ /^[0-9]+$/ && $2 > 0 { printf " GPU %s: %s", $1, $2 }')
+  [ -z "$ecc" ] || wrong "uncorrected memory errors:$ecc"
+  [ "${REGBOT_EXCLUSIVE:-1}" = 1 ] || return 0
+  others=$(timeout 60 nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null |
+    grep -v -e nvidia-cuda-mps -e nv-hostengine -e dcgm | grep '^[0-9]' | head -n 4 | tr '\n' ';')
+  [ -z "$others" ] || wrong "processes of an earlier job are on the GPUs: $others"
+}
+
+room() {
+  free=$(df -P -k "$scratch" 2>/dev/null | awk 'NR == 2 { print int($4 / 1024) }')
+  if [ -z "$free" ]; then
+    wrong "$scratch cannot be seen"
+  elif [ "$free" -lt "${REGBOT_SCRATCH_MB:-10240}" ]; then
+    wrong "$scratch has $free MB left, ${REGBOT_SCRATCH_MB:-10240} are needed"
+  elif ! probe=$(mktemp "$scratch/.regbot.XXXXXX" 2>/dev/null); then
+    wrong "$scratch cannot be written to"
+  else
+    rm -f "$probe"
+  fi
+  used=$(df -P -k "$shm" 2>/dev/null | awk 'NR == 2 && $2 > 0 { print int(100 * $4 / $2) }')
+  [ -z "$used" ] || [ "$used" -ge "${REGBOT_SHM_PCT:-20}" ] || wrong "$shm has $used% left, ${REGBOT_SHM_PCT:-20}% are needed"
+}
+
+# Against the file server, by a file that it dates: all nodes see the same one. A local folder shows nothing wrong.
+clock() {
+  [ -n "${REGBOT_NODES:-}" ] && [ -w "$REGBOT_NODES" ] || return 0
+  probe=$(mktemp "$REGBOT_NODES/.clock.XXXXXX" 2>/dev/null) || return 0
+  skew=$(($(date +%s) - $(stat -c %Y "$probe")))
+  rm -f "$probe"
+  [ "${skew#-}" -le "${REGBOT_SKEW_S:-60}" ] || wrong "its clock is $skew s away from the file server's"
+}
+
+quarantine
+found=$(xids)
+[ -z "$found" ] || wrong "$found"
+gpus
+room
+clock
+exit "$bad"

@@ -1,0 +1,447 @@
+"""Whole checks of a command on a private cluster whose nodes, controller and operators do what they do to sessions."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.conftest import MakeCluster
+from cluster.slurm_case import SlurmCase, assert_whole, hosts, interrupt, minutes_told, nothing_left, place, wait
+from costs import Bisecting, line
+from regbot.records.run import Run
+from slurm_cluster import Cluster
+from test_check import REGBOT
+
+TRACED = """
+version = 1
+[workloads.moe]
+adapter = "module"
+entry = "train:build_layer"
+shapes = ["mixtral-8x7b"]
+"""
+AMID = 5
+"""The launch that is last of the first block: two warm ones are before it, and three of the block."""
+
+
+def test_a_whole_check_is_one_reservation(cluster: Cluster, tmp_path: Path) -> None:
+    case = SlurmCase(tmp_path, cluster)
+    runs = assert_whole(case, case.whole())
+    assert len(runs) == 10
+    assert {run.allocation.engine for run in runs if run.allocation} == {"slurm"}
+    assert len({run.allocation.job for run in runs if run.allocation}) == 1
+    nothing_left(cluster)
+
+
+# ---- the nodes are lost, and the session goes on by itself
+
+
+def test_a_node_that_dies_in_mid_session_costs_the_block_and_the_rest_is_timed_on_another(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    mortal = make_cluster()
+    case = SlurmCase(tmp_path, mortal)
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    dead = case.host()
+    mortal.kill_node(dead)
+    case.let_go(AMID)
+    runs = assert_whole(case, case.end(check))
+    (lost,) = [run for run in runs if run.outcome == "lost"]
+    assert (place(lost)[:3], hosts(lost)) == ((1, 1, 3), [dead])
+    assert f"on {dead}: a node failed (NODE_FAIL" in lost.reason
+    assert [place(run)[:3] for run in runs if hosts(run) != [dead]] == [
+        *((0, 2, slot) for slot in range(2)),
+        *((1, 2, slot) for slot in range(4)),
+        *((2, 1, slot) for slot in range(4)),
+    ], "the arms are warmed again, and the block begins anew"
+    nothing_left(mortal)
+
+
+def test_a_job_that_an_operator_cancels_in_mid_session_is_followed_by_another(cluster: Cluster, tmp_path: Path) -> None:
+    case = SlurmCase(tmp_path, cluster)
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    (job,) = case.held()
+    cluster.run("scancel", job["id"])
+    case.let_go(AMID)
+    runs = assert_whole(case, case.end(check))
+    (lost,) = [run for run in runs if run.outcome == "lost"]
+    assert place(lost)[:3] == (1, 1, 3)
+    assert "it was cancelled (CANCELLED" in lost.reason
+    nothing_left(cluster)
+
+
+def test_of_a_block_that_is_lost_twice_only_its_last_attempt_counts(cluster: Cluster, tmp_path: Path) -> None:
+    case = SlurmCase(tmp_path, cluster)
+    for number in (AMID, AMID + 4):  # the last run of the block, in the first attempt and in the second
+        case.hold(number)
+    check = case.check()
+    for number in (AMID, AMID + 4):
+        case.begun(number)
+        cluster.run("scancel", *(job["id"] for job in case.held()))
+        case.let_go(number)
+    answer = case.end(check)
+    runs = assert_whole(case, answer)
+    assert [place(run)[:2] for run in runs if run.outcome == "lost"] == [(1, 1), (1, 2)]
+    assert (answer.only["throughput"]["void_pairs"], answer.only["throughput"]["unused_pairs"]) == (4, 0)
+    nothing_left(cluster)
+
+
+def test_a_base_that_lost_its_node_is_not_held_against_it_when_the_head_breaks(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    case = SlurmCase(tmp_path, cluster)
+    case.hold(0)
+    for number in (2, 4):
+        (case.control / f"crash.{number}").touch()
+    check = case.check()
+    case.begun(0)
+    cluster.run("scancel", *(job["id"] for job in case.held()))
+    case.let_go(0)
+    answer = case.end(check)
+    assert [run.outcome for run in case.runs()] == ["lost", "ok", "crashed", "ok", "crashed"]
+    assert (answer.code, answer.verdict["verdict"]) == (1, "FAIL"), answer.out
+    nothing_left(cluster)
+
+
+def test_a_session_that_is_preempted_waits_and_goes_on(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    mortal = make_cluster()
+    case = SlurmCase(tmp_path, mortal)
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    urgent = mortal.submit("sleep 5", "-N2", "--exclusive", "--partition=urgent")
+    mortal.wait_state(urgent, "RUNNING")
+    case.let_go(AMID)
+    runs = assert_whole(case, case.end(check))
+    (lost,) = [run for run in runs if run.outcome == "lost"]
+    assert "preempted" in lost.reason or "cancelled" in lost.reason
+    assert runs[-1].allocation is not None
+    assert runs[-1].allocation.queued_s > 1, "the second reservation waited for the urgent job"
+    assert len({run.allocation.job for run in runs if run.allocation}) == 2
+    nothing_left(mortal)
+
+
+def test_a_session_whose_nodes_are_lost_again_and_again_ends_as_invalid_and_can_be_resumed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    case = SlurmCase(tmp_path, cluster)
+    case.hold()
+    check = case.check()
+    for number in range(5):
+        case.begun(number)
+        (job,) = case.held()
+        cluster.run("scancel", job["id"])
+    answer = case.end(check)
+    assert (answer.code, answer.verdict["verdict"]) == (4, "INVALID"), answer.told
+    assert {run.outcome for run in case.runs()} == {"lost"}
+    assert [("cancelled" in run.reason) for run in case.runs() if run.allocation is not None] == [True] * 5
+    (reason, *_) = answer.only["validity"]["reasons"]
+    assert "5 times the nodes were lost" in reason
+    assert "--resume" in reason
+    nothing_left(cluster)
+    case.let_go()
+    assert_whole(case, case.whole("--resume"))
+    nothing_left(cluster)
+
+
+# ---- the cluster's own daemons
+
+
+@pytest.mark.parametrize(
+    "run_ends",
+    ["when it is back", pytest.param("meanwhile", marks=pytest.mark.long)],  # then the job is a minute in leaving
+)
+def test_a_controller_that_is_away_in_mid_session_costs_no_run(
+    make_cluster: MakeCluster, tmp_path: Path, run_ends: str
+) -> None:
+    mortal = make_cluster()
+    case = SlurmCase(tmp_path, mortal)
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    mortal.kill_controller()
+    if run_ends == "meanwhile":
+        case.let_go(AMID)
+    time.sleep(3)  # the next run would begin while nobody answers
+    mortal.start_controller()
+    if run_ends != "meanwhile":
+        case.let_go(AMID)
+    runs = assert_whole(case, case.end(check))
+    assert {run.outcome for run in runs} == {"ok"}
+    assert len(runs) == 10
+    nothing_left(mortal)
+
+
+def test_a_slurmd_that_is_restarted_in_mid_session_costs_no_run(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    mortal = make_cluster(settings={"SlurmdTimeout": "60"})
+    case = SlurmCase(tmp_path, mortal)
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    host = case.host()
+    mortal.kill_node(host, jobs=False)
+    case.let_go(AMID)
+    time.sleep(2)
+    mortal.start_node(host)
+    runs = assert_whole(case, case.end(check))
+    nothing_left(mortal)
+    assert {run.outcome for run in runs} == {"ok"}
+    assert len(runs) == 10
+
+
+# ---- regbot itself is ended
+
+
+def test_a_regbot_that_is_killed_leaves_no_guest_gives_the_nodes_back_and_resumes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    case = SlurmCase(tmp_path, cluster, {"silent_s": 10})
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    check.kill()
+    check.communicate()
+    wait(lambda: not case.guests(), "the guest of a dead regbot lives")
+    assert len(case.runs()) == AMID
+    wait(lambda: not cluster.jobs(), "the nodes are not given back")
+    case.let_go(AMID)
+    runs = assert_whole(case, case.whole("--resume"), unrecorded=1)
+    assert len(runs) == 10
+    assert len({run.allocation.job for run in runs if run.allocation}) == 2
+    nothing_left(cluster)
+
+
+def test_an_interrupt_gives_the_nodes_back_at_once_and_the_session_can_be_resumed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    case = SlurmCase(tmp_path, cluster)
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    interrupt(check)
+    answer = case.end(check)
+    assert (answer.code, answer.out) == (130, "")
+    assert "go on with --resume" in answer.told
+    nothing_left(cluster, timeout_s=5)
+    wait(lambda: not case.guests(), "the guest of an interrupted regbot lives")
+    case.let_go(AMID)
+    runs = assert_whole(case, case.whole("--resume"), unrecorded=1)
+    assert len(runs) == 10
+    nothing_left(cluster)
+
+
+def test_an_interrupt_while_the_job_waits_leaves_no_job(cluster: Cluster, tmp_path: Path) -> None:
+    held = cluster.submit("sleep 300", "-N2", "--exclusive")
+    cluster.wait_state(held, "RUNNING")
+    case = SlurmCase(tmp_path, cluster)
+    check = case.check()
+    wait(lambda: len(cluster.jobs()) == 2, "nothing is queued")
+    interrupt(check)
+    assert case.end(check).code == 130
+    assert [job["id"] for job in cluster.jobs()] == [held]
+    cluster.cancel_all()
+    assert len(assert_whole(case, case.whole("--resume"))) == 10
+    nothing_left(cluster)
+
+
+def test_an_interrupt_while_the_traces_wait_leaves_no_job(cluster: Cluster, tmp_path: Path) -> None:
+    held = cluster.submit("sleep 300", "-N2", "--exclusive")
+    cluster.wait_state(held, "RUNNING")
+    case = SlurmCase(tmp_path, cluster)
+    (tmp_path / "regbot.toml").write_text(TRACED)
+    check = case.check("--no-timing")
+    wait(lambda: len(cluster.jobs()) == 2, "nothing is queued")
+    interrupt(check)
+    assert case.end(check).code == 130
+    assert [job["id"] for job in cluster.jobs()] == [held]
+    cluster.cancel_all()
+    nothing_left(cluster)
+
+
+# ---- no nodes at all
+
+
+def test_a_partition_that_does_not_exist_is_a_usage_error_before_anything_is_queued(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    case = SlurmCase(tmp_path, cluster, {"partition": "nowhere"})
+    answer = case.whole()
+    assert (answer.code, answer.out) == (2, "")
+    assert "there is no partition 'nowhere'; set slurm.partition to one of: bench, " in answer.told
+    assert not (case.out / "session.jsonl").exists()
+    nothing_left(cluster)
+
+
+def test_a_job_that_never_begins_makes_the_check_invalid_and_it_can_be_resumed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    held = cluster.submit("sleep 300", "-N2", "--exclusive")
+    cluster.wait_state(held, "RUNNING")
+    case = SlurmCase(tmp_path, cluster, {"queue_min": 0.05})
+    answer = case.whole()
+    assert (answer.code, answer.verdict["verdict"]) == (4, "INVALID"), answer.told
+    (reason, *_) = answer.only["validity"]["reasons"]
+    assert 0.05 <= minutes_told(reason) < 0.5
+    assert "raise slurm.queue_min" in reason
+    assert [job["id"] for job in cluster.jobs()] == [held]
+    cluster.cancel_all()
+    assert_whole(case, case.whole("--resume"))
+    nothing_left(cluster)
+
+
+def test_nodes_that_do_not_come_back_after_a_loss_make_the_check_invalid_and_it_can_be_resumed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    case = SlurmCase(tmp_path, cluster, {"queue_min": 0.05})
+    case.hold(AMID)
+    check = case.check()
+    case.begun(AMID)
+    (job,) = case.held()
+    other = cluster.submit("sleep 300", "-N2", "--exclusive")
+    cluster.run("scancel", job["id"])
+    case.let_go(AMID)
+    answer = case.end(check)
+    assert (answer.code, answer.verdict["verdict"]) == (4, "INVALID"), f"{answer.told}\n{case.said()}"
+    assert any("raise slurm.queue_min" in reason for reason in answer.only["validity"]["reasons"])
+    assert [job["id"] for job in cluster.jobs()] == [other]
+    cluster.cancel_all()
+    assert_whole(case, case.whole("--resume"))
+    nothing_left(cluster)
+
+
+# ---- the code under test
+
+
+def test_a_head_that_hangs_on_the_cluster_runs_into_its_limit_and_fails(cluster: Cluster, tmp_path: Path) -> None:
+    case = SlurmCase(tmp_path, cluster, limit_min=0.1)
+    case.hold(1)
+    case.hold(3)
+    answer = case.whole()
+    assert (answer.code, answer.verdict["verdict"]) == (1, "FAIL"), f"{answer.told}\n{case.said()}"
+    assert "0.1 minutes" in answer.only["validity"]["reasons"][0]
+    assert [run.outcome for run in case.runs()] == ["ok", "hung", "ok", "hung"]
+    assert case.guests() == set()
+    nothing_left(cluster)
+
+
+# ---- several seats
+
+
+def test_two_slots_of_a_bisection_are_two_reservations_and_the_culprit_is_named(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+    repository, commits = line(tmp_path / "repository", 6)
+    (tmp_path / "two.toml").write_text("[slurm]\nslots = 2\n")
+    case = Bisecting(tmp_path, repository)
+    command = case.costing(dict.fromkeys(commits[4:], 150.0), noise=0.01, sleep_s=0.2)
+    options = ("--slots", "2", "--engine", "slurm", "--config", str(tmp_path / "two.toml"), "--json", "--no-reuse")
+    bisection = case.begin(commits[0], commits[-1], "--command", command, *options)
+    seen: set[str] = set()
+    while bisection.poll() is None:
+        running = [job["nodes"] for job in cluster.jobs() if job["state"] == "RUNNING"]
+        assert len(running) <= 2
+        seen |= set(running) if len(running) == 2 else set()
+        time.sleep(0.2)
+    out, told = bisection.communicate()
+    assert bisection.returncode == 0, f"{told}\n{out}"
+    assert json.loads(out)["culprit"] == commits[4]
+    assert seen == {"n1", "n2"}, "two slots are two nodes at a time"
+    assert len({each["stratum"] for each in json.loads(out)["observations"] if each["usable"]}) == 2
+    nothing_left(cluster)
+
+
+# ---- clocks
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+RANKS = """
+version = 1
+[workloads.moe]
+adapter = "smoke"
+shapes = ["mixtral-8x7b"]
+meshes = ["ep"]
+python = "PYTHON"
+[session]
+steps = 5
+warmup = 1
+[slurm]
+nodes = 2
+"""
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="there is no libfaketime here: apt-get install faketime")
+@pytest.mark.parametrize("host", ["n2", pytest.param("n1", marks=pytest.mark.long)])
+def test_ranks_on_nodes_whose_clocks_differ_by_minutes_are_believed(
+    make_cluster: MakeCluster, tmp_path: Path, host: str
+) -> None:
+    faked = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+420s"}
+    words = " ".join(f"{name}={value}" for name, value in faked.items())
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    now = "from time import time; print(time())"
+    for name, before in (("python", ""), ("late", words)):  # the workload's interpreter, and that of the strange node
+        program = tmp_path / name
+        program.write_text(
+            f"#!/bin/sh\n{before} {sys.executable} -S -c '{now}' > {asked}/{name}\n"
+            f'exec env {before} {sys.executable} "$@"\n'
+        )
+        program.chmod(0o755)
+    prolog = tmp_path / "prolog"  # for regbot's own processes there
+    exports = "\n".join(f"echo export {name}={value}" for name, value in faked.items())
+    prolog.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" = {host} ] || exit 0\n{exports}\n')
+    prolog.chmod(0o755)
+    bound = ("bwrap", "--dev-bind", "/", "/", "--bind", str(tmp_path / "late"), str(tmp_path / "python"), "--")
+    strange = make_cluster(prefix={host: bound}, settings={"TaskProlog": str(prolog)})
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "regbot.toml").write_text(RANKS.replace("PYTHON", str(tmp_path / "python")))
+    answer = subprocess.run(
+        [REGBOT, "run", "moe:mixtral-8x7b/ep", "--variant", "cpu", "--engine", "slurm", "--json"],
+        cwd=folder,
+        env={**strange.environment(), "REGBOT_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.stdout, answer.stderr
+    run = Run.model_validate_json(answer.stdout)
+    ahead = float((asked / "late").read_text()) - float((asked / "python").read_text())
+    assert 300 < ahead < 540, "the clocks did not differ"
+    assert (answer.returncode, run.outcome) == (0, "ok"), f"{run.reason}\n{run.log_tail}"
+    assert hosts(run) == ["n1", "n2"]
+    assert run.timing is not None
+    assert sorted(run.timing.ranks) == ["0", "1"]
+    assert max(run.timing.step_s) < 60
+    assert run.health is not None
+    assert 0 < run.health.during.seconds < 120
+    nothing_left(strange)
+
+
+def test_an_interrupt_while_a_second_slot_waits_in_the_queue_leaves_no_job(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+    held = cluster.submit("sleep 300", "-N1", "--exclusive")
+    cluster.wait_state(held, "RUNNING")
+    repository, commits = line(tmp_path / "repository", 6)
+    (tmp_path / "two.toml").write_text("[slurm]\nslots = 2\n")
+    case = Bisecting(tmp_path, repository)
+    command = case.costing(dict.fromkeys(commits[4:], 150.0), noise=0.01, sleep_s=5.0)
+    options = ("--slots", "2", "--engine", "slurm", "--config", str(tmp_path / "two.toml"), "--json", "--no-reuse")
+    bisection = case.begin(commits[0], commits[-1], "--command", command, *options)
+    wait(lambda: {"RUNNING", "PENDING"} <= {job["state"] for job in cluster.jobs()}, "no slot waits")
+    time.sleep(2)
+    interrupt(bisection)
+    _, told = bisection.communicate(timeout=60)
+    assert bisection.returncode == 130, told
+    assert [job["id"] for job in cluster.jobs() if job["state"] != "COMPLETING"] == [held]
+    cluster.cancel_all()
+    nothing_left(cluster)

@@ -1,0 +1,146 @@
+"""Two gloo ranks for each way to hang, all side by side, each leaving its last words; killed at their limit.
+
+Forked from one process that has torch, because starting it takes longer than a hang needs to be seen.
+
+    python hanging.py FOLDER FAULT...     the files of each fault lie in FOLDER/FAULT afterwards
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from regbot_guest.last_words import LastWords
+
+RANKS = 2
+HANGS_S = 4.0
+"""How long a rank hangs before it writes its stacks: long enough for the other to get where it waits."""
+PATIENCE_S = 60.0
+SILENT = {("stop", 1), ("absent", 1)}
+"""Faults and ranks that write no stacks."""
+
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, layer):  # type: ignore[no-untyped-def]
+        ctx.layer = layer
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.contiguous(), group=layer.group)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        ctx.layer.fault("backward")
+        out = torch.empty_like(grad)
+        dist.all_to_all_single(out, grad.contiguous(), group=ctx.layer.group)
+        return out, None
+
+
+class Layer(nn.Module):
+    def __init__(self, group, fault):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.group, self._fault, self.calls = group, fault, 0
+        self.expert = nn.Linear(8, 8)
+
+    def fault(self, place: str) -> None:
+        if self.calls == 3 and dist.get_rank() == 1:
+            FAULTS.get(f"{self._fault} in {place}", nothing)(self)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        self.calls += 1
+        self.fault("forward")
+        return self.expert(Exchange.apply(x, self))
+
+
+def nothing(_: Layer) -> None:
+    pass
+
+
+def sleep_in_expert(_: Layer) -> None:
+    time.sleep(3600)
+
+
+def another_kind(layer: Layer) -> None:
+    out = torch.empty(2 * RANKS, 8)
+    dist.all_gather_into_tensor(out, torch.zeros(2, 8), group=layer.group)
+
+
+def another_group(_: Layer) -> None:
+    dist.all_reduce(torch.zeros(8))
+
+
+def stopped(_: Layer) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stuck_in_c(_: Layer) -> None:
+    import ctypes
+
+    ctypes.PyDLL(None).pause()  # with the interpreter's lock
+
+
+FAULTS = {
+    "sleep in forward": sleep_in_expert,
+    "backward in backward": sleep_in_expert,
+    "kind in forward": another_kind,
+    "group in forward": another_group,
+    "stop in forward": stopped,
+    "lock in forward": stuck_in_c,
+}
+
+
+def rank_of(folder: Path, rank: int, fault: str) -> None:
+    if fault == "absent" and rank == 1:
+        time.sleep(3600)
+    words = LastWords(folder, rank, 3600)
+    words.follow(dist)
+    if fault in ("absent", "late"):
+        words.arm(HANGS_S)
+    if fault == "late" and rank == 1:
+        time.sleep(3600)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    group = dist.new_group([0, 1], group_desc="ep")
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), Layer(group, fault)))
+    for step in range(10):
+        if step == 2:
+            words.arm(HANGS_S)
+        model(torch.randn(4, 8)).sum().backward()
+    time.sleep(3600)
+
+
+def main(folder: Path, faults: list[str]) -> None:
+    ranks = []
+    for fault in faults:
+        place = folder / fault
+        place.mkdir(parents=True)
+        for rank in range(RANKS):
+            if not (child := os.fork()):
+                try:
+                    rank_of(place, rank, fault)
+                finally:
+                    os._exit(1)
+            ranks.append(child)
+    until = time.monotonic() + PATIENCE_S
+    expected = [(f, r) for f in faults for r in range(RANKS) if (f, r) not in SILENT]
+    while not all(written(folder / fault / f"stacks.{rank}") for fault, rank in expected):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.1)
+    for child in ranks:
+        os.kill(child, signal.SIGKILL)
+    for child in ranks:
+        os.waitpid(child, 0)
+
+
+def written(stacks: Path) -> bool:
+    return stacks.exists() and "Thread" in stacks.read_text() and time.time() - stacks.stat().st_mtime > 0.5
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
