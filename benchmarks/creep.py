@@ -19,6 +19,7 @@ from math import log1p
 
 import numpy as np
 from numpy.typing import NDArray
+from promises import Promise, told
 from scipy.signal import lfilter
 
 from regbot.stats.calibration import Rate, upper_bound
@@ -279,13 +280,6 @@ def family(histories: int, seed: np.random.SeedSequence) -> Rate:
     return Rate.of(int(alarms.reshape(histories, FAMILY).any(axis=1).sum()), histories)
 
 
-@dataclass(frozen=True)
-class Promise:
-    text: str
-    found: str
-    kept: bool
-
-
 def settings() -> list[tuple[float, int]]:
     """Noise and pairs a night: the least, what the noise needs, and the middle between them on a noisy node."""
     found = []
@@ -380,9 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{strain:<18} {share(rate):>20}")
     print()
     made = promises(calm, families, watched)
-    for promise in made:
-        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.found}")
-    return 0 if all(promise.kept for promise in made) else 1
+    return told(made)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from math import exp, log1p
 
 import numpy as np
 from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs, warm_up
+from promises import Promise, told
 
 from regbot.stats import LOOK_ALPHA, LOOKS, Thresholds, interval, rate_bounds, sequential, summarise
 
@@ -147,15 +148,6 @@ def simulate_all(sessions: int, jobs: int) -> dict[str, Outcome]:
     return outcomes
 
 
-@dataclass(frozen=True)
-class Promise:
-    """A promise, what was found, and whether that keeps it."""
-
-    text: str
-    found: str
-    kept: bool
-
-
 MAX_FALSE = 0.035
 MIN_COVERAGE = 0.95
 MIN_POWER = {1: 0.92, 2: 0.88, 4: 0.80}
@@ -234,9 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report(outcomes)
     print()
     made = promises(outcomes)
-    for promise in made:
-        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.found}")
-    return 0 if all(promise.kept for promise in made) else 1
+    return told(made)
 
 
 if __name__ == "__main__":

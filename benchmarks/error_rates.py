@@ -19,8 +19,9 @@ from itertools import pairwise
 from math import log1p
 
 import numpy as np
-from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, Promise, log_ratios, summaries
+from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, log_ratios, summaries
 from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
+from promises import Promise, told
 from scipy import stats
 
 from regbot.stats import (
@@ -300,9 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     early_calibration(options.sessions)
     votes()
     print()
-    for promise in made:
-        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.found}")
-    return 0 if all(promise.kept for promise in made) else 1
+    return told(made)
 
 
 if __name__ == "__main__":

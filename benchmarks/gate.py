@@ -24,6 +24,7 @@ from math import expm1, log1p
 import numpy as np
 from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
 from practice import RULES, Measured
+from promises import Promise, told
 
 from regbot.stats import (
     LEAST_SESSIONS,
@@ -239,15 +240,6 @@ def simulate_all(sessions: int, jobs: int) -> dict[str, Outcome]:
     return outcomes
 
 
-@dataclass(frozen=True)
-class Promise:
-    """A promise, what was found, and whether that keeps it."""
-
-    text: str
-    found: str
-    kept: bool
-
-
 MOST_FALSE = 0.035
 MOST_OF_MINUTES = 0.5
 LEAST_FOUND = 0.95
@@ -334,9 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report(outcomes, options.run_min, options.warm_min)
     print()
     made = promises(outcomes, options.run_min, options.warm_min)
-    for promise in made:
-        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.found}")
-    return 0 if all(promise.kept for promise in made) else 1
+    return told(made)
 
 
 if __name__ == "__main__":

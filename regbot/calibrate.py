@@ -9,6 +9,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +17,16 @@ from typing import Literal
 
 from regbot import __version__
 from regbot.baselines import Store, class_of, environment_of
+from regbot.baselines.index import TERMS
 from regbot.baselines.reference import calibrated
 from regbot.checkout import Worktree, resolve_arm
 from regbot.config import Config, ConfigError
 from regbot.earlier import identity
-from regbot.engines import Engine, LocalEngine
+from regbot.engines import Engine, open_engine
 from regbot.judge import judge
 from regbot.judge.pairs import pair_up
 from regbot.judge.standing import primary_tests, standing_of, thresholds
+from regbot.nodes import Fitness, nodes_folder
 from regbot.progress import Progress, Watcher
 from regbot.records.baseline import ENTRY, Provenance, moment, utc
 from regbot.records.calibrated import Calibrated
@@ -32,7 +35,7 @@ from regbot.records.files import RecordError, append_line, mend, write_text
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
 from regbot.records.settings import Throughput
-from regbot.single import Single, session_settings, timed_task
+from regbot.single import Single, config_of, timed_task
 from regbot.stats.paired import LOOKS
 from regbot.timing import Timing
 from regbot.tracing import HERE
@@ -41,7 +44,6 @@ from regbot.workloads import Limits, Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
 BLOCK_PAIRS = 2
-TERMS = ("world_size", "steps", "cut", "clock", "dispatcher")
 
 
 class CalibrationError(RecordError):
@@ -61,6 +63,7 @@ class Asked:
     injected_pct: float = 0.0
     injected_pairs: int = INJECTED_PAIRS
     resume: bool = False
+    engine: str = "local"
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,25 @@ def calibrate(
     Every run is in ``asked.out`` as it ends; what was ended goes on with ``resume``. Raises ConfigError, ShapeError,
     CheckoutError, EngineError, CalibrationError.
     """
-    task = timed_task(Single(asked.workload, asked.rev, asked.variant), folder)
-    plan = plan_of(task, session_settings(folder))
+    config = config_of(folder)
+    with nullcontext(engine) if engine is not None else _engine(asked, config, cache) as where:
+        return _calibrate_on(where, asked, store, folder, cache, config, watch)
+
+
+def _engine(asked: Asked, config: Config, cache: Path) -> AbstractContextManager[Engine]:
+    return open_engine(asked.engine, config, cache, refused=Fitness(nodes_folder(cache), asked.out).refused)
+
+
+def _calibrate_on(
+    engine: Engine, asked: Asked, store: Store, folder: Path, cache: Path, config: Config, watch: Watcher
+) -> Calibrating:
+    task = timed_task(Single(asked.workload, asked.rev, asked.variant), folder, engine.gpus)
+    plan = plan_of(task, config.session)
     if ENTRY.fullmatch(plan.entry) is None:
         raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
     arm = resolve_arm(folder, asked.rev) if asked.rev is not None else HERE
     _begin(asked)
-    runner = _Runner(asked, task, plan, arm, folder, cache, watch, engine or LocalEngine())
+    runner = _Runner(asked, task, plan, arm, folder, cache, watch, engine)
     sessions = runner.sessions(asked.pairs, 0.0)
     if asked.injected_pct:
         sessions += runner.sessions(asked.injected_pairs, asked.injected_pct)
@@ -191,10 +206,14 @@ class _Runner:
         def say(progress: Progress) -> None:
             self._watch(Progress(progress.done, progress.total, f"session {self._number}: {progress.text}"))
 
-        trees = _Here(self._folder) if self._asked.rev is None else Trees(self._folder, self._cache, lambda _: None)
-        scratch, lock = self._asked.out / "runs" / file.stem, self._cache / "timing.lock"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        timing = Timing(session.header, trees, self._engine, scratch, lock, Limits(), keep, say)
+        trees = (
+            _Here(self._folder)
+            if self._asked.rev is None
+            else Trees(self._folder, self._cache, lambda _: None, self._engine.sandbox)
+        )
+        scratch = self._asked.out / "runs" / file.stem
+        fitness = Fitness(nodes_folder(self._cache), scratch)
+        timing = Timing(session.header, trees, self._engine, scratch, Limits(), keep, say, fitness)
         timing.run(session.header.timed[0], self._task, session.runs, math.inf)
         measured = Session(header=session.header, runs=runs)
         if not pair_up(runs).valid:

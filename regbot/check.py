@@ -9,8 +9,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,19 +21,19 @@ from regbot import __version__
 from regbot.checkout import changed_files, prune, resolve_arms, resolve_exactly, target_tip
 from regbot.checkout.git import try_git
 from regbot.conclusion import Checked, conclude
-from regbot.config import FILE_NAME, Config, ConfigError, load_config, parse_config
+from regbot.config import FILE_NAME, Config, ConfigError, load_config, on_node, parse_config
 from regbot.earlier import earlier_runs, kept_file
 from regbot.earlier import keep as keep_session
-from regbot.engines import Engine, LocalEngine
+from regbot.engines import Engine, open_engine
 from regbot.judge import Expectation
 from regbot.judge.identity import difference
 from regbot.judge.pairs import is_screen
 from regbot.judge.validity import examine
-from regbot.node import this_node
+from regbot.nodes import Fitness, nodes_folder
 from regbot.progress import Progress, Watcher
 from regbot.records.files import RecordError, append_line, mend, write_text
 from regbot.records.ledger import Scalar
-from regbot.records.run import Arm, Run
+from regbot.records.run import Arm, Node, Run
 from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPlan, read_session
 from regbot.records.settings import Gate
 from regbot.records.settings import Throughput as ThroughputSettings
@@ -42,8 +42,10 @@ from regbot.stored import store_at, stored_traces, with_references
 from regbot.timing import Timing
 from regbot.traces import Traces
 from regbot.trees import Trees
-from regbot.workloads import Limits, Task, plan, plan_of, timed_tasks
+from regbot.workloads import Limits, Task, needs_of, plan, plan_of, timed_tasks
 
+HEADS_CONFIG = f"the base has no {FILE_NAME}; the head's was used"
+UNCONFINED = "the code is not trusted, and ran without a sandbox, as --no-sandbox asked"
 KEPT_WORKTREES = 16
 """Worktrees kept in the cache for later checks, least recently used dropped first."""
 
@@ -65,6 +67,13 @@ class CheckOptions:
     workloads: Sequence[str] = ()
     expectations: Sequence[Expectation] = ()
     config: Path | None = None
+    node_config: Path | None = None
+    """Whose tables of the machine (sandbox, slurm, local) are used; None for those of ``config``."""
+    engine: str = "local"
+    untrusted: bool = False
+    """Run the code in a sandbox, or not at all."""
+    no_sandbox: bool = False
+    """Run it without a sandbox, trusted or not."""
     timing: bool = True
     """Without it only the static half is done."""
     even_if_identical: bool = False
@@ -96,8 +105,41 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
     config, config_warnings = find_config(options, base, head)
+    if options.untrusted and options.node_config is None and HEADS_CONFIG in config_warnings:
+        raise ConfigError(
+            f"--untrusted: only the pull request has a {FILE_NAME}, and it does not say itself how it is confined; "
+            "merge one first, or give --config FILE"
+        )
+
+    def say(text: str) -> None:
+        watch(Progress(0, 0, text))
+
+    opened = nullcontext(engine) if engine is not None else _engine(options, config, say)
+    with opened as where:
+        unconfined = [UNCONFINED] if where.sandbox is None and (options.untrusted or config.sandbox.untrusted) else []
+        return _check_on(where, options, watch, config, base, head, [*warnings, *config_warnings, *unconfined])
+
+
+def _engine(options: CheckOptions, config: Config, say: Callable[[str], None]) -> AbstractContextManager[Engine]:
+    refused = _fitness(options).refused
+    return open_engine(options.engine, config, options.cache, say, options.untrusted, options.no_sandbox, refused)
+
+
+def _fitness(options: CheckOptions) -> Fitness:
+    return Fitness(nodes_folder(options.cache), options.out / "runs")
+
+
+def _check_on(
+    engine: Engine,
+    options: CheckOptions,
+    watch: Watcher,
+    config: Config,
+    base: Arm,
+    head: Arm,
+    warnings: Sequence[str],
+) -> Checked:
     tasks = plan(config, options.workloads)
-    timed = timed_tasks(config, tasks, len(this_node().gpus)) if options.timing else []
+    timed = timed_tasks(config, tasks, engine.gpus) if options.timing else []
     traced = [task for task in tasks if task.workload.adapter != "command"]
     commands = [task for task in timed if task.workload.adapter == "command"]
     if not traced and not commands:
@@ -116,7 +158,10 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         )
         for task in timed
     ]
-    plans, stored, notes = _look_up(options, config, settings, base, traced, plans)
+    nodes = [engine.describe(needs_of(task)) for task in timed]
+    confined = ("confined",) if engine.sandbox is not None else ()
+    kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
+    plans, stored, notes = _look_up(options, config, settings, base, traced, plans, nodes)
     planned = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -133,12 +178,12 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         throughput=settings,
         sharding=config.sharding,
         wire=config.wire,
-        warnings=[*warnings, *config_warnings, *notes],
+        warnings=[*warnings, *notes],
     )
     with _owned(options.out), _room(options.out):
         session_file = options.out / "session.jsonl"
-        session = _begin(session_file, planned, options)
-        _measure(session, session_file, options, config, traced, timed, engine or LocalEngine(), watch)
+        session = _begin(session_file, planned, options, nodes)
+        _measure(session, session_file, options, config, traced, timed, kinds, engine, watch)
         prune(options.cache, keep=KEPT_WORKTREES)
         return conclude(session_file, config, options.expectations, options.out)
 
@@ -150,6 +195,7 @@ def _measure(
     config: Config,
     tasks: Sequence[Task],
     timed: Sequence[Task],
+    kinds: Sequence[Sequence[str]],
     engine: Engine,
     watch: Watcher,
 ) -> None:
@@ -165,7 +211,7 @@ def _measure(
         if options.join and run.tier == "timed" and run.workload in saving:
             keep_session(saving[run.workload], header, [each for each in runs if each.workload == run.workload])
 
-    trees = Trees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)))
+    trees = Trees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), engine.sandbox)
     limits = Limits(
         max_output_bytes=int(config.local.max_output_mb * 2**20),
         max_record_bytes=int(config.local.max_record_mb * 2**20),
@@ -175,14 +221,16 @@ def _measure(
     Traces(trees, engine, folder, limits, config.local.parallel, keep, watch).run(
         jobs, [run for run in runs if run.tier == "static"]
     )
-    timing = Timing(header, trees, engine, folder, options.cache / "timing.lock", limits, keep, watch)
+    timing = Timing(header, trees, engine, folder, limits, keep, watch, _fitness(options))
     waiting = [
-        (each, task) for each, task in zip(header.timed, timed, strict=True) if _worth_timing(header, runs, each)
+        (each, task, kind)
+        for each, task, kind in zip(header.timed, timed, kinds, strict=True)
+        if _worth_timing(header, runs, each)
     ]
     left_s = (header.budget_min or 0.0) * 60
-    for number, (each, task) in enumerate(waiting):
+    for number, (each, task, kind) in enumerate(waiting):
         own = [run for run in runs if run.workload == each.entry]
-        kept = kept_file(options.cache, header, each, [run for run in own if run.tier == "static"])
+        kept = kept_file(options.cache, header, each, [run for run in own if run.tier == "static"], kind)
         known = [run for run in own if run.tier == "timed"]
         if options.join and all(run.joined is not None for run in known):  # none, or a copy that was cut off
             for run in _usable(earlier_runs(kept), header)[len(known) :]:
@@ -206,13 +254,17 @@ def _look_up(
     base: Arm,
     traced: Sequence[Task],
     plans: Sequence[TimedPlan],
+    nodes: Sequence[Node | None],
 ) -> tuple[list[TimedPlan], list[StoredTrace], list[str]]:
     """What is stored of the workloads at the base commit: sessions for the plans, ledgers for the traces, notes."""
     entries = [(task.entry, task.variant.name) for task in traced]
     wanted = [*entries, *((each.entry, each.variant) for each in plans)]
     with store_at(options.repo, base.commit, config.baselines.folder, options.baselines, wanted) as store:
         stored, notes = stored_traces(store, entries, base)
-        looked_up = [with_references(each, store, settings, this_node().node_class) for each in plans]
+        looked_up = [
+            with_references(each, store, settings, node.node_class) if node else (each, [])
+            for each, node in zip(plans, nodes, strict=True)
+        ]
     return [plan for plan, _ in looked_up], stored, [*notes, *(note for _, each in looked_up for note in each)]
 
 
@@ -258,7 +310,7 @@ def _refuse_if_full(options: CheckOptions) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) -> Session:
+def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions, nodes: Sequence[Node | None]) -> Session:
     """A new session with nothing but its header, or the one to be resumed. Raises RecordError."""
     if options.resume and _holds_a_line(session_file):
         session = read_session(session_file)
@@ -267,7 +319,7 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
                 f"{session_file}: is a session of another check ({difference_of_plan} differs); leave out --resume to "
                 "begin anew, or give another --out"
             )
-        _refuse_another_node(session_file, session)
+        _refuse_another_node(session_file, session, nodes, options.engine)
         _remove_results(options.out)
         budget = {"budget_min": planned.budget_min}  # of this start: a larger one is how an undecided session goes on
         return Session(header=session.header.model_copy(update=budget), runs=session.runs)
@@ -280,13 +332,16 @@ def _begin(session_file: Path, planned: SessionHeader, options: CheckOptions) ->
     return Session(header=planned, runs=[])
 
 
-def _refuse_another_node(session_file: Path, session: Session) -> None:
-    """A session that moves is a new session: its pairs would no longer be of one machine."""
+def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[Node | None], engine: str) -> None:
+    """A session goes on where it began; of a cluster, on nodes of the same class, which each block has to itself."""
+    known = [node for node in nodes if node is not None]
     for run in session.runs:
-        if run.node is not None and run.joined is None and run.node != this_node():
+        if run.node is None or run.joined is not None or not known or run.node in known:
+            continue
+        if engine == "local" or all(run.node.node_class != node.node_class for node in known):
             raise RecordError(
-                f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), and this is {this_node().name} "
-                f"({this_node().node_class}); go on there, or leave out --resume to begin anew"
+                f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), and this is {known[0].name} "
+                f"({known[0].node_class}); go on there, or leave out --resume to begin anew"
             )
 
 
@@ -322,6 +377,12 @@ def _remove_results(out: Path) -> None:
 
 
 def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, list[str]]:
+    """The configuration, that of the node in it, and what is to be said of it. Raises ConfigError."""
+    config, notes = _of_the_code(options, base, head)
+    return on_node(config, options.node_config), notes
+
+
+def _of_the_code(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, list[str]]:
     """The configuration of the base commit, so that a pull request cannot soften its own judge.
 
     Where the merge base has none, that of the branch it is merged into; the head's where that has none either, which is
@@ -339,8 +400,7 @@ def find_config(options: CheckOptions, base: Arm, head: Arm) -> tuple[Config, li
         note = f"{FILE_NAME} differs between base and head; the base's was used, so that a change cannot judge itself"
         return parse_config(texts["base"], f"{FILE_NAME} at {base.commit[:12]}"), [note] if changed else []
     if texts["head"] is not None:
-        note = f"the base has no {FILE_NAME}; the head's was used"
-        return parse_config(texts["head"], f"{FILE_NAME} at {head.commit[:12]}"), [note]
+        return parse_config(texts["head"], f"{FILE_NAME} at {head.commit[:12]}"), [HEADS_CONFIG]
     raise ConfigError(
         f"neither {base.commit[:12]} nor {head.commit[:12]} has a {FILE_NAME}; commit one that names a workload "
         "(see docs/configuration.md), or give --config FILE"

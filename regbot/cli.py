@@ -12,14 +12,22 @@ import typer
 from typer.core import TyperCommand
 
 from regbot.commands import baseline, ledger
+from regbot.commands import bisect as bisect_command
+from regbot.commands import github as github_commands
+from regbot.commands import init as init_command
+from regbot.commands import node as node_commands
 from regbot.commands import shadow as shadow_commands
 from regbot.commands.options import (
     Baselines,
     ConfigFile,
+    EngineName,
     Expect,
     Json,
+    NodeConfigFile,
     Out,
+    Revision,
     StoreFolder,
+    TimedVariant,
     Who,
     cache_folder,
     exit_code,
@@ -42,9 +50,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(bisect_command.bisect)
+app.command()(init_command.init)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(shadow_commands.app, name="shadow")
+app.add_typer(node_commands.app, name="node")
+app.add_typer(github_commands.app, name="github")
 
 
 class _Lists(TyperCommand):
@@ -120,9 +132,10 @@ def check(
     base_set: Annotated[list[str] | None, typer.Option("--base-set", metavar="K=V", help="Override at base.")] = None,
     head_set: Annotated[list[str] | None, typer.Option("--head-set", metavar="K=V", help="Override at head.")] = None,
     workload: Annotated[list[str] | None, typer.Option("--workload", metavar="W", help="Only these workloads.")] = None,
-    engine: Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local.")] = "local",
+    engine: EngineName = "local",
     expect: Expect = None,
     config: ConfigFile = None,
+    node_config: NodeConfigFile = None,
     budget: Annotated[
         float | None, typer.Option("--budget", metavar="MIN", min=0.1, help="Minutes of timed runs. Default: 60.")
     ] = None,
@@ -139,6 +152,12 @@ def check(
         bool, typer.Option("--shadow", help="Block nothing: exit 0, and note down what would have been said.")
     ] = False,
     scoreboard: shadow_commands.Folder = Path("shadow"),
+    untrusted: Annotated[
+        bool, typer.Option("--untrusted", help="Run the code in a sandbox, or not at all (docs/sandbox.md).")
+    ] = False,
+    no_sandbox: Annotated[
+        bool, typer.Option("--no-sandbox", help="Run untrusted code without a sandbox; the verdict says so.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the check in DIR that was ended.")] = False,
     out: Out = Path("regbot-out"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
@@ -154,6 +173,9 @@ def check(
         known_engine(engine)
         result = run_check(
             CheckOptions(
+                engine=engine,
+                untrusted=untrusted,
+                no_sandbox=no_sandbox,
                 repo=repo,
                 cache=cache_folder(),
                 out=out.resolve(),
@@ -164,6 +186,7 @@ def check(
                 workloads=workload or [],
                 expectations=[parse_expectation(text) for text in expect or []],
                 config=config,
+                node_config=node_config,
                 timing=not no_timing,
                 budget_min=budget,
                 resume=resume,
@@ -184,13 +207,9 @@ def check(
 @app.command()
 def run(
     workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
-    rev: Annotated[
-        str | None, typer.Option("--rev", metavar="REV", help="A commit. Default: files as they stand.")
-    ] = None,
-    variant: Annotated[
-        str | None, typer.Option("--variant", metavar="V", help="Default: smoke with enough GPUs, else cpu.")
-    ] = None,
-    engine: Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local.")] = "local",
+    rev: Revision = None,
+    variant: TimedVariant = None,
+    engine: EngineName = "local",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the run record there.")] = None,
     json: Json = False,
 ) -> None:
@@ -201,7 +220,7 @@ def run(
         from regbot.terminal import run_page
 
         known_engine(engine)
-        found = run_once(Single(workload, rev, variant), Path.cwd(), cache_folder(), watch)
+        found = run_once(Single(workload, rev, variant, engine), Path.cwd(), cache_folder(), watch)
         if out is not None:
             write_record(out, found)
     typer.echo((found.to_json() if json else run_page(found)).rstrip("\n"))
@@ -219,12 +238,9 @@ def calibrate(
     injected_pairs: Annotated[
         int, typer.Option("--injected-pairs", metavar="N", min=2, help="Pairs with the injected slowdown.")
     ] = 5,
-    rev: Annotated[
-        str | None, typer.Option("--rev", metavar="REV", help="A commit. Default: files as they stand.")
-    ] = None,
-    variant: Annotated[
-        str | None, typer.Option("--variant", metavar="V", help="Default: smoke with enough GPUs, else cpu.")
-    ] = None,
+    rev: Revision = None,
+    variant: TimedVariant = None,
+    engine: EngineName = "local",
     store: StoreFolder = Path("baselines"),
     who: Who = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the calibration in DIR that was ended.")] = False,
@@ -241,8 +257,18 @@ def calibrate(
         from regbot.calibrate import calibrate as run_calibration
 
         asked = Asked(
-            workload, out.resolve(), who or default_who(), rev, variant, pairs, inject or 0.0, injected_pairs, resume
+            workload,
+            out.resolve(),
+            who or default_who(),
+            rev,
+            variant,
+            pairs,
+            inject or 0.0,
+            injected_pairs,
+            resume,
+            engine,
         )
+        known_engine(engine)
         found = run_calibration(asked, Store(store), Path.cwd(), cache_folder(), watch)
         text = found.calibration.to_json() if json else page(found)
     typer.echo(text.rstrip("\n"))

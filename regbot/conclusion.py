@@ -70,7 +70,7 @@ def judge_sessions(
     if config:
         together = together.model_copy(update={"header": header.model_copy(update={"throughput": settings.throughput})})
     if baselines is not None:
-        together = _held_against(together, Store(baselines))
+        together = held_against(together, Store(baselines))
     rules = expectations or [parse_expectation(text) for text in first.expectations]
     verdict = judge(together, settings, rules)
     if out is not None:
@@ -78,7 +78,7 @@ def judge_sessions(
     return Checked(verdict, together, out)
 
 
-def _held_against(session: Session, store: Store) -> Session:
+def held_against(session: Session, store: Store) -> Session:
     """``session`` with the references of ``store`` in place of those that it was made with."""
     header = session.header
     plans, notes = [], list(header.warnings)

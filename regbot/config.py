@@ -12,6 +12,7 @@ from regbot.records.ledger import Scalar
 from regbot.records.settings import Sharding as Sharding
 from regbot.records.settings import Throughput as Throughput
 from regbot.records.settings import Wire as Wire
+from regbot.records.verdict import Status
 
 FILE_NAME = "regbot.toml"
 
@@ -29,6 +30,7 @@ SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
 
 
 Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "command"]
+ENGINES = ("local", "slurm")
 FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
 
 
@@ -146,6 +148,75 @@ class Local(Record):
     max_record_mb: Annotated[float, Field(gt=0)] = 32.0
 
 
+class SlurmSettings(Record):
+    """How seats are asked of a Slurm cluster. What is not set is the cluster's default."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    exclude: list[str] = Field(default=[], description="nodes that are never used")
+    extra: list[str] = Field(default=[], description="further options of sbatch, each as one word")
+    nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="of one seat, where its ranks need no GPUs; default: 1"
+    )
+    ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="default: as many as a node has GPUs"
+    )
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+        default=None, description="default: all that the nodes of the partition have"
+    )
+    exclusive: bool = Field(default=True, description="no other job on the nodes: two would time each other")
+    slots: Annotated[int, Field(ge=1, le=1000)] = Field(default=1, description="seats at a time")
+    time_limit_min: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="of one reservation; default: what the session may take, and a margin"
+    )
+    queue_min: Annotated[float, Field(gt=0)] = Field(
+        default=24 * 60.0, description="how long a reservation may wait to begin"
+    )
+    silent_s: Annotated[float, Field(ge=10)] = Field(
+        default=120.0, description="a reservation whose regbot is silent for so long gives its nodes back"
+    )
+    lag_s: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="by how much the shared file system may be late"
+    )
+    python: str = Field(
+        default="", description="regbot's interpreter on the nodes; default: the one it runs under here"
+    )
+    environment: dict[str, str] = Field(
+        default={}, description="variables of every launch on the nodes, such as NCCL_SOCKET_IFNAME"
+    )
+
+
+class SandboxSettings(Record):
+    """How code under test is confined (docs/sandbox.md)."""
+
+    untrusted: bool = Field(default=False, description="confine every launch and build, as --untrusted does")
+    read: list[str] = Field(default=[], description="files and folders that it may read, beside its own and the system")
+    write: list[str] = Field(default=[], description="folders that it may write to; what it leaves, the next run finds")
+    network: bool = Field(default=False, description="let runs reach the network; ranks on several nodes always do")
+    build_network: bool = Field(default=True, description="let build commands reach the network")
+    tmp_mb: Annotated[int, Field(ge=1)] = Field(
+        default=2048, description="size of its /tmp, and as much again of its /dev/shm; both are memory"
+    )
+    disk_mb: Annotated[int, Field(ge=1)] = Field(
+        default=4096, description="by which folders on disk that it may write to may grow in one launch"
+    )
+    pids: Annotated[int, Field(ge=16)] = Field(default=4096, description="processes and threads at a time")
+    memory_gb: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="memory of one launch on one node, where a control group can bound it"
+    )
+
+    @field_validator("read", "write")
+    @classmethod
+    def _absolute(cls, value: list[str]) -> list[str]:
+        for folder in value:
+            if not Path(folder).is_absolute() or ".." in Path(folder).parts or Path(folder) == Path("/"):
+                raise ValueError(f"{folder!r}: write the absolute path of one folder, and not the whole system")
+        return value
+
+
 class Session(Record):
     """What a timed session may cost, and how long its runs are."""
 
@@ -176,6 +247,44 @@ class Baselines(Record):
         return value
 
 
+Label = Annotated[str, Field(min_length=1, max_length=50)]
+
+
+class GitHub(Record):
+    """What is posted to GitHub, and what a change has to touch so that more than a role is needed (docs/github.md).
+
+    Of all tables this one alone is read from the default branch and not from a pull request's base: it says how the
+    repository is run today.
+    """
+
+    shadow: bool = Field(default=False, description="check everything, block nothing: conclusions are neutral")
+    conclusions: dict[Status, Literal["success", "failure", "neutral", "action_required"]] = Field(
+        default={}, description="of the check run, where they are to differ from regbot's own"
+    )
+    self_reported: Literal["success", "neutral", "action_required"] = Field(
+        default="neutral",
+        description="least strict conclusion of a verdict that a pull request's own job has made; action_required: it "
+        "stops until somebody has it measured",
+    )
+    labels: dict[Status, Label] = Field(default={}, description="set on a pull request by its verdict; default: none")
+    run_label: Label = Field(default="regbot: measure", description="has a pull request's head measured")
+    protected: list[str] = Field(
+        default=[".github/**", "regbot.toml", "runners/**", "baselines/**"],
+        description="paths whose change needs an approval of its own; ** crosses folders",
+    )
+    bot: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?$")] = Field(
+        default="github-actions[bot]", description="login that the workflows' token comments under"
+    )
+
+    @field_validator("labels")
+    @classmethod
+    def _distinct(cls, value: dict[Status, str]) -> dict[Status, str]:
+        names = [name.casefold() for name in value.values()]
+        if len(set(names)) != len(names):
+            raise ValueError("two verdicts have one label; give each a name of its own")
+        return value
+
+
 class Config(Record):
     """The whole of ``regbot.toml``."""
 
@@ -187,6 +296,9 @@ class Config(Record):
     baselines: Baselines = Baselines()
     wire: Wire = Wire()
     local: Local = Local()
+    sandbox: SandboxSettings = SandboxSettings()
+    slurm: SlurmSettings = SlurmSettings()
+    github: GitHub = GitHub()
 
 
 def load_config(path: Path) -> Config:
@@ -196,6 +308,18 @@ def load_config(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return parse_config(text, str(path))
+
+
+def on_node(config: Config, file: Path | None) -> Config:
+    """``config`` with what belongs to the machine and not to the code, ``[sandbox]``, ``[slurm]`` and ``[local]``, from
+    ``file``. None leaves it as it is. Raises ConfigError.
+
+    Whoever chooses the base commit would otherwise choose how the head is confined.
+    """
+    if file is None:
+        return config
+    node = load_config(file)
+    return config.model_copy(update={name: getattr(node, name) for name in ("sandbox", "slurm", "local")})
 
 
 def parse_config(text: str, origin: str) -> Config:

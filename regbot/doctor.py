@@ -6,13 +6,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from regbot.engines import Engine, Launch, LocalEngine, clean_environment
+from regbot.engines import Engine, Launch, LocalEngine, NoSeatError, clean_environment
+from regbot.engines.availability import available
+from regbot.engines.escape import PROCESSES
+from regbot.engines.proof import prove
+from regbot.engines.sandbox import Sandbox, unbounded, version
+from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.limits import partition_of
 from regbot.health import Gpu, NoNvmlError, gpus_now
 from regbot.node import CONTAINER, container, this_node
 from regbot.records.base import Record
@@ -22,6 +29,7 @@ from regbot.text import printable
 from regbot.workloads import guest_folder
 
 TIMEOUT_S = 120.0
+CONTROLLER_S = 5.0
 
 NOT_YET_RUN = "not yet run: checked against its published interface only, regbot has no run of it on a GPU on record"
 """Said of a dispatcher until such a run is kept in this repository."""
@@ -89,7 +97,7 @@ def _git() -> Check:
 
 
 def _torch_checks(guest: dict[str, Any], python: str) -> list[Check]:
-    install = f"{python} -m pip install 'regbot[smoke]'"
+    install = f"{python} -m pip install '.[smoke]' in a checkout of regbot"
     if guest.get("torch") is None:
         why = str(guest.get("why", "not installed"))
         return [
@@ -134,7 +142,7 @@ def _gpu_health() -> Check:
     try:
         seen = gpus_now()
     except NoNvmlError as error:
-        fix = "" if find_spec("pynvml") else "pip install 'regbot[gpu]' on GPU nodes"
+        fix = "" if find_spec("pynvml") else "pip install nvidia-ml-py on GPU nodes"
         return Check(name=name, ok=False, detail=printable(str(error)).partition(";")[0], fix=fix)
     words = [_state(gpu, now) for gpu, now in seen]
     driver = this_node().driver
@@ -190,16 +198,35 @@ def _engines() -> list[Check]:
     local = "supervised processes, ended with everything they started"
     if not linux:
         local = "supervised processes; off Linux, children that leave their process group are not followed"
-    slurm, sandbox = shutil.which("sbatch"), shutil.which("bwrap")
-    return [
-        Check(name="engine local", ok=True, detail=local),
-        Check(
-            name="engine slurm", ok=False, detail="sbatch found, but not supported yet" if slurm else "no sbatch here"
-        ),
-        Check(
-            name="sandbox",
-            ok=False,
-            detail="bubblewrap found, but not used yet" if sandbox else "no bubblewrap here",
-            fix="run untrusted code only on machines that hold no secrets",
-        ),
-    ]
+    return [Check(name="engine local", ok=True, detail=local), _slurm(), _sandbox(Sandbox())]
+
+
+def _slurm() -> Check:
+    """Whether a controller answers, and what its default partition has."""
+    name = "engine slurm"
+    if shutil.which("sbatch") is None:
+        return Check(name=name, ok=False, detail="no sbatch here")
+    try:
+        found = partition_of(Slurm(outage_s=CONTROLLER_S), "")
+    except NoSeatError as error:
+        return Check(name=name, ok=False, detail=printable(str(error))[:500], fix="see docs/slurm.md")
+    gpus = f"{found.gpus} GPUs each at most" if found.gpus else "no GPUs"
+    return Check(name=name, ok=True, detail=f"partition {found.name}: {len(found.nodes)} nodes, {gpus}")
+
+
+def _sandbox(sandbox: Sandbox) -> Check:
+    """Whether code can be confined here, proven by a program that tries to get out."""
+    if why := available(sandbox):
+        fix = "run untrusted code only on machines that hold no secrets (docs/sandbox.md)"
+        return Check(name="sandbox", ok=False, detail=printable(why)[:1000], fix=fix)
+    proof = prove(sandbox)
+    if proof.fault:
+        return Check(name="sandbox", ok=False, detail=f"{version()}: {printable(proof.fault)}"[:1000])
+    limits = [*unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))]
+    notes = f"; not limited here: {'; '.join(limits)}" if limits else ""
+    missed = [deed for deed in proof.done if deed != PROCESSES or not any(why.startswith("pids") for why in limits)]
+    said = f"{version()}: a program in it could not {', '.join(proof.stopped)}"
+    if missed:
+        said = f"{version()}: a program in it could {', '.join(missed)}, and could not {', '.join(proof.stopped)}"
+    fix = "run no untrusted code here" if missed else ""
+    return Check(name="sandbox", ok=not missed, detail=f"{said}{notes}", fix=fix)

@@ -13,7 +13,6 @@ from pathlib import Path
 from regbot.baselines.intake import environment_of
 from regbot.judge.pairs import pair_up
 from regbot.judge.screen import whole_screen
-from regbot.node import this_node
 from regbot.records.files import RecordError, write_text
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan, read_session
@@ -21,15 +20,15 @@ from regbot.records.session import SessionHeader, TimedPlan, read_session
 FOLDER = "timed"
 
 
-def kept_file(cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run]) -> Path:
+def kept_file(cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], kind: Sequence[str]) -> Path:
     """Where the sessions on these trees are kept. ``traced``: the static runs of the workload, which tell its
-    environment; a command has none."""
+    environment; a command has none. ``kind``: of the nodes."""
     key = {
         "workload": plan.entry,
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
         "trees": [header.base.tree, header.head.tree],
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
-        "node": [this_node().node_class, this_node().driver, this_node().container],
+        "node": list(kind),
         "environments": sorted({environment_of(run).model_dump_json() for run in traced if run.outcome == "ok"}),
     }
     return cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"

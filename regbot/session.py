@@ -8,7 +8,8 @@ Nothing is remembered anywhere else, so a session that was killed goes on from i
     looks     after each block, at 4, 8 and 12 pairs; the first that decides ends the session
 
 A run that does not end well, or met a node that is not fit, voids its pair and ends its block; the block is repeated
-once from its beginning. A second failure ends the session: what it means is for the judge to say. After an earlier
+once from its beginning. A second failure ends the session: what it means is for the judge to say. A run whose nodes
+were lost is nobody's failure; on other nodes the arms are warmed again and the block begins anew. After an earlier
 session on the same trees there are only blocks, and the always-valid interval over all pairs is looked at after each.
 """
 
@@ -24,11 +25,14 @@ from regbot.judge.pairs import is_screen, pair_up, sound
 from regbot.judge.screen import ATTEMPTS as SCREEN_ATTEMPTS
 from regbot.judge.screen import is_screened, screening
 from regbot.judge.standing import primary_tests, standing_of, thresholds
-from regbot.records.run import Position, Run
+from regbot.records.run import Node, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.stats.paired import LOOK_ALPHA, LOOKS, mde
 
 ATTEMPTS = 2
+MOVES = 5
+"""Times that a block may begin again because its nodes were lost, or others than those it was begun on."""
+
 WARM_STEPS = 3
 """Steps of a warm launch: the first compiles, the second may compile again, the third shows that it runs."""
 
@@ -47,46 +51,60 @@ class Slot:
     steps: int
 
 
-def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> Slot | None:
-    """The run that follows ``runs``, the timed runs of ``plan`` in order; None where the session is at its end."""
+def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None = None) -> Slot | None:
+    """The run that follows ``runs``, the timed runs of ``plan`` in order; None where the session is at its end.
+
+    ``node``: where it would run. What was begun on another is begun again, and what has ended there counts.
+    """
     if is_screened(header, plan, runs):
         found = screening(header, plan, runs)
         if found is None:
-            return _screen_slot(plan, runs)
+            return _screen_slot(plan, runs, node)
         if found.decision is not None:
             return None
     if header.throughput.gate == "stored":
         return None
-    return _pair_slot(runs, header, plan)
+    return _pair_slot(runs, header, plan, node)
 
 
-def _screen_slot(plan: TimedPlan, runs: Sequence[Run]) -> Slot:
+def _screen_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
     attempt = max((run.attempt for run in runs), default=1)
-    if any(not sound(run) for run in runs if run.attempt == attempt):
+    begun = [run for run in runs if run.attempt == attempt]
+    if any(not sound(run) for run in begun) or _elsewhere(begun, node):
         attempt = min(attempt + 1, SCREEN_ATTEMPTS)
     place = sum(run.attempt == attempt for run in runs)
     steps = plan.steps if place else min(WARM_STEPS, plan.steps)
     return Slot(Position(block=0, slot=place, order="screen"), attempt, "head", steps)
 
 
-def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> Slot | None:
+def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
     own = [run for run in runs if not is_screen(run) and run.joined is None]
     slowed = slowed_blocks(own)
     for block in (0, *blocks(runs, plan)):
         slots = BLOCK_SLOTS if block else WARM_SLOTS
-        for attempt in range(1, ATTEMPTS + 1):
+        failures = 0
+        for attempt in range(1, ATTEMPTS + MOVES + 1):
             done = [run for run in own if _in(run, block, attempt)]
             if any(run.outcome == "refused" for run in done):
                 return None
-            if all(sound(run) for run in done) and (block, attempt) not in slowed:
+            moved = (len(done) < slots or not block) and _elsewhere(done, node)
+            if all(sound(run) for run in done) and (block, attempt) not in slowed and not moved:
                 if len(done) < slots:
                     return _slot(header, plan, block, len(done), attempt)
                 break
+            failures += not moved and not any(run.outcome == "lost" for run in done)
+            if failures == ATTEMPTS:
+                return None
         else:
             return None
         if block and standing_of([run for run in runs if run.position and run.position.block <= block], header).final:
             return None
     return None
+
+
+def _elsewhere(runs: Sequence[Run], node: Node | None) -> bool:
+    """Whether any of ``runs`` stood on another node than ``node``."""
+    return node is not None and any(run.node not in (None, node) for run in runs)
 
 
 def blocks(runs: Sequence[Run], plan: TimedPlan) -> range:
@@ -105,6 +123,11 @@ def most_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
 def begins_block(slot: Slot) -> bool:
     """Whether ``slot`` is the first of a block: where a session may be left without loss."""
     return slot.position.slot == 0
+
+
+def ends_block(slot: Slot) -> bool:
+    """Whether ``slot`` is the last of a block: where a session may be looked at."""
+    return slot.position.slot == BLOCK_SLOTS - 1
 
 
 def affordable(runs: Sequence[Run], budget_s: float) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from regbot.baselines import Store
 from regbot.baselines.names import LEDGERS, workload_folder
 from regbot.baselines.query import stored_ledger
-from regbot.baselines.reference import Wanted, references
+from regbot.baselines.reference import references
 from regbot.checkout import export
 from regbot.judge.standing import thresholds_of
 from regbot.records.baseline import ENTRY
@@ -38,17 +38,7 @@ def with_references(
     plan: TimedPlan, store: Store, settings: Throughput, node_class: str
 ) -> tuple[TimedPlan, list[str]]:
     """``plan`` with what is stored of it, and what is to be known of that."""
-    wanted = Wanted(
-        workload=plan.entry,
-        variant=plan.variant,
-        node_class=node_class,
-        world_size=plan.world_size,
-        steps=plan.steps,
-        cut=plan.cut,
-        dispatcher=plan.dispatcher,
-        thresholds=thresholds_of(settings),
-    )
-    found = references(store, wanted, datetime.now(UTC))
+    found = references(store, plan, node_class, thresholds_of(settings), datetime.now(UTC))
     notes = [f"{plan.entry}: what is stored cannot all be used: {fault}"[:4000] for fault in found.faults]
     return plan.model_copy(update={"references": found.references, "no_reference": found.why[:4000]}), notes
 

@@ -15,6 +15,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; workers and ran
 Shared = Callable[[str, Callable[[Path], None]], Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("REGBOT_LONG"):
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes by itself; set REGBOT_LONG=1 to run it"))
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     """``shared(name, make)``: a folder that is made once per test run, however many workers there are."""

@@ -103,7 +103,7 @@ def launch(folder: Path, layer: str = GOOD_LAYER, timeout_min: float = 2.0, pyth
         flops_per_step=0,
     )
     place = Place(Position(block=1, slot=0, order="BAAB"), 1, STEPS)
-    return time_run(task, plan, place, ARM, root, LocalEngine(), folder / "scratch", LIMITS)
+    return time_run(task, plan, place, ARM, root, LocalEngine().here, folder / "scratch", LIMITS)
 
 
 def genuine_runs(folder: Path) -> None:

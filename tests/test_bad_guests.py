@@ -102,6 +102,7 @@ def test_a_hang_is_ended_at_its_limit(tmp_path: Path) -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.long
 def test_a_million_lines_neither_block_nor_hide_the_result(tmp_path: Path) -> None:
     found = run(tmp_path, "for i in range(1_000_000): print('rubbish', i)\n" + GOOD_LAYER)
     assert found.outcome == "ok"

@@ -34,6 +34,97 @@ def test_a_docstring_that_becomes_code_is_a_change(repository: Repository) -> No
     assert changed(repository, {"src/moe.py": "def f():\n    return 'Says so.'\n"}) == ["src/moe.py"]
 
 
+LONG = [
+    "import os",
+    "",
+    "x = 1; y = 2",
+    "",
+    "def f():",
+    "    'Says so.'",
+    "    return 1",
+    "",
+    "@f",
+    "class A:",
+    "    z = 3",
+]
+
+
+def long_with(number: int, *lines: str, instead: int = 0) -> str:
+    """A file with ``lines`` put in before its line ``number``, from 0, ``instead`` of some of its own."""
+    return "\n".join([*LONG[:number], *lines, *LONG[number + instead :]]) + "\n"
+
+
+@pytest.mark.parametrize("number", range(len(LONG) + 1))
+def test_a_comment_is_no_change_wherever_it_stands(repository: Repository, number: int) -> None:
+    repository.commit("long", {"long.py": long_with(0)})
+    assert changed(repository, {"long.py": long_with(number, "# told")}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        long_with(2, "x = 2; y = 1", instead=1),
+        long_with(2, "x = 1; x = 1"),
+        long_with(2, "+x"),
+        long_with(3, "'a string that nobody reads'"),
+        long_with(3, "if x:", "    y"),
+        long_with(3, '"""', '"""'),
+        long_with(3, 'z = """') + '"""\n',
+        long_with(6, "    return -1", instead=1),
+        long_with(6, "    return 1.0", instead=1),
+        long_with(8, instead=1),
+        long_with(8, "@f"),
+        long_with(10, "    'Says.'", "    'Says it twice.'"),
+        long_with(11, "    z = 3"),
+        long_with(11, "z = 3"),
+    ],
+)
+def test_a_small_change_is_one_wherever_it_stands(repository: Repository, text: str) -> None:
+    repository.commit("long", {"long.py": long_with(0)})
+    assert changed(repository, {"long.py": text}) == ["long.py"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        long_with(2, "x = (1)", "y = 2", instead=1),
+        long_with(0, '"""What it is for, with an unequal \' in it."""', ""),
+        long_with(5, '    """Says', "# more", '    of it."""', instead=1),
+        long_with(6, "    return (", "1", ")", instead=1),
+        long_with(0).replace("\n", "\r\n"),
+    ],
+)
+def test_another_way_to_write_the_same_is_no_change(repository: Repository, text: str) -> None:
+    repository.commit("long", {"long.py": long_with(0)})
+    assert changed(repository, {"long.py": text}) == []
+
+
+def test_an_equal_last_line_that_is_code_in_one_version_and_a_text_in_the_other_is_a_change(
+    repository: Repository,
+) -> None:
+    last = '"""; -1 # """\n'
+    repository.commit("code", {"odd.py": f'q\nw\n"""\n{last}'})
+    assert changed(repository, {"odd.py": f'q\nw\n"\\n"\n{last}'}) == ["odd.py"]
+
+
+def test_an_else_that_holds_an_if_is_an_elif(repository: Repository) -> None:
+    repository.commit("long", {"long.py": "if a:\n    b\nelif c:\n    d\n"})
+    assert changed(repository, {"long.py": "if a:\n    b\nelse:\n    if c:\n        d\n"}) == []
+
+
+def test_a_declared_encoding_that_changes_a_text_is_a_change(repository: Repository) -> None:
+    repository.commit("coded", {"coded.py": "#\nx = 1\ny = 'é'\n"})
+    assert changed(repository, {"coded.py": "# coding: latin-1\nx = 1\ny = 'é'\n"}) == ["coded.py"]
+
+
+def test_a_symbolic_link_is_no_python_whatever_its_target_reads_like(repository: Repository) -> None:
+    (repository.path / "link.py").symlink_to("'one'")
+    repository.commit("a link")
+    (repository.path / "link.py").unlink()
+    (repository.path / "link.py").symlink_to("'two'")
+    assert changed(repository, {}) == ["link.py"]
+
+
 @pytest.mark.parametrize("name", ["kernels.cu", "README.md", "new.py", "with space.txt"])
 def test_every_other_byte_is_a_change(repository: Repository, name: str) -> None:
     assert changed(repository, {name: "// b\n"}) == [name]

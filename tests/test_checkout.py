@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -540,3 +541,41 @@ def test_prune_drops_what_was_never_completed_and_spares_what_may_be_in_use(repo
     assert prune(cache, keep=0) == ["half"]
     assert used.path.exists()
     assert prune(tmp_path / "no-cache-yet", keep=0) == []
+
+
+def test_a_filter_that_code_planted_in_the_private_clone_changes_no_later_checkout(tmp_path: Path) -> None:
+    repository = Repository.create(tmp_path / "repository")
+    first = repository.commit("one", {"cost.txt": "11\n"})
+    second = repository.commit("two", {"cost.txt": "12\n"})
+    cache = tmp_path / "cache"
+    tree = check_out(repository.path, first, cache, [], sys.executable, 60.0)
+    planted = (
+        "git config filter.evil.smudge 'sed s/1/7/'",
+        'echo "*.txt filter=evil" > $(git rev-parse --git-common-dir)/info/attributes',
+    )
+    subprocess.run(
+        ["bash", "-ec", f"mkdir -p $(git rev-parse --git-common-dir)/info; {'; '.join(planted)}"],
+        cwd=tree.path,
+        check=True,
+    )
+    later = check_out(repository.path, second, cache, [], sys.executable, 60.0)
+    assert (later.path / "cost.txt").read_text() == "12\n"
+
+
+def test_a_build_that_makes_its_caches_links_has_none_of_them_followed(tmp_path: Path) -> None:
+    """A sandbox lets the code under test write to its caches: a link there would let it write anywhere."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    repo = Repository.create(tmp_path / "linked")
+    commit = repo.commit("Build", {"a.py": "a = 1\n"})
+    build = [f'rm -rf "$XDG_CACHE_HOME"; ln -s {outside} "$XDG_CACHE_HOME"']
+    made = check_out(repo.path, commit, tmp_path / "cache", build, "python3", 20)
+    folder = Path(made.environment["XDG_CACHE_HOME"])
+    assert folder.is_dir()
+    assert not folder.is_symlink()
+    folder.rmdir()
+    folder.symlink_to(outside)  # as a run may do, before the next one
+    again = check_out(repo.path, commit, tmp_path / "cache", build, "python3", 20)
+    assert not again.built
+    assert not Path(again.environment["XDG_CACHE_HOME"]).is_symlink()
+    assert outside.is_dir()

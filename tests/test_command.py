@@ -89,7 +89,8 @@ def launch(
     )
     place = Place(Position(block=1, slot=0, order="ABBA"), 1, STEPS)
     scratch = root.parent / "scratch"
-    run = time_command(task, plan, place, ARM, root, LocalEngine(), scratch, limits or Limits(), {"FROM_TREE": "1"})
+    seat = LocalEngine().here
+    run = time_command(task, plan, place, ARM, root, seat, scratch, limits or Limits(), {"FROM_TREE": "1"})
     write_record(root.parent / "run.json", run)
     assert read_record(root.parent / "run.json", Run) == run
     return run

@@ -100,6 +100,7 @@ def test_a_log_that_cannot_be_a_file_makes_its_workload_invalid_and_ends_no_chec
     assert "cannot be a file of the checkout" in only(verdict)["validity"]["reasons"][0]
 
 
+@pytest.mark.long
 def test_trying_again_adds_pairs_to_the_earlier_ones_instead_of_a_new_chance(case: Case) -> None:
     pull_request(case, train(0.02), train(0.05))
     _, first = case.check("--budget", "5")
@@ -116,6 +117,7 @@ def test_trying_again_adds_pairs_to_the_earlier_ones_instead_of_a_new_chance(cas
     assert section["pairs"] < only(third)["throughput"]["pairs"] <= section["pairs"] + 4
 
 
+@pytest.mark.long
 def test_another_tree_is_another_question_and_joins_nothing(case: Case) -> None:
     pull_request(case, train(0.02), train(0.05))
     case.check("--budget", "5")
@@ -135,6 +137,7 @@ def test_two_configurations_of_one_commit_are_compared_by_the_same_test(case: Ca
     assert verdict["base"]["commit"] == verdict["head"]["commit"]
 
 
+@pytest.mark.long
 def test_a_check_cites_what_placebo_sessions_on_its_node_class_showed(case: Case) -> None:
     asked = CONFIG.replace('"{steps}"]', '"{steps}", "{slowdown_pct}"]')
     steady = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0.02 * (1 + float(sys.argv[2]) / 100))")

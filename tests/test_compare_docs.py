@@ -27,7 +27,7 @@ def missing(shown: str, printed: str) -> str:
             continue
         found = next((i for i in range(at, len(lines) if anywhere else at + 1) if lines[i : i + 1] == [line]), None)
         if found is None:
-            return line
+            return line or "(an empty line)"
         at, anywhere = found + 1, False
     return ""
 

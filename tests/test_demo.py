@@ -75,6 +75,7 @@ def inverse_findings(out: Path) -> None:
         assert backward[name] == sorted(INVERSE[pattern] for pattern in forward[name])
 
 
+@pytest.mark.long
 def test_the_fallback_fails_on_both_shapes_and_meshes(tmp_path: Path) -> None:
     found = check(tmp_path, "fallback", "--no-timing", *HALF)
     assert found.returncode == 1, found.stdout + found.stderr
@@ -100,6 +101,7 @@ def test_the_fallback_fails_on_both_shapes_and_meshes(tmp_path: Path) -> None:
     inverse_findings(tmp_path)
 
 
+@pytest.mark.long
 def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
     """Not the records exchanged but the commits: base is the pull request, head is main."""
     found = check(tmp_path, "fallback", "--no-timing", *ONE, reverted=True)
@@ -109,6 +111,7 @@ def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
     assert all(RESTORED in names for names in patterns(verdict).values())
 
 
+@pytest.mark.long
 def test_the_harmless_one_is_proven_identical(tmp_path: Path) -> None:
     found = check(tmp_path, "harmless", "--no-timing", *ONE)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -122,6 +125,7 @@ def test_the_harmless_one_is_proven_identical(tmp_path: Path) -> None:
     inverse_findings(tmp_path)
 
 
+@pytest.mark.long
 def test_the_slow_one_has_the_same_collectives_and_another_program(tmp_path: Path) -> None:
     found = check(tmp_path, "slow", "--no-timing", *ONE)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -149,6 +153,7 @@ warmup = 3
 """
 
 
+@pytest.mark.long
 def test_the_slow_one_is_slower_outside_of_its_collectives(tmp_path: Path) -> None:
     """On cores that other tests use too, so the interval may be open; the estimate is not to be mistaken."""
     (tmp_path / "short.toml").write_text(SHORT)

@@ -19,6 +19,8 @@ from regbot_guest.availability import Resolution, resolve
 from regbot_guest.library import Library, probe
 from regbot_guest.routing import forced_experts
 
+pytestmark = pytest.mark.long
+
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 STAND_IN = Path(__file__).parent / "contracts" / "stand_in"
 TOKENS, EXPERTS, TOP_K, RANKS, HIDDEN = 16, 8, 2, 2, 32

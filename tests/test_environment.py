@@ -113,6 +113,7 @@ def test_a_variable_that_is_empty_is_none() -> None:
     assert fingerprint({"NCCL_ALGO": ""}) == fingerprint({})
 
 
+@pytest.mark.long
 def test_two_real_runs_of_one_commit_agree(shared: Shared, tmp_path: Path) -> None:
     """Each launch has a port, a rendezvous, a nonce and folders of its own. A layer that breaks at once is enough."""
     first = read_record(shared("genuine runs", genuine_runs) / "run.json", Run)

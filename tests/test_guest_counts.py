@@ -11,9 +11,10 @@ import pytest
 from conftest import Shared
 from guest_runs import MIXTRAL, QWEN, answer, ask, counts, rows, run_all, run_guest, run_script
 
+pytestmark = pytest.mark.long
+
 SHAPES = (QWEN, MIXTRAL)
 DISPATCHERS = ("alltoall", "allgather")
-WORLDS = (2, 4)
 EP = 2
 FEWER = {"sequence": 64, "experts": 16}
 """Each local expert is several operators where its product is not grouped, so fewer experts are a faster step."""
@@ -86,7 +87,7 @@ def _requests(folder: Path, world: int, mode: str) -> list[Path]:
     ] + [ask(folder, f"{QWEN}.skewed.{mode}", QWEN, "cpu-skewed", geometry=fewer.get(QWEN), **same)]
 
 
-@pytest.fixture(params=WORLDS, ids=["2-ranks", "4-ranks"])
+@pytest.fixture(params=[2, 4], ids=["2-ranks", "4-ranks"])
 def counted(request: pytest.FixtureRequest, shared: Shared) -> tuple[Path, int]:
     """Every request answered by a fake world and by real ranks."""
     world: int = request.param

@@ -16,6 +16,8 @@ from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.world import World
 
+pytestmark = pytest.mark.long
+
 SMALLER = {"vocabulary": 256, "sequence": 64, "hidden": 64, "heads": 4, "expert_width": 32}
 SHAPES: dict[str, tuple[str, dict[str, int]]] = {
     "qwen3": (QWEN, SMALLER | {"experts": 32}),

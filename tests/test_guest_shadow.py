@@ -18,6 +18,8 @@ from regbot_guest.observer import Observer
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow import ShadowValues, Untraceable
 
+pytestmark = pytest.mark.long
+
 TOKENS, EXPERTS, TOP_K = 64, 8, 2
 
 

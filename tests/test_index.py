@@ -378,6 +378,26 @@ def test_writers_and_readers_at_the_same_time_agree_in_the_end(tmp_path: Path) -
     assert problems(Store(root)) == []
 
 
+def test_a_reader_that_is_slow_takes_nothing_away_that_another_has_seen(store: Store) -> None:
+    folder = only_folder(store)
+    other = Store(store.root)
+    slow = Store(store.root)
+    listed = slow.index._names
+
+    def dawdle(group: PurePosixPath) -> list[str]:
+        names = list(listed(group))
+        if slow.index._names is dawdle:
+            slow.index._names = listed
+            put(other, timed_baseline(40))
+            assert len(measured(other)) == SESSIONS + 1
+        return names
+
+    slow.index._names = dawdle
+    slow.index.span(folder)
+    with sqlite3.connect(database_file(store)) as db:
+        assert db.execute("SELECT count(*) FROM sessions").fetchone() == (SESSIONS + 1,)
+
+
 def test_a_process_that_forks_and_its_child_both_go_on(store: Store) -> None:
     folder = only_folder(store)
     assert store.index.span(folder)

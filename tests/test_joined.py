@@ -18,7 +18,7 @@ from timed_builder import HEADER, PLAN, noisy, play, session_of, statics, timed_
 
 def kept(tmp_path: Path, runs: list[Run]) -> list[Run]:
     """What a later check on the same trees takes over from a session of ``runs``."""
-    file = kept_file(tmp_path, HEADER, PLAN, [])
+    file = kept_file(tmp_path, HEADER, PLAN, [], ("a node",))
     keep(file, HEADER, runs)
     return earlier_runs(file)
 
@@ -83,7 +83,7 @@ def test_many_good_pairs_undo_an_answer_of_few(tmp_path: Path) -> None:
 def test_a_screen_is_kept_too_and_cannot_be_tried_until_it_passes(tmp_path: Path) -> None:
     of = header(reference(), gate="stored")
     first = play(at(0.106), of)
-    file = kept_file(tmp_path, of, of.timed[0], [])
+    file = kept_file(tmp_path, of, of.timed[0], [], ("a node",))
     keep(file, of, first)
     again = earlier_runs(file)
     assert len(again) == 4

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from layers import GOOD_LAYER, write_repository
+import pytest
+
+from git_repos import Repository
+from layers import CONFIG, GOOD_LAYER, write_repository
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,6 +29,7 @@ def execute(command: str, at: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_every_command_that_runs_anywhere_runs(tmp_path: Path) -> None:
     commands = blocks("run anywhere")
     assert len(commands) >= 6
@@ -43,6 +47,7 @@ def test_every_command_that_runs_in_this_folder_runs(tmp_path: Path) -> None:
         assert found.returncode == 0, f"{command}\n{found.stderr}"
 
 
+@pytest.mark.long
 def test_the_five_minutes_lead_to_a_verdict(tmp_path: Path) -> None:
     """The README's own configuration, with a layer where it says, on a branch that changes a comment."""
     configuration = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
@@ -70,11 +75,28 @@ def test_the_five_minutes_lead_to_a_verdict(tmp_path: Path) -> None:
         assert (home / "regbot-out" / name).exists()
 
 
+@pytest.mark.long
+def test_the_commit_that_changed_the_collectives_is_named(tmp_path: Path) -> None:
+    layer = (ROOT / "docs" / "examples" / "moe_layer.py").read_text()
+    spoilt = layer.replace("= AllToAll, AllToAll", "= Gather, Reduce")
+    assert spoilt != layer
+    repository = Repository.create(tmp_path / "history")
+    repository.commit("v1.0", {"userpkg/__init__.py": "", "userpkg/moe.py": layer, "regbot.toml": CONFIG})
+    repository.git("tag", "v1.0")
+    repository.commit("Explain", {"README.md": "A layer."})
+    culprit = repository.commit("Tidy up the dispatch", {"userpkg/moe.py": spoilt})
+    (command,) = blocks("run in a history")
+    found = execute(command, repository.path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(f'CULPRIT FOUND: {culprit[:12]} "Tidy up the dispatch"')
+
+
 def test_every_command_block_is_executed_by_a_test_or_by_continuous_integration() -> None:
     marks = (
         "<!-- run anywhere -->",
         "<!-- run in a repository -->",
         "<!-- run in this folder -->",
+        "<!-- run in a history -->",
         "<!-- command: demo -->",
         "<!-- command: tests -->",
     )

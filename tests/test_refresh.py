@@ -202,12 +202,14 @@ def test_two_refreshes_at_once_merge_and_two_anchors_conflict(repo: Path, root: 
 # ---- ended in the middle
 
 
+@pytest.mark.long
 def test_two_refreshes_killed_at_any_moment_leave_a_sound_store_that_holds_what_they_said(root: Path) -> None:
     said = script("killed", root, "refresh")
     assert [each["problems"] for each in said] == [[]] * len(said)
     assert holds(Store(root), _sessions(said)) > 8
 
 
+@pytest.mark.long
 def test_a_refresh_whose_files_may_not_grow_leaves_nothing_behind(root: Path) -> None:
     said = script("limited", root, "refresh")
     assert any(each["code"] for each in said)

@@ -272,7 +272,7 @@ def test_the_command_that_repeats_a_check_carries_what_was_declared_and_what_it_
 
 def test_what_a_trace_shows_is_reproduced_without_timing() -> None:
     assert re.search(r"no GPU needed:\n\n.*\n   regbot check .*--no-timing\n", top("both_fail"))
-    assert "--no-timing" not in top("sharding_fail"), "a check that times nothing needs no flag against it"
+    assert "--no-timing" in top("sharding_fail"), "it may have been left out there, and would be timed here"
 
 
 def test_a_slower_head_that_also_trains_differently_is_told_both() -> None:

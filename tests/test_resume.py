@@ -137,6 +137,7 @@ OF_THE_NODE = ("other work used", "the hypervisor gave", "the cores were clocked
 """What a shared machine may do to any run."""
 
 
+@pytest.mark.long
 def test_a_check_that_is_killed_at_ten_random_moments_finishes_with_every_run_once(case: Case, genuine: Path) -> None:
     """Real ranks. The budget allows the warm launches and a block or two, on a quick machine a few."""
     launch_s = read_record(genuine / "run.json", Run).wall_s
@@ -165,6 +166,7 @@ def test_a_check_that_is_killed_at_ten_random_moments_finishes_with_every_run_on
     assert_clean_cache(case)
 
 
+@pytest.mark.long
 def test_kills_in_quick_succession_do_no_harm_either(replayed: Case) -> None:
     """Runs of a fraction of a second, so that a kill meets what lies between them."""
     kept = kill_ten_times(replayed, 1.8)
@@ -267,6 +269,7 @@ def test_an_interrupted_check_says_how_to_go_on_and_goes_on(replayed: Case) -> N
     assert_legal(read_session(session_file(replayed)))
 
 
+@pytest.mark.long
 def test_a_larger_budget_goes_on_where_the_smaller_ended(case: Case, genuine: Path) -> None:
     tool = case.repository.path / "tools" / "python"
     replay(tool, genuine, "[scale(each, 4) for each in records]; seconds = total()")

@@ -84,6 +84,7 @@ def test_a_changed_file_that_no_trace_loads_is_timed_and_left_out_only_when_aske
     assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "pairs", 4)
 
 
+@pytest.mark.long
 def test_comments_and_documents_are_no_change_and_nothing_is_timed(case: Case) -> None:
     case.commit(config=TIMED_CONFIG, **{"README.md": "old"})
     case.repository.git("checkout", "-q", "-b", "pr")
@@ -183,6 +184,7 @@ def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, 
     assert "killed by signal 9" in warning
 
 
+@pytest.mark.long
 def test_a_head_that_crashes_on_real_ranks_only_when_timed_fails(case: Case) -> None:
     case.pull_request(TIMED_ONLY + "raise RuntimeError('no such kernel')\n" + GOOD_LAYER, config=TIMED_CONFIG)
     code, verdict = case.check()
@@ -283,6 +285,7 @@ def runs_of(out: Path) -> list[Run]:
 # ---- regbot run
 
 
+@pytest.mark.long
 def test_one_run_leaves_a_record_of_the_commit_or_of_the_files_as_they_stand(case: Case) -> None:
     head = case.commit(config=TIMED_CONFIG)
     case.commit("raise RuntimeError('the files as they stand')\n", None)

@@ -236,10 +236,11 @@ class Index:
         if row is not None and row[1] == stamp and (row[2] or lax):
             return int(row[0])
         settled = time.time_ns() - changed_ns > SETTLED_NS
-        listed = self._names(group)
         with transaction(db):
             number = _folder_number(db, group)
+        # What is kept is read before the names are listed: another process may keep a file that came in between.
         kept = dict(db.execute("SELECT name, sound FROM sessions WHERE folder = ?", (number,)))
+        listed = self._names(group)
         rows: list[Row] = []
         for name in (name for name in listed if not kept.get(name)):
             if (told := self._read(group / name)) is not None:

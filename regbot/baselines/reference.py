@@ -4,20 +4,21 @@ All environments of the class are looked up, because which of them a pull reques
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 from statistics import median
 from typing import NamedTuple
 
+from regbot.baselines.index import TERMS
 from regbot.baselines.names import class_folder
-from regbot.baselines.query import Asked, Refusal, environments, rolling
+from regbot.baselines.query import Asked, Refusal, Rolling, environments, rolling
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.calibrated import Calibrated, Rate
 from regbot.records.calibration import Calibration, PlaceboSession
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Clock
+from regbot.records.session import TimedPlan
 from regbot.stats import calibration as statistics
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Thresholds
@@ -26,20 +27,6 @@ from regbot.stats.screen import SCREEN_RUNS
 LEAST_POOL = 8
 """Placebo pairs below which none are drawn again: four blocks are the first look, twice."""
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A workload that is to be timed, where, and on which terms."""
-
-    workload: str
-    variant: str
-    node_class: str
-    world_size: int
-    steps: int
-    cut: int
-    dispatcher: str
-    thresholds: Thresholds
 
 
 class Found(NamedTuple):
@@ -51,14 +38,15 @@ class Found(NamedTuple):
     faults: list[str]
 
 
-def references(store: Store, wanted: Wanted, now: datetime) -> Found:
-    """What may be compared on the node class. What is broken in one environment costs the others nothing."""
+def references(store: Store, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime) -> Found:
+    """What the workload of ``plan`` may be held against on a node class. What is broken in one environment costs the
+    others nothing."""
     found: list[Reference] = []
     refusals: list[str] = []
     faults: list[str] = []
-    for group in store.folders(class_folder(wanted.workload, wanted.variant, wanted.node_class)):
+    for group in store.folders(class_folder(plan.entry, plan.variant, node_class)):
         try:
-            of_group, told = _of_group(store, group, wanted, now)
+            of_group, told = _of_group(store, group, plan, node_class, thresholds, now)
         except BaselineError as error:
             faults.append(str(error))
             continue
@@ -69,40 +57,49 @@ def references(store: Store, wanted: Wanted, now: datetime) -> Found:
     if faults or refusals:
         return Found([], (faults + refusals)[0], faults)
     try:
-        classes = sorted({node_class for node_class, _, _ in environments(store, wanted.workload, wanted.variant)})
+        classes = sorted({node_class for node_class, _, _ in environments(store, plan.entry, plan.variant)})
     except BaselineError as error:
         return Found([], "", [str(error)])
-    words = f"sessions of {wanted.workload} are stored of {'; '.join(classes)}, and this is {wanted.node_class}"
+    words = f"sessions of {plan.entry} are stored of {'; '.join(classes)}, and this is {node_class}"
     return Found([], words if classes else "", [])
 
 
-def _of_group(store: Store, group: PurePosixPath, wanted: Wanted, now: datetime) -> tuple[list[Reference], list[str]]:
+def _of_group(
+    store: Store, group: PurePosixPath, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
+) -> tuple[list[Reference], list[str]]:
     """The references of one environment, and why there is none. Raises BaselineError."""
-    found, refusals = [], []
+    found: list[Reference] = []
+    refusals: list[str] = []
     calibrations = [store.calibration(path) for path in store.calibrations(group)]
-    key = _environment(store, group, calibrations)
-    for clock in CLOCKS if key is not None else ():
-        assert key is not None
+    environment = _environment(store, group, calibrations)
+    if environment is None:
+        return found, refusals
+    for clock in CLOCKS:
         asked = Asked(
-            workload=wanted.workload,
-            variant=wanted.variant,
-            node_class=wanted.node_class,
-            environment=key,
-            world_size=wanted.world_size,
-            steps=wanted.steps,
-            cut=wanted.cut,
+            workload=plan.entry,
+            variant=plan.variant,
+            node_class=node_class,
+            environment=environment,
+            world_size=plan.world_size,
+            steps=plan.steps,
+            cut=plan.cut,
             clock=clock,
-            dispatcher=wanted.dispatcher,
+            dispatcher=plan.dispatcher,
         )
         answer = rolling(store, asked, now)
-        own = [each for each in calibrations if _on_terms(each, wanted, clock)]
-        sessions = () if isinstance(answer, Refusal) else answer.sessions
+        own = calibrated([each for each in calibrations if on_terms(each, plan, clock)], thresholds)
         if isinstance(answer, Refusal):
             refusals.append(answer.text)
-        if sessions or own:
-            warnings = [] if isinstance(answer, Refusal) else [*answer.warnings]
-            found.append(_reference(wanted, key, clock, sessions, own, warnings))
+            answer = Rolling(())
+        if answer.sessions or own is not None:
+            found.append(_reference(asked, answer, own))
     return found, refusals
+
+
+def on_terms(calibration: Calibration, plan: TimedPlan, clock: Clock) -> bool:
+    """Whether a calibration was timed as ``plan`` is, by the same clock."""
+    ours = (plan.world_size, plan.steps, plan.cut, clock, plan.dispatcher)
+    return tuple(getattr(calibration, name) for name in TERMS) == ours
 
 
 def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> Calibrated | None:
@@ -139,28 +136,22 @@ def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> C
     )
 
 
-def _reference(
-    wanted: Wanted,
-    environment: EnvironmentKey,
-    clock: Clock,
-    sessions: Sequence[Baseline],
-    calibrations: Sequence[Calibration],
-    warnings: list[str],
-) -> Reference:
-    newest = sessions[-1] if sessions else None
+def _reference(asked: Asked, rolling: Rolling, calibrated: Calibrated | None) -> Reference:
+    newest = rolling.sessions[-1] if rolling.sessions else None
     first = newest.runs[:SCREEN_RUNS] if newest is not None else []
-    dropped = [run.dropped_tokens for run in first]
+    dropped = [run.dropped_tokens for run in first if run.dropped_tokens is not None]
+    walls = [run.wall_s for run in first if run.wall_s is not None]
     return Reference(
-        node_class=wanted.node_class,
-        environment=environment,
-        clock=clock,
+        node_class=asked.node_class,
+        environment=asked.environment,
+        clock=asked.clock,
         executed=newest.executed if newest is not None else None,
-        sessions=[_stored(each) for each in sessions if len(each.runs) >= SCREEN_RUNS],
+        sessions=[_stored(each) for each in rolling.sessions if len(each.runs) >= SCREEN_RUNS],
         loss=[run.loss for run in first if run.loss],
-        dropped_tokens=max((n for n in dropped if n is not None), default=None),
-        run_s=median(walls) if (walls := [run.wall_s for run in first if run.wall_s is not None]) else None,
-        calibrated=calibrated(calibrations, wanted.thresholds),
-        warnings=warnings,
+        dropped_tokens=max(dropped, default=None),
+        run_s=median(walls) if walls else None,
+        calibrated=calibrated,
+        warnings=list(rolling.warnings),
     )
 
 
@@ -180,11 +171,6 @@ def _environment(store: Store, group: PurePosixPath, calibrations: Sequence[Cali
     if paths := store.index.named(group, most=1):
         return store.session(paths[0]).environment
     return calibrations[0].environment if calibrations else None
-
-
-def _on_terms(calibration: Calibration, wanted: Wanted, clock: Clock) -> bool:
-    terms = ("world_size", "steps", "cut", "dispatcher")
-    return calibration.clock == clock and all(getattr(calibration, name) == getattr(wanted, name) for name in terms)
 
 
 def _resampled(placebos: Sequence[PlaceboSession], primary_tests: int, thresholds: Thresholds) -> float | None:

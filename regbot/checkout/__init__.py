@@ -8,10 +8,11 @@ from regbot.checkout.branch import propose
 from regbot.checkout.changes import changed_files
 from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
-from regbot.checkout.worktrees import BuildError, Worktree, check_out, prune
+from regbot.checkout.worktrees import Builder, BuildError, Worktree, check_out, prune
 
 __all__ = [
     "BuildError",
+    "Builder",
     "CheckoutError",
     "Worktree",
     "changed_files",

@@ -46,7 +46,7 @@ def resolve_arms(
             f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}, with the same "
             "overrides; name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set"
         )
-    warnings += _uncommitted(repo)
+    warnings += uncommitted(repo)
     return (
         _arm(repo, "base", base, base_commit, base_overrides),
         _arm(repo, "head", head, head_commit, head_overrides),
@@ -59,7 +59,7 @@ def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[st
     common_dir(repo)
     arms = (("base", base), ("head", head))
     found = [_arm(repo, name, rev, find_commit(repo, rev, f"--{name}"), {}) for name, rev in arms]
-    return found[0], found[1], _uncommitted(repo)
+    return found[0], found[1], uncommitted(repo)
 
 
 def target_tip(repo: Path, base: str | None) -> str:
@@ -96,7 +96,8 @@ def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit:
     )
 
 
-def _uncommitted(repo: Path) -> list[str]:
+def uncommitted(repo: Path) -> list[str]:
+    """A warning where the work tree of ``repo`` has changes that no commit has. Raises CheckoutError."""
     if git(repo, "rev-parse", "--is-inside-work-tree").strip() != "true":
         return []
     status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")

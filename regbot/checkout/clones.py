@@ -29,8 +29,10 @@ class Source:
 def obtain(clone: Path, source: Source, commit: str) -> None:
     """Have ``commit`` in the private clone ``clone``."""
     wanted = f"refs/wanted/{commit}"
+    object_format = "sha256" if len(commit) == 64 else "sha1"
     if not clone.exists():
-        _create(clone, "sha256" if len(commit) == 64 else "sha1")
+        _create(clone, object_format)
+    _disarm(clone, object_format)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code == 0:
         return
     said = ["it is in no local clone"]
@@ -60,6 +62,19 @@ def _create(clone: Path, object_format: str) -> None:
         new = Path(folder, "new.git")
         git(clone.parent, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", str(new))
         new.rename(clone)
+
+
+def _disarm(clone: Path, object_format: str) -> None:
+    """The clone's configuration as it was made. Code of a worktree can reach it, and a filter that it planted there
+    would change what is checked out from then on."""
+    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if object_format == "sha256" else (0, "")
+    text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
+    config = clone / "config"
+    if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:
+        config.unlink(missing_ok=True)
+        config.write_text(text)
+    for planted in (clone / "config.worktree", clone / "info" / "attributes"):
+        planted.unlink(missing_ok=True)
 
 
 def _fetch(clone: Path, origin: Path | str, refspec: str, *options: str) -> Answer:

@@ -82,6 +82,7 @@ def try_git(
     settings: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = QUERY_TIMEOUT_S,
+    stdin: str = "",
 ) -> Answer:
     """Run git in the folder ``at``. Raises CheckoutError where it cannot be run at all or passes its time limit."""
     options = [word for key, value in {**_SETTINGS, **(settings or {})}.items() for word in ("-c", f"{key}={value}")]
@@ -90,7 +91,7 @@ def try_git(
             ["git", *options, *arguments],
             cwd=at,
             env={**_environment(), **(env or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # no terminal to ask for a password on, and one group to kill
@@ -103,7 +104,8 @@ def try_git(
         raise CheckoutError(f"{at}: cannot be entered: {error.strerror}; give the path of a git repository") from error
     with process:
         try:
-            out, complaint = process.communicate(timeout=timeout_s)
+            given = stdin.encode("utf-8", "surrogateescape") or None
+            out, complaint = process.communicate(given, timeout=timeout_s)
         except BaseException as error:
             kill_group(process.pid)
             if isinstance(error, subprocess.TimeoutExpired):

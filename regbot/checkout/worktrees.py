@@ -15,7 +15,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +42,13 @@ _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--igno
 
 IDLE_S = 24 * 3600.0
 """A worktree used within this time may be in use by another check, and is never dropped."""
+
+ATTEMPTS = 3
+"""To make one worktree: whoever cleans the cache may take a folder away while git fills it."""
+
+Builder = Callable[[str, Path, Path, Mapping[str, str], float], tuple[int | None, bytes]]
+"""Runs one build command: it, the checkout, the checkout's private folder, the environment, and how many seconds it may
+take. Gives back its exit code, None where the time ran out, and the end of its output."""
 
 
 class BuildError(Exception):
@@ -103,6 +110,9 @@ class _Place:
     def private(self) -> Path:
         return self.cache_dir / "private" / self.key
 
+    def clone(self, name: str) -> Path:
+        return self.cache_dir / "repos" / name
+
     @property
     def environment(self) -> dict[str, str]:
         return {
@@ -114,7 +124,7 @@ class _Place:
 
     @contextlib.contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        with _locked(self.path.with_name(f"{self.key}.lock"), timeout_s):
+        with locked(self.path.with_name(f"{self.key}.lock"), timeout_s):
             yield
 
     def clear(self) -> None:
@@ -131,6 +141,7 @@ def check_out(
     python: str,
     build_timeout_s: float,
     environment: Mapping[str, str] | None = None,
+    builder: Builder | None = None,
 ) -> Worktree:
     """The worktree of ``commit``, made and built now or taken from the cache. Raises CheckoutError and BuildError.
 
@@ -149,13 +160,15 @@ def check_out(
         else:
             place.clear()
             made = _make(place, repo, common, commit, tree)
+            _own_caches(place)
             if build:
                 inherited = environment if environment is not None else _minimal_environment()
                 env = {**inherited, **place.environment, "REGBOT_PYTHON": python}
-                _build(place, commit, build, env, build_timeout_s)
+                _build(place, commit, build, env, build_timeout_s, builder or _shell)
                 state, changed = _state(place, made.parts)
                 made = made.model_copy(update={"state": state, "changed": changed})
             write_record(place.marker, made)
+        _own_caches(place)
     return Worktree(
         path=place.path,
         commit=commit,
@@ -208,28 +221,43 @@ def _make(place: _Place, repo: Path, common: Path, commit: str, tree: str) -> _M
     origin = try_git(repo, "config", "--get", "remote.origin.url").out.strip() or str(common)
     git_dirs = tuple(dict.fromkeys((common, own)))  # a linked worktree has submodules of its own
     source = Source(str(repo), str(common), git_dirs, origin, remote=False)
-    parts: list[_Part] = []
+    parts = [*_obtained(place, source, commit, "")]
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(CheckoutError):
+            return _filled(place, commit, tree, parts)
+    return _filled(place, commit, tree, parts)
+
+
+def _filled(place: _Place, commit: str, tree: str, parts: list[_Part]) -> _Made:
+    """The worktree of what was obtained; nothing is left of it where that fails."""
     try:
-        _place_part(place, source, commit, "", parts)
+        for part in parts:
+            _add(place, part)
+        return _Made(commit=commit, tree=tree, parts=parts, state=_state(place, parts)[0], changed=[])
     except BaseException:
         place.clear()
         raise
-    return _Made(commit=commit, tree=tree, parts=parts, state=_state(place, parts)[0], changed=[])
 
 
-def _place_part(place: _Place, source: Source, commit: str, at: str, parts: list[_Part]) -> None:
-    """Check ``commit`` of ``source`` out at the path ``at`` of the worktree, then the submodules in it."""
-    clone = place.cache_dir / "repos" / f"{hashlib.sha256(source.identity.encode()).hexdigest()[:24]}.git"
-    with _locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+def _obtained(place: _Place, source: Source, commit: str, at: str) -> Iterator[_Part]:
+    """``commit`` of ``source``, to be at the path ``at`` of the worktree, then its submodules; each is in its clone."""
+    clone = place.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
+    with locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
         obtain(clone, source, commit)
+    yield _Part(path=at, clone=clone.name, commit=commit)
+    for path, wanted, submodule in submodules(clone, commit, source):
+        yield from _obtained(place, submodule, wanted, f"{at}/{path}" if at else path)
+
+
+def _add(place: _Place, part: _Part) -> None:
+    """Check ``part`` out into the worktree."""
+    clone = place.clone(part.clone)
+    with locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
         place.path.parent.mkdir(parents=True, exist_ok=True)
         worktree = (f"--git-dir={clone}", "worktree")
         git(clone, *worktree, "prune", "--expire=now")
-        add = (*worktree, "add", "--quiet", "--force", "--detach", str(place.path / at), commit)
+        add = (*worktree, "add", "--quiet", "--force", "--detach", str(place.path / part.path), part.commit)
         git(clone, *add, timeout_s=TRANSFER_TIMEOUT_S)
-    parts.append(_Part(path=at, clone=clone.name, commit=commit))
-    for path, wanted, submodule in submodules(clone, commit, source):
-        _place_part(place, submodule, wanted, f"{at}/{path}" if at else path, parts)
 
 
 def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
@@ -247,7 +275,7 @@ def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
         for number, part in enumerate(parts):
             at = place.path / part.path
             env = {"GIT_INDEX_FILE": f"{folder}/{number}"}
-            where = (f"--git-dir={place.cache_dir / 'repos' / part.clone}", f"--work-tree={at}")
+            where = (f"--git-dir={place.clone(part.clone)}", f"--work-tree={at}")
             diff = (*where, "diff", *_DIFF)
             git(at, *where, "read-tree", part.commit, env=env)
             text = git(at, *diff, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
@@ -292,11 +320,22 @@ def _minimal_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 
-def _build(place: _Place, commit: str, build: Sequence[str], env: Mapping[str, str], timeout_s: float) -> None:
+def _own_caches(place: _Place) -> None:
+    """Caches are folders, not links that code under test has put there: a sandbox lets it write to what they are."""
+    for folder in map(Path, place.environment.values()):
+        if folder.is_symlink() or not folder.is_dir():
+            _remove(folder)
+            folder.unlink(missing_ok=True)
+            folder.mkdir(parents=True)
+
+
+def _build(
+    place: _Place, commit: str, build: Sequence[str], env: Mapping[str, str], timeout_s: float, run: Builder
+) -> None:
     place.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
     for command in build:
-        code, output = _shell(command, place.path, env, deadline)
+        code, output = run(command, place.path, place.private, env, max(0.0, deadline - time.monotonic()))
         if code == 0:
             continue
         place.clear()
@@ -307,11 +346,13 @@ def _build(place: _Place, commit: str, build: Sequence[str], env: Mapping[str, s
         raise BuildError(f"the build command of commit {commit[:10]} {how}: {command}\n{last}")
 
 
-def _shell(command: str, at: Path, env: Mapping[str, str], deadline: float) -> tuple[int | None, bytes]:
+def _shell(command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float) -> tuple[int | None, bytes]:
     """Exit code, None where the time ran out, and the end of the output of a bash command. Nothing of it is left.
 
     The end is that of bash, not of its output: a server that a build left behind would keep that open.
     """
+    del private  # what is not confined writes where it likes
+    deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", command],
@@ -349,7 +390,8 @@ def _shell(command: str, at: Path, env: Mapping[str, str], deadline: float) -> t
 
 
 @contextlib.contextmanager
-def _locked(path: Path, timeout_s: float) -> Iterator[None]:
+def locked(path: Path, timeout_s: float) -> Iterator[None]:
+    """Nobody else holds ``path`` meanwhile. Raises CheckoutError where another does for so long."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=timeout_s)
     try:

@@ -106,6 +106,10 @@ def baseline_refresh(
     store: Annotated[
         Path | None, typer.Option("--store", metavar="DIR", help="Write there at once; default: propose a branch.")
     ] = None,
+    proposal: Annotated[
+        Path | None,
+        typer.Option("--proposal", metavar="FILE", help="Propose in this file, for 'regbot github refresh'."),
+    ] = None,
     config: ConfigFile = None,
     budget: Annotated[float | None, typer.Option("--budget", metavar="MIN", min=0.1, help="Minutes of runs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the refresh in DIR that was ended.")] = False,
@@ -121,6 +125,8 @@ def baseline_refresh(
 
         if accept is not None and not (who and why):
             raise ConfigError("--accept needs --who NAME and --why TEXT: somebody puts a name to a slowdown")
+        if proposal is not None and (store is not None or branch is not None):
+            raise ConfigError("--proposal writes a file instead of a store or a branch; leave out --store and --branch")
         options = Options(
             repo=repo,
             cache=cache_folder(),
@@ -131,6 +137,7 @@ def baseline_refresh(
             workloads=workload or [],
             config=config,
             store=store.resolve() if store is not None else None,
+            proposal=proposal.resolve() if proposal is not None else None,
             branch=branch,
             pairs=pairs,
             budget_min=budget,
@@ -138,7 +145,7 @@ def baseline_refresh(
             resume=resume,
         )
         found = refresh(options, watch)
-        text = found.to_json() if json else refresh_page(found)
+        text = found.to_json() if json else refresh_page(found, str(proposal) if proposal is not None else "")
     typer.echo(text.rstrip("\n"))
     raise typer.Exit(exit_code(found.status))
 

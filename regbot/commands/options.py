@@ -26,19 +26,32 @@ Expect = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
 ]
+NodeConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--node-config",
+        metavar="FILE",
+        help="Take what belongs to the machine from this regbot.toml (docs/sandbox.md).",
+    ),
+]
 Baselines = Annotated[
     Path | None,
     typer.Option("--baselines", metavar="DIR", help="Stored references. Default: the base commit's, or the session's."),
 ]
+Revision = Annotated[str | None, typer.Option("--rev", metavar="REV", help="A commit. Default: files as they stand.")]
+TimedVariant = Annotated[
+    str | None, typer.Option("--variant", metavar="V", help="Default: smoke with enough GPUs, else cpu.")
+]
+EngineName = Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local, slurm.")]
 StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of the stored baselines.")]
 Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default: GITHUB_ACTOR, else the user.")]
 
 
 def known_engine(name: str) -> None:
-    from regbot.config import ConfigError
+    from regbot.config import ENGINES, ConfigError
 
-    if name != "local":
-        raise ConfigError(f"--engine {name}: there is no such engine; there is local")
+    if name not in ENGINES:
+        raise ConfigError(f"--engine {name}: there is no such engine; there are {' and '.join(ENGINES)}")
 
 
 def cache_folder() -> Path:
@@ -56,15 +69,15 @@ def exit_code(status: "Status") -> int:
 
 
 @contextmanager
-def usage_errors(resumable: Path | None = None) -> Iterator[None]:
+def usage_errors(resumable: Path | None = None, log: str = "session.jsonl") -> Iterator[None]:
     """Errors that the user can mend become a message and exit code 2; all others are ours and keep their traceback.
 
-    ``resumable``: the folder whose ``session.jsonl`` an interrupted command can go on from.
+    ``resumable``: the folder whose ``log`` an interrupted command can go on from.
     """
     try:
         yield
     except KeyboardInterrupt:
-        session = resumable / "session.jsonl" if resumable is not None else None
+        session = resumable / log if resumable is not None else None
         kept = f"; what ended is in {session}, go on with --resume" if session is not None and session.exists() else ""
         print(f"\nregbot: interrupted{kept}", file=sys.stderr)
         sys.stderr.flush()

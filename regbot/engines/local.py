@@ -1,7 +1,7 @@
 """The local engine: a launch as a process of this machine, under a supervisor that leaves nothing behind.
 
-It bounds time, output and the record folder. It does not confine the guest: what may be read, and whether there is a
-network, is the business of the sandbox that regbot is started in.
+It bounds time, output and the record folder. It confines a guest only with a sandbox; without one, what may be read,
+and whether there is a network, is the business of whatever regbot is started in.
 """
 
 import contextlib
@@ -9,25 +9,31 @@ import json
 import os
 import re
 import secrets
-import select
 import signal
 import stat
-import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regbot.engines.engine import Ended, EngineError, Launch
+from filelock import FileLock
+
+from regbot.engines.conversation import Answer, converse
+from regbot.engines.engine import Ended, EngineError, Launch, Needs, Seat
+from regbot.engines.sandbox import Sandbox, confined, version
+from regbot.engines.torchrun import standalone
+from regbot.health import Monitor, visible_devices
+from regbot.node import this_node
+from regbot.records.run import Allocation, Node
 from regbot.text import ESCAPE
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
-BACKSTOP_S = 60.0
-"""How much longer than its launch a supervisor may take: killing what is stuck, reading a folder of many files."""
 SWEEP_S = 10.0
 """How long the processes of a lost supervisor may withstand SIGKILL."""
 NONCE = "REGBOT_LAUNCH"
@@ -45,7 +51,18 @@ _SECRET = re.compile(r"(^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|S
 
 
 class LocalEngine:
-    """Runs launches on this machine. Keeps no state: any number of threads may run launches at the same time."""
+    """Runs launches on this machine, of which it is the only seat. Any number of threads may ask."""
+
+    name = "local"
+    slots = 1
+    sandbox: Sandbox | None = None
+    _stamps = True
+
+    def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, stamps: bool = True) -> None:
+        """``lock``: the file that sessions on this machine wait for, so that they do not time each other.
+        ``sandbox`` confines every launch. ``stamps``: whether the times of records are kept here, and not by another
+        node that shares their folder."""
+        self._lock, self.sandbox, self._stamps = lock, sandbox, stamps
 
     def run(self, launch: Launch) -> Ended:
         """Run ``launch`` to its end. Raises EngineError where it cannot be started or its supervisor is killed.
@@ -57,35 +74,84 @@ class LocalEngine:
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)],
-            cwd="/",
-            env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            close_fds=True,  # a supervisor that held another's standard input open would keep it from seeing our end
-            start_new_session=True,  # an interrupt from the terminal is regbot's to handle
-        )
-        with supervisor:
-            try:
-                report = _converse(supervisor, launch, nonce)
-            finally:
-                _end(supervisor)
-                if supervisor.returncode:  # it did not come to its own end, in which it leaves nothing behind
-                    _sweep(nonce)
+        order = order_of(launch, nonce) | {"stamp": self._stamps}
+        if self.sandbox is not None:
+            order = confined(order, launch, self.sandbox)
+        lost = True
+        try:
+            answer = converse(
+                (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
+                {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
+                json.dumps(order).encode(),
+                launch.command[0],
+                launch.timeout_s,
+            )
+            lost = answer.code != 0
+        finally:
+            if lost:  # it did not come to its own end, in which it leaves nothing behind
+                _sweep(nonce)
+        report = _report(answer, launch.command[0])
         if "error" in report:
             raise EngineError(f"{launch.command[0]}: {report['error']}")
         return Ended(**report, log_tail=log_tail(launch.log))
 
+    @contextmanager
+    def seat(self, needs: Needs) -> Iterator[Seat]:
+        """This machine, once no other session is timed on it."""
+        del needs  # what a shape needs is told where the shape is chosen
+        if self._lock is not None:
+            self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._lock) if self._lock is not None else nullcontext():
+            yield self.here
 
-def _converse(supervisor: subprocess.Popen[bytes], launch: Launch, nonce: str) -> dict[str, Any]:
-    """Hand over the launch, wait for the report. Standard input stays open: its end is the sign to kill everything."""
-    assert supervisor.stdin is not None
-    assert supervisor.stdout is not None
-    order = {
-        "command": launch.command,
+    @property
+    def here(self) -> Seat:
+        """This machine, without waiting for anybody."""
+        return _ThisMachine(self)
+
+    @property
+    def gpus(self) -> int:
+        return len(this_node().gpus)
+
+    def describe(self, needs: Needs) -> Node:
+        """This machine."""
+        del needs
+        return this_node()
+
+    def kind(self, needs: Needs) -> tuple[str, ...]:
+        """Of this machine."""
+        del needs
+        node = this_node()
+        return node.node_class, str(node.driver), str(node.container)
+
+
+class _ThisMachine:
+    """The seat of the local engine: everything is measured here, one run after the other."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    @property
+    def node(self) -> Node:
+        return this_node()
+
+    @property
+    def allocation(self) -> Allocation:
+        sandbox = version() if self._engine.sandbox is not None else ""
+        return Allocation(engine=self._engine.name, hosts=[this_node().name], sandbox=sandbox)
+
+    def run(self, launch: Launch) -> Ended:
+        """Run ``launch`` to its end, and watch the machine meanwhile. Raises EngineError."""
+        monitor = Monitor(visible_devices(launch.env), first=launch.ranks or None, expected=bool(this_node().gpus))
+        with monitor:
+            ended = self._engine.run(launch)
+        return replace(ended, health=monitor.health, warnings=tuple(monitor.warnings))
+
+
+def order_of(launch: Launch, nonce: str) -> dict[str, Any]:
+    """What a supervisor is told of a launch. ``nonce`` marks its processes."""
+    return {
+        "command": standalone(launch) if launch.ranks else launch.command,
         "cwd": str(launch.cwd),
         "env": {**launch.env, NONCE: nonce},
         "log": str(launch.log.absolute()),
@@ -94,50 +160,19 @@ def _converse(supervisor: subprocess.Popen[bytes], launch: Launch, nonce: str) -
         "max_output_bytes": launch.max_output_bytes,
         "max_dir_bytes": launch.max_dir_bytes,
     }
-    answer = b""
-    with contextlib.suppress(BrokenPipeError):  # it died at once; what it said is read below
-        _write_all(supervisor.stdin.fileno(), json.dumps(order).encode() + b"\n")
-    deadline = time.monotonic() + launch.timeout_s + BACKSTOP_S
-    poll = select.poll()
-    poll.register(supervisor.stdout, select.POLLIN)
-    while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        data = os.read(supervisor.stdout.fileno(), 65536)
-        if not data:
-            break
-        answer += data
-    else:
-        raise EngineError(
-            f"{launch.command[0]}: its supervisor did not report within {launch.timeout_s + BACKSTOP_S:.0f} s; "
-            "look for processes stuck in a driver on this machine ('ps' shows them in state D)"
-        )
+
+
+def _report(answer: Answer, name: str) -> dict[str, Any]:
     try:
-        report: dict[str, Any] = json.loads(answer)
+        report: dict[str, Any] = json.loads(answer.text)
     except ValueError as error:
-        code = supervisor.wait()
-        said = plain_tail(answer.decode("utf-8", "replace"))
+        said = plain_tail(answer.text.decode("utf-8", "replace"))
         why = said or "it was killed from outside, by the guest or for want of memory"
         raise EngineError(
-            f"{launch.command[0]}: its supervisor ended without a report (exit code {code}): {why}; "
+            f"{name}: its supervisor ended without a report (exit code {answer.code}): {why}; "
             "nothing is known about this run; run it again"
         ) from error
     return report
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _end(supervisor: subprocess.Popen[bytes]) -> None:
-    """Have the supervisor end everything, whatever happened here; it is gone when this returns."""
-    assert supervisor.stdin is not None
-    supervisor.stdin.close()
-    try:
-        supervisor.wait(timeout=BACKSTOP_S)
-    except subprocess.TimeoutExpired:
-        supervisor.kill()
-        supervisor.wait()
 
 
 def _sweep(nonce: str) -> None:

@@ -7,11 +7,13 @@ guest's main process. Standard library only, started by path in isolated mode.
 Protocol: the first line of standard input is the launch as JSON; end of file there means that regbot is gone. At the
 end one JSON document goes to standard output. Nothing is written there when regbot is gone or asked for the end.
 
-What it does not do: confine. The guest has the rights of the user that regbot runs as; see the sandbox profile.
+It confines a guest only where the launch brings a sandbox with it; what that needs on this node is made by
+``confinement``, the script beside this one. Without, the guest has the rights of the user that regbot runs as.
 """
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import resource
@@ -23,6 +25,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 LINUX = sys.platform == "linux"
@@ -31,6 +34,8 @@ GRACE_S = 1.0
 KILL_S = 10.0
 """How long SIGKILL may take. Longer means a process stuck in the kernel, for which nobody should wait."""
 POLL_S = 1.0
+GROWTH_S = 0.1
+"""How often it is asked whether a confined guest fills a disk that it may write to."""
 TAIL_BYTES = 64 * 1024
 MAX_ENTRIES = 100_000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -83,6 +88,88 @@ class Log:
             self.fault = error
 
 
+class Enclosure:
+    """What confines one guest on this node; with an order of None nothing does."""
+
+    def __init__(self, launch: dict[str, Any]) -> None:
+        self.order: dict[str, Any] | None = launch.get("confine")
+        self.record, self.words, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
+        self.stamps = launch.get("stamp", True)
+        self.exit_code: int | None = None
+        self.overflow = False
+        self.room = self.groups = self.growth = None
+        if self.order is None:
+            return
+        self.kit = _confinement()
+        self.status, self.told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.groups = self.kit.Groups(self.order["pids"], self.order["memory_bytes"])
+        try:
+            self.room = self.kit.Room(self.order, self.record)
+            self.growth = self.kit.Growth(self.order["writable"], self.order["growth_bytes"], size_of)
+        except OSError as error:
+            self.groups.remove()
+            raise NotStartedError(
+                f"the sandbox cannot be made: {error}; 'regbot doctor' tries it step by step"
+            ) from error
+        self.record = self.room.record
+        visible = self.order["visible"]
+        program, *words = self.kit.with_devices(self.words, visible, self.order["network"])
+        self.words = [program, "--json-status-fd", str(self.told), *words]
+
+    def enter(self) -> None:
+        """In the process that becomes the sandbox."""
+        if self.groups is not None:
+            self.groups.join()
+            self.kit.leave_keyring()
+
+    def passed(self, now_full: bool) -> bool:
+        """Has the guest passed a limit of what it may write? ``now_full``: the time has come to look at its record."""
+        if self.growth is not None and self.growth.passed():
+            self.overflow = True
+        elif now_full:
+            self.overflow = overflown(self.record, self.limit) or (self.room is not None and self.room.full())
+        return self.overflow
+
+    def finish(self) -> bool:
+        """Keep the record of a guest that is dead, and tell whether it passed its limit at any time."""
+        if not self.passed(now_full=True):
+            if self.room is None:
+                if self.stamps:
+                    stamp(self.record)
+            else:
+                self.overflow = not self.room.keep()
+        return self.overflow
+
+    def close(self) -> None:
+        if self.groups is not None:
+            self.groups.remove()
+
+    def ended(self, code: int | None) -> int | None:
+        """The guest's exit code, of which bubblewrap tells a death by a signal as 128 and its number.
+
+        Raises NotStartedError where bubblewrap ended, and not the guest.
+        """
+        if self.order is None or code is None:
+            return code
+        try:
+            told = os.read(self.status, 65536)
+        except BlockingIOError:
+            told = b""
+        if b'"exit-code"' not in told:
+            raise NotStartedError
+        return 128 - code if 128 < code <= 128 + signal.NSIG else code
+
+
+def _confinement() -> ModuleType:
+    """The script beside this one; the import path of a script in isolated mode does not have it."""
+    spec = importlib.util.spec_from_file_location("confinement", Path(__file__).with_name("confinement.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Supervisor:
     """One guest, from start to the last of its descendants."""
 
@@ -90,6 +177,7 @@ class Supervisor:
         self.launch = launch
         self.log = Log(launch["log"], launch["max_output_bytes"])
         self.libc = ctypes.CDLL(None) if LINUX else None
+        self.sandbox = Enclosure(launch)
         if self.libc:
             self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
@@ -109,6 +197,12 @@ class Supervisor:
     def run(self) -> dict[str, Any]:
         """Start the guest, wait for its end or end it. Raises NotStartedError, StopError, and OSError of the log."""
         begun = time.monotonic()
+        try:
+            return self._whole(begun)
+        finally:
+            self.sandbox.close()
+
+    def _whole(self, begun: float) -> dict[str, Any]:
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()
@@ -118,12 +212,13 @@ class Supervisor:
         try:
             deadline, poll_at = begun + self.launch["timeout_s"], begun + POLL_S
             while self.status is None and not (timed_out or overflow or self.log.fault):
-                self._tick(min(deadline, poll_at) - time.monotonic())
+                glance_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
+                self._tick(min(deadline, poll_at, glance_at) - time.monotonic())
                 now = time.monotonic()
                 timed_out = now >= deadline and self.status is None
-                if now >= poll_at:
-                    overflow = overflown(self.launch["record_dir"], self.launch["max_dir_bytes"])
-                    poll_at = time.monotonic() + POLL_S
+                if now >= min(poll_at, glance_at):
+                    overflow = self.sandbox.passed(now_full=now >= poll_at)
+                    poll_at = time.monotonic() + POLL_S if now >= poll_at else poll_at
             wall_s = time.monotonic() - begun
             own_end = self.status
             if own_end is not None:
@@ -133,10 +228,15 @@ class Supervisor:
             self._drain()
             self.log.close()
         guest.returncode = 0  # reaped here: Popen must not wait for a process id that may be another's by now
+        try:
+            exit_code = self.sandbox.ended(None if own_end is None else os.waitstatus_to_exitcode(own_end))
+        except NotStartedError:
+            said = Path(self.launch["log"]).read_bytes()[:2000].decode("utf-8", "replace").strip()
+            raise NotStartedError(f"the sandbox could not be set up: {said}; 'regbot doctor' tries it") from None
         return {
-            "exit_code": None if own_end is None else os.waitstatus_to_exitcode(own_end),
+            "exit_code": exit_code,
             "timed_out": timed_out,
-            "dir_overflow": overflow or overflown(self.launch["record_dir"], self.launch["max_dir_bytes"]),
+            "dir_overflow": overflow or self.sandbox.finish(),
             "output_truncated": self.log.dropped > 0,
             "left_behind": 0 if own_end is None else self.killed + unkilled,
             "unkilled": unkilled,
@@ -146,13 +246,14 @@ class Supervisor:
     def _start(self) -> "subprocess.Popen[bytes]":
         try:
             return subprocess.Popen(
-                self.launch["command"],
+                self.sandbox.words,
                 cwd=self.launch["cwd"],
                 env=self.launch["env"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=(self.sandbox.told,) if self.sandbox.order else (),
                 preexec_fn=self._in_guest,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -167,6 +268,7 @@ class Supervisor:
             self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != self.pid:  # died before the call above
                 os._exit(127)
+        self.sandbox.enter()
 
     def _tick(self, seconds: float) -> None:
         """Wait for something to happen, at most ``seconds``, and take it in."""
@@ -262,6 +364,28 @@ def overflown(folder: str, max_bytes: int) -> bool:
     except OSError:
         return True
     return False
+
+
+def stamp(folder: str) -> None:
+    """Give the files of a record, as their modification time, the time of their last change.
+
+    The system gave that, and a guest cannot set it; but it cannot be kept when a file is copied. So it is kept in the
+    other one, in which the guest may have written what it likes, now that all of it is dead. Only once, because it is a
+    change itself: of nodes that share the folder, the first does it.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
+        for entry in listing:
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    os.utime(entry.path, ns=(status.st_ctime_ns, status.st_ctime_ns), follow_symlinks=False)
+
+
+def size_of(folder: str) -> int:
+    """Bytes of everything below ``folder``, as far as it can be read."""
+    with contextlib.suppress(OSError):
+        return sum(_sizes(folder))
+    return 0
 
 
 def _sizes(folder: str) -> Iterator[int]:

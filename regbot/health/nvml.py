@@ -79,7 +79,7 @@ def find_nvml() -> Nvml:
         return cast(Nvml, importlib.import_module("pynvml"))
     except Exception as error:  # whatever a package of that name does when it is imported
         raise NoNvmlError(
-            f"nvidia-ml-py cannot be used ({type(error).__name__}: {error}); pip install 'regbot[gpu]'"
+            f"nvidia-ml-py cannot be used ({type(error).__name__}: {error}); pip install nvidia-ml-py"
         ) from error
 
 

@@ -34,11 +34,12 @@ def difference(header: SessionHeader, base: Run, head: Run) -> str:
     if header.changed_files is None:
         return "which files the commits disagree on is not known"
     for path in header.changed_files:
-        if not _inert(path):
+        if not inert(path):
             return f"{path} differs"
     return ""
 
 
-def _inert(path: str) -> bool:
+def inert(path: str) -> bool:
+    """Is it documentation or a test, by its path in the repository?"""
     parts = PurePosixPath(path)
     return parts.suffix.lower() in INERT_SUFFIXES or bool(INERT_FOLDERS & set(parts.parts[:-1]))

@@ -14,7 +14,7 @@ from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import examine
 from regbot.records.run import Arm
 from regbot.records.session import Session
-from regbot.records.verdict import Validity, Verdict, WorkloadVerdict, overall
+from regbot.records.verdict import GRAVITY, Validity, Verdict, WorkloadVerdict, overall
 
 MESSAGE_CHARACTERS = 4000
 
@@ -70,8 +70,7 @@ def _worse(traced: Validity, timed: Validity | None) -> Validity:
     """The validity of both halves: the worse status, its reasons first; what the other half found is kept beside."""
     if timed is None:
         return traced
-    severity = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PASS")
-    first, second = sorted((timed, traced), key=lambda section: severity.index(section.status))
+    first, second = sorted((timed, traced), key=lambda section: GRAVITY.index(section.status))
     told = first.reasons if second.status == "PASS" else [*first.reasons, *second.reasons]
     return Validity(status=first.status, reasons=told)
 

@@ -73,7 +73,10 @@ def pair_up(runs: Iterable[Run]) -> Paired:
     """
     members: dict[PairKey, list[Run]] = {}
     runs = list(runs)
-    repeated = {run.position.block for run in runs if run.position is not None and run.attempt > 1}
+    last: dict[int, int] = {}
+    for run in runs:
+        if run.position is not None:
+            last[run.position.block] = max(last.get(run.position.block, 1), run.attempt)
     slowed = slowed_blocks(runs)
     for run in runs:
         if run.position is not None and run.position.block > 0:
@@ -83,7 +86,7 @@ def pair_up(runs: Iterable[Run]) -> Paired:
     void = 0
     for key, found in members.items():
         pair = _pair(key, found)
-        if (key.attempt == 1 and key.block in repeated) or (key.block, key.attempt) in slowed:
+        if key.attempt < last[key.block] or (key.block, key.attempt) in slowed:
             void += 1
         elif pair is not None:
             valid.append(pair)
@@ -117,12 +120,13 @@ def summaries(timing: Timing, cut: int) -> dict[str, float]:
     return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 
-def unlike(base: Run, head: Run) -> str:
+def unlike(base: Run, head: Run, of_one_pair: bool = True) -> str:
     """Why the times of two runs cannot be compared, '' where they can.
 
-    Runs of an earlier session may stand on another node of the class: what a node adds cancels within each pair.
+    Runs of an earlier session, or of another pair after a session has moved, may stand on another node of the class:
+    what a node adds cancels within each pair.
     """
-    of_two_sessions = base.joined != head.joined
+    of_two_seats = base.joined != head.joined or not of_one_pair
     if base.timing is None or head.timing is None:
         return "one has no step times"
     for word, ours, theirs in (
@@ -131,7 +135,7 @@ def unlike(base: Run, head: Run) -> str:
         ("number of ranks", len(base.timing.ranks), len(head.timing.ranks)),
         ("variant", base.variant, head.variant),
         ("node class", *(run.node.node_class if run.node else None for run in (base, head))),
-        ("node", *(None if of_two_sessions else run.node for run in (base, head))),
+        ("node", *(None if of_two_seats else run.node for run in (base, head))),
     ):
         if ours != theirs:
             return f"the {word} differs"

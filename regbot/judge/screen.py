@@ -113,7 +113,7 @@ def screening(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Sc
     return Screening(decided if found.passed else None, found.why, reference, tested, found.bound)
 
 
-def told(found: Screening, gate: str) -> list[str]:
+def screen_reasons(found: Screening, gate: str) -> list[str]:
     """The reasons of a section that the stored sessions decided."""
     assert found.reference is not None
     assert found.tests is not None

@@ -17,10 +17,11 @@ from regbot.judge.health import health_findings
 from regbot.judge.identity import difference
 from regbot.judge.pairs import Paired, is_screen, is_warm, sound, summaries, timed_runs
 from regbot.judge.reasons import reasons
-from regbot.judge.screen import Screening, numbers, reference_for, screening, told
+from regbot.judge.screen import Screening, numbers, reference_for, screen_reasons, screening
 from regbot.judge.secondary import secondary_tests
 from regbot.judge.settled import has_gpus, no_vote, unsettled_arms, warmup_steps
 from regbot.judge.standing import Standing, standing_of, thresholds
+from regbot.judge.stragglers import straggler_warnings
 from regbot.judge.timed_validity import (
     broken,
     distrust_timed,
@@ -66,7 +67,8 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     header, runs = session.header, timed_runs(session, plan.entry)
     if not runs:
         return Timed(_not_timed(header, plan, traced) if traced is not None else None)
-    warnings = tuple(dict.fromkeys([*setbacks(runs), *health_findings(runs), *own_warnings(runs)]))
+    of_ranks = straggler_warnings(runs)
+    warnings = tuple(dict.fromkeys([*setbacks(runs), *health_findings(runs), *of_ranks, *own_warnings(runs)]))
     screen, runs = [run for run in runs if is_screen(run)], [run for run in runs if not is_screen(run)]
     if not runs:
         return _screened(header, plan, screen, warnings)
@@ -136,7 +138,7 @@ def _screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warni
         fields["calibrated"] = found.reference.calibrated
     fields["tests"] = [primary_test(name, *each, []) for name, each in (found.tests or {}).items()]
     by = "stored" if gate == "stored" else "screen"
-    section = _section(STATUS[found.decision], told(found, gate), decision=found.decision, by=by, **fields)
+    section = _section(STATUS[found.decision], screen_reasons(found, gate), decision=found.decision, by=by, **fields)
     return Timed(section, None, None, head, warnings)
 
 

@@ -25,17 +25,21 @@ def broken(runs: Sequence[Run]) -> Validity | None:
             return validity_of("INVALID", [failure(run)])
     runs = [run for run in runs if run.joined is None]
     slowed = slowed_blocks(runs)
-    failures = [run for run in runs if run.position is not None and (not sound(run) or _slowed(run, slowed))]
-    for first in failures:
-        assert first.position is not None
-        block = first.position.block
-        again = [run for run in failures if run.attempt == 2 and run.position and run.position.block == block]
-        if first.attempt != 1:
+    blocks: dict[int, list[Run]] = {}
+    for run in runs:
+        if run.position is not None and run.outcome != "lost":  # lost nodes are nobody's failure
+            blocks.setdefault(run.position.block, []).append(run)
+    for block in blocks.values():
+        failures = [run for run in block if not sound(run) or _slowed(run, slowed)]
+        if not failures:
             continue
-        if again:
+        first = failures[0]
+        if again := [run for run in failures if run.attempt > first.attempt]:
             return _twice(first, again[0], runs, slowed)
-        if not any(run.attempt == 2 and run.position and run.position.block == block for run in runs):
+        if not any(run.attempt > first.attempt for run in block):
             return validity_of("INVALID", [f"{_failure(first, slowed)}. It was not tried twice: go on with --resume"])
+    if runs and runs[-1].outcome == "lost":  # and no other nodes were had
+        return validity_of("INVALID", [f"{runs[-1].reason}; go on with --resume"])
     return None
 
 
@@ -47,7 +51,7 @@ def _twice(first: Run, second: Run, runs: Sequence[Run], slowed: Slowed) -> Vali
     """One block, two attempts, a failure in each. It is the head's where only the head fails, on a healthy node, and
     the base has run."""
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
-    base_failed = any(run.outcome != "ok" and run.arm.name == "base" for run in runs)
+    base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
     of_the_node = any(outside_cause(run) for run in (first, second))
     only_head = {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN
     if only_head and not base_failed and not of_the_node:
@@ -84,6 +88,18 @@ def setbacks(runs: Sequence[Run]) -> Iterator[str]:
             yield f"a timed run in {block} ended its block: {_failure(run, slowed)}"
 
 
+def _unlike_pairs(runs: Sequence[Run]) -> Iterator[str]:
+    """What differs between the two runs of a pair."""
+    first: dict[tuple[str | None, int, int, int], Run] = {}
+    for run in runs:
+        if run.position is None or is_screen(run):
+            continue
+        key = (run.joined, run.position.block, run.attempt, run.position.slot // 2)
+        if key in first and (why := unlike(first[key], run)):
+            yield why
+        first.setdefault(key, run)
+
+
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
     """Reasons not to believe the runs that ended well, each told once."""
     good = [run for run in runs if run.outcome == "ok"]
@@ -94,8 +110,9 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
         told |= dict.fromkeys(_not_as_planned(run, plan))
     counted = [run for run in good if not is_warm(run)]
     for run in counted[1:]:
-        if why := unlike(counted[0], run):
+        if why := unlike(counted[0], run, of_one_pair=False):
             told[f"the runs cannot be compared: {why}"] = None
+    told |= dict.fromkeys(f"the runs cannot be compared: {why}" for why in _unlike_pairs(counted))
     for arm in (header.base, header.head):
         own = [run for run in good if run.arm.name == arm.name]
         asked = arm.overrides.get("dispatcher", plan.dispatcher)

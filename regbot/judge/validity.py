@@ -31,6 +31,7 @@ ENDED: dict[Outcome, str] = {
     "skipped": "was not measured",
     "short": "ended with fewer steps than were asked for",
     "diverged": "did not train",
+    "lost": "lost its node",
 }
 
 
@@ -59,7 +60,7 @@ def examine(session: Session, workload: str) -> Examined:
         return _invalid([failure(run) for run in failed])
 
     problems = [
-        *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in _distrust(run, arm)),
+        *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in distrust(run, arm)),
         *_incomparable(base, head),
         *([] if _left_to_the_timed_half(session, base, head) else dispatcher_problems(base, head)),
         *_nothing_measured(base, head),
@@ -167,7 +168,7 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
             yield f"{name} imported {package} from {path} outside its worktree; uninstall it or fix 'source_roots'"
 
 
-def _distrust(run: Run, planned: Arm) -> Iterator[str]:
+def distrust(run: Run, planned: Arm) -> Iterator[str]:
     """Reasons not to believe one run."""
     name, ledger = run.arm.name, run.ledger
     yield from distrust_code(run, planned)

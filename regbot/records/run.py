@@ -9,17 +9,18 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from regbot.records.base import Record
+from regbot.records.hang import Hang
 from regbot.records.health import Health
 from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
 
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
-Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped", "short", "diverged"]
+Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped", "short", "diverged", "lost"]
 """ok; the guest died; it passed its time limit; it ended without a record; its record cannot be used; the guest itself
 said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, no framework,
 untraceable code);
 not started, because the same arm of the same workload had hung already; it ended with fewer steps than were asked for;
-a loss was not finite, or the optimizer skipped steps."""
+a loss was not finite, or the optimizer skipped steps; the node, or the reservation of it, was lost meanwhile."""
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
 GuestClock = Literal["perf_counter", "cuda_events"]
@@ -193,6 +194,18 @@ class Node(Record):
     container: Text | None = Field(default=None, description="digest of the image that this runs in; None if unknown")
 
 
+class Allocation(Record):
+    """The nodes that an engine gave a run, and how it was confined there."""
+
+    engine: Text
+    job: Text = Field(default="", description="of the scheduler; '' where there is none")
+    hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
+        description="in the order of their ranks: each has as many as the others"
+    )
+    queued_s: Seconds = Field(default=0.0, description="waited for the nodes; no part of any budget")
+    sandbox: Text = Field(default="", description="what confined the code under test; '' for nothing")
+
+
 class RawRun(Record):
     """What the guest writes, on every rank: its own account of one run."""
 
@@ -245,10 +258,12 @@ class Run(Record):
         default=None, description="the earlier session on the same trees that the run was taken over from"
     )
     node: Node | None = None
+    allocation: Allocation | None = None
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None
     health: Health | None = Field(default=None, description="of the node, of timed runs")
+    hang: Hang | None = Field(default=None, description="who was where, of a run that hung; told by its ranks")
     changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
         default_factory=list, description="tracked files that the build changed: what ran is not quite the commit"
     )

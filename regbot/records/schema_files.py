@@ -5,10 +5,22 @@ from pathlib import Path
 
 from regbot.records.base import Record
 from regbot.records.baseline import Anchor, Baseline, BaselineAdded, BaselineCheck, BaselineListing
+from regbot.records.bisection import Bisection, BisectionHeader, BisectionPlan
 from regbot.records.calibration import Calibration
 from regbot.records.history import History
 from regbot.records.ledger import Ledger
+from regbot.records.node import (
+    NodeChanged,
+    NodeEvent,
+    NodeJudgement,
+    NodeListing,
+    NodeProbe,
+    NodeReport,
+    NodesProbed,
+    RawNodeProbe,
+)
 from regbot.records.preflight import Preflight
+from regbot.records.proposal import Proposal
 from regbot.records.refresh import Refreshed
 from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
@@ -22,11 +34,23 @@ RECORDS: dict[str, type[Record]] = {
     "baseline-added@1": BaselineAdded,
     "baseline-list@1": BaselineListing,
     "baseline-verify@1": BaselineCheck,
+    "bisect@1": Bisection,
+    "bisect-plan@1": BisectionPlan,
+    "bisection-log@1": BisectionHeader,
     "calibration@1": Calibration,
     "history@1": History,
     "ledger@1": Ledger,
     "ledger-diff@1": LedgerDiff,
+    "node-changed@1": NodeChanged,
+    "node-event@1": NodeEvent,
+    "node-judgement@1": NodeJudgement,
+    "node-list@1": NodeListing,
+    "node-probe@1": NodeProbe,
+    "node-probe-raw@1": RawNodeProbe,
+    "node-show@1": NodeReport,
+    "nodes-probed@1": NodesProbed,
     "preflight@1": Preflight,
+    "proposal@1": Proposal,
     "raw-run@1": RawRun,
     "refresh@1": Refreshed,
     "run@1": Run,

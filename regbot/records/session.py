@@ -1,5 +1,6 @@
 """A session file: one header line, then one line per run, appended as they end."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,9 +92,14 @@ class Session(Record):
 
 def read_session(path: Path) -> Session:
     """The session in ``path``. A torn last line is dropped; any other fault raises RecordError."""
-    lines = list(read_lines(path))
-    if not lines:
-        raise RecordError(f"{path}: is empty: no session was recorded; run 'regbot check' again")
-    number, first = lines[0]
-    header = parse_record(first, SessionHeader, f"{path}:{number}")
-    return Session(header=header, runs=[parse_record(line, Run, f"{path}:{n}") for n, line in lines[1:]])
+    return parse_session(read_lines(path), str(path))
+
+
+def parse_session(lines: Iterable[tuple[int, bytes]], origin: str) -> Session:
+    """The session in numbered ``lines``; ``origin`` names the file in errors. Raises RecordError."""
+    numbered = iter(lines)
+    number, first = next(numbered, (0, b""))
+    if not number:
+        raise RecordError(f"{origin}: is empty: no session was recorded; run 'regbot check' again")
+    header = parse_record(first, SessionHeader, f"{origin}:{number}")
+    return Session(header=header, runs=[parse_record(line, Run, f"{origin}:{n}") for n, line in numbered])

@@ -16,6 +16,8 @@ Decision = Literal["regressed", "improved", "no_change", "within_bound", "undeci
 
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3, "INVALID": 4, "REVIEW": 5}
 USAGE_ERROR = 2
+GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PASS")
+"""Of sections side by side, the gravest first. A whole verdict is not told by it alone: see ``overall``."""
 
 
 class Volume(Record):
@@ -161,6 +163,11 @@ class Verdict(Record):
     head: Arm
     workloads: list[WorkloadVerdict]
     warnings: list[Message] = Field(default_factory=list)
+
+
+def gravest(statuses: Iterable[Status]) -> Status:
+    """The gravest of sections side by side. Raises ValueError where there is none."""
+    return min(statuses, key=GRAVITY.index)
 
 
 def overall(workloads: Iterable[WorkloadVerdict]) -> Status:

@@ -1,4 +1,4 @@
-"""A refresh from beginning to end: measure, judge each night, store, propose a branch."""
+"""A refresh from beginning to end: measure, judge each night, store, propose a branch or one file."""
 
 import secrets
 import tempfile
@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from regbot.baselines import Intake, Store, environment_of
 from regbot.baselines.intake import distil, run_summaries, session_identity
-from regbot.baselines.names import ANCHOR, class_folder, session_path
-from regbot.baselines.reference import calibrated
-from regbot.baselines.store import ATTRIBUTES, BaselineError
+from regbot.baselines.names import class_folder
+from regbot.baselines.reference import calibrated, on_terms
+from regbot.baselines.store import BaselineError
 from regbot.check import CheckOptions, check
 from regbot.checkout import export, propose, resolve_arm
 from regbot.checkout.git import try_git
@@ -26,20 +26,21 @@ from regbot.records.baseline import Acceptance, AgainstAnchor, Anchor, Baseline,
 from regbot.records.calibration import Calibration
 from regbot.records.files import write_record, write_text
 from regbot.records.refresh import Refreshed, RefreshedWorkload
-from regbot.records.run import Arm
-from regbot.records.verdict import Status, WorkloadVerdict
+from regbot.records.run import Arm, Run
+from regbot.records.verdict import GRAVITY, WorkloadVerdict, gravest
 from regbot.refresh.night import History, Limits, judge_night
+from regbot.refresh.proposal import proposal_of
+from regbot.refresh.stored import release, store_files, timed_sessions
 from regbot.refresh.words import commit_message, proposal_text
 from regbot.stats.drift import night_pairs
 from regbot.trees import plain_name
 from regbot.workloads import Task, plan, timed_tasks
 
-GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PASS")
-
 
 @dataclass(frozen=True)
 class Options:
-    """What ``refresh`` was given. ``store`` is a folder to write to at once; None proposes a branch of ``repo``."""
+    """What ``refresh`` was given. ``store`` is a folder to write to at once; None proposes a branch of ``repo``, or the
+    file ``proposal``."""
 
     repo: Path
     cache: Path
@@ -50,6 +51,7 @@ class Options:
     workloads: Sequence[str] = ()
     config: Path | None = None
     store: Path | None = None
+    proposal: Path | None = None
     branch: str | None = None
     pairs: int | None = None
     """Of a night; None for as many as the noise on record asks for."""
@@ -114,18 +116,21 @@ def refresh(
         if options.store is None:
             export(options.repo, head.commit, [folder], Path(scratch))
         store = Store(options.store if options.store is not None else Path(scratch) / folder)
-        before = _files(store)
+        before = store_files(store)
         settings = Path(scratch) / FILE_NAME
         settings.write_text(text, encoding="utf-8")
         site = _Site(options, config, settings, head, store, planned, len(tasks), watch, engine)
         measured = [_measure(site, task) for task in tasks]
         warnings = [warning for each in measured for warning in _keep(each, options, head, store, now)]
-        after = _files(store)
+        after = store_files(store)
         added = [path for path in after if before.get(path) != after[path]]
         found = _refreshed(head, measured, added, warnings)
-        if added and options.store is None:
+        if options.proposal is not None:
+            write_record(options.proposal, proposal_of(store, found, added, now))
+        elif added and options.store is None:
             branch = options.branch or f"regbot/refresh-{now:%Y-%m-%d}-{secrets.token_hex(3)}"
-            files = {f"{folder}/{path}": store.root / path for path in added}
+            changed = [*added, *(path for path in before if path not in after)]
+            files = {f"{folder}/{path}": store.root / path if path in after else None for path in changed}
             commit = propose(options.repo, head.commit, files, branch, commit_message(found))
             found = found.model_copy(update={"branch": branch, "proposal": commit})
     write_record(options.out / "refresh.json", found)
@@ -172,13 +177,13 @@ def _measure(site: _Site, task: Task) -> _Measured:
     tonight = AgainstAnchor(commit=commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
     verdict = _verdict_of(checked, task.entry)
     environment = environment_of(pairs.valid[-1].head) if pairs.valid else None
-    stored = _stored(store, where)
+    stored = timed_sessions(store, where)
     again = session_identity(checked.session.header, task.entry, "timed", "head")
     own = [each for each in stored if each.environment == environment and each.session != again]
     nights = [each.against for each in own if each.against is not None and each.against.commit == commit]
     before, changes = _before(stored, environment, commit) if environment is not None and not own else ([], [])
     here = calibrated(
-        [each for each in calibrations if each.environment == environment and _on_terms(each, checked, task.entry)],
+        [each for each in calibrations if each.environment == environment and _on_its_terms(each, checked, runs)],
         thresholds_of(site.config.throughput),
     )
     history = History(nights, here.sd_pct / 100 if here is not None else None, site.monitors, before, changes)
@@ -226,10 +231,11 @@ def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: d
                 distil(measured.checked.session, replace(asked, arm="base", series="anchor", against=None), now)
             )
         if night.series == "rolling":
-            _release(store, both[0].baselines)
+            release(store, both[0].baselines)
         for distilled in both:
             kept = [each for each in distilled.baselines if each.tier == "timed" or night.series == "rolling"]
-            store.add(kept, distilled.ledgers)
+            named = {each.ledger for each in kept}
+            store.add(kept, {digest: ledger for digest, ledger in distilled.ledgers.items() if digest in named})
         if measured.anchor is None or night.accepted is not None:
             store.move_anchor(_anchor(measured, options, head, now))
     except BaselineError as error:
@@ -237,21 +243,10 @@ def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: d
     return []
 
 
-def _release(store: Store, taken: Sequence[Baseline]) -> None:
-    """Take away the sessions of ``taken`` that were held back before: they are stored anew, as accepted."""
-    sessions = {each.session for each in taken}
-    for each in taken:
-        for path in store.sessions(session_path(each, "").parent):
-            found = store.session(path)
-            if found.session in sessions and found.series == "held":
-                store.remove(path)
-
-
-def _on_terms(calibration: Calibration, checked: Checked, entry: str) -> bool:
-    plan = next(plan for plan in checked.session.header.timed if plan.entry == entry)
-    return all(
-        getattr(calibration, name) == getattr(plan, name) for name in ("world_size", "steps", "cut", "dispatcher")
-    )
+def _on_its_terms(calibration: Calibration, checked: Checked, runs: Sequence[Run]) -> bool:
+    """Whether a calibration was timed as these runs of the check were."""
+    plan = next(plan for plan in checked.session.header.timed if plan.entry == runs[-1].workload)
+    return any(run.timing is not None and on_terms(calibration, plan, run.timing.clock) for run in runs)
 
 
 def _anchor(measured: _Measured, options: Options, head: Arm, now: datetime) -> Anchor:
@@ -291,18 +286,11 @@ def _before(stored: Sequence[Baseline], environment: EnvironmentKey, commit: str
     return [each for each in others if each.environment == newest], changes
 
 
-def _stored(store: Store, where: PurePosixPath) -> list[Baseline]:
-    """All timed sessions of a workload on this class, oldest first. Raises BaselineError."""
-    paths = [path for group in store.folders(where) for path in store.sessions(group)]
-    found = [each for path in paths if (each := store.session(path)).tier == "timed"]
-    return sorted(found, key=lambda each: (each.measured, each.session))
-
-
 def _refreshed(
     head: Arm, measured: Sequence[_Measured], added: Sequence[PurePosixPath], warnings: list[str]
 ) -> Refreshed:
     nights = [each.night for each in measured]
-    status = min((night.status for night in nights), key=GRAVITY.index)
+    status = gravest(night.status for night in nights)
     told = [warning for each in measured for warning in each.checked.verdict.warnings]
     return Refreshed(
         status="INVALID" if warnings and status == "PASS" else status,
@@ -313,17 +301,6 @@ def _refreshed(
         workloads=nights,
         warnings=list(dict.fromkeys([*warnings, *told])),
     )
-
-
-def _files(store: Store) -> dict[PurePosixPath, bytes]:
-    """What the store holds that a repository would, and the content of what may change."""
-    found = {}
-    for path in sorted(store.root.rglob("*")) if store.root.is_dir() else []:
-        inside = PurePosixPath(path.relative_to(store.root))
-        hidden = any(part.startswith(".") and part != ATTRIBUTES for part in inside.parts)
-        if path.is_file() and not hidden:
-            found[inside] = path.read_bytes() if path.name in (ANCHOR, ATTRIBUTES) else b""
-    return found
 
 
 def _settings(options: Options, head: Arm) -> str:

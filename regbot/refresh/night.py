@@ -15,7 +15,7 @@ from regbot.records.refresh import Drift, RefreshedWorkload, Span
 from regbot.records.verdict import Status, WorkloadVerdict
 from regbot.stats.drift import Creep, budget, cusum
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import Interval
+from regbot.stats.paired import Interval, Thresholds, sequential
 from regbot.stats.screen import SCREEN_RUNS, Prediction, level, prediction
 
 LEAST_SD = 1e-4
@@ -100,6 +100,27 @@ def judge_night(
         series="held" if held else "rolling",
         accepted=accepted if against and not held else None,
     )
+
+
+def absorbed(nights: Sequence[AgainstAnchor], thresholds: Thresholds, budget_pct: float) -> str:
+    """What the numbers of ``nights``, tonight's last, prove that the reference would absorb with it; '' for nothing.
+
+    The pairs of one night that are looked at by themselves, and the sum of the nights; not the monitor of creep.
+    """
+    looked = sequential(nights[-1].log_ratios, len(SUMMARIES), thresholds)
+    if looked is not None and looked.decision == "regressed":
+        worst = max(interval.low for _, interval in looked.tests.values())
+        return f"tonight's pairs prove main slower than the anchor by {percent(worst):.2g}% or more"
+    together = budget(_nights(nights, "median"))
+    if together is not None and percent(together.low) > budget_pct:
+        return f"the last nights prove main slower than the anchor by {percent(together.low):.2g}% or more"
+    return ""
+
+
+def tonight_pct(tonight: AgainstAnchor, thresholds: Thresholds) -> float | None:
+    """How much slower than the anchor the pairs of one night show main to be; None below the first look."""
+    looked = sequential(tonight.log_ratios, len(SUMMARIES), thresholds)
+    return None if looked is None else percent(looked.tests["median"][1].estimate)
 
 
 def pair_sd(nights: Sequence[AgainstAnchor]) -> float | None:

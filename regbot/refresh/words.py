@@ -1,10 +1,16 @@
 """What a refresh says: to the terminal, in the commit, and in the pull request that somebody reviews."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 
 from regbot.records.refresh import Refreshed, RefreshedWorkload, Span
-from regbot.report.markdown import code, prose
+from regbot.report.markdown import code, fit, prose
 from regbot.text import printable
+
+TABLE_BUDGET, SECTIONS_BUDGET, WARNINGS_BUDGET, FILES_BUDGET = 10_000, 30_000, 3_000, 8_000
+"""Characters. With what the forge adds they stay below the 65,536 that GitHub takes."""
+
+REASONS_SHOWN = 8
 
 WORDS = {
     "PASS": "taken into the rolling reference",
@@ -15,35 +21,58 @@ WORDS = {
 }
 
 
+def proposal_title(found: Refreshed) -> str:
+    """One plain line of our own words: what is held back is said before anything else."""
+    held = sum(night.series == "held" for night in found.workloads)
+    count = len(found.workloads)
+    stored = f"{len(found.files)} file{'s' * (len(found.files) != 1)}"
+    if held:
+        return f"HELD BACK: baselines of {found.commit[:12]} ({held} of {count} workload{'s' * (count != 1)}, {stored})"
+    return f"Baselines of {found.commit[:12]}: {stored}"
+
+
 def commit_message(found: Refreshed) -> str:
     """The message of the proposal's commit."""
-    count = len(found.files)
-    lines = [f"Baselines of {found.commit[:12]}: {count} file{'s' * (count != 1)}", ""]
-    return "\n".join([*lines, *(f"{night.name}: {night.status}, {outcome(night)}" for night in found.workloads)])
+    nights = (f"{printable(night.name)}: {night.status}, {outcome(night)}" for night in found.workloads)
+    return "\n".join([proposal_title(found), "", *nights])
 
 
 def proposal_text(found: Refreshed) -> str:
-    """The text of the pull request, as GitHub-flavoured markdown: its title, then what it would change and why."""
+    """A pull request as one file of GitHub-flavoured markdown: its title, then its text."""
+    return f"# {proposal_title(found)}\n\n{proposal_body(found)}"
+
+
+def proposal_body(found: Refreshed) -> str:
+    """The text of the pull request, as GitHub-flavoured markdown: what it would change and why."""
     lines = [
-        f"# Baselines of {code(found.commit[:12])}",
-        "",
         "Main was run beside the anchor's commit, pair by pair on one node. Positive percentages are slower.",
         "",
         "| workload | main against the anchor | since the anchor, of its budget | creep | what becomes of it |",
         "|---|---|---|---|---|",
-        *(_row(night) for night in found.workloads),
+        *_fitting((_row(night) for night in found.workloads), TABLE_BUDGET, "workloads"),
         "",
-        *(line for night in found.workloads for line in _section(night)),
+        *_fitting(("\n".join(_section(night)) for night in found.workloads), SECTIONS_BUDGET, "workloads"),
     ]
     if found.warnings:
-        lines += ["## To keep in mind", "", *(f"- {prose(warning)}" for warning in found.warnings), ""]
+        warnings = _fitting((f"- {prose(warning, 400)}" for warning in found.warnings), WARNINGS_BUDGET, "warnings")
+        lines += ["## To keep in mind", "", *warnings, ""]
     if found.files:
-        lines += ["## Files", "", *(f"- {code(path)}" for path in found.files), ""]
+        lines.append(files_section(found.files))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def refresh_page(found: Refreshed) -> str:
-    """The same for a terminal."""
+def files_section(files: Iterable[str]) -> str:
+    """The files that would change, as markdown."""
+    return "\n".join(["## Files", "", *_fitting((f"- {code(path, 300)}" for path in files), FILES_BUDGET, "files")])
+
+
+def _fitting(lines: Iterable[str], characters: int, what: str) -> list[str]:
+    kept, left = fit(lines, characters)
+    return [*kept, f"…and {left} more {what}"] if left else kept
+
+
+def refresh_page(found: Refreshed, file: str = "") -> str:
+    """The same for a terminal. ``file``: with the proposal, where it is one."""
     lines = [f"{found.status}  main {found.commit[:12]}"]
     for night in found.workloads:
         lines += [
@@ -64,6 +93,8 @@ def refresh_page(found: Refreshed) -> str:
     lines += [f"warning: {printable(warning)}" for warning in found.warnings]
     if found.branch is not None:
         lines += ["", f"proposed as {found.branch} ({found.proposal[:12] if found.proposal else ''})"]
+    elif found.files and file:
+        lines += ["", f"proposed in {file}"]
     elif not found.files:
         lines += ["", "nothing to propose"]
     return "\n".join(lines)
@@ -93,25 +124,26 @@ def _row(night: RefreshedWorkload) -> str:
 
 
 def _section(night: RefreshedWorkload) -> Iterator[str]:
-    yield f"## {night.name}"
+    yield f"## {code(night.name)}"
     yield ""
     anchor = (
         f"anchor {code(night.anchor[:12])}" if night.anchor else "there was no anchor: this commit becomes the first"
     )
     yield f"{anchor}, {night.pairs} pairs, variant {code(night.variant)}"
     yield ""
-    yield from (f"- {prose(reason)}" for reason in night.reasons)
+    yield from (f"- {prose(reason)}" for reason in night.reasons[:REASONS_SHOWN])
     if night.environment_changes:
         yield "- the environment is another one than before: " + "; ".join(
-            prose(each) for each in night.environment_changes
+            prose(each, 300) for each in night.environment_changes[:REASONS_SHOWN]
         )
     if night.environment_shift is not None:
         yield (
             f"- of a difference to earlier sessions the environment makes {_words(night.environment_shift)} (the "
             "anchor's own commit, here against there), the code what the table says"
         )
-    if night.series == "held" and night.status == "FAIL":
-        worst = max(each.estimate_pct for each in (night.tonight, night.since_anchor) if each is not None)
+    shown = [each.estimate_pct for each in (night.tonight, night.since_anchor) if each is not None]
+    if night.series == "held" and night.status == "FAIL" and shown:
+        worst = math.ceil(10 * max(shown)) / 10  # what is accepted has to cover it
         yield (
             f"- to take it in, somebody puts a name to it: `regbot baseline refresh --accept {worst:.1f} --who NAME "
             "--why TEXT`; the anchor then moves here"

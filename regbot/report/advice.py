@@ -218,8 +218,7 @@ def _reproduce(check: Check, timed: bool = False) -> Step:
     worst = next(iter(check.decisive), None)
     if timed:
         return Step(("Reproduce it:",), (command(check, worst.name if worst else None),))
-    flags = ("--no-timing",) if check.session.header.timed else ()
-    told = command(check, worst.name if worst else None, flags)
+    told = command(check, worst.name if worst else None, ("--no-timing",))
     return Step(("Reproduce it on your machine, no GPU needed:",), (told,))
 
 

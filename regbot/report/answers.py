@@ -1,9 +1,9 @@
 """The three questions of every check and their answers in a few words each, for the top of the comment and the page."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from regbot.records.verdict import Sharding, Status, Throughput
+from regbot.records.verdict import Sharding, Status, Throughput, gravest
 from regbot.report.quantities import percent
 from regbot.report.state import Check, State
 from regbot.report.throughput import Answer, answer, telling
@@ -24,16 +24,13 @@ def answers(check: Check) -> tuple[Told, Told, Told]:
     return (_sharding(check), _throughput(check), _trust(check))
 
 
-GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PASS")
-
-
 def _sharding(check: Check) -> Told:
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
     known = [section for section in sections if section is not None]
     if not known:
         return Told(question, "Sharding", None, "unknown")
-    status = _worst(section.status for section in known)
+    status = gravest(section.status for section in known)
     words = "differs" if check.state is State.SHOWN and check.changed else _SHARDING[status](known)
     return Told(question, "Sharding", status, f"{words}{_unknown_in(sections)}")
 
@@ -61,9 +58,9 @@ def _throughput(check: Check) -> Told:
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
     if not timed:
         return Told(question, "Throughput", None, "not timed")
-    status = _worst(section.status for section in timed)
-    gravest = sorted((one for one in timed if one.status == status), key=lambda one: _RANK.index(answer(one)))
-    return Told(question, "Throughput", status, _timed(gravest[0]))
+    status = gravest(section.status for section in timed)
+    told = min((one for one in timed if one.status == status), key=lambda one: _RANK.index(answer(one)))
+    return Told(question, "Throughput", status, _timed(told))
 
 
 _RANK = (
@@ -100,7 +97,7 @@ def _trust(check: Check) -> Told:
     sections = [entry.verdict.validity for entry in check.entries]
     if not sections:
         return Told(question, "Trust", None, "nothing was measured")
-    status = _worst(section.status for section in sections)
+    status = gravest(section.status for section in sections)
     nowhere = all(section.status == "INVALID" for section in sections)
     return Told(question, "Trust", status, "no" if nowhere else _TRUST[status])
 
@@ -112,10 +109,6 @@ _TRUST: dict[Status, str] = {
     "INCONCLUSIVE": "in part",
     "PASS": "yes",
 }
-
-
-def _worst(statuses: Iterable[Status]) -> Status:
-    return min(statuses, key=GRAVITY.index)
 
 
 def _unknown_in(sections: list[Sharding | None]) -> str:

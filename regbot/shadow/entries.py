@@ -26,7 +26,7 @@ from regbot.records.shadow import (
     ShadowThroughput,
     ShadowWorkload,
 )
-from regbot.records.verdict import Status, Throughput, Verdict, WorkloadVerdict
+from regbot.records.verdict import GRAVITY, Status, Throughput, Verdict, WorkloadVerdict
 
 DEFAULT_FOLDER = Path("shadow")
 
@@ -36,7 +36,6 @@ BLOCKING: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW")
 CLAIMS: tuple[Status, ...] = ("FAIL", "REVIEW")
 """What says that something is wrong, or may be. INVALID says nothing about the change."""
 
-GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PASS")
 SHORTEST_COMMIT = 6
 MAX_BYTES = 2**20
 HASH = 12

@@ -17,10 +17,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
-from regbot.health import Monitor, visible_devices
+from regbot.engines import Ended, EngineError, Launch, Seat, clean_environment
 from regbot.logs import LogError, StepLog, read_log
-from regbot.node import this_node
 from regbot.records.files import describe
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
 from regbot.records.session import TimedPlan
@@ -29,6 +27,7 @@ from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
     Limits,
     bare_run,
+    caches_of,
     ended_by_engine,
     exit_words,
     interpreter,
@@ -37,7 +36,7 @@ from regbot.workloads.guest import (
 )
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
-from regbot.workloads.timed import Place, with_health
+from regbot.workloads.timed import Place, measured_in, outcome_of
 
 LOG_RANK = "log"
 """Name of the one account of steps that a log is."""
@@ -65,7 +64,7 @@ def time_command(
     place: Place,
     arm: Arm,
     root: Path,
-    engine: Engine,
+    seat: Seat,
     scratch: Path,
     limits: Limits,
     environment: Mapping[str, str] | None = None,
@@ -92,16 +91,15 @@ def time_command(
         timeout_s=task.workload.timeout_min * 60,
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes,
+        writable=(root, *caches_of(environment)),  # a program may write where it stands
     )
-    monitor = Monitor(visible_devices(launch.env), expected=bool(this_node().gpus))
     try:
-        with monitor:
-            ended = engine.run(launch)
+        ended = seat.run(launch)
     except EngineError as error:
-        failed = bare_run(task, arm, "crashed", str(error), place.attempt, "timed")
-        return with_health(failed.model_copy(update={"position": place.position}), monitor)
+        failed = bare_run(task, arm, outcome_of(error), str(error), place.attempt, "timed")
+        return measured_in(seat, failed.model_copy(update={"position": place.position}))
     whole = log != printed or not ended.output_truncated
-    return with_health(read_end(task, plan, place, arm, ended, log, within, whole), monitor)
+    return measured_in(seat, read_end(task, plan, place, arm, ended, log, within, whole), ended)
 
 
 def filled(task: Task, root: Path, place: Place, log: Path) -> tuple[tuple[str, ...], str]:
@@ -170,7 +168,6 @@ def read_end(
             "exit_code": ended.exit_code,
             "wall_s": ended.wall_s,
             "log_tail": "" if outcome == "ok" else ended.log_tail,
-            "node": this_node(),
             "warnings": [printable(warning)[:4000] for warning in warnings],
         }
     )

@@ -15,11 +15,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
+from regbot.engines import Ended, Engine, EngineError, Launch, NoSeatError, clean_environment
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
 from regbot.text import printable
 from regbot.workloads.compiled import BadProgram, ledger_of_program
+from regbot.workloads.hang import with_hang
 from regbot.workloads.task import Task
 
 MEGABYTE = 2**20
@@ -42,6 +43,11 @@ class Limits:
 
     max_output_bytes: int = 8 * MEGABYTE
     max_record_bytes: int = 32 * MEGABYTE
+
+
+def caches_of(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
+    """The folders that the variables of a checkout name: compiler caches, which are its own."""
+    return tuple(dict.fromkeys(Path(value) for value in (environment or {}).values() if value.startswith("/")))
 
 
 def guest_folder() -> Path:
@@ -82,12 +88,16 @@ def trace(
         timeout_s=task.workload.timeout_min * 60,
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes,
+        readable=(root, request),
+        writable=caches_of(environment),
     )
     try:
         ended = engine.run(launch)
+    except NoSeatError:  # nobody's fault: the check ends, and goes on from here
+        raise
     except EngineError as error:  # no such interpreter, or a guest that killed its own supervisor
         return bare_run(task, arm, "crashed", str(error), attempt)
-    return read_end(task, arm, ended, record, nonce, limits, attempt)
+    return with_hang(read_end(task, arm, ended, record, nonce, limits, attempt), record.parent, 1, root)
 
 
 def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
@@ -204,6 +214,7 @@ def request_document(task: Task, root: Path, nonce: str, record: Path) -> dict[s
         "world": task.parallelism.world_size,
         "ep": task.parallelism.ep,
         "mode": "static",
+        "limit_s": workload.timeout_min * 60,
         "adapter": workload.adapter,
         "recipe": workload.recipe,
         "entry": workload.entry,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from regbot.engines import Engine
+from regbot.engines import Needs, Seat
 from regbot.records.run import Arm, Run
 from regbot.records.session import TimedPlan
 from regbot.workloads.command import time_command
@@ -12,13 +12,22 @@ from regbot.workloads.task import Task
 from regbot.workloads.timed import Place, time_ranks
 
 
+def needs_of(task: Task, minutes: float | None = None) -> Needs:
+    """What a session of ``task`` must have for itself."""
+    if task.workload.adapter == "command":
+        return Needs(ranks=0, minutes=minutes, name=f"regbot {task.entry}")
+    ranks = task.parallelism.world_size
+    gpus = 0 if task.variant.size == "cpu" else ranks
+    return Needs(ranks=ranks, gpus=gpus, minutes=minutes, name=f"regbot {task.entry}")
+
+
 def time_run(
     task: Task,
     plan: TimedPlan,
     place: Place,
     arm: Arm,
     root: Path,
-    engine: Engine,
+    seat: Seat,
     scratch: Path,
     limits: Limits,
     environment: Mapping[str, str] | None = None,
@@ -26,4 +35,4 @@ def time_run(
     """Launch ``task`` once in the checkout ``root`` and time its steps. Never raises for what the code under test
     does."""
     how = time_command if task.workload.adapter == "command" else time_ranks
-    return how(task, plan, place, arm, root, engine, scratch, limits, environment)
+    return how(task, plan, place, arm, root, seat, scratch, limits, environment)

@@ -37,12 +37,13 @@ class Marks:
 
 
 def read_marks(folder: Path) -> Marks:
-    """The spans between the marks, by the change times that the system gave them."""
+    """The spans between the marks, by the times of their last change, which the supervisor has kept as those of their
+    modification: a guest can set the latter, but the supervisor does it when the guest is dead."""
     times: dict[str, int] = {}
     for name in (BEGUN, STEADY, ENDED):
         mark = folder / name
         if mark.is_file() and not mark.is_symlink():
-            times[name] = mark.lstat().st_ctime_ns
+            times[name] = mark.lstat().st_mtime_ns
     return Marks(_span(times, BEGUN), _span(times, STEADY))
 
 

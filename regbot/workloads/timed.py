@@ -4,24 +4,22 @@ Every rank writes its own record and everything in it is a claim; ``ranks`` says
 """
 
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from regbot.engines import Ended, Engine, EngineError, Launch, clean_environment
-from regbot.health import Monitor, visible_devices
-from regbot.node import this_node
+from regbot.engines import Ended, EngineError, Launch, NoSeatError, Seat, clean_environment
 from regbot.records.files import describe
-from regbot.records.run import Arm, Outcome, Position, RawRun, Refusal, Run
+from regbot.records.run import Arm, Node, Outcome, Position, RawRun, Refusal, Run
 from regbot.records.session import TimedPlan
 from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
     MEGABYTE,
     Limits,
     bare_run,
+    caches_of,
     ended_by_engine,
     exit_words,
     guest_folder,
@@ -32,6 +30,7 @@ from regbot.workloads.guest import (
     request_document,
     write_request,
 )
+from regbot.workloads.hang import with_hang
 from regbot.workloads.ranks import (
     Marks,
     backends_of,
@@ -66,7 +65,7 @@ def time_ranks(
     place: Place,
     arm: Arm,
     root: Path,
-    engine: Engine,
+    seat: Seat,
     scratch: Path,
     limits: Limits,
     environment: Mapping[str, str] | None = None,
@@ -84,10 +83,8 @@ def time_ranks(
     }
     request = write_request(scratch, document)
     ranks = task.parallelism.world_size
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    torchrun += ["--log-dir", str(scratch / "torchrun")]  # else it leaves a folder of its own behind
     launch = Launch(
-        command=(interpreter(task, root), *torchrun, str(guest_folder()), str(request)),
+        command=(interpreter(task, root), str(guest_folder()), str(request)),
         cwd=scratch,  # the launcher has its working directory on its import path; the checkout must not be there
         env=clean_environment(
             {"OMP_NUM_THREADS": "1", **(environment or {}), **task.workload.environment, **GUEST_ENVIRONMENT}
@@ -97,20 +94,29 @@ def time_ranks(
         timeout_s=task.workload.timeout_min * 60,
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes + ranks * MEGABYTE,
+        ranks=ranks,
+        readable=(root, request),
+        writable=caches_of(environment),
     )
-    monitor = Monitor(visible_devices(launch.env), first=ranks, expected=bool(this_node().gpus))
     try:
-        with monitor:
-            ended = engine.run(launch)
+        ended = seat.run(launch)
     except EngineError as error:
-        return with_health(_placed(bare_run(task, arm, "crashed", str(error), place.attempt, "timed"), place), monitor)
-    run = with_health(read_ranks(task, plan, place, arm, ended, record, nonce, limits), monitor)
-    shutil.rmtree(scratch / "torchrun", ignore_errors=True)
-    return run
+        failed = _placed(bare_run(task, arm, outcome_of(error), str(error), place.attempt, "timed"), place)
+        return measured_in(seat, failed)
+    run = measured_in(seat, read_ranks(task, plan, place, arm, ended, record, nonce, limits, seat.node), ended)
+    return with_hang(run, record.parent, ranks, root)
 
 
 def read_ranks(
-    task: Task, plan: TimedPlan, place: Place, arm: Arm, ended: Ended, record: Path, nonce: str, limits: Limits
+    task: Task,
+    plan: TimedPlan,
+    place: Place,
+    arm: Arm,
+    ended: Ended,
+    record: Path,
+    nonce: str,
+    limits: Limits,
+    node: Node,
 ) -> Run:
     """The run that ``ended`` and the records of all ranks tell of together."""
     raws: dict[int, RawRun] = {}
@@ -134,8 +140,7 @@ def read_ranks(
             "exit_code": ended.exit_code,
             "wall_s": ended.wall_s,
             "log_tail": "" if outcome == "ok" else ended.log_tail,
-            "node": this_node(),
-            "warnings": [*outside_warnings(ended), *_crowded(task.parallelism.world_size)],
+            "warnings": [*outside_warnings(ended), *_crowded(task.parallelism.world_size, node)],
         }
     )
     if not complete:
@@ -160,9 +165,17 @@ def read_ranks(
         return run.model_copy(update={"outcome": "bad_record", "reason": reason[:4000]})
 
 
-def with_health(run: Run, monitor: Monitor) -> Run:
-    """``run`` with what ``monitor`` saw of the node meanwhile."""
-    return run.model_copy(update={"health": monitor.health, "warnings": [*run.warnings, *monitor.warnings]})
+def measured_in(seat: Seat, run: Run, ended: Ended | None = None) -> Run:
+    """``run`` with where it was measured, and what the engine saw of the nodes meanwhile."""
+    found: dict[str, object] = {"node": seat.node, "allocation": seat.allocation}
+    if ended is not None:
+        found |= {"health": ended.health, "warnings": [*run.warnings, *ended.warnings]}
+    return run.model_copy(update=found)
+
+
+def outcome_of(error: EngineError) -> Outcome:
+    """Of a launch that the engine could not run to its end: nodes that are gone are nobody's fault."""
+    return "lost" if isinstance(error, NoSeatError) else "crashed"
 
 
 def _placed(run: Run, place: Place) -> Run:
@@ -217,8 +230,7 @@ def _of_a_lost_peer(refusal: Refusal) -> bool:
     return any(word in refusal.message.lower() for word in SECONDARY)
 
 
-def _crowded(ranks: int) -> list[str]:
-    node = this_node()
+def _crowded(ranks: int, node: Node) -> list[str]:
     if node.gpus or ranks <= node.cores:
         return []
     return [f"{ranks} ranks share {node.cores} core{'s' * (node.cores > 1)}: step times show the scheduler too"]

@@ -131,7 +131,7 @@ def test_a_run_says_what_was_compiled_and_leaves_nothing_else(traced: Traced, sh
     assert run.environment.torch is None
     folder = shared("maxtext-dispatch", lambda _: None)
     left = {path.name for path in (folder / "scratch" / "record").iterdir()}
-    assert left == {"raw.json", "program.hlo.txt", "planted.hlo.txt"}
+    assert left == {"raw.json", "stacks.0", "program.hlo.txt", "planted.hlo.txt"}
     assert list((folder / "checkout").iterdir()) == []
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regbot_guest.last_words import LastWords
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
 from regbot_guest.software import environment
@@ -38,7 +39,8 @@ def main(argv: list[str]) -> int:
         "variant": request.variant,
         "rank": rank,
     }
-    refusal = _fill(record, request, variables)
+    words = LastWords(Path(request.record).parent, rank, request.limit_s) if request.limit_s else None
+    refusal = _fill(record, request, variables, words)
     if refusal is not None:
         record["refusal"] = refusal
         if refusal["kind"] != "code":  # what the code under test raised stands in the log already
@@ -47,7 +49,9 @@ def main(argv: list[str]) -> int:
     return REFUSED if refusal is not None else 0
 
 
-def _fill(record: dict[str, Any], request: Request, variables: Mapping[str, str]) -> dict[str, str] | None:
+def _fill(
+    record: dict[str, Any], request: Request, variables: Mapping[str, str], words: LastWords | None
+) -> dict[str, str] | None:
     """Count, and put what was found into the record. Returns the refusal where it could not be done."""
     if request.adapter == "maxtext":
         return _fill_without_torch(record, request, variables)
@@ -56,10 +60,12 @@ def _fill(record: dict[str, Any], request: Request, variables: Mapping[str, str]
     except ImportError as error:
         return _refusal(
             "no_torch",
-            f"{sys.executable} cannot import torch ({error}); install it there (pip install 'regbot[smoke]'), or set "
-            "'python' of this workload to an interpreter that has it",
+            f"{sys.executable} cannot import torch ({error}); install it there ('.[smoke]' in regbot's folder), "
+            "or set 'python' of this workload to an interpreter that has it",
         )
     record["environment"] = environment(torch, variables)
+    if words is not None and request.mode != "static":  # a fake world waits for nobody
+        words.follow(torch.distributed)
     from regbot_guest.collectives import UnknownCollective
     from regbot_guest.count import UNTRACEABLE
     from regbot_guest.harness import ContractError

@@ -67,6 +67,8 @@ class Request:
     warmup: int = 0
     slowdown_pct: float = 0.0
     """By which every timed step is made longer: 0 but for calibrations, which try the gate with a known slowdown."""
+    limit_s: float = 0.0
+    """After which the launch is killed, counted from its start; 0 where that is not known."""
     seed: int = 1234
     reshard_after_forward: bool = True
 

@@ -150,6 +150,8 @@ class Unknown(NamedTuple):
 
 def from_metadata(row: Row, groups: Groups) -> Call | Unknown | None:
     """The call of a row with a ``Collective name``; None for waits and set-up."""
+    if "Collective name" not in row.args:  # a row of another name that only begins like one
+        return Unknown(row.name)
     name = str(row.args["Collective name"])
     if _plain(name) in _NO_COLLECTIVES:
         return None

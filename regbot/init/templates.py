@@ -1,0 +1,146 @@
+"""The workflows that ``regbot init`` installs: regbot's own files with this repository's settings in a few slots.
+
+A slot is a value in its place in a valid workflow: the labels of a ``runs-on``, where regbot is from. So the templates
+can be linted as they are, and what a user sets there by hand is read back and kept. Every installed file begins with a
+stamp: the version, and a hash of the file without its slots. By it a newer template is told from a user's edit.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from regbot.init.runners import Runner
+from regbot.init.source import same_repository, seen_from, usable
+
+FOLDER = ".github/workflows"
+HOSTED = ("regbot-static", "regbot-post", "regbot-gate")
+NODES = ("regbot-measure", "regbot-bisect", "regbot-refresh")
+"""Those with a job on a node: left out by ``--only-static``."""
+
+_SLOTS: Mapping[str, re.Pattern[str]] = {
+    "runs-on": re.compile(r"^ +runs-on: (?P<value>\S.*?)(?= +#|$)", re.MULTILINE),
+    "timeout": re.compile(r"^ +timeout-minutes: (?P<value>\d+)", re.MULTILINE),
+    "cron": re.compile(r"^ +- cron: (?P<value>\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE),
+    "source": re.compile(r"^ +REGBOT_SOURCE: (?P<value>\S[^\n]*)$", re.MULTILINE),
+    "packages": re.compile(r'"(?:regbot\[smoke\]|numpy>=1\.26)"(?P<value>[^\n]*)$', re.MULTILINE),
+}
+_NODE_LABELS = re.compile(r"\[self-hosted, regbot\]")
+"""What a template has where a job needs a node."""
+
+_STAMP = re.compile(r"\A# Written by 'regbot init' \((?P<version>[^,()\n]{1,40}), (?P<hash>[0-9a-f]{16})\)[^\n]*\n")
+
+_ADVICE = "; run it again after an upgrade of regbot."
+
+State = Literal["new", "unchanged", "outdated", "edited"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What goes into the slots. ``runner`` and ``source`` None keep what is installed; ``packages`` are words for pip.
+
+    ``own_source`` is what this regbot is from: taken where nothing usable is installed, and where that is another
+    commit of the same repository; ``other_source`` is what the other workflows have.
+    """
+
+    version: str
+    default_runner: Runner
+    runner: Runner | None = None
+    packages: Sequence[str] = ()
+    source: str | None = None
+    own_source: str | None = None
+    other_source: str | None = None
+
+
+def template(name: str) -> str:
+    """The text of a workflow as regbot ships it; ``name`` without its end."""
+    return (files("regbot.init") / "files" / f"{name}.yml").read_text(encoding="utf-8")
+
+
+def render(name: str, settings: Settings, installed: str | None = None) -> str:
+    """The workflow ``name`` with its stamp, for a repository that has ``installed`` now."""
+    text = template(name)
+    body = _body(installed) if installed is not None else None
+    for slot in _SLOTS:
+        kept = _values(slot, body) if body is not None else []
+        shipped = _values(slot, text)
+        if len(kept) != len(shipped):
+            kept = []  # another number of jobs: whose value is whose cannot be told
+        given = [kept[i] if kept else None for i in range(len(shipped))]
+        wanted = [_wanted(name, slot, value, old, settings) for value, old in zip(shipped, given, strict=True)]
+        text = _filled(slot, text, iter(wanted).__next__)
+    return f"# Written by 'regbot init' ({settings.version}, {_hash(text)}){_ADVICE}\n{text}"
+
+
+def state(installed: str | None, wanted: str) -> State:
+    """What an installed file is beside what would be written now."""
+    if installed is None:
+        return "new"
+    if _body(installed) == _body(wanted):
+        return "unchanged"
+    stamp = _STAMP.match(_lines(installed))
+    return "outdated" if stamp is not None and stamp["hash"] == _hash(_body(installed)) else "edited"
+
+
+def version_of(installed: str) -> str:
+    """The version of regbot that wrote a file; '' where no stamp says it."""
+    stamp = _STAMP.match(_lines(installed))
+    return stamp["version"] if stamp else ""
+
+
+def sources(installed: str) -> list[str]:
+    """Where the jobs of an installed workflow have regbot from."""
+    return _values("source", _body(installed))
+
+
+def _wanted(name: str, slot: str, shipped: str, kept: str | None, settings: Settings) -> str:
+    if slot == "source":
+        return _source(name, shipped, kept, settings)
+    if slot == "runs-on" and _NODE_LABELS.fullmatch(shipped):
+        if settings.runner is not None:
+            return settings.runner.yaml
+        return kept or settings.default_runner.yaml
+    if slot == "packages" and kept is None:
+        return "".join(f" {word}" for word in settings.packages)
+    return shipped if kept is None else kept
+
+
+def _source(name: str, shipped: str, kept: str | None, settings: Settings) -> str:
+    own = settings.own_source
+    if settings.source is not None:
+        return seen_from(name, settings.source)
+    if kept is not None and usable(kept) and not (own and same_repository(kept, own)):
+        return kept
+    return seen_from(name, own or settings.other_source or shipped)
+
+
+def _values(slot: str, text: str) -> list[str]:
+    return [match["value"] for match in _SLOTS[slot].finditer(text)]
+
+
+def _filled(slot: str, text: str, value: Callable[[], str]) -> str:
+    """``text`` with what ``value()`` gives in each slot of this kind, in order."""
+
+    def put(match: re.Match[str]) -> str:
+        start, end = (each - match.start() for each in match.span("value"))
+        return match[0][:start] + value() + match[0][end:]
+
+    return _SLOTS[slot].sub(put, text)
+
+
+def _hash(body: str) -> str:
+    """Of a workflow without its stamp, whatever stands in its slots."""
+    for slot in _SLOTS:
+        body = _filled(slot, body, lambda: "")
+    return hashlib.sha256(body.encode()).hexdigest()[:16]
+
+
+def _body(text: str) -> str:
+    return _STAMP.sub("", _lines(text), count=1)
+
+
+def _lines(text: str) -> str:
+    """``text`` with the line ends that git may have changed in a checkout put right."""
+    return text.replace("\r\n", "\n")

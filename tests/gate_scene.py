@@ -1,0 +1,195 @@
+"""A repository on the fake GitHub, with people of every role, a fork's pull request, and the gate over it."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from github_fake import FakeGitHub
+from github_fake.state import Comment, Dispatch, Repository
+from regbot.config import GitHub
+from regbot.forge.client import Forge
+from regbot.forge.events import read_comment_event, read_pull_event
+from regbot.forge.gate import Outcome, on_comment, on_pull
+from regbot.forge.shown import Shown, Stamp
+from regbot.forge.types import NewCheck, Pull
+
+WORKFLOWS = Path(__file__).parents[1] / "workflows"
+BOT = "github-actions[bot]"
+LABEL = "regbot: measure"
+MEASURE = ".github/workflows/regbot-measure.yml"
+BISECT = ".github/workflows/regbot-bisect.yml"
+POST = ".github/workflows/regbot-post.yml"
+RULE = "recompute re-dispatches@ep@*: saves memory"
+PEOPLE = {"nemo": "none", "rita": "read", "tom": "triage", "walt": "write", "mia": "maintain", "ada": "admin"}
+
+
+def token(hub: FakeGitHub, job: str) -> str:
+    """A token with the permissions that a job of regbot-gate names, and no others."""
+    named = YAML(typ="safe").load(workflow("gate"))["jobs"][job]["permissions"]
+    return hub.token(BOT, **{name.replace("-", "_"): level for name, level in named.items()})
+
+
+def client(hub: FakeGitHub, token: str) -> Forge:
+    return Forge(token, "acme/moe", hub.url, sleep=lambda _: None)
+
+
+def workflow(name: str) -> str:
+    """The text of a workflow as it is shipped."""
+    return (WORKFLOWS / f"regbot-{name}.yml").read_text()
+
+
+class Scene:
+    """What a test does to GitHub, and what the gate does about it."""
+
+    def __init__(self, hub: FakeGitHub, folder: Path) -> None:
+        self.hub, self.folder = hub, folder
+        self.repo: Repository = hub.repository("acme/moe")
+        self.repo.dispatched = Starting(self.repo)
+        started = ("measure", "bisect", "post")
+        shipped = {f".github/workflows/regbot-{each}.yml": workflow(each) for each in started}
+        files = {"moe.py": "1\n", "regbot.toml": "version = 1\n"}
+        self.base = self.repo.commit({**shipped, **files})
+        for login, role in PEOPLE.items():
+            self.repo.member(login, role)
+        self.fork = self.repo.fork("mallory")
+        self.sha = self.push({"moe.py": "2\n"})
+        self.number = self.repo.open_pull(head="mallory:topic", title="Faster", author="mallory")
+        self.token, self.gate_token = (token(hub, job) for job in ("command", "gate"))
+        self.forge, self.gate_forge = (client(hub, each) for each in (self.token, self.gate_token))
+        self.settings = GitHub()
+
+    def push(self, files: dict[str, str | None], parent: str | None = None) -> str:
+        """A new head of the pull request; with ``parent`` by force."""
+        return self.fork.commit(files, "topic", parent=parent)
+
+    def comment(self, text: str, login: str = "walt") -> Outcome:
+        return self.replay(self.commented(text, login))
+
+    def commented(self, text: str, login: str = "walt") -> dict[str, Any]:
+        """The event of a comment, not yet handled."""
+        return self.repo.event_of("issue_comment", comment=self.repo.comment(self.number, login, text))
+
+    def replay(self, event: dict[str, Any]) -> Outcome:
+        """Handle an event of a comment."""
+        return on_comment(self.forge, read_comment_event(self.file(event), "acme/moe"), self.settings)
+
+    def labelled(self, login: str = "walt", name: str = LABEL) -> dict[str, Any]:
+        """The event of a label, not yet handled."""
+        self.repo.label(self.number, login, name)
+        self.repo.pulls[self.number].updated = self.hub.tick()
+        return self.repo.event_of("pull_request_target", action="labeled", number=self.number, label=name, sender=login)
+
+    def happened(self, action: str, **about: Any) -> dict[str, Any]:
+        return self.repo.event_of("pull_request_target", action=action, number=self.number, **about)
+
+    def retargeted(self, base: str) -> dict[str, Any]:
+        """The event of another base branch, not yet handled."""
+        return retargeted(self.repo, self.number, base)
+
+    def pulled(self, event: dict[str, Any]) -> Outcome:
+        """Handle an event of a pull request."""
+        return on_pull(self.gate_forge, read_pull_event(self.file(event), "acme/moe"), self.settings)
+
+    def file(self, event: dict[str, Any]) -> Path:
+        path = self.folder / "event.json"
+        path.write_text(json.dumps(event))
+        return path
+
+    @property
+    def started(self) -> list[Dispatch]:
+        return self.repo.dispatched
+
+    @property
+    def replies(self) -> list[str]:
+        return [comment.body for comment in self.said(BOT)]
+
+    def said(self, login: str) -> list[Comment]:
+        return [comment for comment in self.repo.comments(self.number) if comment.author == login]
+
+    def reactions(self) -> list[str]:
+        """To the comments of people, oldest first."""
+        return [what for one in self.repo.comments(self.number) for who, what in one.reactions if who == BOT]
+
+
+class Starting(list[Dispatch]):
+    """What was dispatched; as on GitHub each becomes a run with the title that its workflow gives it."""
+
+    def __init__(self, repo: Repository) -> None:
+        super().__init__()
+        self.repo = repo
+
+    def append(self, dispatch: Dispatch) -> None:
+        super().append(dispatch)
+        text = workflow(Path(dispatch.workflow).stem.removeprefix("regbot-"))
+        name = re.search(r"^run-name: (.*)$", text, re.MULTILINE) or re.search(r"^name: (.*)$", text, re.MULTILINE)
+        assert name is not None
+        title = name[1].partition(" #")[0].replace("github.event.workflow_run.id || ", "")
+        title = re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: dispatch.inputs[found[1]], title)
+        head = self.repo.git.branch("main")
+        assert head is not None
+        self.repo.workflow_run(
+            dispatch.workflow, "workflow_dispatch", "main", head, title=title, conclusion=None, status="queued"
+        )
+
+
+def retargeted(repo: Repository, number: int, base: str) -> dict[str, Any]:
+    """A pull request gets another base branch; the event."""
+    pull = repo.pulls[number]
+    was, pull.base, pull.updated = pull.base, base, repo.hub.tick()
+    changes = {"base": {"ref": {"from": was}, "sha": {"from": repo.git.branch(was)}}}
+    return repo.event_of("pull_request_target", action="edited", number=number) | {"changes": changes}
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Scene], str]]] = {
+    "run": ("write", lambda scene: f"/regbot run {scene.sha}"),
+    "run with-protected-files": ("maintain", lambda scene: f"/regbot run {scene.sha} with-protected-files"),
+    "more": ("write", lambda scene: f"/regbot more {scene.sha} 8"),
+    "bisect": ("write", lambda scene: f"/regbot bisect {scene.base}..{scene.sha}"),
+    "expect": ("write", lambda _: f"/regbot expect {RULE}"),
+    "accept": ("maintain", lambda scene: f"/regbot accept {scene.sha}: meant"),
+}
+
+
+def before_last_look(scene: Scene, act: Callable[[], object]) -> None:
+    """Have ``act`` happen just before the gate looks at the pull request for the second time."""
+    real, looks = scene.forge.pull, [0]
+
+    def pull(number: int) -> Pull:
+        looks[0] += 1
+        if looks[0] == 2:
+            act()
+        return real(number)
+
+    scene.forge.pull = pull  # type: ignore[method-assign]
+
+
+def new_check(sha: str, external_id: str) -> NewCheck:
+    return NewCheck("regbot", sha, external_id, "completed", "success", "t", "s")
+
+
+def completed_check(scene: Scene) -> int:
+    return scene.forge.create_check(new_check(scene.sha, f"{scene.number}:{scene.sha}:static")).id
+
+
+def posted(scene: Scene, run: int = 17, by: int = 0) -> None:
+    """The bot's verdict on the head, in the check run and in the comment."""
+    text = Shown(Stamp(scene.number, scene.sha, "static", run, 1, "REVIEW", by), "the verdict").body(scene.sha)
+    check = new_check(scene.sha, f"{scene.number}:{scene.sha}:static")
+    scene.forge.create_check(replace(check, summary=text))
+    scene.repo.comment(scene.number, BOT, text)
+
+
+def end_runs(scene: Scene) -> None:
+    for run in scene.repo.runs.values():
+        run.status, run.conclusion = "completed", "success"
+
+
+@pytest.fixture
+def scene(hub: FakeGitHub, tmp_path: Path) -> Scene:
+    return Scene(hub, tmp_path)

@@ -1,0 +1,82 @@
+"""Payloads of events, as Actions writes them to GITHUB_EVENT_PATH.
+
+Their fields are those of GitHub's examples (npm @octokit/webhooks-examples); a test holds them against these.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import shapes
+
+if TYPE_CHECKING:
+    from .records import Run
+    from .state import Repository
+
+Json = dict[str, Any]
+
+
+def payload(repo: "Repository", name: str, **subject: Any) -> Json:
+    """The payload of event ``name``; ``subject`` is the arguments of the function of that name below."""
+    made = _EVENTS[name](repo, **subject)
+    sender = made.pop("sender")
+    return made | {"repository": shapes.repository(repo), "sender": shapes.user(repo.hub, sender)}
+
+
+def issue_comment(
+    repo: "Repository", comment: int, action: str = "created", before: str = "", sender: str = ""
+) -> Json:
+    """``action``: created, edited or deleted; ``before`` is the text before an edit."""
+    one = repo.all_comments[comment]
+    changes = {"changes": {"body": {"from": before}}} if action == "edited" else {}
+    about = {"issue": shapes.issue(repo.issues[one.number]), "comment": shapes.comment(repo, one)}
+    return {"action": action, "sender": sender or one.author} | about | changes
+
+
+def pull_request(
+    repo: "Repository", number: int, action: str = "opened", label: str = "", before: str = "", sender: str = ""
+) -> Json:
+    """``action``: opened, reopened, closed, synchronize (of ``before``), labeled or unlabeled (with ``label``)."""
+    one = repo.pulls[number]
+    made: Json = {"action": action, "number": number, "pull_request": shapes.pull(one), "sender": sender or one.author}
+    if action == "synchronize":
+        made |= {"before": before, "after": one.head_sha}
+    return made | ({"label": shapes.label(repo, label)} if label else {})
+
+
+def workflow_run(repo: "Repository", run: "Run", action: str = "completed") -> Json:
+    about = {"workflow_run": shapes.run(run), "workflow": shapes.workflow(repo, run.path)}
+    return {"action": action, "sender": run.actor} | about
+
+
+def workflow_dispatch(
+    repo: "Repository", workflow: str, ref: str = "", inputs: dict[str, str] | None = None, sender: str = "ann"
+) -> Json:
+    """``ref`` is a branch; the default branch if none is named."""
+    branch = f"refs/heads/{ref or repo.default_branch}"
+    return {"inputs": inputs, "ref": branch, "workflow": f".github/workflows/{workflow}", "sender": sender}
+
+
+def merge_group(repo: "Repository", number: int, action: str = "checks_requested") -> Json:
+    """Also puts the queue's branch, with the merge commit that would come of it, into the repository."""
+    pull = repo.pulls[number]
+    base = repo.git.branch(pull.base)
+    assert base
+    head = repo.git.merge(base, pull.head_sha, f"Merge pull request #{number} from {pull.head}", repo.hub.tick())
+    branch = f"refs/heads/gh-readonly-queue/{pull.base}/pr-{number}-{base}"
+    repo.git.set_ref(branch, head)
+    group = {"head_sha": head, "head_ref": branch, "base_sha": base, "base_ref": f"refs/heads/{pull.base}"}
+    return {
+        "action": action,
+        "merge_group": group | {"head_commit": shapes.head_commit(repo, head)},
+        "sender": pull.author,
+    }
+
+
+_EVENTS: dict[str, Callable[..., Json]] = {
+    "issue_comment": issue_comment,
+    "pull_request": pull_request,
+    "pull_request_target": pull_request,
+    "workflow_run": workflow_run,
+    "workflow_dispatch": workflow_dispatch,
+    "merge_group": merge_group,
+}

@@ -1,0 +1,129 @@
+"""What the fake GitHub keeps about one comment, one pull request, one run."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .state import Repository
+
+
+@dataclass
+class Token:
+    login: str
+    permissions: dict[str, str]
+    repositories: tuple[str, ...] | None  # None: all of them
+    expired: bool = False
+
+    @property
+    def bot(self) -> bool:
+        """Whether an app acts, as in Actions; only apps may write check runs, and roles are asked of people only."""
+        return self.login.endswith("[bot]")
+
+    def may(self, permission: str, level: str) -> bool:
+        return self.permissions.get(permission) in (level, "write")
+
+
+@dataclass
+class Comment:
+    id: int
+    number: int
+    author: str
+    body: str
+    created: str
+    updated: str
+    reactions: list[tuple[str, str]] = field(default_factory=list)  # (who, what)
+
+
+@dataclass
+class CheckRun:
+    id: int
+    app: str  # the login of the token that made it
+    name: str
+    sha: str
+    status: str = "queued"
+    conclusion: str | None = None
+    external_id: str = ""
+    details_url: str | None = None
+    title: str | None = None
+    summary: str | None = None
+    text: str | None = None
+    annotations: list[dict[str, Any]] = field(default_factory=list)
+    started: str = ""
+    completed: str | None = None
+
+
+@dataclass
+class Issue:
+    repository: "Repository"
+    number: int
+    title: str
+    author: str
+    body: str
+    created: str
+    updated: str
+    state: str = "open"
+    closed: str | None = None
+    labels: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Pull(Issue):
+    base: str = "main"
+    head_repository: "Repository" = None  # type: ignore[assignment]  # always given
+    head: str = ""  # its branch there
+    draft: bool = False
+    merged: str | None = None  # the merge commit
+    last_sha: str = ""
+
+    @property
+    def head_sha(self) -> str:
+        """Follows the branch while the pull request is open; a branch that is gone leaves its last commit."""
+        now = self.head_repository.git.branch(self.head) if self.state == "open" else None
+        if now and now != self.last_sha:
+            self.last_sha = now
+            self.repository.git.set_ref(f"refs/pull/{self.number}/head", now)
+        return self.last_sha
+
+
+@dataclass
+class Artifact:
+    id: int
+    run: "Run"
+    name: str
+    content: bytes
+    created: str
+    expired: bool = False
+    size: int | None = None  # what the API claims where that is not the content's
+
+
+@dataclass
+class Run:
+    repository: "Repository"
+    id: int
+    path: str
+    event: str
+    head_branch: str
+    head_sha: str
+    head_repository: "Repository"
+    title: str
+    status: str
+    conclusion: str | None
+    attempt: int
+    actor: str
+    created: str
+    artifacts: list[Artifact] = field(default_factory=list)
+    seconds: float = 0.0  # from its start to its end
+
+    def artifact(self, name: str, content: bytes, size: int | None = None) -> Artifact:
+        hub = self.repository.hub
+        made = Artifact(hub.new_id(), self, name, content, hub.tick(), size=size)
+        self.artifacts.append(made)
+        return made
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    workflow: str  # its path
+    ref: str
+    inputs: dict[str, str]
+    by: str

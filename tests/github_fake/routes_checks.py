@@ -1,0 +1,99 @@
+"""Check runs: made and changed by apps only, found by commit and name."""
+
+from typing import Any
+
+from . import shapes
+from .call import Answer, Call, Refused, invalid, route
+from .records import CheckRun
+
+_REPO = "/repos/{owner}/{repo}"
+_MESSAGE_LIMIT = 64 * 1024  # bytes of an annotation's message, and of its raw details
+
+
+@route("GET", f"{_REPO}/commits/{{ref}}/check-runs", "checks:read")
+def list_checks(call: Call) -> Answer:
+    """``filter=latest``, the default, shows the latest of a name and an app only; ``all`` shows doubled ones too."""
+    sha = call.repo.git.branch(call.path["ref"]) or call.repo.git.resolve(call.path["ref"])
+    if sha is None:
+        raise Refused(422, f"No commit found for SHA: {call.path['ref']}")
+    wanted = {key: call.query[key] for key in ("status",) if key in call.query}
+    found = [
+        one for one in call.repo.check_runs(sha) if all(getattr(one, key) == value for key, value in wanted.items())
+    ]
+    found = [one for one in found if call.query.get("check_name", one.name) == one.name]
+    if call.query.get("filter", "latest") == "latest":
+        found = list({(one.name, one.app): one for one in found}.values())
+    return call.page(found[::-1], lambda one: shapes.check_run(call.repo, one), "check_runs")
+
+
+@route("POST", f"{_REPO}/check-runs", "checks:write")
+def create_check(call: Call) -> Answer:
+    repo, sha = call.repo, call.body["head_sha"]
+    if call.token and not call.token.bot:
+        raise Refused(403, "You must authenticate via a GitHub App.")
+    if repo.git.resolve(sha) != sha:
+        raise Refused(422, f"No commit found for SHA: {sha}")
+    made = CheckRun(call.hub.new_id(), call.login, call.body["name"], sha, started=call.hub.tick())
+    _change(call, made)
+    repo.all_checks[made.id] = made
+    return Answer(201, shapes.check_run(repo, made))
+
+
+def _check(call: Call) -> CheckRun:
+    found = call.repo.all_checks.get(int(call.path["check_run_id"]))
+    if found is None:
+        raise Refused(404, "Not Found")
+    return found
+
+
+@route("GET", f"{_REPO}/check-runs/{{check_run_id}}", "checks:read")
+def get_check(call: Call) -> Any:
+    return shapes.check_run(call.repo, _check(call))
+
+
+@route("PATCH", f"{_REPO}/check-runs/{{check_run_id}}", "checks:write")
+def edit_check(call: Call) -> Any:
+    one = _check(call)
+    if one.app != call.login:
+        raise Refused(403, "Invalid app_id - check run can only be modified by the GitHub App that created it.")
+    _change(call, one)
+    return shapes.check_run(call.repo, one)
+
+
+def _change(call: Call, one: CheckRun) -> None:
+    given, output = call.body, call.body.get("output", {})
+    if given.get("status") == "completed" and not given.get("conclusion"):
+        raise invalid("CheckRun", "conclusion", "conclusion is required when status is completed", "missing_field")
+    if given.get("conclusion") == "stale":
+        raise invalid("CheckRun", "conclusion", "stale can only be set by GitHub", "invalid")
+    for annotation in output.get("annotations", []):
+        _accept(annotation)
+    one.name, one.status = given.get("name", one.name), given.get("status", one.status)
+    one.external_id, one.details_url = (
+        given.get("external_id", one.external_id),
+        given.get("details_url", one.details_url),
+    )
+    one.title, one.summary = output.get("title", one.title), output.get("summary", one.summary)
+    one.text = output.get("text", one.text)
+    one.annotations += output.get("annotations", [])  # they are added, never replaced
+    if "conclusion" in given:
+        one.status, one.conclusion, one.completed = "completed", given["conclusion"], call.hub.tick()
+    elif "status" in given:
+        one.conclusion = one.completed = None
+
+
+def _accept(annotation: dict[str, Any]) -> None:
+    same_line = annotation["start_line"] == annotation["end_line"]
+    if not same_line and {"start_column", "end_column"} & set(annotation):
+        raise invalid("CheckRun", "annotations", "columns need start_line and end_line to be the same", "invalid")
+    if annotation["end_line"] < annotation["start_line"] or annotation["start_line"] < 0:
+        raise invalid("CheckRun", "annotations", "end_line is before start_line", "invalid")
+    if any(len(annotation.get(key, "").encode()) > _MESSAGE_LIMIT for key in ("message", "raw_details")):
+        raise invalid("CheckRun", "annotations", "message is longer than 64 KB", "invalid")
+    if len(annotation.get("title", "")) > 255:
+        raise invalid("CheckRun", "annotations", "title is longer than 255 characters", "invalid")
+
+
+@route("GET", f"{_REPO}/check-runs/{{check_run_id}}/annotations", "checks:read")
+def list_annotations(call: Call) -> Answer:
+    return call.page(_check(call).annotations, lambda annotation: annotation)

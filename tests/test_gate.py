@@ -1,0 +1,559 @@
+"""The gate: who may have what run, and for exactly which commit."""
+
+import re
+
+import cmarkgfm
+import pytest
+
+from gate_scene import (
+    BISECT,
+    BOT,
+    COMMANDS,
+    LABEL,
+    MEASURE,
+    PEOPLE,
+    POST,
+    RULE,
+    Scene,
+    before_last_look,
+    completed_check,
+    end_runs,
+    new_check,
+    posted,
+    scene,
+    workflow,
+)
+from github_fake.fixtures import hub
+from regbot.config import GitHub
+from regbot.forge.approval import covers
+from regbot.forge.types import ROLES
+
+__all__ = ["hub", "scene"]
+
+
+# Who may
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_obeyed_exactly_for_those_who_have_its_role(scene: Scene, command: str) -> None:
+    need, text = COMMANDS[command]
+    for login, role in PEOPLE.items():
+        before, checks = len(scene.replies), len(scene.repo.check_runs(scene.sha))
+        scene.repo.dispatched.clear()
+        outcome = scene.comment(text(scene), login)
+        if ROLES.index(role) >= ROLES.index(need):
+            assert outcome.did == ("noted" if command in ("expect", "accept") else "started")
+            assert len(scene.replies) == before
+            assert scene.reactions()[-1] == ("+1" if outcome.did == "noted" else "eyes")
+        else:
+            assert outcome.did == "refused"
+            assert scene.reactions()[-1] == "confused"
+            assert len(scene.repo.check_runs(scene.sha)) == checks == 0
+            if role in ("none", "read"):
+                assert len(scene.replies) == before  # a stranger does not make the bot write
+                continue
+            assert f"the role {need} in this repository, and yours is {role}" in scene.replies[before]
+            assert text(scene) in scene.replies[before]
+        assert len(scene.started) == (outcome.did == "started")
+        end_runs(scene)
+
+
+def test_a_label_is_obeyed_exactly_of_those_who_have_its_role(scene: Scene) -> None:
+    for login, role in PEOPLE.items():
+        scene.repo.dispatched.clear()
+        outcome = scene.pulled(scene.labelled(login))
+        if role in ("write", "maintain", "admin"):
+            assert outcome.did == "started"
+            assert scene.repo.labels(scene.number) == [LABEL]
+            assert [one.workflow for one in scene.started] == [MEASURE]
+            scene.forge.remove_label(scene.number, LABEL)
+        else:
+            assert outcome.did == "refused"
+            assert scene.repo.labels(scene.number) == []
+            assert not scene.started
+            assert f"yours is {role}" in scene.replies[-1]
+        end_runs(scene)
+
+
+def test_somebody_who_was_never_heard_of_has_no_role(scene: Scene) -> None:
+    assert scene.comment(f"/regbot run {scene.sha}", "mallory").did == "refused"
+    assert not scene.started
+
+
+def test_a_role_that_was_taken_away_since_counts_no_more(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}", "walt")
+    scene.repo.member("walt", "read")
+    assert scene.replay(event).did == "refused"
+
+
+# What is started
+
+
+def test_a_run_is_started_once_with_everything_that_it_needs(scene: Scene) -> None:
+    scene.comment(f"/regbot run {scene.sha}")
+    (dispatch,) = scene.started
+    assert (dispatch.workflow, dispatch.ref, dispatch.by) == (MEASURE, "main", BOT)
+    nonce = dispatch.inputs.pop("nonce")
+    assert re.fullmatch("[0-9a-f]{16}", nonce)
+    assert dispatch.inputs == {"pr": str(scene.number), "sha": scene.sha, "base": scene.base, "more": "0"}
+    (check,) = scene.repo.check_runs(scene.sha)
+    assert (check.name, check.status, check.conclusion) == ("regbot", "in_progress", None)
+    assert check.external_id == f"{scene.number}:{scene.sha}:{nonce}"
+    assert check.summary is not None
+    assert "`walt`" in check.summary
+
+
+def test_the_base_is_the_merge_base_of_the_base_branch(scene: Scene) -> None:
+    scene.repo.commit({"other.py": "later\n"})
+    scene.comment(f"/regbot run {scene.sha}")
+    assert scene.started[0].inputs["base"] == scene.base
+
+
+def test_more_hands_on_the_pairs(scene: Scene) -> None:
+    scene.comment(f"/regbot more {scene.sha} 8")
+    assert scene.started[0].inputs["more"] == "8"
+
+
+def test_a_pull_request_of_the_same_repository_needs_the_same(scene: Scene) -> None:
+    scene.sha = scene.repo.commit({"moe.py": "3\n"}, "inside")
+    scene.number = scene.repo.open_pull(head="inside", author="rita")
+    assert scene.comment(f"/regbot run {scene.sha}", "rita").did == "refused"
+    assert scene.comment(f"/regbot run {scene.sha}", "walt").did == "started"
+
+
+def test_a_check_run_that_is_there_is_used_again(scene: Scene) -> None:
+    there = completed_check(scene)
+    scene.comment(f"/regbot run {scene.sha}")
+    (check,) = scene.repo.check_runs(scene.sha)
+    assert check.id == there
+    assert check.status == "in_progress"
+    assert check.external_id.endswith(scene.started[0].inputs["nonce"])
+
+
+def test_a_job_that_is_called_regbot_is_not_taken_for_the_check(scene: Scene) -> None:
+    job = scene.forge.create_check(new_check(scene.sha, "6f1e2d3c-0000-4000-8000-1234567890ab"))
+    scene.comment(f"/regbot run {scene.sha}")
+    mine = [check for check in scene.repo.check_runs(scene.sha) if check.id != job.id]
+    assert [check.status for check in mine] == ["in_progress"]
+
+
+def test_a_commit_that_is_being_measured_is_not_measured_beside_that(scene: Scene) -> None:
+    scene.comment(f"/regbot run {scene.sha}", "walt")
+    assert scene.comment(f"/regbot run {scene.sha}", "mia").did == "refused"
+    assert len(scene.started) == 1
+    assert "is being measured already" in scene.replies[0]
+
+
+def test_a_new_head_does_not_wait_for_the_measurement_of_the_old_one(scene: Scene) -> None:
+    scene.comment(f"/regbot run {scene.sha}")
+    scene.sha = scene.push({"moe.py": "3\n"})
+    assert scene.comment(f"/regbot run {scene.sha}").did == "started"
+
+
+def test_a_commit_whose_measurement_has_ended_can_be_measured_again(scene: Scene) -> None:
+    scene.comment(f"/regbot run {scene.sha}")
+    end_runs(scene)
+    assert scene.comment(f"/regbot run {scene.sha}").did == "started"
+    assert len({one.inputs["nonce"] for one in scene.started}) == 2
+
+
+def test_a_bisection_is_started_with_everything_that_it_needs(scene: Scene) -> None:
+    scene.comment(f"/regbot bisect {scene.base}..{scene.sha} qwen3-30b-a3b@1/ep")
+    (dispatch,) = scene.started
+    nonce = dispatch.inputs.pop("nonce")
+    assert re.fullmatch("[0-9a-f]{16}", nonce)
+    assert dispatch.workflow == BISECT
+    assert dispatch.inputs == {
+        "pr": str(scene.number),
+        "good": scene.base,
+        "bad": scene.sha,
+        "workload": "qwen3-30b-a3b@1/ep",
+    }
+
+
+def test_a_bisection_of_the_base_branch_may_be_asked_for_anywhere(scene: Scene) -> None:
+    later = scene.repo.commit({"other.py": "later\n"})
+    assert scene.comment(f"/regbot bisect {scene.base}..{later}").did == "started"
+
+
+@pytest.mark.parametrize("which", ["good", "bad"])
+def test_a_bisection_never_reaches_another_pull_requests_commits(scene: Scene, which: str) -> None:
+    foreign = scene.repo.fork("eve").commit({"moe.py": "evil\n"}, "topic")
+    scene.repo.open_pull(head="eve:topic", author="eve")
+    pair = f"{foreign}..{scene.sha}" if which == "good" else f"{scene.base}..{foreign}"
+    assert scene.comment(f"/regbot bisect {pair}").did == "refused"
+    assert "neither of this pull request nor of" in scene.replies[0]
+    assert not scene.started
+
+
+def test_a_bisection_of_a_commit_that_is_nowhere_is_refused(scene: Scene) -> None:
+    assert scene.comment(f"/regbot bisect {scene.base}..{'b' * 40}").did == "refused"
+
+
+@pytest.mark.parametrize("text", [f"/regbot expect {RULE}", "/regbot accept SHA: meant"])
+def test_a_declaration_has_the_standing_verdict_posted_again(scene: Scene, text: str) -> None:
+    posted(scene, run=4711)
+    assert scene.comment(text.replace("SHA", scene.sha), "mia").did == "noted"
+    assert [(one.workflow, one.inputs) for one in scene.started] == [(POST, {"run": "4711"})]
+
+
+def test_an_acceptance_is_of_the_head_and_no_other_commit(scene: Scene) -> None:
+    posted(scene)
+    old, scene.sha = scene.sha, scene.push({"moe.py": "3\n"})
+    assert scene.comment(f"/regbot accept {old}: meant", "mia").did == "refused"
+    assert f"/regbot accept {scene.sha}: meant" in scene.replies[-1]
+    assert not scene.started
+
+
+# Which commit
+
+
+def test_a_commit_that_is_not_the_head_is_refused_and_the_head_named(scene: Scene) -> None:
+    old, new = scene.sha, scene.push({"moe.py": "3\n"})
+    assert scene.comment(f"/regbot run {old}").did == "refused"
+    assert f"\n/regbot run {new}\n" in scene.replies[0]
+    assert not scene.started
+    assert not scene.repo.check_runs(old)
+
+
+def test_an_approval_dies_with_a_forced_push(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}")
+    scene.push({"moe.py": "evil\n"}, parent=scene.base)
+    assert scene.replay(event).did == "refused"
+    assert not scene.started
+
+
+def test_the_flag_is_not_carried_over_to_another_commit(scene: Scene) -> None:
+    old = scene.sha
+    new = scene.push({"runners/setup.sh": "evil\n"})
+    scene.comment(f"/regbot run {old} with-protected-files", "mia")
+    assert f"/regbot run {new}\n" in scene.replies[0]
+    assert f"/regbot run {new} with-protected-files" not in scene.replies[0]
+
+
+def test_the_head_of_another_pull_request_is_refused(scene: Scene) -> None:
+    other = scene.repo.fork("eve").commit({"moe.py": "evil\n"}, "topic")
+    scene.repo.open_pull(head="eve:topic", author="eve")
+    assert scene.comment(f"/regbot run {other}").did == "refused"
+    assert not scene.started
+
+
+def test_a_closed_pull_request_runs_nothing(scene: Scene) -> None:
+    scene.repo.close(scene.number)
+    for text in (f"/regbot run {scene.sha}", f"/regbot bisect {scene.base}..{scene.sha}", f"/regbot expect {RULE}"):
+        assert scene.comment(text).did == "refused"
+    assert scene.pulled(scene.labelled()).did == "refused"
+    assert not scene.started
+    assert all("The pull request is closed" in reply for reply in scene.replies)
+
+
+def test_a_head_that_moves_before_the_dispatch_is_not_measured(scene: Scene) -> None:
+    before_last_look(scene, lambda: scene.push({"moe.py": "evil\n"}))
+    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
+    assert not scene.started
+    (check,) = scene.repo.check_runs(scene.sha)
+    assert (check.status, check.conclusion, check.title) == ("completed", "cancelled", "Not measured")
+
+
+def test_a_pull_request_that_is_closed_before_the_dispatch_is_not_measured(scene: Scene) -> None:
+    before_last_look(scene, lambda: scene.repo.close(scene.number))
+    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
+    assert not scene.started
+
+
+def test_what_the_check_run_said_stands_again_where_nothing_was_started(scene: Scene) -> None:
+    completed_check(scene)
+    before_last_look(scene, lambda: scene.push({"moe.py": "evil\n"}))
+    scene.comment(f"/regbot run {scene.sha}")
+    (check,) = scene.repo.check_runs(scene.sha)
+    assert (check.status, check.conclusion) == ("completed", "success")
+    assert (check.external_id, check.title, check.summary) == (f"{scene.number}:{scene.sha}:static", "t", "s")
+
+
+def test_a_bisection_whose_head_moves_before_the_dispatch_is_not_started(scene: Scene) -> None:
+    before_last_look(scene, lambda: scene.push({"moe.py": "evil\n"}))
+    assert scene.comment(f"/regbot bisect {scene.base}..{scene.sha}").did == "refused"
+    assert not scene.started
+
+
+# Protected files
+
+
+PROTECTED_CHANGES: dict[str, dict[str, str | None]] = {
+    "a workflow": {".github/workflows/ci.yml": "on: push\n"},
+    "an action": {".github/actions/x/action.yml": "x\n"},
+    "the configuration": {"regbot.toml": "version = 1 # softer\n"},
+    "a removed configuration": {"regbot.toml": None},
+    "a runner's file": {"runners/setup.sh": "x\n"},
+    "a reference": {"baselines/a/b.json": "{}\n"},
+    "a workflow in another case": {".GitHub/workflows/ci.yml": "x\n"},
+    "the folder made a file": {"runners": "x\n"},
+}
+
+
+@pytest.mark.parametrize("change", PROTECTED_CHANGES)
+def test_protected_files_need_a_maintainer_who_says_so(scene: Scene, change: str) -> None:
+    scene.sha = scene.push(PROTECTED_CHANGES[change])
+    for login in ("walt", "mia"):
+        assert scene.comment(f"/regbot run {scene.sha}", login).did == "refused"
+    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "walt").did == "refused"
+    assert not scene.started
+    assert next(iter(PROTECTED_CHANGES[change])) in scene.replies[0]
+    assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
+    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia").did == "started"
+
+
+def test_a_protected_file_that_is_renamed_away_was_changed(scene: Scene) -> None:
+    scene.sha = scene.push({".github/workflows/regbot-post.yml": None, "kept.yml": workflow("post")})
+    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
+
+
+@pytest.mark.parametrize("command", ["more", "bisect"])
+def test_more_and_bisect_of_protected_files_need_a_maintainer(scene: Scene, command: str) -> None:
+    scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
+    text = COMMANDS[command][1](scene)
+    assert scene.comment(text, "walt").did == "refused"
+    assert scene.comment(text, "mia").did == "started"
+
+
+def test_a_label_never_approves_protected_files(scene: Scene) -> None:
+    scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
+    assert scene.pulled(scene.labelled("ada")).did == "refused"
+    assert scene.repo.labels(scene.number) == []
+    assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
+
+
+def test_more_files_than_github_lists_count_as_protected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbot.forge.types.MAX_COMPARED", 3)
+    scene.sha = scene.push({"a.py": "1", "b.py": "1", "c.py": "1"})
+    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
+    assert "more files than GitHub lists" in scene.replies[0]
+    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia").did == "started"
+
+
+def test_what_is_protected_is_configured(scene: Scene) -> None:
+    scene.settings = GitHub(protected=["moe.py"])
+    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
+    scene.settings = GitHub(protected=[])
+    assert scene.comment(f"/regbot run {scene.sha}").did == "started"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "covered"),
+    [
+        (".github/**", ".github/workflows/a.yml", True),
+        (".github/**", ".github/CODEOWNERS", True),
+        (".github/**", ".github", True),
+        (".github/**", ".githubx/a", False),
+        (".github/**", "x/.github/a", False),
+        (".github/**", "xgithub/a", False),
+        ("regbot.toml", "regbot.toml", True),
+        ("regbot.toml", "REGBOT.toml", True),
+        ("regbot.toml", "sub/regbot.toml", False),
+        ("regbot.toml", "regbotxtoml", False),
+        ("**/regbot.toml", "regbot.toml", True),
+        ("**/regbot.toml", "a/b/regbot.toml", True),
+        ("runners/*.sh", "runners/a.sh", True),
+        ("runners/*.sh", "runners/a/b.sh", False),
+        ("runners/**", "runners/a\nb", True),
+        ("a?c", "abc", True),
+        ("a?c", "a/c", False),
+        ("**", "anything/at/all", True),
+        ("a[0]", "a[0]", True),
+        ("a[0]", "a0", False),
+    ],
+)
+def test_a_glob_covers_what_it_says(pattern: str, path: str, covered: bool) -> None:
+    assert covers(pattern, path) is covered
+
+
+# Labels and pushes
+
+
+def test_a_push_ends_the_label_and_marks_the_comment_stale(scene: Scene) -> None:
+    posted(scene)
+    scene.repo.label(scene.number, "walt", LABEL)
+    scene.repo.label(scene.number, "walt", "other")
+    before, new = scene.sha, scene.push({"moe.py": "3\n"})
+    assert scene.pulled(scene.happened("synchronize", before=before)).did == "stale"
+    assert scene.repo.labels(scene.number) == ["other"]
+    (reply,) = scene.replies
+    assert "Stale" in reply
+    assert new[:12] in reply
+
+
+def test_a_label_that_was_set_after_the_push_survives_the_event_of_the_push(scene: Scene) -> None:
+    before, scene.sha = scene.sha, scene.push({"moe.py": "3\n"})
+    push, label = scene.happened("synchronize", before=before), scene.labelled()
+    scene.pulled(push)
+    assert scene.pulled(label).did == "started"
+    assert scene.started[0].inputs["sha"] == scene.sha
+
+
+def test_a_label_of_an_older_head_starts_nothing_and_is_taken_off(scene: Scene) -> None:
+    event, old = scene.labelled(), scene.sha
+    new = scene.push({"moe.py": "evil\n"})
+    assert scene.pulled(event).did == "refused"
+    assert not scene.started
+    assert not scene.repo.check_runs(old)
+    assert scene.repo.labels(scene.number) == []
+    assert f"\n/regbot run {new}\n" in scene.replies[0]
+
+
+def test_a_label_that_is_gone_approves_nothing(scene: Scene) -> None:
+    event = scene.labelled()
+    scene.forge.remove_label(scene.number, LABEL)
+    assert scene.pulled(event).did == "refused"
+    assert not scene.started
+
+
+def test_a_label_that_is_set_again_asks_again(scene: Scene) -> None:
+    scene.pulled(scene.labelled())
+    end_runs(scene)
+    scene.forge.remove_label(scene.number, LABEL)
+    assert scene.pulled(scene.labelled()).did == "started"
+    assert len(scene.started) == 2
+
+
+@pytest.mark.parametrize("action", ["opened", "labeled", "closed", "edited", "unlabeled"])
+def test_what_does_not_concern_the_gate_asks_nothing_of_github(scene: Scene, action: str) -> None:
+    about = {"label": "other", "sender": "rita"} if action.endswith("labeled") else {}
+    event = scene.happened(action, **about)
+    scene.hub.requests.clear()
+    assert scene.pulled(event).did == "nothing"
+    assert not scene.hub.requests
+
+
+def test_a_reopened_pull_request_has_its_comment_marked(scene: Scene) -> None:
+    posted(scene)
+    scene.push({"moe.py": "3\n"})
+    assert scene.pulled(scene.happened("reopened")).did == "stale"
+    assert "Stale" in scene.replies[0]
+
+
+# Whose comments count
+
+
+@pytest.mark.parametrize("text", ["Looks good", "> /regbot run it", "```\n/regbot run\n```", "/regbot.toml", ""])
+def test_talk_asks_nothing_of_github(scene: Scene, text: str) -> None:
+    event = scene.commented(text)
+    scene.hub.requests.clear()
+    assert scene.replay(event).did == "nothing"
+    assert not scene.hub.requests
+
+
+@pytest.mark.parametrize("login", [BOT, "other[bot]"])
+def test_bots_are_not_listened_to(scene: Scene, login: str) -> None:
+    scene.repo.member(login, "admin")
+    event = scene.commented(f"/regbot run {scene.sha}", login)
+    scene.hub.requests.clear()
+    assert scene.replay(event).did == "nothing"
+    assert not scene.hub.requests
+
+
+def test_a_bot_that_is_a_person_by_its_account_is_known_by_its_name(scene: Scene) -> None:
+    scene.repo.member("perf-robot", "admin")
+    scene.settings = GitHub(bot="perf-robot")
+    assert scene.comment(f"/regbot run {scene.sha}", "perf-robot").did == "nothing"
+
+
+def test_an_issue_is_no_pull_request(scene: Scene) -> None:
+    scene.number = scene.repo.open_issue("Slow", "rita")
+    assert scene.comment(f"/regbot run {scene.sha}").did == "nothing"
+
+
+@pytest.mark.parametrize("action", ["edited", "deleted"])
+def test_only_new_comments_are_commands(scene: Scene, action: str) -> None:
+    event = {**scene.commented(f"/regbot run {scene.sha}"), "action": action}
+    assert scene.replay(event).did == "nothing"
+    assert not scene.started
+
+
+def test_an_edited_comment_is_never_obeyed(scene: Scene) -> None:
+    event = scene.commented("/regbot accept " + scene.sha + ": meant", "mia")
+    scene.repo.edit_comment(event["comment"]["id"], f"/regbot run {scene.sha}")
+    assert scene.replay(event).did == "refused"
+    assert "an edited one is never obeyed" in scene.replies[0]
+    assert not scene.started
+
+
+def test_a_comment_that_was_edited_and_back_is_not_obeyed(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}")
+    scene.repo.edit_comment(event["comment"]["id"], f"/regbot run {scene.sha}")
+    assert scene.replay(event).did == "refused"
+
+
+def test_an_event_cannot_say_something_else_than_the_comment(scene: Scene) -> None:
+    event = scene.commented(f"/regbot expect {RULE}")
+    event["comment"]["body"] = f"/regbot run {scene.sha}"
+    assert scene.replay(event).did == "refused"
+    event = scene.commented(f"/regbot run {scene.sha}", "walt")
+    event["comment"]["user"]["login"] = "ada"
+    assert scene.replay(event).did == "nothing"
+    assert not scene.started
+
+
+def test_a_comment_that_is_gone_is_not_obeyed(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}")
+    scene.forge.delete_comment(event["comment"]["id"])
+    assert scene.replay(event).did == "nothing"
+    assert not scene.started
+
+
+# Answers
+
+
+def test_a_bare_run_is_answered_with_the_line_to_type(scene: Scene) -> None:
+    assert scene.comment("/regbot run").did == "refused"
+    (reply,) = scene.replies
+    assert "The commit is missing" in reply
+    found = re.search(r"^/regbot run .*$", reply, re.MULTILINE)
+    assert found is not None
+    assert scene.comment(found.group()).did == "started"
+
+
+@pytest.mark.parametrize("text", ["/regbot run", "/regbot rerun", "/regbot expect x", "/regbot run @everyone"])
+def test_a_stranger_does_not_make_the_bot_write(scene: Scene, text: str) -> None:
+    for login in ("rita", "nemo", "mallory"):
+        event = scene.commented(text, login)
+        for _ in range(2):
+            assert scene.replay(event).did == "refused"
+    assert scene.reactions() == ["confused"] * 3
+    assert not scene.replies
+
+
+@pytest.mark.parametrize("verb", ["more", "bisect"])
+def test_every_misread_command_that_can_be_is_answered_with_a_line_that_works(scene: Scene, verb: str) -> None:
+    scene.comment(f"/regbot {verb} HEAD")
+    found = re.search(rf"^/regbot {verb} .*$", scene.replies[0], re.MULTILINE)
+    assert found is not None
+    assert scene.comment(found.group()).did == "started"
+
+
+def test_an_unknown_command_is_answered_with_all_of_them(scene: Scene) -> None:
+    scene.comment("/regbot rerun")
+    for verb in ("run", "more", "bisect", "expect", "accept"):
+        assert f"\n/regbot {verb} " in scene.replies[0]
+
+
+def test_a_long_reason_leaves_the_line_to_whoever_types_it(scene: Scene) -> None:
+    scene.comment(f"/regbot accept {scene.sha}: {'w' * 400}", "walt")
+    assert f"\n/regbot accept {scene.sha}: reason\n" in scene.replies[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/regbot @everyone ![x](https://evil.example/x.png) <img src=x> [l](https://evil.example)",
+        "/regbot expect ![x](https://evil.example)@<b>@*: why",
+        "/regbot accept ```` ```<script>: @org/team",
+        "/regbot run " + "`" * 300,
+        "/regbot \u05d0\u05d1 #1 https://evil.example",
+    ],
+)
+@pytest.mark.parametrize("login", ["walt", "tom"])
+def test_what_somebody_typed_does_nothing_in_the_answer(scene: Scene, text: str, login: str) -> None:
+    assert scene.comment(text, login).did == "refused"
+    page = cmarkgfm.github_flavored_markdown_to_html(scene.replies[0])
+    assert not re.search(r"<(a|img|b|script|h\d)\b", page)
+    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", page, flags=re.DOTALL)

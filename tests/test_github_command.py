@@ -1,0 +1,312 @@
+"""``regbot github`` as the workflows call it: events, the environment, exit codes, and its reference page."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gate_scene import RULE, Scene, scene
+from github_fake.fixtures import hub
+from regbot.cli import app
+from regbot.commands import github as commands
+from regbot.config import GitHub
+from regbot.forge.bisection import Answered
+from regbot.forge.checks import CONCLUSIONS
+from regbot.forge.commands import (
+    DEFAULT_PAIRS,
+    FORMS,
+    MAX_PAIRS,
+    MAX_REASON_CHARACTERS,
+    Accept,
+    Bisect,
+    Expect,
+    More,
+    Run,
+)
+from regbot.forge.events import EventError, read_comment_event, read_pull_event
+from regbot.forge.permission import needed
+from regbot.forge.post import Posted
+from regbot.forge.types import MAX_COMPARED
+
+__all__ = ["hub", "scene"]
+
+
+# Events
+
+
+def test_an_event_lacks_nothing_that_is_decided_by(scene: Scene) -> None:
+    event = scene.commented("/regbot run")
+    for path in ("action", "issue.number", "comment.id", "comment.user.type", "repository.full_name"):
+        with pytest.raises(EventError, match=f"{path} is missing; give the file that GITHUB_EVENT_PATH names"):
+            scene.replay(without(event, path))
+    event = scene.labelled()
+    keys = ("number", "head.sha", "labels", "updated_at")
+    for path in (*(f"pull_request.{key}" for key in keys), "label.name", "sender.login"):
+        with pytest.raises(EventError, match=f"{path} is missing"):
+            scene.pulled(without(event, path))
+
+
+NUMBER = '{"repository": {"full_name": "acme/moe"}, "action": "created", "issue": {"number": 1}}'
+
+
+@pytest.mark.parametrize("text", ["", "now", "2026-01-05", "2026-01-05T09:00:00", "9" * 5000])
+def test_an_event_without_a_time_is_refused(scene: Scene, text: str) -> None:
+    event = scene.labelled()
+    event["pull_request"]["updated_at"] = text
+    with pytest.raises(EventError, match="updated_at is no time"):
+        scene.pulled(event)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "not valid JSON"),
+        ("[]", "repository.full_name is missing"),
+        ("null", "repository.full_name is missing"),
+        ('{"repository": 1}', "repository.full_name is missing"),
+        ('{"repository": {"full_name": 1}}', "is no text"),
+        ('{"repository": {"full_name": "eve/moe"}}', "is an event of 'eve/moe'"),
+        ('{"a": 1, "a": 2}', "stands twice"),
+        ('{"a": NaN}', "NaN"),
+        ("[" * 100_000, "nested too deeply"),
+        (
+            NUMBER.replace("1", "true"),
+            "is no whole number",
+        ),
+        (NUMBER.replace("1", "0"), "issue.number is 0"),
+        (
+            NUMBER.replace("1", '"1"'),
+            "is no whole number",
+        ),
+    ],
+)
+def test_an_event_that_is_none_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(text)
+    with pytest.raises(EventError, match=complaint):
+        read_comment_event(file, "acme/moe")
+
+
+def test_an_event_file_is_read_up_to_githubs_limit_and_through_no_link(tmp_path: Path) -> None:
+    file = tmp_path / "event.json"
+    file.write_bytes(b" " * (25 * 1024 * 1024 + 1))
+    with pytest.raises(EventError, match="more than the"):
+        read_pull_event(file, "acme/moe")
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(EventError, match="cannot be read"):
+        read_pull_event(tmp_path / "link", "acme/moe")
+
+
+# The command
+
+
+@pytest.fixture
+def actions(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """The environment of a job, in a checkout of the default branch."""
+    configure(scene, "version = 1\n")
+    for name, value in {
+        "GITHUB_TOKEN": scene.token,
+        "GITHUB_REPOSITORY": "acme/moe",
+        "GITHUB_API_URL": scene.hub.url,
+        "GITHUB_EVENT_NAME": "issue_comment",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return scene
+
+
+def configure(scene: Scene, text: str) -> None:
+    """The default branch has this regbot.toml."""
+    sha = scene.repo.commit({"regbot.toml": text})
+    folder = scene.folder / "checkout"
+    if not folder.exists():
+        subprocess.run(["git", "clone", "-q", str(scene.repo.git.path), str(folder)], check=True)
+    subprocess.run(["git", "-C", str(folder), "fetch", "-q", "origin"], check=True)
+    subprocess.run(["git", "-C", str(folder), "reset", "-q", "--hard", sha], check=True)
+
+
+def invoke(scene: Scene, *words: str) -> tuple[int, str]:
+    found = CliRunner().invoke(app, ["github", *words, "--repo", str(scene.folder / "checkout")])
+    return found.exit_code, found.output
+
+
+def test_the_command_obeys_a_comment(actions: Scene, tmp_path: Path) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 0, output
+    assert output.startswith("started: regbot-measure.yml was started on ")
+    assert len(actions.started) == 1
+    assert actions.sha in (tmp_path / "summary.md").read_text()
+
+
+def test_the_command_reads_the_configuration_of_the_default_branch(actions: Scene) -> None:
+    configure(actions, 'version = 1\n[github]\nprotected = ["moe.py"]\n')
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    assert invoke(actions, "command", "--event", str(event))[1].startswith("refused: ")
+    configure(actions, "nonsense")
+    assert invoke(actions, "command", "--event", str(event))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "path"), [("perf/refs", "perf/refs/a/b.json"), ("./perf/", "PERF/a"), (".", "moe.py")]
+)
+def test_the_folder_of_stored_references_is_protected_wherever_it_is(actions: Scene, folder: str, path: str) -> None:
+    configure(actions, f'version = 1\n[baselines]\nfolder = "{folder}"\n[github]\nprotected = []\n')
+    actions.sha = actions.push({path: "{}\n"})
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    assert invoke(actions, "command", "--event", str(event))[1].startswith("refused: ")
+    assert f"protected files: `{path}`" in actions.replies[0]
+
+
+@pytest.mark.parametrize("table", ['baselines = "x"\n', "[baselines]\nfolder = 3\n", "[baselines]\nlater = true\n"])
+def test_what_else_is_wrong_with_the_configuration_does_not_stop_the_gate(actions: Scene, table: str) -> None:
+    configure(actions, f"version = 1\n{table}")
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    assert invoke(actions, "command", "--event", str(event))[1].startswith("started: ")
+
+
+def test_the_gate_obeys_a_label(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request_target")
+    event = actions.file(actions.labelled())
+    assert invoke(actions, "gate", "--event", str(event))[0] == 0
+    assert len(actions.started) == 1
+
+
+def test_a_merge_group_needs_no_approval(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "merge_group")
+    event = actions.file(actions.repo.event_of("merge_group", number=actions.number))
+    actions.hub.requests.clear()
+    code, output = invoke(actions, "gate", "--event", str(event))
+    assert code == 0
+    assert "needs no approval" in output
+    assert not actions.hub.requests
+
+
+def test_an_event_of_another_kind_is_refused(actions: Scene) -> None:
+    event = actions.file(actions.labelled())
+    code, output = invoke(actions, "gate", "--event", str(event))
+    assert code == 2
+    assert "is for the event pull_request_target, and this one is 'issue_comment'" in output
+
+
+def test_an_event_without_a_key_is_a_message_and_no_traceback(actions: Scene) -> None:
+    event = actions.file({})
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 2
+    assert "repository.full_name is missing" in output
+
+
+@pytest.mark.parametrize("name", ["GITHUB_TOKEN", "GITHUB_REPOSITORY"])
+def test_a_variable_that_is_missing_is_named(actions: Scene, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    monkeypatch.delenv(name)
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 2
+    assert f"{name} is not set" in output
+
+
+def test_a_token_that_has_expired_ends_with_a_message_and_without_the_token(actions: Scene) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    actions.hub.expire(actions.token)
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 2
+    assert "has expired" in output
+    assert actions.token not in output
+
+
+def test_a_github_that_is_down_ends_with_a_code_of_its_own(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    actions.hub.faults.down = True
+    monkeypatch.setattr(commands, "_forge", lambda: actions.forge)
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == commands.AWAY
+    assert "Run this job again when GitHub is back" in output
+
+
+def test_a_post_that_is_of_nothing_says_so(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ID", "5")
+    head = actions.repo.git.branch("main")
+    assert head is not None
+    run = actions.repo.workflow_run(".github/workflows/ci.yml", "push", "main", head)
+    event = actions.file(actions.repo.event_of("workflow_run", run=run))
+    code, output = invoke(actions, "post", "--event", str(event))
+    assert code == 0, output
+    assert output.startswith("nothing: ")
+
+
+def test_a_fault_of_the_judge_is_posted_and_is_a_code_of_its_own(
+    actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ID", "5")
+    found = [Posted(1, actions.sha, "INVALID", "INVALID: \x1b[2Jodd", "the text", True, "Traceback\nOops")]
+    monkeypatch.setattr("regbot.forge.post.post", lambda *_: found)
+    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"run": "7"}))
+    code, output = invoke(actions, "post", "--event", str(event))
+    assert code == commands.FAULT
+    assert f"posted: #1 {actions.sha[:12]}: INVALID: odd\n" in output
+    assert "Traceback\nOops\n" in output
+    assert (tmp_path / "summary.md").read_text() == "the text\n"
+
+
+def test_a_fault_on_an_answer_is_told_and_is_a_code_of_its_own(
+    actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ID", "5")
+    monkeypatch.setattr("regbot.forge.post.post", lambda *_: Answered(1, "no answer", True, "Traceback\nOops"))
+    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-bisect.yml", inputs={"pr": "1"}))
+    code, output = invoke(actions, "post", "--event", str(event))
+    assert code == commands.FAULT
+    assert "answered: #1\n" in output
+    assert "Traceback\nOops\n" in output
+    assert (tmp_path / "summary.md").read_text() == "no answer\n"
+
+
+@pytest.mark.parametrize("event", [{"schedule": "0 3 * * *"}, {"repository": {"full_name": "acme/moe"}}])
+def test_a_refresh_without_a_proposal_says_so(
+    actions: Scene, event: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = actions.repo.git.branch("main")
+    assert head is not None
+    run = actions.repo.workflow_run(".github/workflows/regbot-refresh.yml", "schedule", "main", head)
+    monkeypatch.setenv("GITHUB_RUN_ID", str(run.id))
+    monkeypatch.setenv("GITHUB_SERVER_URL", actions.hub.server_url)
+    code, output = invoke(actions, "refresh", "--event", str(actions.file(event)))
+    assert code == 2
+    assert "no node left a proposal" in output
+
+
+# docs/github.md
+
+
+def test_the_reference_names_every_command_with_its_role_and_every_conclusion_and_key() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "github.md").read_text(encoding="utf-8")
+    sha = "a" * 40
+    roles = {
+        FORMS["run"].removesuffix(" [with-protected-files]"): needed(Run(sha)),
+        FORMS["run"].replace("[", "").replace("]", ""): needed(Run(sha, protected=True)),
+        FORMS["more"]: needed(More(sha)),
+        FORMS["bisect"]: needed(Bisect(sha, sha)),
+        FORMS["expect"]: needed(Expect(RULE)),
+        FORMS["accept"]: needed(Accept(sha, "why")),
+    }
+    assert roles == dict(re.findall(r"^\| `(/regbot [^`]+)` \|.*\| (\w+) \|$", page, re.MULTILINE))
+    assert dict(re.findall(r"^\| ([A-Z]+) \| `(\w+)` \|", page, re.MULTILINE)) == CONCLUSIONS
+    table = page.partition("## [github]")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(GitHub.model_fields)
+    for number in (DEFAULT_PAIRS, MAX_PAIRS, MAX_REASON_CHARACTERS, MAX_COMPARED, commands.AWAY, commands.FAULT):
+        assert re.search(rf"\b{number}\b", page)
+    assert GitHub().run_label in page
+
+
+def without(event: dict[str, Any], path: str) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(event))
+    *above, last = path.split(".")
+    at = copy
+    for key in above:
+        at = at[key]
+    del at[last]
+    return copy
