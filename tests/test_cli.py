@@ -58,7 +58,7 @@ def test_a_trace_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
     found = regbot("ledger", "trace", "moe", at=tmp_path)
     assert found.returncode == 4
     assert "cannot import torch" in found.stderr
-    assert "regbot[smoke]" in found.stderr
+    assert "'.[smoke]' in regbot's folder" in found.stderr
 
 
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:

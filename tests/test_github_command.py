@@ -248,7 +248,7 @@ def test_a_fault_of_the_judge_is_posted_and_is_a_code_of_its_own(
     code, output = invoke(actions, "post", "--event", str(event))
     assert code == commands.FAULT
     assert f"posted: #1 {actions.sha[:12]}: INVALID: odd\n" in output
-    assert "Traceback\nOops\n" in output
+    assert "| Traceback\n| Oops\n" in output
     assert (tmp_path / "summary.md").read_text() == "the text\n"
 
 
@@ -261,7 +261,7 @@ def test_a_fault_on_an_answer_is_told_and_is_a_code_of_its_own(
     code, output = invoke(actions, "post", "--event", str(event))
     assert code == commands.FAULT
     assert "answered: #1\n" in output
-    assert "Traceback\nOops\n" in output
+    assert "| Traceback\n| Oops\n" in output
     assert (tmp_path / "summary.md").read_text() == "no answer\n"
 
 

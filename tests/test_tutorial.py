@@ -7,11 +7,9 @@ import site
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from conftest import Shared
 from github_fake import FakeGitHub
@@ -30,8 +28,6 @@ INSTALL, REPOSITORY, MOE = "install", "repository", "moe"
 COMMIT = re.compile(r"\b[0-9a-f]{12}\b")
 SLURM = re.compile(r"^Slurm  +yes .*\n", re.MULTILINE)
 """Found where this machine submits to a cluster."""
-SETUPTOOLS = "77"
-"""The oldest that reads this repository's pyproject.toml; an environment that pip isolates would ask the network."""
 
 
 def steady(text: str) -> str:
@@ -69,12 +65,6 @@ def shared_checkout(folder: Path) -> Path:
 @pytest.fixture
 def wheels(shared: Shared) -> Path:
     """A folder with regbot's wheel, built once."""
-    try:
-        found = version("setuptools")
-    except PackageNotFoundError:
-        found = "0"
-    if Version(found) < Version(SETUPTOOLS):
-        pytest.skip(f"a wheel is built with setuptools {SETUPTOOLS} or newer, and {found} is installed")
     return shared("wheel", wheel)
 
 
@@ -100,7 +90,7 @@ class Reader:
         python = tools / "python3"
         python.write_text(
             f'#!/bin/sh\n{sys.executable} "$@" && cd .venv/lib/python*/site-packages || exit\n'
-            f"rm -rf setuptools* && echo {beside} >others.pth\n"  # an old one, which Python may bring along
+            f"echo {beside} >others.pth\n"
         )
         python.chmod(0o755)
         who = {f"GIT_{who}_{what}": "Ada Example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
