@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import example, strategies as st
+from hypothesis import strategies as st
 
 from bisect_cases import Values, graph, key, line, log2_up, number_of, point, trace
 from regbot.bisect.counting import Found, Stretch, changes, next_wanted, values_of
