@@ -197,6 +197,9 @@ class SandboxSettings(Record):
     write: list[str] = Field(default=[], description="folders that it may write to; what it leaves, the next run finds")
     network: bool = Field(default=False, description="let runs reach the network; ranks on several nodes always do")
     build_network: bool = Field(default=True, description="let build commands reach the network")
+    submodule_hosts: list[str] = Field(
+        default=[], description="hosts that submodules may be fetched from, beside the repository's own"
+    )
     tmp_mb: Annotated[int, Field(ge=1)] = Field(
         default=2048, description="size of its /tmp, and as much again of its /dev/shm; both are memory"
     )

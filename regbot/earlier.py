@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regbot.baselines.intake import environment_of
+from regbot.judge.clocks import contradicted
 from regbot.judge.pairs import pair_up
 from regbot.judge.screen import whole_screen
 from regbot.records.files import RecordError, write_text
@@ -37,11 +38,14 @@ def kept_file(cache: Path, header: SessionHeader, plan: TimedPlan, traced: Seque
 def earlier_runs(file: Path) -> list[Run]:
     """The runs of earlier sessions that count, each with the session that it is of; [] where there are none.
 
-    A file that cannot be read is as good as none: it is a cache.
+    A file that cannot be read is as good as none, and so is one whose times contradict the clocks beside them: it is a
+    cache, and whoever could write it could have removed it.
     """
     try:
         session = read_session(file)
     except (RecordError, OSError):
+        return []
+    if contradicted(session.runs):
         return []
     digest = identity(session.header)
     return [run.model_copy(update={"joined": run.joined or digest}) for run in session.runs]

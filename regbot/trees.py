@@ -21,9 +21,10 @@ class Trees:
     """Worktrees of ``repo`` in ``cache``. Any number of threads may ask."""
 
     def __init__(self, repo: Path, cache: Path, say: Callable[[str], None], sandbox: Sandbox | None = None) -> None:
-        """``sandbox`` confines the build commands."""
+        """``sandbox`` confines the build commands, and says whom git may ask for submodules."""
         self._repo, self._cache, self._say = repo, cache, say
         self.builder = confined_builder(sandbox.of_builds) if sandbox is not None else None
+        self._hosts = sandbox.submodule_hosts if sandbox is not None else None
         self._made: dict[tuple[str, str, str], Worktree | str] = {}
         self._lock = threading.Lock()
 
@@ -54,6 +55,7 @@ class Trees:
                 BUILD_TIMEOUT_S,
                 environment,
                 self.builder,
+                self._hosts,
             )
 
         try:
@@ -96,9 +98,10 @@ def confined_builder(sandbox: Sandbox) -> Builder:
 
 
 def marked(run: Run, tree: Worktree) -> Run:
-    """``run``, which says of itself and in a warning which tracked files the build of its tree changed."""
+    """``run``, which says of itself which tracked files the build of its tree changed, and in a warning: the first, for
+    code under test writes others, and a comment shows only so many."""
     changed = [name[:500] for name in tree.changed[:CHANGES_KEPT]]
-    return run.model_copy(update={"changed_by_build": changed, "warnings": [*run.warnings, *changed_by_build(tree)]})
+    return run.model_copy(update={"changed_by_build": changed, "warnings": [*changed_by_build(tree), *run.warnings]})
 
 
 def changed_by_build(tree: Worktree) -> list[str]:

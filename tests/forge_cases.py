@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from github_fake import CheckRun, FakeGitHub, Repository
 from github_fake import Run as FakeRun
 from ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
@@ -15,15 +17,19 @@ from regbot.forge import checks, metadata
 from regbot.forge.client import Forge
 from regbot.forge.metadata import Ignored
 from regbot.forge.post import Posted, post
+from regbot.forge.settle import Again, Result
+from regbot.forge.shown import Shown, Stamp
 from regbot.forge.types import NewCheck
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader
+from regbot.records.verdict import Status
 from regbot.session import Slot
 from regbot.workloads import plan, plan_of, timed_tasks
-from timed_builder import play
+from timed_builder import noisy, play
 
 BOT = "github-actions[bot]"
+SHA, OTHER = "a" * 40, "b" * 40
 TOML = """version = 1
 [workloads.moe]
 adapter = "smoke"
@@ -39,6 +45,11 @@ FALLBACK = smoke_ledger(dispatcher="allgather", program="b" * 64)
 OTHER_PROGRAM = A2A.model_copy(update={"program": "b" * 64})
 RESHARDED = smoke_ledger(reshard=False, program="b" * 64)
 """FSDP resharding changed: fewer gathers, which a person has to look at."""
+CONTROL = A2A.entries[0].model_copy(update={"role": "control", "where": "layers.0.moe", "dtype": "int64", "axis": "ep"})
+MORE = OTHER_PROGRAM.model_copy(update={"entries": [*A2A.entries, CONTROL]})
+"""Something new, which a person has to look at."""
+SLOWER = noisy(1.10, 0.002)
+SAME = noisy(1.0, 0.002)
 
 
 @dataclass
@@ -199,3 +210,50 @@ def zipped(session: Session | Sequence[bytes], name: str = "session.jsonl") -> b
 
 def lines_of(session: Session) -> list[bytes]:
     return [session.header.to_line().encode(), *(run.to_line().encode() for run in session.runs)]
+
+
+@pytest.fixture
+def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
+    return Bench.make(hub, tmp_path)
+
+
+def only(found: list[Posted] | Ignored) -> Posted:
+    assert isinstance(found, list), found
+    (one,) = found
+    assert not one.fault, one.fault
+    return one
+
+
+def headline(text: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith("### "))
+
+
+def changed(session: Session, change: Callable[[Run], Run | None], **header: object) -> Session:
+    runs = [new for run in session.runs if (new := change(run)) is not None]
+    return Session(header=session.header.model_copy(update=header), runs=runs)
+
+
+def shown(
+    number: int = 1,
+    head: str = SHA,
+    run: int = 1,
+    tier: str = "static",
+    status: Status = "PASS",
+    text: str = "### ✅ PASS: fine\n",
+    post: int = 0,
+) -> Shown:
+    return Shown(Stamp(number, head, "measured" if tier == "measured" else "static", run, 1, status, post), text)
+
+
+def result(what: Shown, nonce: str = checks.STATIC) -> Result:
+    return Result(what, nonce, f"{what.stamp.status}: told")
+
+
+def runs(*results: Result) -> Again:
+    """What the runs of ``results`` come to when they are judged again; other runs are none of ours."""
+
+    def again(claim: Stamp) -> Result | None:
+        of = [each for each in results if each.shown.stamp.run == claim.run]
+        return next((each for each in of if each.shown.stamp.head == claim.head), None)
+
+    return again

@@ -17,6 +17,7 @@ from github_fake import FakeGitHub
 from refresh_cases import CONFIG, measuring, night_session
 from regbot.baselines import Store, verify
 from regbot.check import CheckOptions
+from regbot.engines import local
 from regbot.forge.client import Forge
 from regbot.forge.refresh import BRANCH, Given, Posted, post_refresh
 from regbot.forge.remote import Remote
@@ -86,7 +87,7 @@ class Site:
         stand_in = measuring(lambda check: self._session(number, check, slower))
         with ExitStack() as stack:
             stack.enter_context(patch.object(flow, "check", stand_in))
-            stack.enter_context(patch.object(flow, "this_node", lambda: NODE))
+            stack.enter_context(patch.object(local, "this_node", lambda: NODE))
             found = refresh(asked, now=NOW + timedelta(days=number))
         return found, file.read_bytes()
 

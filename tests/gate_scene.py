@@ -15,7 +15,8 @@ from github_fake.state import Comment, Dispatch, Repository
 from regbot.config import GitHub
 from regbot.forge.client import Forge
 from regbot.forge.events import read_comment_event, read_pull_event
-from regbot.forge.gate import Outcome, on_comment, on_pull
+from regbot.forge.gate import on_comment, on_pull
+from regbot.forge.orders import Outcome
 from regbot.forge.shown import Shown, Stamp
 from regbot.forge.types import NewCheck, Pull
 
@@ -24,6 +25,7 @@ BOT = "github-actions[bot]"
 LABEL = "regbot: measure"
 MEASURE = ".github/workflows/regbot-measure.yml"
 BISECT = ".github/workflows/regbot-bisect.yml"
+STATIC = ".github/workflows/regbot-static.yml"
 POST = ".github/workflows/regbot-post.yml"
 RULE = "recompute re-dispatches@ep@*: saves memory"
 PEOPLE = {"nemo": "none", "rita": "read", "tom": "triage", "walt": "write", "mia": "maintain", "ada": "admin"}
@@ -178,7 +180,9 @@ def completed_check(scene: Scene) -> int:
 
 
 def posted(scene: Scene, run: int = 17, by: int = 0) -> None:
-    """The bot's verdict on the head, in the check run and in the comment."""
+    """The bot's verdict on the head, in the check run and in the comment, and the run that it is of."""
+    made = scene.repo.workflow_run(STATIC, "pull_request", "topic", scene.sha)
+    scene.repo.runs[run] = replace(made, id=run)
     text = Shown(Stamp(scene.number, scene.sha, "static", run, 1, "REVIEW", by), "the verdict").body(scene.sha)
     check = new_check(scene.sha, f"{scene.number}:{scene.sha}:static")
     scene.forge.create_check(replace(check, summary=text))

@@ -5,6 +5,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
 from io import BytesIO
 from typing import Any
 
@@ -27,6 +28,17 @@ LINES = (
 TEXTS = {"quoted": SHELL, "lines": LINES}
 BRANCH = "x;touch${IFS}$CANARY;'\"$(touch${IFS}$CANARY)`touch${IFS}$CANARY`"
 """A name that git takes."""
+CODE = {"code", "pre"}
+MEANT = {"h2", "h3", "h4", "p", "br", "hr", "strong", "em", "blockquote", "ul", "ol", "li", "sub", "details", "summary"}
+MEANT |= {*CODE, "a", "table", "thead", "tbody", "tr", "th", "td"}
+"""Elements that regbot writes."""
+KEPT_ATTRIBUTES = {"href", "lang", "class", "align", "start"}
+LINK = re.compile(r"(?!.*(?:evil|CANARY))(?:https?://[\w.:/#?=&%-]+|[\w-]+)")
+MARKER = re.compile(r" regbot:[a-z]+(?: (?:\{[^<>{}]*\}|\d+))? ")
+MENTION = re.compile(r"(?<![\w/])@[A-Za-z0-9][\w/-]*|\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):? #\d+", re.IGNORECASE)
+"""Of a person or a team; or what closes an issue at the merge."""
+OBEYED = re.compile(r"⚙  ::.*evil|The `(?:add-path|set-env)` command is disabled")
+"""What ``act`` says where a line of a log was one of the runner's own commands."""
 FREE = {"title", "display_title", "body", "message", "description", "subject"}
 """Keys of an event whose values people write; and those of a label and a person below them. A branch is BRANCH."""
 NAMED = {"label": {"name"}, "labels": {"name"}, "user": {"login"}, "author": {"name"}}
@@ -52,21 +64,58 @@ def hostile(payload: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def leaks(actions: Actions) -> list[str]:
-    """Where something planted was executed, or a token or secret came to light."""
+    """Where something planted was executed, or obeyed by the runner, or a token or secret came to light."""
     found = [f"{file} was made" for file in actions.folder.parent.glob(CANARY)]
     tokens = [*actions.hub.tokens, *actions.secrets.values()]
     needles = [needle for token in tokens for needle in _forms(token)]
+    found += [f"run {ran.run.id} obeyed a line of its log" for ran in actions.runs if OBEYED.search(ran.log)]
     for place, content in _public(actions):
         found += [f"{place} holds a token" for needle in needles if needle in content]
     return found
 
 
 def inert(markdown: str) -> list[str]:
-    """What a comment would load, link to or shout when GitHub shows it, and regbot never means; [] if inert."""
-    page = cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE)
-    outside = re.sub(r"<(code|pre)\b.*?</\1>", "", page, flags=re.DOTALL)
-    found = re.findall(r"<(?:img|script|iframe|h1|input|style)\b[^>]*>|on\w+=[^\s>]*|@everyone", outside)
-    return found + [link for link in re.findall(r'href="([^"]*)"', page) if "evil" in link or "CANARY" in link]
+    """What a comment would load, link to, hide or shout when GitHub shows it, and regbot never means; [] if inert."""
+    return Page(markdown).found
+
+
+class Page(HTMLParser):
+    """What GitHub's own renderer makes of it, with raw HTML let through, which is the harder test."""
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: list[str] = []
+        self.comments = 0
+        self._code = self._folds = 0
+        self.feed(cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE))
+        self.close()
+        self.found += ["<details> is not closed"] * self._folds
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._code += tag in CODE
+        self._folds += tag == "details"
+        if tag not in MEANT:
+            self.found.append(f"<{tag}>")
+        for name, value in attrs:
+            if name not in KEPT_ATTRIBUTES or not LINK.fullmatch(value or ""):
+                self.found.append(f"<{tag} {name}={value}>")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag in CODE
+        self._folds -= tag == "details"
+        if self._folds < 0:
+            self.found.append("</details>")
+
+    def handle_comment(self, data: str) -> None:
+        self.comments += 1
+        if not MARKER.fullmatch(data):
+            self.found.append(f"<!--{data}-->")
+
+    def handle_data(self, data: str) -> None:
+        if not self._code:
+            self.found += MENTION.findall(data)
 
 
 def _forms(token: str) -> list[bytes]:

@@ -13,6 +13,7 @@ from ledger_builder import smoke_arm
 from regbot.check import CheckOptions
 from regbot.conclusion import Checked
 from regbot.config import Config
+from regbot.engines import local
 from regbot.judge import judge
 from regbot.records.files import write_text
 from regbot.records.refresh import Refreshed
@@ -98,7 +99,7 @@ def refreshed(
     stand_in = measuring(lambda check: night_session(number, str(check.base), check.head, slower, **(night or {})))
     with ExitStack() as stack:
         stack.enter_context(patch.object(flow, "check", stand_in))
-        stack.enter_context(patch.object(flow, "this_node", lambda: NODE))
+        stack.enter_context(patch.object(local, "this_node", lambda: NODE))
         if repo is None:
             stack.enter_context(patch.object(flow, "resolve_arm", lambda *_: main))
         return refresh(asked, now=now or NOW)

@@ -406,6 +406,16 @@ def invalid_crash_both() -> Case:
     return unmeasured(lambda shape: (_crash(shape, BASE), _crash(shape, HEAD)), "INVALID", f"base crashed: {CRASH}")
 
 
+def invalid_base_without_entry() -> Case:
+    """The pull request that adds the entry: base has none."""
+    reason = "entry 'moe_train.moe:build_layer': there is no module 'moe_train' in the checkout; set 'entry'"
+
+    def runs(shape: Shape) -> Sequence[Run]:
+        return [run(shape, BASE, None, "refused", exit_code=10, reason=reason), run(shape, HEAD, ledger(shape))]
+
+    return unmeasured(runs, "INVALID", f"base cannot be measured: {reason}")
+
+
 def validity_fail_head_crashes() -> Case:
     """The head crashes twice, the base runs."""
     return unmeasured(

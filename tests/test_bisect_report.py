@@ -25,6 +25,7 @@ from regbot.report import bisection_words
 from regbot.report.bisection import OBSERVATIONS_SHOWN, html
 from regbot.report.bisection_text import WIDTH, bisection_page, plan_page
 from regbot.report.posterior import ALONE, posterior_rows, posterior_svg, regions, share
+from required import lacking
 
 GOLDEN = Path(__file__).parent / "golden" / "bisect"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -354,7 +355,7 @@ def test_a_drawing_of_a_thousand_points_is_small_and_escapes_their_names() -> No
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
-        pytest.skip("chromium is not installed; the page is tested in no browser")
+        lacking("BROWSER", "chromium is not installed; the page is tested in no browser")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser

@@ -65,10 +65,33 @@ def test_traces_run_side_by_side_but_none_longer_than_the_job() -> None:
     assert "one trace claims 900 s" in impossible(session.model_copy(update={"runs": longer}), 10.0)[0]
 
 
-def test_runs_of_earlier_sessions_and_failed_ones_are_of_other_jobs_and_clocks() -> None:
-    joined = run_of(1.0, harness_s=1.0).model_copy(update={"joined": "a" * 64, "wall_s": 1e6})
+def of_before(run: Run) -> Run:
+    return run.model_copy(update={"joined": "a" * 64})
+
+
+def test_runs_of_earlier_sessions_are_of_other_jobs() -> None:
+    long = of_before(run_of(1.0)).model_copy(update={"wall_s": 1e6})
+    assert told(long) == []
+    assert "the whole job took" in told(long.model_copy(update={"joined": None}))[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (run_of(1.0, harness_s=4.0), "claims 8 s for its steps, and by the harness's clock they took 4 s"),
+        (run_of(1.0, harness_steady_s=3.0), "claims 6 s for its steps after the warm-up"),
+        (run_of(1.0, harness_s=None), "not timed by the harness's own clock"),
+        (run_of(1.0).model_copy(update={"wall_s": 3.0}), "claims 8 s for its steps, and lived 3 s"),
+    ],
+)
+def test_runs_of_earlier_sessions_are_held_to_their_own_clocks(run: Run, why: str) -> None:
+    (only,) = told(*play(noisy(1.0, 0.01)), of_before(run))
+    assert why in only
+
+
+def test_failed_runs_have_no_clocks_but_take_time() -> None:
     failed = timed_run(slot(1, 0, "base"), 1.0, "short", timing=timing([1.0] * 8, harness_s=None))
-    assert told(joined, failed) == []
+    assert told(failed) == []
     assert "the whole job took" in told(failed.model_copy(update={"wall_s": 1e6}))[0]
 
 

@@ -2,7 +2,6 @@
 
 import re
 
-import cmarkgfm
 import pytest
 
 from gate_scene import (
@@ -21,11 +20,10 @@ from gate_scene import (
     new_check,
     posted,
     scene,
-    workflow,
 )
 from github_fake.fixtures import hub
+from hostile import inert
 from regbot.config import GitHub
-from regbot.forge.approval import covers
 from regbot.forge.types import ROLES
 
 __all__ = ["hub", "scene"]
@@ -276,161 +274,6 @@ def test_a_bisection_whose_head_moves_before_the_dispatch_is_not_started(scene: 
     assert not scene.started
 
 
-# Protected files
-
-
-PROTECTED_CHANGES: dict[str, dict[str, str | None]] = {
-    "a workflow": {".github/workflows/ci.yml": "on: push\n"},
-    "an action": {".github/actions/x/action.yml": "x\n"},
-    "the configuration": {"regbot.toml": "version = 1 # softer\n"},
-    "a removed configuration": {"regbot.toml": None},
-    "a runner's file": {"runners/setup.sh": "x\n"},
-    "a reference": {"baselines/a/b.json": "{}\n"},
-    "a workflow in another case": {".GitHub/workflows/ci.yml": "x\n"},
-    "the folder made a file": {"runners": "x\n"},
-}
-
-
-@pytest.mark.parametrize("change", PROTECTED_CHANGES)
-def test_protected_files_need_a_maintainer_who_says_so(scene: Scene, change: str) -> None:
-    scene.sha = scene.push(PROTECTED_CHANGES[change])
-    for login in ("walt", "mia"):
-        assert scene.comment(f"/regbot run {scene.sha}", login).did == "refused"
-    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "walt").did == "refused"
-    assert not scene.started
-    assert next(iter(PROTECTED_CHANGES[change])) in scene.replies[0]
-    assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
-    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia").did == "started"
-
-
-def test_a_protected_file_that_is_renamed_away_was_changed(scene: Scene) -> None:
-    scene.sha = scene.push({".github/workflows/regbot-post.yml": None, "kept.yml": workflow("post")})
-    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
-
-
-@pytest.mark.parametrize("command", ["more", "bisect"])
-def test_more_and_bisect_of_protected_files_need_a_maintainer(scene: Scene, command: str) -> None:
-    scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
-    text = COMMANDS[command][1](scene)
-    assert scene.comment(text, "walt").did == "refused"
-    assert scene.comment(text, "mia").did == "started"
-
-
-def test_a_label_never_approves_protected_files(scene: Scene) -> None:
-    scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
-    assert scene.pulled(scene.labelled("ada")).did == "refused"
-    assert scene.repo.labels(scene.number) == []
-    assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
-
-
-def test_more_files_than_github_lists_count_as_protected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regbot.forge.types.MAX_COMPARED", 3)
-    scene.sha = scene.push({"a.py": "1", "b.py": "1", "c.py": "1"})
-    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
-    assert "more files than GitHub lists" in scene.replies[0]
-    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia").did == "started"
-
-
-def test_what_is_protected_is_configured(scene: Scene) -> None:
-    scene.settings = GitHub(protected=["moe.py"])
-    assert scene.comment(f"/regbot run {scene.sha}").did == "refused"
-    scene.settings = GitHub(protected=[])
-    assert scene.comment(f"/regbot run {scene.sha}").did == "started"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path", "covered"),
-    [
-        (".github/**", ".github/workflows/a.yml", True),
-        (".github/**", ".github/CODEOWNERS", True),
-        (".github/**", ".github", True),
-        (".github/**", ".githubx/a", False),
-        (".github/**", "x/.github/a", False),
-        (".github/**", "xgithub/a", False),
-        ("regbot.toml", "regbot.toml", True),
-        ("regbot.toml", "REGBOT.toml", True),
-        ("regbot.toml", "sub/regbot.toml", False),
-        ("regbot.toml", "regbotxtoml", False),
-        ("**/regbot.toml", "regbot.toml", True),
-        ("**/regbot.toml", "a/b/regbot.toml", True),
-        ("runners/*.sh", "runners/a.sh", True),
-        ("runners/*.sh", "runners/a/b.sh", False),
-        ("runners/**", "runners/a\nb", True),
-        ("a?c", "abc", True),
-        ("a?c", "a/c", False),
-        ("**", "anything/at/all", True),
-        ("a[0]", "a[0]", True),
-        ("a[0]", "a0", False),
-    ],
-)
-def test_a_glob_covers_what_it_says(pattern: str, path: str, covered: bool) -> None:
-    assert covers(pattern, path) is covered
-
-
-# Labels and pushes
-
-
-def test_a_push_ends_the_label_and_marks_the_comment_stale(scene: Scene) -> None:
-    posted(scene)
-    scene.repo.label(scene.number, "walt", LABEL)
-    scene.repo.label(scene.number, "walt", "other")
-    before, new = scene.sha, scene.push({"moe.py": "3\n"})
-    assert scene.pulled(scene.happened("synchronize", before=before)).did == "stale"
-    assert scene.repo.labels(scene.number) == ["other"]
-    (reply,) = scene.replies
-    assert "Stale" in reply
-    assert new[:12] in reply
-
-
-def test_a_label_that_was_set_after_the_push_survives_the_event_of_the_push(scene: Scene) -> None:
-    before, scene.sha = scene.sha, scene.push({"moe.py": "3\n"})
-    push, label = scene.happened("synchronize", before=before), scene.labelled()
-    scene.pulled(push)
-    assert scene.pulled(label).did == "started"
-    assert scene.started[0].inputs["sha"] == scene.sha
-
-
-def test_a_label_of_an_older_head_starts_nothing_and_is_taken_off(scene: Scene) -> None:
-    event, old = scene.labelled(), scene.sha
-    new = scene.push({"moe.py": "evil\n"})
-    assert scene.pulled(event).did == "refused"
-    assert not scene.started
-    assert not scene.repo.check_runs(old)
-    assert scene.repo.labels(scene.number) == []
-    assert f"\n/regbot run {new}\n" in scene.replies[0]
-
-
-def test_a_label_that_is_gone_approves_nothing(scene: Scene) -> None:
-    event = scene.labelled()
-    scene.forge.remove_label(scene.number, LABEL)
-    assert scene.pulled(event).did == "refused"
-    assert not scene.started
-
-
-def test_a_label_that_is_set_again_asks_again(scene: Scene) -> None:
-    scene.pulled(scene.labelled())
-    end_runs(scene)
-    scene.forge.remove_label(scene.number, LABEL)
-    assert scene.pulled(scene.labelled()).did == "started"
-    assert len(scene.started) == 2
-
-
-@pytest.mark.parametrize("action", ["opened", "labeled", "closed", "edited", "unlabeled"])
-def test_what_does_not_concern_the_gate_asks_nothing_of_github(scene: Scene, action: str) -> None:
-    about = {"label": "other", "sender": "rita"} if action.endswith("labeled") else {}
-    event = scene.happened(action, **about)
-    scene.hub.requests.clear()
-    assert scene.pulled(event).did == "nothing"
-    assert not scene.hub.requests
-
-
-def test_a_reopened_pull_request_has_its_comment_marked(scene: Scene) -> None:
-    posted(scene)
-    scene.push({"moe.py": "3\n"})
-    assert scene.pulled(scene.happened("reopened")).did == "stale"
-    assert "Stale" in scene.replies[0]
-
-
 # Whose comments count
 
 
@@ -516,8 +359,7 @@ def test_a_bare_run_is_answered_with_the_line_to_type(scene: Scene) -> None:
 def test_a_stranger_does_not_make_the_bot_write(scene: Scene, text: str) -> None:
     for login in ("rita", "nemo", "mallory"):
         event = scene.commented(text, login)
-        for _ in range(2):
-            assert scene.replay(event).did == "refused"
+        assert [scene.replay(event).did for _ in range(2)] == ["refused", "nothing"]
     assert scene.reactions() == ["confused"] * 3
     assert not scene.replies
 
@@ -554,6 +396,4 @@ def test_a_long_reason_leaves_the_line_to_whoever_types_it(scene: Scene) -> None
 @pytest.mark.parametrize("login", ["walt", "tom"])
 def test_what_somebody_typed_does_nothing_in_the_answer(scene: Scene, text: str, login: str) -> None:
     assert scene.comment(text, login).did == "refused"
-    page = cmarkgfm.github_flavored_markdown_to_html(scene.replies[0])
-    assert not re.search(r"<(a|img|b|script|h\d)\b", page)
-    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", page, flags=re.DOTALL)
+    assert inert(scene.replies[0].partition("\n")[2]) == []

@@ -11,6 +11,7 @@ from github_fake.fixtures import hub as hub
 from regbot.config import ConfigError, GitHub, parse_config
 from regbot.forge import checks
 from regbot.forge.annotations import MOST, annotations
+from regbot.forge.approval import covers
 from regbot.forge.basis import github_settings
 from regbot.forge.labels import set_label
 from regbot.judge import judge
@@ -124,3 +125,27 @@ def test_a_base_that_hung_and_findings_without_a_line_are_no_annotations() -> No
 
 def test_there_are_never_more_annotations_than_github_takes_at_once() -> None:
     assert len(noted(hung(session_of([]), *((f"m{n}.py", n + 1) for n in range(200))))) == MOST
+
+
+@pytest.mark.parametrize(
+    ("source", "patterns"),
+    [("./vendor/regbot", ["vendor/regbot/**"]), (".", []), ("regbot @ git+https://h.example/a/b@c", [])],
+)
+def test_what_the_workflows_install_regbot_from_is_protected(
+    hub: FakeGitHub, tmp_path: Path, source: str, patterns: list[str]
+) -> None:
+    bench = Bench.make(hub, tmp_path)
+    text = (DOCS.parents[1] / "workflows" / "regbot-post.yml").read_text(encoding="utf-8")
+    bench.repo.commit({".github/workflows/regbot-post.yml": text.replace("/set/by/regbot-init", source)})
+    bench.update()
+    assert github_settings(bench.checkout).protected == [*GitHub().protected, *patterns]
+    bench.repo.commit({"regbot.toml": None})
+    bench.update()
+    assert github_settings(bench.checkout).protected == [*GitHub().protected, *patterns]
+
+
+def test_a_changed_wheel_of_regbot_is_a_protected_file() -> None:
+    wheel = "vendor/regbot-1-py3-none-any.whl"
+    assert covers(f"{wheel}/**", wheel)
+    assert covers("vendor/regbot/**", "vendor/regbot/regbot/cli.py")
+    assert not covers("vendor/regbot/**", "vendor/regbot-other/cli.py")

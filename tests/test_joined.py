@@ -43,6 +43,15 @@ def test_pairs_are_added_and_all_are_judged_by_the_interval_that_always_holds(tm
     assert section.pairs > 4
 
 
+def test_times_that_contradict_the_clocks_beside_them_are_no_earlier_session(tmp_path: Path) -> None:
+    good = play(noisy(1.2, 0.01))
+    assert len(kept(tmp_path / "good", good)) == sum(bool(r.position and r.position.block) for r in good)
+    last = good[-1]
+    assert last.timing is not None
+    lie = last.model_copy(update={"timing": last.timing.model_copy(update={"harness_s": 10.0})})
+    assert kept(tmp_path / "bad", [*good[:-1], lie]) == []
+
+
 def test_another_message_over_the_same_tree_is_the_same_code(tmp_path: Path) -> None:
     amended = HEADER.head.model_copy(update={"commit": "9" * 40})
     runs = play(noisy(1.2, 0.01, seed=2), runs=kept(tmp_path, play(noisy(1.2, 0.01))))

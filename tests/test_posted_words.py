@@ -18,9 +18,10 @@ from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
 from regbot.config import GitHub
 from regbot.forge import words
+from regbot.forge.checks import same_head
 from regbot.forge.metadata import MEASURE, STATIC, Subject
 from regbot.forge.people import Acceptance
-from regbot.forge.shown import Shown, Stamp
+from regbot.forge.shown import Shown, Stamp, strongest
 from regbot.forge.types import WorkflowRun
 from regbot.records.verdict import Status
 from regbot.report.markdown import Said
@@ -69,6 +70,25 @@ def shown(text: str, status: Status, subject: Subject, live: str = "2" * 40) -> 
     return Shown(stamp, text).body(live)
 
 
+def cancelled_after(name: str, subject: Subject) -> str:
+    """A verdict, and a measurement of the same commit that came to nothing."""
+    verdict, session = CASES[name]()
+    text = words.verdict_text(verdict, session, subject, None, SHOWING)
+    stands = Shown(Stamp(12, subject.sha, subject.tier, 76, 1, verdict.verdict, 98), text)
+    lost = words.invalid_text(words.failed(replace(RUN, conclusion="cancelled")), MEASURED_OF, SHOWING)
+    both = [stands, Shown(Stamp(12, subject.sha, "measured", 77, 1, "INVALID", 99), lost)]
+    return strongest(both, subject.sha).body(subject.sha)
+
+
+def of_a_shared_head() -> str:
+    """The summary of a check run."""
+    verdict, session = CASES["pass"]()
+    text = words.verdict_text(verdict, session, STATIC_OF, None, SHOWING)
+    stamp = Stamp(12, STATIC_OF.sha, "static", 77, 1, "PASS", 99)
+    others = [replace(stamp, pr=13, status="FAIL"), replace(stamp, pr=14)]
+    return Shown(stamp, text).body(note=same_head(12, others))
+
+
 SITUATIONS: dict[str, Callable[[], str]] = {
     "self_reported_pass": lambda: of("pass", STATIC_OF),
     "self_reported_fail_in_shadow_mode": lambda: of("sharding_fail", STATIC_OF, SHADOW),
@@ -85,6 +105,9 @@ SITUATIONS: dict[str, Callable[[], str]] = {
     ),
     "self_reported_pass_that_waits": lambda: of("pass", STATIC_OF, STRICT),
     "merge_group_review": lambda: of("review", replace(GROUP, ends_with="3" * 40), STRICT),
+    "job_cancelled_after_self_reported_fail": lambda: cancelled_after("sharding_fail", STATIC_OF),
+    "job_cancelled_after_measured_pass": lambda: cancelled_after("pass_no_change", MEASURED_OF),
+    "check_of_a_shared_head": of_a_shared_head,
     "artifact_refused": lambda: invalid(STATIC_OF, "what the job left cannot be read: ", Said(HOSTILE)),
 }
 

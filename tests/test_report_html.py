@@ -20,11 +20,12 @@ import report_cases
 from regbot.records import Run, Session, Verdict
 from regbot.report import html
 from report_cases import CASES
+from required import needed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; the page is tested in no browser")
+pytestmark = needed("BROWSER", "" if CHROMIUM else "chromium is not installed; the page is tested in no browser")
 
 Count = tuple[str, str, str, str, str, str]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from required import lacking
+
 ROOT = Path(__file__).resolve().parents[1]
 RUNNERS = ROOT / "runners"
 SCRIPTS = sorted(RUNNERS.rglob("*.sh"))
@@ -243,7 +245,7 @@ def test_the_epilog_drains_a_node_that_the_job_left_unwell_and_leaves_users_of_t
 def in_own_space(machine: Machine, script: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """A script as root, in a space of its own: nothing outside of it can be killed."""
     if shutil.which("bwrap") is None:
-        pytest.skip("no bubblewrap here")
+        lacking("SANDBOX", "no bubblewrap here")
     if os.getuid() != 0:
         pytest.skip("two users are needed, which only root can be")
     command = [

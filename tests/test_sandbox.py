@@ -24,10 +24,11 @@ from regbot.engines.confinement import device_words
 from regbot.engines.escape import PROCESSES
 from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, SandboxError, confined, sandbox_of, unbounded
+from required import needed
 
 SANDBOX = Sandbox(tmp_mb=TMP_MB, pids=PIDS)
 UNAVAILABLE = available() if platform.system() == "Linux" else "needs Linux"
-confining = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
+confining = needed("SANDBOX", UNAVAILABLE)
 
 
 # ---- escapes

@@ -3,112 +3,19 @@
 import random
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from forge_cases import BOT, Bench
-from github_fake import FakeGitHub
+from forge_cases import BOT, OTHER, Bench, result, runs, shown
+from forge_cases import bench as bench
 from github_fake.fixtures import hub as hub
 from regbot.config import GitHub
 from regbot.forge import checks, sticky
 from regbot.forge.client import Forge
-from regbot.forge.settle import Again, Result, settle
-from regbot.forge.shown import Shown, Stamp, strongest
+from regbot.forge.settle import Result, settle
+from regbot.forge.shown import Shown, Stamp
+from regbot.forge.types import NewCheck
 from regbot.records.verdict import Status
-
-SHA, OTHER = "a" * 40, "b" * 40
-STATIC = checks.STATIC
-
-
-def shown(
-    number: int = 1,
-    head: str = SHA,
-    run: int = 1,
-    tier: str = "static",
-    status: Status = "PASS",
-    text: str = "### ✅ PASS: fine\n",
-    post: int = 0,
-) -> Shown:
-    return Shown(Stamp(number, head, "measured" if tier == "measured" else "static", run, 1, status, post), text)
-
-
-def result(what: Shown, nonce: str = STATIC) -> Result:
-    return Result(what, nonce, f"{what.stamp.status}: told")
-
-
-def runs(*results: Result) -> Again:
-    """What the runs of ``results`` come to when they are judged again; other runs are none of ours."""
-
-    def again(claim: Stamp) -> Result | None:
-        of = [each for each in results if each.shown.stamp.run == claim.run]
-        return next((each for each in of if each.shown.stamp.head == claim.head), None)
-
-    return again
-
-
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
-
-
-# The stamp
-
-
-def test_the_stamp_is_the_marker_that_is_agreed() -> None:
-    line = Stamp(12, SHA, "measured", 77, 2, "FAIL", 5).line()
-    assert line.startswith(f'<!-- regbot:verdict {{"pr":12,"head":"{SHA}","tier":"measured","run":77,"attempt":2')
-    assert line.endswith(" -->")
-    assert Stamp.read(line) == Stamp(12, SHA, "measured", 77, 2, "FAIL", 5)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "<!-- regbot:verdict -->",
-        "<!-- regbot:verdict {} -->",
-        "<!-- regbot:verdict [1] -->",
-        f'<!-- regbot:verdict {{"pr":"12","head":"{SHA}","tier":"static","run":1,"attempt":1,"status":"PASS"}} -->',
-        f'<!-- regbot:verdict {{"pr":true,"head":"{SHA}","tier":"static","run":1,"attempt":1,"status":"PASS"}} -->',
-        f'<!-- regbot:verdict {{"pr":1,"head":"{SHA}","tier":"best","run":1,"attempt":1,"status":"PASS"}} -->',
-        f'<!-- regbot:verdict {{"pr":1,"head":"{SHA}","tier":["static"],"run":1,"attempt":1,"status":"PASS"}} -->',
-        f'<!-- regbot:verdict {{"pr":1,"head":"{SHA[1:]}","tier":"static","run":1,"attempt":1,"status":"PASS"}} -->',
-        '<!-- regbot:verdict {"pr":1,"head":7,"tier":"static","run":1,"attempt":1,"status":"PASS"} -->',
-        f'<!-- regbot:verdict {{"pr":1,"head":"{SHA}","tier":"static","run":1,"attempt":1,"status":"GREEN"}} -->',
-        "<!-- regbot:verdict {" + '"a":' * 5000 + " -->",
-        '<!-- regbot:verdict {"a":' + "[" * 100_000 + "} -->",
-    ],
-)
-def test_what_is_no_stamp_is_none(line: str) -> None:
-    assert Stamp.read(line) is None
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=200), st.booleans(), st.booleans())
-def test_what_is_shown_is_read_back(text: str, stale: bool, crlf: bool) -> None:
-    one = shown(text=f"### PASS\n\n{text}")
-    body = one.body(OTHER if stale else SHA)
-    assert ("**Stale:**" in body.partition("### ")[0]) is stale
-    assert Shown.read(body.replace("\n", "\r\n") if crlf else body) == one
-
-
-def test_the_live_head_comes_first_then_measured_then_the_newest() -> None:
-    ranked = [
-        shown(head=OTHER, run=1),
-        shown(head=OTHER, run=9),
-        shown(head=OTHER, run=2, tier="measured"),
-        shown(head=SHA, run=3),
-        shown(head=SHA, run=4),
-        shown(head=SHA, run=1, tier="measured"),
-        shown(head=SHA, run=1, tier="measured", post=8),
-    ]
-    for n in range(1, len(ranked) + 1):
-        mixed = ranked[:n]
-        random.Random(n).shuffle(mixed)
-        assert strongest(mixed, SHA) == ranked[n - 1]
-
 
 # One comment, one check run
 
@@ -214,8 +121,8 @@ def test_a_check_run_that_a_job_made_under_our_name_is_not_ours(bench: Bench) ->
     number = bench.pull()
     sha = bench.head(number)
     forge = bench.forge
-    made = checks._check(shown(number, sha), "57f0d1c2-a-job", "success", "regbot", (), "")
-    forge.create_check(made)
+    summary = shown(number, sha).body()
+    forge.create_check(NewCheck("regbot", sha, "57f0d1c2-a-job", "completed", "success", "regbot", summary))
     settle(forge, result(shown(number, sha, status="FAIL")), GitHub())
     theirs, ours = bench.repo.check_runs(sha)
     assert (theirs.external_id, theirs.conclusion) == ("57f0d1c2-a-job", "success")
@@ -461,47 +368,27 @@ def test_posters_at_the_same_time_end_with_one_comment_and_the_strongest_result(
     assert bench.check(number, old).conclusion == "failure"
 
 
-def test_a_write_that_comes_late_is_seen_and_taken_back(bench: Bench) -> None:
-    """The weaker poster reads, the stronger one does all of its work, then the weaker one writes."""
+@pytest.mark.parametrize("written", ["edit_comment", "update_check"])
+def test_a_write_that_comes_late_is_seen_and_taken_back(
+    bench: Bench, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weaker poster reads, the stronger one does all of its work, then the weaker one writes the comment, or the
+    check run."""
     number = bench.pull()
     sha = bench.head(number)
     settle(bench.forge, result(shown(number, sha, 1)), GitHub())
     strong = result(shown(number, sha, 3, "measured", "FAIL", "### ❌ FAIL: the strongest\n"))
-
-    class Late(Forge):
-        waiting = True
-
-        def edit_comment(self, id: int, body: str) -> None:
-            if Late.waiting:
-                Late.waiting = False
-                settle(bench.forge, strong, GitHub())
-            super().edit_comment(id, body)
-
     forge = bench.forge
-    forge.__class__ = Late
-    settle(forge, result(shown(number, sha, 2, text="### ✅ PASS: late\n")), GitHub())
+    write = getattr(forge, written)
+
+    def late(*arguments: object) -> None:
+        monkeypatch.setattr(forge, written, write)
+        settle(bench.forge, strong, GitHub())
+        write(*arguments)
+
+    monkeypatch.setattr(forge, written, late)
+    again = runs(strong) if written == "update_check" else runs()
+    settle(forge, result(shown(number, sha, 2, text="### ✅ PASS: late\n")), GitHub(), again)
     assert "FAIL: the strongest" in bench.comment(number)
-    assert bench.check(number).conclusion == "failure"
-
-
-def test_a_check_run_that_is_overwritten_late_is_put_right_by_the_comment(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    settle(bench.forge, result(shown(number, sha, 1)), GitHub())
-    strong = result(shown(number, sha, 3, "measured", "FAIL", "### ❌ FAIL: the strongest\n"))
-
-    class Late(Forge):
-        waiting = True
-
-        def update_check(self, id: int, check) -> None:  # type: ignore[no-untyped-def]
-            if Late.waiting:
-                Late.waiting = False
-                settle(bench.forge, strong, GitHub())
-            super().update_check(id, check)
-
-    forge = bench.forge
-    forge.__class__ = Late
-    settle(forge, result(shown(number, sha, 2, text="### ✅ PASS: late\n")), GitHub(), runs(strong))
     assert bench.check(number).conclusion == "failure"
     assert "FAIL: the strongest" in str(bench.check(number).summary)
-    assert "FAIL: the strongest" in bench.comment(number)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from required import needed
+
 SCRIPT = Path(__file__).parents[1] / ".ci/unprivileged"
 NAMED = "id -u; id -un; touch $HOME/x 2>/dev/null; echo $HOME"
 
@@ -49,7 +51,7 @@ def test_a_signal_reaches_the_command_itself() -> None:
         assert started.wait(10) == -signal.SIGTERM
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bubblewrap here")
+@needed("SANDBOX", "" if shutil.which("bwrap") else "there is no bubblewrap here")
 def test_a_sandbox_can_be_made_inside() -> None:
     answer = run("bwrap", "--ro-bind", "/", "/", "--unshare-all", "echo", "inside")
     assert answer.stdout == "inside\n", answer.stderr

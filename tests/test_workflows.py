@@ -1,5 +1,6 @@
 """The workflows that ``regbot init`` installs: what linters say, rules that no linter has, and their shell scripts."""
 
+import json
 import os
 import re
 import subprocess
@@ -132,9 +133,15 @@ PLANTED = [
         "GITHUB_TOKEN: ${{ github.token }}",
         "BODY: ${{ github.event.comment.body }}",
     ),
+    (
+        "regbot-static",
+        "others_text_stays_in_the_event_file",
+        "!github.event.changes.base &&",
+        "github.event.changes.base.ref.from &&",
+    ),
     ("regbot-post", "least_permissions", "permissions: {}", "permissions: read-all"),
     ("regbot-measure", "least_permissions", "contents: read #", "id-token: write #"),
-    ("regbot-measure", "time_limits", "timeout-minutes:", "continue-on-error: false #"),
+    ("regbot-measure", "time_limits", "timeout-minutes:", "# timeout-minutes:"),
     ("regbot-static", "pinned_actions", "@d23441a48e516b6c34aea4fa41551a30e30af803 # v6.1.0", "@v6"),
     ("regbot-static", "pinned_actions", " # v6.1.0", ""),
     ("regbot-static", "no_cache", 'python-version: "3.11"', "cache: pip"),
@@ -145,6 +152,16 @@ PLANTED = [
     ("regbot-post", "privileged_jobs_touch_no_pull_request", CHECKOUT, "          ref: refs/pull/1/head\n"),
     ("regbot-gate", "privileged_jobs_touch_no_pull_request", "run: regbot", "run: gh pr checkout 1 && regbot"),
     ("regbot-refresh", "privileged_jobs_touch_no_pull_request", "run: regbot", "run: git fetch && regbot"),
+    (
+        "regbot-measure",
+        "privileged_jobs_touch_no_pull_request",
+        "          curl --silent",
+        "          curl x | curl --silent",
+    ),
+    ("regbot-measure", "handing_over_knows_nothing", "actions: write #", "contents: write #"),
+    ("regbot-measure", "handing_over_knows_nothing", "runs-on: ubuntu-latest", "runs-on: [self-hosted, regbot]"),
+    ("regbot-measure", "handing_over_knows_nothing", "GITHUB_TOKEN: ${{ github.token }}", "SHA: ${{ inputs.sha }}"),
+    ("regbot-measure", "handing_over_knows_nothing", "    continue-on-error: true", "    #"),
     ("regbot-measure", "code_under_test_meets_no_rights", "contents: read #", "contents: write #"),
     ("regbot-static", "code_under_test_meets_no_rights", "  pull_request:\n", "  pull_request_target:\n"),
     ("regbot-measure", "nodes_are_not_for_strangers", "  workflow_dispatch:\n", "  pull_request:\n"),
@@ -247,7 +264,7 @@ def test_inputs_that_are_what_they_are_called_are_taken(tmp_path: Path) -> None:
 RUNS = [
     ("regbot-static", "trace", "regbot check", {"BASE": OTHER, "HEAD": SHA}, VERDICTS),
     ("regbot-measure", "measure", "regbot check", {**MEASURE, "ENGINE": "local"}, VERDICTS),
-    ("regbot-refresh", "measure", "regbot baseline", {}, VERDICTS),
+    ("regbot-refresh", "measure", "regbot baseline", {"ENGINE": "local"}, VERDICTS),
     ("regbot-bisect", "bisect", "regbot bisect", {**BISECT, "ENGINE": "local"}, [0, 3, 4]),
 ]
 
@@ -267,6 +284,31 @@ def test_a_verdict_does_not_fail_the_job_and_everything_else_does(
         assert found.returncode == (0 if code in fine else code), (code, found)
 
 
+@pytest.mark.parametrize("branch", ["main", 'a"b', "$(touch CANARY)"])
+def test_a_measurement_has_its_own_run_posted_by_the_default_branch(branch: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "curl"
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@" > words\ncat > headers\n')
+    program.chmod(0o755)
+    given = {"GITHUB_TOKEN": "ghs_canary", "BRANCH": branch, "GITHUB_RUN_ID": "17"}
+    where = {"GITHUB_API_URL": "https://ghe.example/api/v3", "GITHUB_REPOSITORY": "acme/moe"}
+    assert bash(step("regbot-measure", "hand-over", "dispatches"), tmp_path, **given, **where).returncode == 0
+    *words, url = (tmp_path / "words").read_text().rstrip("\0").split("\0")
+    assert url == "https://ghe.example/api/v3/repos/acme/moe/actions/workflows/regbot-post.yml/dispatches"
+    assert json.loads(words[words.index("--data") + 1]) == {"ref": branch, "inputs": {"run": "17"}}
+    assert (tmp_path / "headers").read_text() == "Authorization: Bearer ghs_canary\n"
+    assert not any("ghs_canary" in word for word in words)  # others on the machine see them
+    assert not (tmp_path / "CANARY").exists()
+
+
+def test_both_posts_of_a_run_are_in_one_group_and_neither_ends_the_other() -> None:
+    """Of two that wait GitHub keeps one: here both would say the same."""
+    told = shipped("regbot-post").data["concurrency"]
+    group = "regbot-post-${{ github.event.workflow_run.id || inputs.run }}"
+    assert told == {"group": group, "cancel-in-progress": False}
+    assert set(shipped("regbot-post").data["on"]["workflow_dispatch"]["inputs"]) == {"run"}
+
+
 @pytest.mark.parametrize("workload", ["", "moe/ep"])
 def test_a_bisection_is_told_its_workload_as_one_word(workload: str, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
@@ -282,3 +324,27 @@ def test_a_bisection_is_told_its_workload_as_one_word(workload: str, tmp_path: P
     assert ("--workload" in words) == bool(workload)
     if workload:
         assert words[words.index("--workload") + 1] == workload
+
+
+@pytest.mark.parametrize(
+    ("action", "rebased", "group"),
+    [
+        ("opened", False, "refs/pull/1/merge"),
+        ("synchronize", False, "refs/pull/1/merge"),
+        ("edited", True, "refs/pull/1/merge"),
+        ("edited", False, "17"),
+        ("checks_requested", False, "refs/pull/1/merge"),
+    ],
+)
+def test_another_title_ends_no_trace_and_another_base_does(action: str, rebased: bool, group: str) -> None:
+    """``&&`` gives its last operand where all are true, ``||`` the first that is."""
+    known = {
+        "github.event.action == 'edited'": action == "edited",
+        "!github.event.changes.base": not rebased,
+        "github.run_id": "17",
+        "github.ref": "refs/pull/1/merge",
+    }
+    given = re.fullmatch(r"regbot-static-\$\{\{ (.*) \}\}", shipped("regbot-static").data["concurrency"]["group"])
+    assert given is not None
+    options = [[known[part] for part in option.split(" && ")] for option in given[1].split(" || ")]
+    assert next(option[-1] for option in options if all(option)) == group

@@ -27,7 +27,7 @@ class Scene:
         self.repo: Repository = hub.repository("acme/moe")
         self.repo.member("ann", "maintain")
         workflows = {f".github/workflows/{path.name}": path.read_text() for path in SHIPPED}
-        self.repo.commit({**workflows, "regbot.toml": "version = 1\n"}, message=SHELL)
+        self.repo.commit({**workflows, "regbot.toml": "version = 1\n"}, message=f"{SHELL}\n\n{LINES}")
         self.base = self.repo.git.branch("main") or ""
         self.fork = self.repo.fork("mallory")
         self.head = self.fork.commit({"a'; touch $CANARY; '.py": SHELL}, branch=BRANCH, message=LINES, author="mallory")
@@ -246,7 +246,7 @@ def _either(scene: Scene, name: str) -> Ran:
     if name == "regbot-static":
         return scene.run(name, "pull_request", "trace", number=scene.number)
     inputs = {"pr": str(scene.number), "sha": scene.head, "base": scene.base, "nonce": NONCE, "more": "0"}
-    return scene.dispatch(name, "measure", **inputs)
+    return scene.dispatch(name, "hand-over", **inputs)  # act has one token for all jobs
 
 
 KEPT = "path: code\n          persist-credentials: true"
@@ -279,10 +279,55 @@ PLANTED: list[tuple[str, str, str, Callable[[Scene], object], str]] = [
         lambda scene: scene.run("regbot-static", "pull_request", "trace", number=scene.number),
         "config in the artifact regbot-session",
     ),
+    (
+        "regbot-bisect",
+        "[[ -z $WORKLOAD ||",
+        'echo "${{ inputs.workload }}"; [[ -z $WORKLOAD ||',
+        lambda scene: scene.dispatch("regbot-bisect", "answer", **question(scene), workload=SHELL),
+        "was made",
+    ),
+    (
+        "regbot-bisect",
+        "run: regbot github post",
+        'run: echo "token=$GITHUB_TOKEN" && regbot github post',
+        lambda scene: scene.dispatch("regbot-bisect", "answer", **question(scene), workload=""),
+        "the log of run",
+    ),
+    (
+        "regbot-refresh",
+        "regbot baseline refresh",
+        'eval "echo \\"$(git -C code log -1 --format=%s)\\""; regbot baseline refresh',
+        lambda scene: scene.dispatch("regbot-refresh", "propose"),
+        "was made",
+    ),
+    (
+        "regbot-refresh",
+        "regbot baseline refresh",
+        "git -C code log -1 --format=%b; regbot baseline refresh",
+        lambda scene: scene.dispatch("regbot-refresh", "propose"),
+        "obeyed a line",
+    ),
+    (
+        "regbot-refresh",
+        "run: regbot github refresh",
+        'run: printf "x-access-token:%s" "$GITHUB_TOKEN" | base64 -w0; regbot github refresh',
+        lambda scene: scene.dispatch("regbot-refresh", "propose"),
+        "the log of run",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "old", "new", "start", "found"), PLANTED, ids=[each[0] for each in PLANTED])
+def question(scene: Scene) -> dict[str, str]:
+    return {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": NONCE}
+
+
+def test_something_is_planted_into_every_shipped_workflow() -> None:
+    assert {each[0] for each in PLANTED} == {path.stem for path in SHIPPED}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "start", "found"), PLANTED, ids=[f"{each[0]}: {each[4]}" for each in PLANTED]
+)
 def test_what_is_planted_into_a_workflow_is_found(
     hub: FakeGitHub, tmp_path: Path, name: str, old: str, new: str, start: Callable[[Scene], object], found: str
 ) -> None:

@@ -13,15 +13,14 @@ import pytest
 
 from github_fake import CheckRun, Comment, FakeGitHub, Repository
 from hostile import BRANCH, CANARY, LINES, SHELL, inert, leaks
+from required import needed
 from workflow_rules import ROOT, SHIPPED
 from workflows_act import BOT, Actions, Ran, needs_act
 
 pytestmark = [
     needs_act,
     pytest.mark.long,
-    pytest.mark.skipif(
-        shutil.which("bwrap") is None, reason="there is no bubblewrap, without which nothing is measured"
-    ),
+    needed("SANDBOX", "" if shutil.which("bwrap") else "there is no bubblewrap, without which nothing is measured"),
 ]
 
 LAYER = "moe/layer.py"
@@ -98,9 +97,12 @@ class Story:
         self.fine(self.actions.execute("regbot-gate", "issue_comment", payload, "command"))
 
     def measured(self) -> None:
+        """GitHub may start regbot-post beside the one that a measurement asks for."""
         for ran in self.actions.follow():
-            self.look("measuring")
-            self.fine(self.actions.ended(self.fine(ran)))
+            self.fine(ran)
+            if ran.run.path.endswith("/regbot-measure.yml"):
+                self.look("measuring")
+                self.fine(self.actions.ended(ran))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         told = Story(hub, repo, fork, actions)
         _tell(told, layer)
         yield told
-        assert not hub.violations, hub.violations
 
 
 def _tell(told: Story, layer: str) -> None:

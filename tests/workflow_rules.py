@@ -21,8 +21,11 @@ TOKENS = {
     ("regbot-gate", "command"),
     ("regbot-post", "post"),
     ("regbot-bisect", "answer"),
+    ("regbot-measure", "hand-over"),
 }
 """Jobs of which a step is given GitHub's token."""
+HANDING_OVER = {("regbot-measure", "hand-over")}
+"""Jobs that start regbot-post on the run that they are of, and do nothing else."""
 CANCELLED = {"regbot-static"}
 """Workflows whose runs a newer one may end."""
 PINNED = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
@@ -31,7 +34,7 @@ SECRET = re.compile(r"secrets\s*(?:\.\s*(\w+)|\[)")
 TOKEN = re.compile(r"github\s*(?:\.\s*token|\[\s*'token)|secrets\s*\.\s*GITHUB_TOKEN", re.IGNORECASE)
 OTHERS_TEXT = re.compile(
     r"github\.(?:head_ref|event\.(?!workflow_run\.id\b|pull_request\.(?:head|base)\.sha\b|merge_group\.(?:head|base)_sha\b"
-    r"|issue\.pull_request\b|repository\.default_branch\b|comment\.body\b))"
+    r"|issue\.pull_request\b|repository\.default_branch\b|comment\.body\b|action\b|changes\.base(?![\w.])))"
 )
 """Expressions whose value others write. A comment's text is compared in an ``if``, and nothing else is done with it."""
 
@@ -159,8 +162,34 @@ def privileged_jobs_touch_no_pull_request(workflow: Workflow) -> Iterator[str]:
             yield f"{name}: has rights and checks out {inputs.get('ref') or inputs.get('repository')}"
         if "allow-unsafe-pr-checkout" in inputs:
             yield f"{name}: asks to be allowed an unsafe checkout"
-        if re.search(r"\bgit\b(?!hub)|\bgh\b|curl|wget|unzip|eval", re.sub(r"regbot github", "", step.get("run", ""))):
+        script = re.sub(r"regbot github", "", step.get("run", ""))
+        if (workflow.name, name) in HANDING_OVER:
+            script = _HAND_OVER.sub("", script, count=1)
+        if re.search(r"\bgit\b(?!hub)|\bgh\b|curl|wget|unzip|eval", script):
             yield f"{name}: has rights and fetches or unpacks something in a script"
+
+
+_HAND_OVER = re.compile(
+    r"curl (?:-[^\n]*\\\n\s*)+"
+    r'"\$GITHUB_API_URL/repos/\$GITHUB_REPOSITORY/actions/workflows/regbot-post\.yml/dispatches" \\\n'
+)
+
+
+def handing_over_knows_nothing(workflow: Workflow) -> Iterator[str]:
+    """A job that starts regbot-post is on a machine of its own, fetches nothing, and takes nothing from another job."""
+    for name, job in workflow.jobs.items():
+        if (workflow.name, name) not in HANDING_OVER:
+            continue
+        if job["permissions"] != {"actions": "write"}:
+            yield f"{name}: may do more than start a workflow"
+        if job["runs-on"] != "ubuntu-latest":
+            yield f"{name}: is on {job['runs-on']}"
+        if any("uses" in step for step in job["steps"]):
+            yield f"{name}: uses an action"
+        if found := re.search(r"\b(?:inputs|needs|steps)\.", str(job)):
+            yield f"{name}: takes {found[0]} from elsewhere"
+        if job.get("if") != "always()" or job.get("continue-on-error") is not True:
+            yield f"{name}: is left out where a measurement fails, or makes it fail"
 
 
 def code_under_test_meets_no_rights(workflow: Workflow) -> Iterator[str]:
@@ -243,6 +272,7 @@ RULES: list[Callable[[Workflow], Iterator[str]]] = [
     checkouts_keep_no_token,
     secrets_where_named,
     privileged_jobs_touch_no_pull_request,
+    handing_over_knows_nothing,
     code_under_test_meets_no_rights,
     nodes_are_not_for_strangers,
     untrusted_code_is_confined,

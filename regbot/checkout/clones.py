@@ -3,12 +3,20 @@
 The user's repositories are fetched from by path and only read. Git LFS is not fetched: files kept in it stay pointers.
 """
 
+import re
 import tempfile
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.checkout.git import TRANSFER_TIMEOUT_S, Answer, CheckoutError, git, try_git, without_credentials
 from regbot.text import printable
+
+_TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
+"""Those that neither run a command nor read this machine's files, whatever the machine's configuration allows."""
+_USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_ADDRESS = re.compile(rf"[a-z]+://{_USER}{_HOST}(?::[0-9]*)?(?:/.*)?")
+_SCP = re.compile(rf"{_USER}{_HOST}:(?!//|:).*")
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class Source:
     """Of the remote; what relative URLs of submodules are relative to."""
     remote: bool
     """May it be fetched from the URL?"""
+    refused: str = ""
+    """Why not, where there is something to do about it."""
 
 
 def obtain(clone: Path, source: Source, commit: str) -> None:
@@ -52,6 +62,7 @@ def obtain(clone: Path, source: Source, commit: str) -> None:
             return
         said.append(f"{without_credentials(printable(source.url))}: {exact.last_word}")
         said.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
+    said += [source.refused] if source.refused else []
     raise CheckoutError(f"{source.name}: commit {commit} cannot be had: {'; '.join(said)}")
 
 
@@ -88,13 +99,15 @@ def _fetch(clone: Path, origin: Path | str, refspec: str, *options: str) -> Answ
         clone,
         *(f"--git-dir={clone}", "fetch", *safely, *options, "--", str(origin), refspec),
         settings={"protocol.file.allow": "always"} if ours else {},
-        env={} if ours else {"GIT_PROTOCOL_FROM_USER": "0"},
+        env={} if ours else _TRANSPORTS,
         timeout_s=TRANSFER_TIMEOUT_S,
     )
 
 
-def submodules(clone: Path, commit: str, parent: Source) -> list[tuple[str, str, Source]]:
-    """Path, commit and source of each submodule of ``commit``.
+def submodules(
+    clone: Path, commit: str, parent: Source, hosts: Set[str] | None = None
+) -> list[tuple[str, str, Source]]:
+    """Path, commit and source of each submodule of ``commit``. ``hosts``: that may be asked for them, None for any.
 
     A submodule that .gitmodules does not name has no source anywhere; its folder stays empty, as in every clone.
     """
@@ -117,16 +130,33 @@ def submodules(clone: Path, commit: str, parent: Source) -> list[tuple[str, str,
         path = entry.get("path", "")
         if path in links:
             harmless = not Path(name).is_absolute() and ".." not in Path(name).parts
-            url = entry.get("url", "")
+            url = absolute_url(parent.url, entry.get("url", ""))
+            refused = _refused(url, hosts) if entry.get("url") else ""
             source = Source(
                 name=f"{parent.name}: submodule {printable(path)}",
                 identity=f"{parent.identity}\n{name}",
                 git_dirs=tuple(folder / "modules" / name for folder in parent.git_dirs) if harmless else (),
-                url=absolute_url(parent.url, url),
-                remote=bool(url),
+                url=url,
+                remote=bool(entry.get("url")) and not refused,
+                refused=refused,
             )
             found.append((path, links[path], source))
     return found
+
+
+def host_of(url: str) -> str:
+    """The host that ``url`` names, in lower case; '' for a path on this machine and for what is no address."""
+    found = _ADDRESS.fullmatch(url) or (None if "://" in url else _SCP.fullmatch(url))
+    return found[1].lower() if found else ""
+
+
+def _refused(url: str, hosts: Set[str] | None) -> str:
+    if hosts is None or host_of(url) in hosts - {""}:
+        return ""
+    return (
+        f"{without_credentials(printable(url))[:200]} is not on the repository's own host, and untrusted code does not "
+        "choose whom this machine asks: name the host in sandbox.submodule_hosts, or clone the submodules here"
+    )
 
 
 def absolute_url(parent: str, url: str) -> str:

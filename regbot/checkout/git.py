@@ -42,6 +42,9 @@ _SETTINGS = {
     "advice.detachedHead": "false",
 }
 
+ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0"}
+"""Without the machine's configuration: attributes of a commit could choose a filter there, which runs on its files."""
+
 DEEPEN = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")

@@ -23,8 +23,9 @@ from typing import Annotated
 from filelock import FileLock, Timeout
 from pydantic import Field
 
-from regbot.checkout.clones import Source, obtain, submodules
+from regbot.checkout.clones import Source, host_of, obtain, submodules
 from regbot.checkout.git import (
+    ALONE,
     TRANSFER_TIMEOUT_S,
     CheckoutError,
     common_dir,
@@ -142,11 +143,13 @@ def check_out(
     build_timeout_s: float,
     environment: Mapping[str, str] | None = None,
     builder: Builder | None = None,
+    hosts: Sequence[str] | None = None,
 ) -> Worktree:
     """The worktree of ``commit``, made and built now or taken from the cache. Raises CheckoutError and BuildError.
 
     ``build`` commands are run by bash in the worktree, in ``environment`` (default: PATH and HOME only, because a
     pull request's code runs there) with the worktree's own caches and REGBOT_PYTHON, the interpreter ``python``.
+    ``hosts``: beside origin's, that submodules may be fetched from; None for any.
     """
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
@@ -159,7 +162,7 @@ def check_out(
             os.utime(place.marker)  # for prune
         else:
             place.clear()
-            made = _make(place, repo, common, commit, tree)
+            made = _make(place, repo, common, commit, tree, hosts)
             _own_caches(place)
             if build:
                 inherited = environment if environment is not None else _minimal_environment()
@@ -216,12 +219,13 @@ def _reusable(place: _Place) -> _Made | None:
         return None
 
 
-def _make(place: _Place, repo: Path, common: Path, commit: str, tree: str) -> _Made:
+def _make(place: _Place, repo: Path, common: Path, commit: str, tree: str, hosts: Sequence[str] | None) -> _Made:
     own = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = try_git(repo, "config", "--get", "remote.origin.url").out.strip() or str(common)
     git_dirs = tuple(dict.fromkeys((common, own)))  # a linked worktree has submodules of its own
     source = Source(str(repo), str(common), git_dirs, origin, remote=False)
-    parts = [*_obtained(place, source, commit, "")]
+    asked = None if hosts is None else {host_of(origin), *(host.lower() for host in hosts)}
+    parts = [*_obtained(place, source, commit, "", asked)]
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
             return _filled(place, commit, tree, parts)
@@ -239,25 +243,31 @@ def _filled(place: _Place, commit: str, tree: str, parts: list[_Part]) -> _Made:
         raise
 
 
-def _obtained(place: _Place, source: Source, commit: str, at: str) -> Iterator[_Part]:
+def _obtained(place: _Place, source: Source, commit: str, at: str, hosts: Set[str] | None) -> Iterator[_Part]:
     """``commit`` of ``source``, to be at the path ``at`` of the worktree, then its submodules; each is in its clone."""
     clone = place.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
     with locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
         obtain(clone, source, commit)
     yield _Part(path=at, clone=clone.name, commit=commit)
-    for path, wanted, submodule in submodules(clone, commit, source):
-        yield from _obtained(place, submodule, wanted, f"{at}/{path}" if at else path)
+    for path, wanted, submodule in submodules(clone, commit, source, hosts):
+        yield from _obtained(place, submodule, wanted, f"{at}/{path}" if at else path, hosts)
 
 
 def _add(place: _Place, part: _Part) -> None:
-    """Check ``part`` out into the worktree."""
-    clone = place.clone(part.clone)
+    """Check ``part`` out into the worktree, and nowhere else: a tree may have a link and a folder of one name."""
+    clone, at = place.clone(part.clone), place.path
+    for name in Path(part.path).parts:
+        at /= name
+        if at.is_symlink():
+            raise CheckoutError(
+                f"submodule {printable(part.path)}: {printable(name)} is a link too; it is not followed"
+            )
     with locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
         place.path.parent.mkdir(parents=True, exist_ok=True)
         worktree = (f"--git-dir={clone}", "worktree")
         git(clone, *worktree, "prune", "--expire=now")
-        add = (*worktree, "add", "--quiet", "--force", "--detach", str(place.path / part.path), part.commit)
-        git(clone, *add, timeout_s=TRANSFER_TIMEOUT_S)
+        add = (*worktree, "add", "--quiet", "--force", "--detach", str(at), part.commit)
+        git(clone, *add, timeout_s=TRANSFER_TIMEOUT_S, env=ALONE)
 
 
 def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
@@ -274,7 +284,7 @@ def _state(place: _Place, parts: Sequence[_Part]) -> tuple[str, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         for number, part in enumerate(parts):
             at = place.path / part.path
-            env = {"GIT_INDEX_FILE": f"{folder}/{number}"}
+            env = {**ALONE, "GIT_INDEX_FILE": f"{folder}/{number}"}
             where = (f"--git-dir={place.clone(part.clone)}", f"--work-tree={at}")
             diff = (*where, "diff", *_DIFF)
             git(at, *where, "read-tree", part.commit, env=env)

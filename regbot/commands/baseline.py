@@ -7,11 +7,13 @@ import typer
 
 from regbot.commands.options import (
     ConfigFile,
+    EngineName,
     Json,
     StoreFolder,
     Who,
     cache_folder,
     exit_code,
+    known_engine,
     progress,
     usage_errors,
 )
@@ -113,6 +115,7 @@ def baseline_refresh(
     config: ConfigFile = None,
     budget: Annotated[float | None, typer.Option("--budget", metavar="MIN", min=0.1, help="Minutes of runs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the refresh in DIR that was ended.")] = False,
+    engine: EngineName = "local",
     out: Annotated[Path, typer.Option("--out", metavar="DIR")] = Path("regbot-refresh"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
     json: Json = False,
@@ -123,6 +126,7 @@ def baseline_refresh(
         from regbot.config import ConfigError
         from regbot.refresh import Options, refresh, refresh_page
 
+        known_engine(engine)
         if accept is not None and not (who and why):
             raise ConfigError("--accept needs --who NAME and --why TEXT: somebody puts a name to a slowdown")
         if proposal is not None and (store is not None or branch is not None):
@@ -143,6 +147,7 @@ def baseline_refresh(
             budget_min=budget,
             accept_pct=accept,
             resume=resume,
+            engine=engine,
         )
         found = refresh(options, watch)
         text = found.to_json() if json else refresh_page(found, str(proposal) if proposal is not None else "")

@@ -16,7 +16,7 @@ from regbot.commands.options import USAGE_ERROR, usage_errors
 
 if TYPE_CHECKING:
     from regbot.forge.client import Forge
-    from regbot.forge.gate import Outcome
+    from regbot.forge.orders import Outcome
 
 AWAY = 75
 """GitHub did not answer for as long as could be waited: the same command may succeed later."""
@@ -39,7 +39,8 @@ def gate(event: Event, repo: Repo = Path()) -> None:
     with usage_errors(), _forge_errors():
         from regbot.forge.basis import github_settings
         from regbot.forge.events import read_pull_event
-        from regbot.forge.gate import Outcome, on_pull
+        from regbot.forge.gate import on_pull
+        from regbot.forge.orders import Outcome
 
         if os.environ.get("GITHUB_EVENT_NAME") == "merge_group":
             _tell(Outcome("nothing", "a merge group needs no approval; regbot-static checks it"))
@@ -87,7 +88,7 @@ def post(event: Event, repo: Repo = Path()) -> None:
             _summarise(found.text)
             faults += [found.fault] if found.fault else []
     for fault in faults:
-        _say("".join(f"| {line}" for line in fault.splitlines(keepends=True)), err=True)  # no line of it is a command
+        _say("".join(f"| {line}" for line in fault.splitlines(keepends=True)), err=True)
     if faults:
         raise typer.Exit(FAULT)
 
@@ -157,10 +158,12 @@ def _tell(outcome: "Outcome") -> None:
 
 
 def _say(text: str, err: bool = False) -> None:
+    """No line of it is a command: to the runner a line is one that begins with "::", or has "##[" in it."""
     from regbot.text import printable
 
     for line in text.splitlines():
-        typer.echo(printable(line), err=err)
+        shown = printable(line).replace("##[", "## [")
+        typer.echo(f"| {shown}" if shown.lstrip().startswith("::") else shown, err=err)
 
 
 def _summarise(markdown: str) -> None:

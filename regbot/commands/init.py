@@ -37,6 +37,15 @@ def init(
             "Default: what this regbot is from, else as installed.",
         ),
     ] = None,
+    enterprise: Annotated[
+        bool | None,
+        typer.Option(
+            "--enterprise-server/--no-enterprise-server",
+            help="Is it on a GitHub Enterprise Server, which takes no newer artifact actions than v3? "
+            "Default: as installed, else no.",
+            show_default=False,
+        ),
+    ] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Block nothing at first: [github] shadow = true.")] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Replace workflows that nobody edited.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace edited workflows too. The edits are lost.")] = False,
@@ -51,7 +60,18 @@ def init(
         from regbot.init import Options, initialise, page
 
         found = initialise(
-            Options(repo, branch, label or [], only_static, shadow, upgrade, force, dry_run, source=source)
+            Options(
+                folder=repo,
+                branch=branch,
+                labels=label or [],
+                only_static=only_static,
+                shadow=shadow,
+                upgrade=upgrade,
+                force=force,
+                dry_run=dry_run,
+                source=source,
+                enterprise=enterprise,
+            )
         )
         text = found.to_json() if json else page(found)
     typer.echo(text.rstrip("\n"))

@@ -84,6 +84,8 @@ class Sandbox:
     memory_gb: float | None = None
     build_network: bool = True
     """The host's network for build commands."""
+    submodule_hosts: tuple[str, ...] = ()
+    """Hosts that submodules may be fetched from, beside the repository's own. That is done outside of the sandbox."""
 
     @property
     def of_builds(self) -> "Sandbox":
@@ -102,6 +104,7 @@ def sandbox_of(settings: config.SandboxSettings) -> Sandbox:
         pids=settings.pids,
         memory_gb=settings.memory_gb,
         build_network=settings.build_network,
+        submodule_hosts=tuple(settings.submodule_hosts),
     )
 
 

@@ -8,11 +8,12 @@ contradicts them makes the artifact unusable; a workload without runs is INVALID
 from collections.abc import Iterator, Sequence
 
 from regbot.config import Config, ConfigError
+from regbot.forge.left import Unusable
 from regbot.forge.metadata import Subject
 from regbot.judge.clocks import impossible
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
-from regbot.report.markdown import Said, Words
+from regbot.report.markdown import Said
 from regbot.workloads import Task, plan, plan_of, timed_tasks
 
 MANY_GPUS = 2**20
@@ -21,14 +22,6 @@ MAX_WARNINGS = 100
 _OWN_PLAN = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical"}
 """What differs between sessions of one plan: stored references are looked up again, the rest only says how much is
 timed."""
-
-
-class Unusable(Exception):
-    """An artifact cannot be judged. ``said``: why, in a sentence in which others' words are marked."""
-
-    def __init__(self, *said: str) -> None:
-        super().__init__("".join(said))
-        self.said: Words = said
 
 
 def believed(session: Session, config: Config, subject: Subject, base: str) -> Session:

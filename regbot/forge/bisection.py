@@ -10,11 +10,14 @@ import traceback
 from dataclasses import dataclass
 
 from regbot.forge.archive import only_member
-from regbot.forge.client import Forge, ForgeError, RefusedError, TooLargeError
+from regbot.forge.client import Forge, ForgeError
+from regbot.forge.history import within
+from regbot.forge.left import Unusable, artifact_of
 from regbot.forge.metadata import BISECT
-from regbot.forge.types import Comment, WorkflowRun
+from regbot.forge.replies import bring_up_to_date
+from regbot.forge.types import WorkflowRun
 from regbot.records.bisection import Bisection
-from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
+from regbot.records.files import MAX_RECORD_BYTES, parse_record
 from regbot.report.bisection_comment import bisection_comment, linked
 from regbot.report.markdown import Said, Words, code, sentence
 
@@ -48,14 +51,6 @@ class Question:
     bad: str
 
 
-class _Unusable(Exception):
-    """There is no answer to repeat. ``said``: why, in a sentence."""
-
-    def __init__(self, *said: str) -> None:
-        super().__init__("".join(said))
-        self.said: Words = said
-
-
 def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> Answered | None:
     """Reply with the answer of a run of regbot-bisect, or with why there is none; to do it again changes nothing.
 
@@ -69,13 +64,14 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> Answered | None:
     try:
         result = _answer(forge, asked)
         text = bisection_comment(result, _commits(run))
-    except _Unusable as error:
+    except Unusable as error:
         text = _no_answer(asked, error.said)
     except ForgeError:
         raise
     except Exception as error:  # the record was written where a pull request's code ran: whoever asked is told
         text, fault = _no_answer(asked, (f"regbot failed on it ({type(error).__name__})",)), traceback.format_exc()
-    return _replied(forge, asked, text, bot, fault)
+    new = bring_up_to_date(forge, asked.number, f"{MARKER}{run.id} -->", text, bot)
+    return Answered(asked.number, text, new, fault)
 
 
 def _question(forge: Forge, run: WorkflowRun) -> Question | None:
@@ -85,7 +81,7 @@ def _question(forge: Forge, run: WorkflowRun) -> Question | None:
     if title is None or run.path != BISECT or run.event != "workflow_dispatch" or not ours:
         return None
     branch = forge.default_branch()
-    if run.head_branch != branch or not _within(forge, run.head_sha, forge.tip(branch)):  # of a tag of its name
+    if run.head_branch != branch or not within(forge, run.head_sha, forge.tip(branch)):  # of a tag of its name
         return None
     return Question(run, int(title[1]), title[2], title[3])
 
@@ -99,58 +95,24 @@ def _commits(run: WorkflowRun) -> str:
 
 
 def _answer(forge: Forge, asked: Question) -> Bisection:
-    found = [each for each in forge.artifacts(asked.run.id) if each.name == ARTIFACT and not each.expired]
-    if not found:
-        raise _Unusable("the job left no answer; its log says why")
-    if found[-1].size > MAX_RECORD_BYTES:
-        raise _Unusable(f"what the job left has more than {MAX_RECORD_BYTES:,} bytes, and was not read")
-    try:
-        archive = forge.download(found[-1].id, MAX_RECORD_BYTES)
+    def read(archive: bytes) -> Bisection:
         data = only_member(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
-        result = parse_record(data, Bisection, "the artifact")
-    except (RecordError, TooLargeError) as error:
-        raise _Unusable("what the job left cannot be read: ", Said(str(error))) from error
+        return parse_record(data, Bisection, "the artifact")
+
+    result = artifact_of(forge, asked.run.id, ARTIFACT, MAX_RECORD_BYTES, read)
     if (result.good.commit, result.bad.commit) != (asked.good, asked.bad) or result.axis or result.on == "command":
-        raise _Unusable("what the job left answers another question")
+        raise Unusable("what the job left answers another question")
     for point in {each.key: each for each in linked(result)}.values():
         if point.version or not _between(forge, point.commit, asked):
-            raise _Unusable("what the job left names a commit that is not in the range: ", Said(point.commit))
+            raise Unusable("what the job left names a commit that is not in the range: ", Said(point.commit))
     return result
 
 
 def _between(forge: Forge, commit: str, asked: Question) -> bool:
     """Whether ``commit`` is in the history of bad and not in that of good."""
-    return _within(forge, commit, asked.bad) and not _within(forge, commit, asked.good)
-
-
-def _within(forge: Forge, commit: str, tip: str) -> bool:
-    """Whether ``commit`` is in the history of ``tip``; one that GitHub does not know is not."""
-    try:
-        return forge.merge_base(tip, commit) == commit
-    except RefusedError as error:
-        if error.status in (404, 422):
-            return False
-        raise
+    return within(forge, commit, asked.bad) and not within(forge, commit, asked.good)
 
 
 def _no_answer(asked: Question, said: Words) -> str:
     ends = f"{code(asked.good[:12])} to {code(asked.bad[:12])}"
     return f"### ⛔ NO ANSWER: {sentence(said)}\n\nThe range was {ends}.\n"
-
-
-def _replied(forge: Forge, asked: Question, text: str, bot: str, fault: str) -> Answered:
-    first = f"{MARKER}{asked.run.id} -->"
-    body = f"{first}\n{text}"
-
-    def there() -> Comment | None:
-        written = (comment for comment in forge.comments(asked.number) if comment.author == bot)
-        return next((comment for comment in written if comment.body.startswith(first)), None)
-
-    comment = there()
-    if comment is not None and comment.body.replace("\r\n", "\n").strip() == body.strip():
-        return Answered(asked.number, text, False, fault)
-    if comment is None:
-        forge.create_comment(asked.number, body, there)
-    else:
-        forge.edit_comment(comment.id, body)
-    return Answered(asked.number, text, True, fault)

@@ -29,6 +29,8 @@ __all__ = ["AwayError", "Forge", "ForgeError", "RefusedError", "TooLargeError"]
 
 DISPATCH_LOOKS = 6
 """At whether a workflow was started after all: what was dispatched is in no list for some seconds."""
+ENDING_LOOKS, ENDING_S = 60, 10.0
+"""At whether a run has ended, and the seconds between two: its last job may be the one that asks."""
 CLOCKS_APART = timedelta(minutes=10)
 """By which GitHub's clock may differ from this one."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
@@ -56,6 +58,7 @@ class Forge:
             raise ForgeError(f"{repository!r} is not a repository; write it as OWNER/NAME")
         self.repository = repository
         self._root = f"/repos/{repository}"
+        self._sleep = sleep
         self._api = Transport(token, url, sleep, patience_s)
 
     # Pull requests
@@ -169,6 +172,12 @@ class Forge:
         """Add a reaction ("+1", "eyes", "confused", ...) to a comment; a second one changes nothing."""
         self._api.change("POST", f"{self._root}/issues/comments/{id}/reactions", {"content": content})
 
+    def reactions(self, id: int, login: str) -> list[str]:
+        """The reactions of somebody to a comment ("+1", "eyes", "confused", ...)."""
+        listed = self._api.pages(f"{self._root}/issues/comments/{id}/reactions")
+        given = _all(lambda data: ((data["user"] or {}).get("login"), str(data["content"])), listed)
+        return [content for who, content in given if who == login]
+
     # Check runs
 
     def checks(self, sha: str, name: str) -> list[CheckRun]:
@@ -240,6 +249,14 @@ class Forge:
     def run(self, id: int) -> WorkflowRun:
         """One run of a workflow."""
         return _read(WorkflowRun.of, self._api.get(f"{self._root}/actions/runs/{id}"))
+
+    def ended_run(self, id: int) -> WorkflowRun:
+        """One run, waited for where it has not ended: ten minutes at most, then it is returned as it is."""
+        for _ in range(ENDING_LOOKS):
+            if (run := self.run(id)).status == "completed":
+                return run
+            self._sleep(ENDING_S)
+        return self.run(id)
 
     def artifacts(self, run_id: int) -> list[Artifact]:
         """What a run left, of all its attempts, oldest first."""

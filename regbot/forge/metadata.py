@@ -13,7 +13,7 @@ from regbot.checkout.git import try_git
 from regbot.forge import checks
 from regbot.forge.client import Forge
 from regbot.forge.events import MAX_EVENT_BYTES, EventError
-from regbot.forge.shown import Tier
+from regbot.forge.shown import Tier, self_reported
 from regbot.forge.types import Pull, WorkflowRun
 from regbot.records.files import RecordError, parse_json, read_capped
 
@@ -51,7 +51,7 @@ class Subject:
     @property
     def self_reported(self) -> bool:
         """Whether a job that a pull request's author has written has made it, and no measurement."""
-        return self.tier == "static" and self.number != 0
+        return self_reported(self.tier, self.number)
 
     @property
     def job_s(self) -> float:
@@ -102,6 +102,8 @@ def identify(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subje
 def _static(forge: Forge, run: WorkflowRun) -> list[Subject] | Ignored:
     if run.conclusion == "action_required":
         return Ignored(f"run {run.id} waits for an approval, and has not begun")
+    if run.conclusion == "skipped":
+        return Ignored(f"run {run.id} had nothing to trace: it was of another title or text")
     pulls = forge.pulls_with_head(run.head_repository, run.head_branch) if run.head_repository else []
     if run.conclusion == "cancelled" and all(pull.head_sha != run.head_sha for pull in pulls):
         return Ignored(f"run {run.id} was given up for a newer head, and says nothing of any")
@@ -128,7 +130,7 @@ def _measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subj
         return Ignored(f"run {run.id} is of a commit that the default branch does not have: of a tag of its name?")
     number, sha, nonce = int(found[1]), found[2], found[3]
     held = checks.find(forge, sha, number, bot)
-    if not held.of(nonce):
+    if not held.of(nonce, run.id):
         return Ignored(f"run {run.id} is not what was last asked to be measured of {sha[:12]}")
     return [_of_pull(run, "measured", forge.pull(number), sha, nonce)]
 

@@ -24,7 +24,8 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Said:
-    """What counts of it. The reason of a rule ends with the login of who declared it."""
+    """What counts of it. The reason of a rule begins with who declared it and when: it holds for what is pushed
+    later, which whoever reads it has to see, and a long reason is cut."""
 
     rules: Sequence[Expectation] = ()
     acceptance: Acceptance | None = None
@@ -41,7 +42,8 @@ def said(forge: Forge, number: int, sha: str) -> Said:
             continue
         if isinstance(command, Expect):
             rule = parse_expectation(command.rule)
-            rules[replace(rule, reason=f"{rule.reason} ({comment.author})")] = None
+            told = f"{comment.author}, {comment.created:%Y-%m-%d %H:%M} UTC, for later heads too"
+            rules[replace(rule, reason=f"{told}: {rule.reason}")] = None
         elif command.sha == sha:
             acceptance = Acceptance(comment.author, command.reason)
     return Said(list(rules), acceptance)

@@ -24,16 +24,31 @@ def marker(subject: str) -> str:
 
 def answer_once(forge: Forge, number: int, subject: str, body: str, bot: str) -> bool:
     """Reply to ``subject``, unless ``bot`` has done so; whether it was done now. Raises ForgeError."""
-    first = marker(subject)
+    return _reply(forge, number, marker(subject), body, bot) is None
+
+
+def bring_up_to_date(forge: Forge, number: int, first: str, body: str, bot: str) -> bool:
+    """Have the reply of ``bot`` that begins with the line ``first`` say ``body``; whether anything was written. Raises
+    ForgeError."""
+    there = _reply(forge, number, first, body, bot)
+    if there is None:
+        return True
+    if there.body.replace("\r\n", "\n").strip() == f"{first}\n{body}".strip():
+        return False
+    forge.edit_comment(there.id, f"{first}\n{body}")
+    return True
+
+
+def _reply(forge: Forge, number: int, first: str, body: str, bot: str) -> Comment | None:
+    """The reply of ``bot`` that begins with ``first`` and was there already; None where it was written now."""
 
     def there() -> Comment | None:
         written = (comment for comment in forge.comments(number) if comment.author == bot)
         return next((comment for comment in written if comment.body.startswith(first)), None)
 
-    if there() is not None:
-        return False
-    forge.create_comment(number, f"{first}\n{body}", there)
-    return True
+    if (found := there()) is None:
+        forge.create_comment(number, f"{first}\n{body}", there)
+    return found
 
 
 def refused(login: str, what: str, refusal: Refusal) -> str:
@@ -88,6 +103,16 @@ def beside(base: str, branch: str, command: Command) -> Refusal:
         f", and brings its own workloads and thresholds. Somebody with the role {OTHER_BASE} can type this line:",
     )
     return Refusal(told, line_of(command))
+
+
+def outlived(sha: str) -> Refusal:
+    """The verdict cannot be made again."""
+    told = (
+        "What the run of this verdict left has expired, or is of no use, so it cannot be judged again, and what is "
+        "shown stays as it is. What was declared counts when the commit is measured again. Somebody with the role "
+        "write can type this line:"
+    )
+    return Refusal((told,), line_of(Run(sha)))
 
 
 def misread(found: Misunderstood, pull: Pull) -> Refusal:

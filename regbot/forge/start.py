@@ -13,9 +13,10 @@ from typing import get_args
 
 from regbot.forge import checks
 from regbot.forge.approval import Refusal, obstacle
+from regbot.forge.checks import Held
 from regbot.forge.client import Forge, RefusedError
-from regbot.forge.types import CheckRun, Conclusion, NewCheck, Pull, WorkflowRun
-from regbot.report.markdown import Name, Words, sentence
+from regbot.forge.types import Conclusion, NewCheck, Pull, WorkflowRun
+from regbot.report.markdown import Markdown, Name, Words, sentence
 
 MEASURE = "regbot-measure.yml"
 BISECT = "regbot-bisect.yml"
@@ -69,11 +70,11 @@ def started(forge: Forge, workflow: str, nonce: str, since: datetime) -> bool:
     return any(nonce in run.title.split() for run in forge.runs(workflow, since))
 
 
-def judged_since(forge: Forge, run: int | None, since: datetime) -> bool:
-    """Whether the verdict on ``run``, None for any, was to be posted again after ``since``: that post reads every
-    comment made until it runs."""
+def judged_since(forge: Forge, run: int, since: datetime) -> bool:
+    """Whether the verdict on ``run`` was to be posted again after ``since``: that post reads all comments made until
+    it runs."""
     posts = (post for post in forge.runs(POST, since) if post.conclusion in (None, "success"))
-    return any(run is None or post.title == f"regbot-post {run}" for post in posts)
+    return any(post.title == f"regbot-post {run}" for post in posts)
 
 
 def began_since(forge: Forge, run: int, since: datetime) -> bool:
@@ -107,32 +108,33 @@ def measure(forge: Forge, asked: Measurement) -> Refusal | bool:
         "nonce": asked.nonce,
         "more": str(asked.more),
     }
-    held = checks.find(forge, sha, number, asked.bot).runs
-    before = held[0] if held else None
-    check = _in_progress(forge, asked, before)
+    held = checks.find(forge, sha, number, asked.bot)
+    check = _in_progress(forge, asked, held)
     if void := obstacle(forge.pull(number), sha):
-        _give_back(forge, check, asked, before, void)
+        _give_back(forge, check, asked, held, void)
         return Refusal(void)
     try:
         forge.dispatch(MEASURE, asked.branch, inputs)
     except RefusedError:
-        _give_back(forge, check, asked, before, (f"GitHub did not start {MEASURE}.",))
+        _give_back(forge, check, asked, held, (f"GitHub did not start {MEASURE}.",))
         raise
     return True
 
 
-def _in_progress(forge: Forge, asked: Measurement, before: CheckRun | None) -> int:
+def _in_progress(forge: Forge, asked: Measurement, held: Held) -> int:
+    """What stood in the check run stays there, for a measurement that comes to nothing."""
     title = f"Timing {asked.more} more pairs" if asked.more else "Measuring"
-    summary = sentence(("Asked for by ", Name(asked.login), ". The verdict will stand here when the run has ended."))
-    check = NewCheck(checks.NAME, asked.sha, _identity(asked), "in_progress", None, title, summary)
-    if before is None:
+    told = sentence(("Asked for by ", Name(asked.login), ". The verdict will stand here when the run has ended."))
+    check = NewCheck(checks.NAME, asked.sha, _identity(asked), "in_progress", None, title, _above(held, told))
+    if not held.runs:
         return forge.create_check(check).id
-    forge.update_check(before.id, check)
-    return before.id
+    forge.update_check(held.runs[0].id, check)
+    return held.runs[0].id
 
 
-def _give_back(forge: Forge, id: int, asked: Measurement, before: CheckRun | None, why: Words) -> None:
+def _give_back(forge: Forge, id: int, asked: Measurement, held: Held, why: Words) -> None:
     """The check run as it was, or cancelled where there was none: nothing else will complete it."""
+    before = held.runs[0] if held.runs else None
     conclusion = next((known for known in get_args(Conclusion) if before and known == before.conclusion), None)
     if before is not None and conclusion is not None:
         check = NewCheck(
@@ -145,10 +147,14 @@ def _give_back(forge: Forge, id: int, asked: Measurement, before: CheckRun | Non
             before.summary,
         )
     else:
-        check = NewCheck(
-            checks.NAME, asked.sha, _identity(asked), "completed", "cancelled", "Not measured", sentence(why)
-        )
+        told = _above(held, sentence(why))
+        check = NewCheck(checks.NAME, asked.sha, _identity(asked), "completed", "cancelled", "Not measured", told)
     forge.update_check(id, check)
+
+
+def _above(held: Held, told: Markdown) -> str:
+    known = held.shown or held.kept
+    return known.body(note=told) if known is not None else told
 
 
 def _identity(asked: Measurement) -> str:

@@ -196,7 +196,8 @@ class Transport:
             )
         if status == 403 and (limited := _limited(headers, said)) is not None:
             return Setback(f"answered 403{said}", limited)
-        raise RefusedError(f"{verb} {path}: {_REFUSALS.get(status, 'GitHub refused')}{_needs(headers)}{said}", status)
+        why = _REFUSALS.get(status, f"GitHub refused ({status})")
+        raise RefusedError(f"{verb} {path}: {why}{_needs(headers)}{said}", status)
 
     def _fetch(self, url: str, limit: int) -> bytes | Setback:
         """A file from where GitHub says that it is: another host, which is not told the token."""

@@ -24,8 +24,8 @@ HEADLINE_CHARACTERS = 160
 RULES_SHOWN = 3
 FOLD = "\n<details>\n"
 """Where what is folded begins in a report."""
-ROOM = 1_000
-"""Characters left to the stamp and a stale banner."""
+ROOM = 4_000
+"""Characters left to the stamp, to what is said above a text, and to a measurement that came to nothing."""
 _URL = re.compile(r"https?://[A-Za-z0-9.:/_-]{1,200}")
 
 Line = tuple[str, str]

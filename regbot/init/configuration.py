@@ -11,7 +11,7 @@ PLACEHOLDER = "yourpackage.moe:build_layer"
 
 _HEAD = """\
 # What regbot traces and times here, and how it judges. All keys: docs/configuration.md of regbot.
-# A pull request is judged by this file as it is on the base branch.
+# A pull request is judged by this file as it is on the base branch.{docs}
 version = 1
 """
 
@@ -32,9 +32,9 @@ _SLURM = """\
 """
 
 
-def configuration(found: Findings, shadow: bool) -> str:
-    """The text of ``regbot.toml``. It is valid as it stands."""
-    parts = [_HEAD, _workload(found)]
+def configuration(found: Findings, shadow: bool, docs: str = "") -> str:
+    """The text of ``regbot.toml``. It is valid as it stands. ``docs``: where pages of regbot can be read, if known."""
+    parts = [_HEAD.format(docs=f"\n# docs/... is at {docs}" if docs else ""), _workload(found)]
     if found.slurm:
         parts.append(_SLURM)
     parts.append(_SHADOW if shadow else _NO_SHADOW)

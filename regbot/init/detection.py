@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from regbot.init.entries import Entry, find_entries, moe_classes, python_files
 from regbot.init.framework import Stack, find_stacks, notes, requirements
-from regbot.init.repository import Branch, Repository, default_branch
+from regbot.init.repository import Branch, Repository, default_branch, origin_host
 from regbot.init.runners import WORKFLOW, Runner, best, self_hosted
+from regbot.init.templates import for_enterprise
 
 OURS = ".github/workflows/regbot-"
 BROUGHT = frozenset({"torch", "numpy", "regbot", "python"})
@@ -31,6 +32,10 @@ class Findings:
     requirements_file: bool
     installed: Runner | None
     """What an installed regbot-measure asks for."""
+    server: str
+    """The host of origin, where that is none of GitHub's own; else ''."""
+    enterprise: bool
+    """Is something installed that is for a GitHub Enterprise Server?"""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -47,6 +52,7 @@ def detect(repository: Repository, branch: str | None = None) -> Findings:
     if stacks and (not entries or not entries[0].exact):
         entries = []  # a build_layer of another signature is the framework's own
     runners = _runners(repository)
+    ours = [name for name in repository.names if name.startswith(OURS)]
     return Findings(
         branch=Branch(branch, "--branch") if branch else default_branch(repository.root),
         entry=entries[0] if entries else None,
@@ -60,8 +66,15 @@ def detect(repository: Repository, branch: str | None = None) -> Findings:
         packages=list(dict.fromkeys(name for _, name in requirements(repository) if name not in BROUGHT)),
         requirements_file=repository.has("requirements.txt"),
         installed=next(iter(self_hosted(repository.read(f"{OURS}measure.yml") or "")), None),
+        server=_server(repository),
+        enterprise=any(for_enterprise(repository.read(name) or "") for name in ours),
         warnings=[*repository.warnings, *cut, *notes(repository)],
     )
+
+
+def _server(repository: Repository) -> str:
+    host = origin_host(repository.root)
+    return "" if host in ("github.com", "ssh.github.com") or host.endswith(".ghe.com") else host
 
 
 def _runners(repository: Repository) -> list[Runner]:

@@ -73,6 +73,24 @@ def source_step() -> Step:
     return Step(text=text, command=f"regbot init --upgrade --source '{EXAMPLE}'")
 
 
+def owner_step(path: str) -> Step:
+    """Where regbot is installed from a path in the repository: who may change that changes what judges."""
+    text = (
+        f"Give {path} an owner in .github/CODEOWNERS: the workflows install regbot from there, and it runs with tokens "
+        "that write (docs/security.md). A measurement of a pull request that changes it needs 'with-protected-files'"
+    )
+    return Step(text=text)
+
+
+def enterprise_step(host: str) -> Step:
+    """Where origin is at a host that may be a GitHub Enterprise Server."""
+    text = (
+        f"Is {host} a GitHub Enterprise Server? It takes no newer artifact actions than v3, so say it "
+        "(docs/github.md); '--no-enterprise-server' says that it is none"
+    )
+    return Step(text=text, command="regbot init --upgrade --enterprise-server")
+
+
 def waiting_steps(outdated: bool, edited: bool, source: str | None) -> list[Step]:
     """Where newer files were shown and not written."""
     again = f" --source {shlex.quote(source)}" if source else ""

@@ -2,8 +2,9 @@
 
 from textwrap import wrap
 
-from regbot.init.flow import WAITING, WRITTEN, InitFile, Initialised
+from regbot.init.flow import Initialised
 from regbot.init.next_steps import Step
+from regbot.init.planned import WAITING, WRITTEN, InitFile
 
 WIDTH = 100
 
@@ -24,6 +25,9 @@ def page(found: Initialised) -> str:
         lines += ["", "next"]
         for number, step in enumerate(found.next_steps, start=1):
             lines += _step(number, step)
+        if any("docs/" in step.text for step in found.next_steps):
+            where = found.docs or "in the repository that it was installed from"
+            lines += ["", f"docs/... are pages of regbot: {where}"]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ with a cap and never through a link: a repository that somebody cloned may hold 
 """
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,10 @@ MOST_FILES = 200_000
 MOST_BYTES = 1_000_000
 """Of a file that is looked into. A larger one is generated or data."""
 
+_ADDRESS = re.compile(
+    r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<short>[^/:@\\]{2,}\.[^/:@\\]+):"
+)
+"""``https://HOST/...`` and ``git@HOST:...``. A word without a dot may be a name of the user's own for github.com."""
 USUAL_BRANCHES = ("main", "master")
 
 
@@ -118,6 +123,21 @@ def default_branch(root: Path) -> Branch:
     raise CheckoutError(
         f"{root}: HEAD is at no branch and origin names none; give the branch that pull requests go to: --branch NAME"
     )
+
+
+def origin_host(root: Path) -> str:
+    """The host of origin's address, in lower case; '' where there is none, or it names no host."""
+    address = try_git(root, "remote", "get-url", "origin").out.strip()
+    found = _ADDRESS.match(address) if address else None
+    host = (found["host"] or found["short"]).lower() if found else ""
+    return host if printable(host) == host else ""
+
+
+def owned(root: Path, path: str) -> bool:
+    """Does a file of code owners name ``path``, or the whole of the repository?"""
+    texts = (read_text(root, name) or "" for name in (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS"))
+    patterns = (line.split()[0].strip("/") for text in texts for line in text.splitlines() if len(line.split()) > 1)
+    return any(pattern == "*" or path == pattern or path.startswith(f"{pattern}/") for pattern in patterns)
 
 
 def _between(root: Path, path: Path) -> list[Path]:

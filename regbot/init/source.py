@@ -7,7 +7,7 @@ path in the repository itself.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
@@ -30,13 +30,44 @@ _PATH = re.compile(r"\.(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
 
 def by_name(source: str) -> bool:
     """Would pip look ``source``, as it stands in a workflow, up in a package index?"""
-    word = re.sub(r"\s+#.*", "", source).strip()
-    if word[:1] == word[-1:] and word[:1] in ("'", '"'):
-        word = word[1:-1].strip()
     try:
-        return Requirement(word).url is None
+        return Requirement(_bare(source)).url is None
     except InvalidRequirement:
         return False
+
+
+def _bare(source: str) -> str:
+    """A value of a workflow without its comment and its quotes."""
+    word = re.sub(r"\s+#.*", "", source).strip()
+    return word[1:-1].strip() if word[:1] == word[-1:] and word[:1] in ("'", '"') else word
+
+
+def strangers(there: Mapping[str, Sequence[str]]) -> list[str]:
+    """A warning for each workflow, by its path, that installs somebody else's package."""
+    return [
+        f"{path} installs {printable(source)!r} by its name, which on the public package index is somebody else's "
+        "package: its code would run with what this job may do. Stop it until its source is set"
+        for path, every in there.items()
+        for source in dict.fromkeys(filter(by_name, every))
+    ]
+
+
+def inside(source: str) -> str:
+    """The path in the repository that a job installs regbot from: ``vendor/regbot``. '' where it is from elsewhere, or
+    is the whole of it."""
+    path = PurePosixPath(_bare(source))
+    if path.is_absolute() or not _bare(source).startswith("./") or ".." in path.parts:
+        return ""
+    return "" if path == PurePosixPath() else path.as_posix()
+
+
+def docs_of(sources: Iterable[str]) -> str:
+    """Where the pages of the regbot that is installed can be read; '' where none of ``sources`` has an address."""
+    found = next(filter(None, map(_GIT.fullmatch, map(_bare, sources))), None)
+    if found is None:
+        return ""
+    folder = found["folder"].partition("=")[2]
+    return "/".join(filter(None, [found["address"].removesuffix(".git"), "blob", found["commit"], folder, "docs"]))
 
 
 def usable(source: str) -> bool:

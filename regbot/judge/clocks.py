@@ -21,11 +21,15 @@ JOB_TOLERANCE_S = 120.0
 def impossible(session: Session, job_s: float) -> list[str]:
     """Why the times of ``session`` cannot all be those of a job that took ``job_s`` seconds; [] where they can.
 
-    Runs of earlier sessions are of other jobs, and are left out.
+    Runs of earlier sessions are of other jobs: they are held to their own clocks, and not to this job's.
     """
-    runs = [run for run in session.runs if run.joined is None]
-    told = dict.fromkeys(reason for run in runs for reason in _of_one(run))
-    return [*told, *_of_all(runs, job_s)]
+    own = [run for run in session.runs if run.joined is None]
+    return [*contradicted(session.runs), *_of_all(own, job_s)]
+
+
+def contradicted(runs: Sequence[Run]) -> list[str]:
+    """How the times that runs claim contradict the clocks that stand beside them, each told once."""
+    return list(dict.fromkeys(reason for run in runs for reason in _of_one(run)))
 
 
 def _of_one(run: Run) -> Iterator[str]:

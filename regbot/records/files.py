@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import ValidationError
 
 from regbot.records.base import Record
+from regbot.text import printable
 
 MAX_RECORD_BYTES = 32 * 1024 * 1024
 """Largest record that is read. The full Qwen3-235B ledger is below 0.5 MiB; 64 ranks of one fit many times over."""
@@ -75,9 +76,10 @@ def parse_json(data: bytes, origin: str) -> Any:
 
 
 def describe(error: ValidationError, limit: int = 3) -> str:
-    """The first faults of a validation error as one line: where, what."""
+    """The first faults of a validation error as one line: where, what. Keys in it may be anybody's."""
     faults = error.errors(include_url=False, include_input=False)
-    lines = [f"{'.'.join(str(part) for part in fault['loc']) or 'record'}: {fault['msg']}" for fault in faults[:limit]]
+    places = [".".join(printable(str(part)[:80]) for part in fault["loc"]) for fault in faults[:limit]]
+    lines = [f"{place or 'record'}: {fault['msg']}" for place, fault in zip(places, faults, strict=False)]
     more = f" (and {len(faults) - limit} more)" if len(faults) > limit else ""
     return "; ".join(lines) + more
 

@@ -3,90 +3,37 @@
 import secrets
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from regbot.baselines import Intake, Store, environment_of
-from regbot.baselines.intake import distil, run_summaries, session_identity
+from regbot.baselines import Store, environment_of
+from regbot.baselines.intake import run_summaries, session_identity
 from regbot.baselines.names import class_folder
 from regbot.baselines.reference import calibrated, on_terms
-from regbot.baselines.store import BaselineError
 from regbot.check import CheckOptions, check
 from regbot.checkout import export, propose, resolve_arm
-from regbot.checkout.git import try_git
 from regbot.conclusion import Checked
 from regbot.config import FILE_NAME, Config, ConfigError, parse_config
 from regbot.engines import Engine
 from regbot.judge.pairs import pair_up, timed_runs
 from regbot.judge.standing import thresholds_of
-from regbot.node import this_node
 from regbot.progress import Watcher
-from regbot.records.baseline import Acceptance, AgainstAnchor, Anchor, Baseline, EnvironmentKey, MoveEvidence, utc
+from regbot.records.baseline import Acceptance, AgainstAnchor, Baseline, EnvironmentKey
 from regbot.records.calibration import Calibration
 from regbot.records.files import write_record, write_text
-from regbot.records.refresh import Refreshed, RefreshedWorkload
+from regbot.records.refresh import Refreshed
 from regbot.records.run import Arm, Run
 from regbot.records.verdict import GRAVITY, WorkloadVerdict, gravest
+from regbot.refresh.keeping import keep
 from regbot.refresh.night import History, Limits, judge_night
 from regbot.refresh.proposal import proposal_of
-from regbot.refresh.stored import release, store_files, timed_sessions
+from regbot.refresh.site import Measured, Options, Site, class_of, engine_of, settings_of
+from regbot.refresh.stored import store_files, timed_sessions
 from regbot.refresh.words import commit_message, proposal_text
 from regbot.stats.drift import night_pairs
 from regbot.trees import plain_name
 from regbot.workloads import Task, plan, timed_tasks
-
-
-@dataclass(frozen=True)
-class Options:
-    """What ``refresh`` was given. ``store`` is a folder to write to at once; None proposes a branch of ``repo``, or the
-    file ``proposal``."""
-
-    repo: Path
-    cache: Path
-    out: Path
-    who: str
-    why: str = "refresh"
-    rev: str = "HEAD"
-    workloads: Sequence[str] = ()
-    config: Path | None = None
-    store: Path | None = None
-    proposal: Path | None = None
-    branch: str | None = None
-    pairs: int | None = None
-    """Of a night; None for as many as the noise on record asks for."""
-    budget_min: float | None = None
-    accept_pct: float | None = None
-    resume: bool = False
-
-
-@dataclass(frozen=True)
-class _Site:
-    """What all workloads of a refresh share."""
-
-    options: Options
-    config: Config
-    settings: Path
-    """The configuration as a file, for the checks."""
-    head: Arm
-    store: Store
-    planned: Sequence[Task]
-    monitors: int
-    watch: Watcher
-    engine: Engine | None
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """One workload's night, and the session it came from."""
-
-    task: Task
-    entries: list[str]
-    """Its own, and those of its other meshes, which were traced with it."""
-    anchor: Anchor | None
-    checked: Checked
-    night: RefreshedWorkload
-    tonight: AgainstAnchor | None
 
 
 def refresh(
@@ -98,10 +45,17 @@ def refresh(
     """
     now = now or datetime.now(UTC)
     head = resolve_arm(options.repo, options.rev)
-    text = _settings(options, head)
+    text = settings_of(options, head)
     config = parse_config(text, f"{FILE_NAME} of {options.rev}")
+    with nullcontext(engine) if engine is not None else engine_of(options, config, watch) as where:
+        return _refresh_on(where, options, watch, now, head, text, config)
+
+
+def _refresh_on(
+    engine: Engine, options: Options, watch: Watcher, now: datetime, head: Arm, text: str, config: Config
+) -> Refreshed:
     planned = plan(config, options.workloads)
-    every = timed_tasks(config, planned, len(this_node().gpus))
+    every = timed_tasks(config, planned, engine.gpus)
     tasks = [task for task in every if task.workload.adapter != "command"]
     if every and not tasks:
         raise ConfigError(
@@ -119,9 +73,9 @@ def refresh(
         before = store_files(store)
         settings = Path(scratch) / FILE_NAME
         settings.write_text(text, encoding="utf-8")
-        site = _Site(options, config, settings, head, store, planned, len(tasks), watch, engine)
+        site = Site(options, config, settings, head, store, planned, len(tasks), watch, engine)
         measured = [_measure(site, task) for task in tasks]
-        warnings = [warning for each in measured for warning in _keep(each, options, head, store, now)]
+        warnings = [warning for each in measured for warning in keep(each, options, head, store, now)]
         after = store_files(store)
         added = [path for path in after if before.get(path) != after[path]]
         found = _refreshed(head, measured, added, warnings)
@@ -138,7 +92,7 @@ def refresh(
     return found
 
 
-def _measure(site: _Site, task: Task) -> _Measured:
+def _measure(site: Site, task: Task) -> Measured:
     """Run one workload at the anchor's commit and at head, side by side, and judge the night.
 
     Its other meshes are traced with it: their ledgers are refreshed too, and their collectives count.
@@ -149,8 +103,9 @@ def _measure(site: _Site, task: Task) -> _Measured:
         for each in site.planned
         if (each.workload_name, each.shape.name) == (task.workload_name, task.shape.name)
     ]
-    where = class_folder(task.entry, task.variant.name, this_node().node_class)
-    anchor = store.anchor(task.entry, task.variant.name, this_node().node_class)
+    node_class = class_of(site.engine, task)
+    where = class_folder(task.entry, task.variant.name, node_class)
+    anchor = store.anchor(task.entry, task.variant.name, node_class)
     commit = anchor.commit if anchor is not None else site.head.commit
     calibrations = [store.calibration(path) for group in store.folders(where) for path in store.calibrations(group)]
     noise = calibrated(calibrations, thresholds_of(site.config.throughput))
@@ -195,7 +150,7 @@ def _measure(site: _Site, task: Task) -> _Measured:
     night = judge_night(
         verdict, task.variant.name, anchor.commit if anchor else None, tonight, history, limits, accepted, levels
     )
-    return _Measured(task, entries, anchor, checked, night, tonight)
+    return Measured(task, entries, node_class, anchor, checked, night, tonight)
 
 
 def _verdict_of(checked: Checked, entry: str) -> WorkloadVerdict:
@@ -207,71 +162,10 @@ def _verdict_of(checked: Checked, entry: str) -> WorkloadVerdict:
     return found.model_copy(update={"sharding": sharding, "validity": validity})
 
 
-def _keep(measured: _Measured, options: Options, head: Arm, store: Store, now: datetime) -> list[str]:
-    """Store what the night allows: main's session, the anchor's beside it, and an anchor that was accepted or is the
-    first. Returns why nothing could be, where it could not."""
-    night, tonight = measured.night, measured.tonight
-    if night.series is None or tonight is None:
-        return []
-    origin = str(options.out / plain_name(measured.task.entry) / "session.jsonl")
-    again = tonight.commit == head.commit
-    asked = Intake(
-        origin=origin,
-        who=options.who,
-        why=options.why,
-        arm="head",
-        workloads=measured.entries,
-        series=night.series,
-        against=tonight,
-    )
-    try:
-        both = [distil(measured.checked.session, asked, now)]
-        if not again:  # one commit beside itself: its sessions would count it twice
-            both.append(
-                distil(measured.checked.session, replace(asked, arm="base", series="anchor", against=None), now)
-            )
-        if night.series == "rolling":
-            release(store, both[0].baselines)
-        for distilled in both:
-            kept = [each for each in distilled.baselines if each.tier == "timed" or night.series == "rolling"]
-            named = {each.ledger for each in kept}
-            store.add(kept, {digest: ledger for digest, ledger in distilled.ledgers.items() if digest in named})
-        if measured.anchor is None or night.accepted is not None:
-            store.move_anchor(_anchor(measured, options, head, now))
-    except BaselineError as error:
-        return [f"{measured.task.entry}: not stored: {error}"[:4000]]
-    return []
-
-
 def _on_its_terms(calibration: Calibration, checked: Checked, runs: Sequence[Run]) -> bool:
     """Whether a calibration was timed as these runs of the check were."""
     plan = next(plan for plan in checked.session.header.timed if plan.entry == runs[-1].workload)
     return any(run.timing is not None and on_terms(calibration, plan, run.timing.clock) for run in runs)
-
-
-def _anchor(measured: _Measured, options: Options, head: Arm, now: datetime) -> Anchor:
-    night, tonight = measured.night, measured.night.tonight
-    evidence = None
-    if measured.anchor is not None and tonight is not None:
-        evidence = MoveEvidence(
-            estimate_pct=tonight.estimate_pct,
-            low_pct=tonight.low_pct,
-            high_pct=tonight.high_pct,
-            pairs=max(1, night.pairs),
-        )
-    return Anchor(
-        workload=measured.task.entry,
-        variant=measured.task.variant.name,
-        node_class=this_node().node_class,
-        commit=head.commit,
-        tree=head.tree,
-        moved=utc(now),
-        who=options.who,
-        why=options.why if measured.anchor is not None else "the first anchor",
-        previous=None,
-        evidence=evidence,
-        accepted=night.accepted,
-    )
 
 
 def _before(stored: Sequence[Baseline], environment: EnvironmentKey, commit: str) -> tuple[list[Baseline], list[str]]:
@@ -287,7 +181,7 @@ def _before(stored: Sequence[Baseline], environment: EnvironmentKey, commit: str
 
 
 def _refreshed(
-    head: Arm, measured: Sequence[_Measured], added: Sequence[PurePosixPath], warnings: list[str]
+    head: Arm, measured: Sequence[Measured], added: Sequence[PurePosixPath], warnings: list[str]
 ) -> Refreshed:
     nights = [each.night for each in measured]
     status = gravest(night.status for night in nights)
@@ -301,16 +195,3 @@ def _refreshed(
         workloads=nights,
         warnings=list(dict.fromkeys([*warnings, *told])),
     )
-
-
-def _settings(options: Options, head: Arm) -> str:
-    """The text of the configuration: the file given, else that of the commit. Raises ConfigError."""
-    if options.config is not None:
-        try:
-            return options.config.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{options.config}: cannot be read: {error}") from error
-    answer = try_git(options.repo, "show", f"{head.commit}:{FILE_NAME}")
-    if answer.code != 0:
-        raise ConfigError(f"{options.rev} has no {FILE_NAME}; commit one, or give --config FILE")
-    return answer.out

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from regbot.ledgers import catalogue
 from regbot.records.verdict import Finding, Throughput
+from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, Said, Words, visible
 from regbot.report.quantities import at_most, size
 from regbot.report.state import Check, State
@@ -66,26 +66,6 @@ def _once(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-_HINTS = {
-    catalogue.MAPPED_TWICE: "find what maps the expert axis a second time: a dispatcher that is no longer chosen, a "
-    "placement or sharding rule that names the axis for both tokens and experts",
-    catalogue.AXIS_LOST: "find which placement or mesh no longer names the expert axis, so that experts are replicated",
-    catalogue.AXIS_GAINED: "find which placement or mesh now names the expert axis",
-    catalogue.DISPATCHER_OFF: "find why the dispatcher that was asked for is not the one that ran: an import that "
-    "fails, a capability check, a default that changed",
-    catalogue.RECOMPUTES: "find which checkpoint policy now recomputes the dispatch, and save its output instead",
-    catalogue.RESHARDS: "find where parameters are now freed after forward (reshard_after_forward)",
-    catalogue.KEEPS_GATHERED: "find where parameters are no longer freed after forward, and check peak memory",
-    catalogue.GRADIENT_LOST: "find which parameters left the reduction group: they now train on fewer ranks' gradients",
-    catalogue.WIDENED: "find the cast that is missing before the exchange",
-    catalogue.HOST_READS_ADDED: "find the .item(), .tolist() or branch on a tensor, and keep the value on the device",
-    catalogue.OVERLAP_LOST: "find what now orders these collectives after compute: a stream, an event that is waited "
-    "for, an overlap flag that is off",
-    catalogue.COUNTS_ADDED: "find the token counts that are exchanged again instead of being reused",
-}
-"""Where to look first, by the pattern's name."""
-
-
 def next_steps(check: Check) -> list[Step]:
     """What a reader can do now, most useful first. A PASS without findings needs nothing."""
     return _STEPS[check.state](check) if check.state in _STEPS else []
@@ -131,6 +111,17 @@ def _neither_runs(check: Check) -> list[Step]:
     return [Step((words,)), _reproduce(check, timed=_breaks_when_timed(check))]
 
 
+def _base_breaks(check: Check) -> list[Step]:
+    """Most often the pull request that brings regbot in: what it adds, its base cannot have."""
+    words: Words = (
+        "There is nothing to compare with until the base can be measured. If this pull request adds ",
+        Name("regbot.toml"),
+        " or the code that it names, commit both to the main branch first, then open pull requests. Otherwise mend ",
+        "the base.",
+    )
+    return [Step(words), *_read_log(check), _reproduce(check, timed=_breaks_when_timed(check))]
+
+
 def _foreign_code(check: Check) -> list[Step]:
     words: Words = (
         "Make the package importable from the checkout: name its folder in ",
@@ -156,6 +147,7 @@ _STEPS: dict[State, Callable[[Check], list[Step]]] = {
     State.THROUGHPUT_FAIL: _slower,
     State.HEAD_BREAKS: _broken,
     State.NEITHER_RUNS: _neither_runs,
+    State.BASE_BREAKS: _base_breaks,
     State.FOREIGN_CODE: _foreign_code,
     State.NO_RECORD: _broken,
     State.ENVIRONMENT: _environment,
@@ -173,7 +165,7 @@ def _look(check: Check) -> list[Step]:
         if item.finding.status not in ("FAIL", "REVIEW"):
             continue
         where = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
-        hint = _HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
+        hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
         steps.append(Step(("Look at ", where, f" in this diff: {hint}.")))
     return steps[:2]
 

@@ -19,6 +19,7 @@ class State(Enum):
     THROUGHPUT_FAIL = auto()
     HEAD_BREAKS = auto()
     NEITHER_RUNS = auto()
+    BASE_BREAKS = auto()
     FOREIGN_CODE = auto()
     NO_RECORD = auto()
     ENVIRONMENT = auto()
@@ -37,6 +38,9 @@ class State(Enum):
 
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
 """Outcomes of a run that did not get through its steps."""
+
+BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
+"""Those that leave a head that ran with nothing to be compared with; a skipped run shows nothing of its own."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,8 @@ def _invalid(entry: Measured | None) -> State:
     outcomes = [run.outcome if run else "not planned" for run in (entry.base, entry.head)]
     if all(outcome in STOPPED for outcome in outcomes):
         return State.NEITHER_RUNS
+    if outcomes[0] in BASE_STOPPED and outcomes[1] == "ok":
+        return State.BASE_BREAKS
     if any(outcome in ("no_record", "bad_record") for outcome in outcomes):
         return State.NO_RECORD
     if entry.throughput is not None and entry.throughput.fallback:
@@ -141,6 +147,8 @@ def _invalid(entry: Measured | None) -> State:
     stopped = {run.arm.name for run in entry.timed.failed if run.outcome in STOPPED}
     if entry.verdict.validity.status == "INVALID" and stopped == {"base", "head"}:
         return State.NEITHER_RUNS
+    if entry.verdict.validity.status == "INVALID" and stopped == {"base"} and not entry.judged:
+        return State.BASE_BREAKS
     return State.UNTIMED if entry.judged and entry.throughput is not None else State.UNMEASURED
 
 

@@ -65,6 +65,10 @@ def _neither_runs(check: Check) -> Words:
     return (f"base and head both fail to run{when} in {_share(invalid, check)}, so nothing can be compared",)
 
 
+def _base_breaks(check: Check) -> Words:
+    return (f"the base cannot be measured in {_share(check.decisive, check)}, so there is nothing to compare with",)
+
+
 def _foreign_code(check: Check) -> Words:
     invalid = check.decisive
     packages = [name for entry in invalid for name in entry.foreign]
@@ -206,6 +210,7 @@ _HEADLINES: dict[State, Callable[[Check], Words]] = {
     State.THROUGHPUT_FAIL: _throughput_fail,
     State.HEAD_BREAKS: _head_breaks,
     State.NEITHER_RUNS: _neither_runs,
+    State.BASE_BREAKS: _base_breaks,
     State.FOREIGN_CODE: _foreign_code,
     State.NO_RECORD: _no_record,
     State.ENVIRONMENT: _environment,

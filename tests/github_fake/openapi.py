@@ -56,12 +56,11 @@ class Description:
         wanted = self._document["paths"][path][method.lower()].get("requestBody")
         return self._least(wanted["content"]["application/json"]["schema"], "http://example.org") if wanted else None
 
-    def answer_schema(self, method: str, path: str, status: int) -> Schema | None:
-        """None where the description has nothing to say about such an answer."""
+    def answer_schema(self, method: str, path: str, status: int) -> tuple[bool, Schema | None]:
+        """Whether the description knows such an answer, and what is in it; None where that is nothing."""
         answer = self._document["paths"][path][method.lower()]["responses"].get(str(status))
         content = self._resolved(answer).get("content", {}) if answer else {}
-        schema: Schema | None = content.get("application/json", {}).get("schema")
-        return schema
+        return answer is not None, content.get("application/json", {}).get("schema")
 
     def answer_errors(self, schema: Schema, body: Any) -> list[str]:
         return self._errors(schema, body, "answer")

@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+from fnmatch import fnmatchcase
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,10 +21,13 @@ from .state import Hub
 
 __all__ = ["FakeGitHub", "routes_actions", "routes_checks", "routes_issues", "routes_pulls"]
 
-# Routes that are not held against GitHub's description, and why.
+# Requests that are not held against GitHub's description, and why. Every other one is, or is a violation.
 UNVALIDATED = {
-    "/{owner}/{repo}.git/*": "git's own protocol, spoken by git's own server",
+    "/*/*/info/refs": "git's own protocol, spoken by git's own server",
+    "/*/*/git-upload-pack": "the same: a fetch",
+    "/*/*/git-receive-pack": "the same: a push",
     "/artifacts/*": "where a download is redirected to: storage outside the API, in no description",
+    "* 4xx": "answers that refuse: slim.py keeps successes only",
 }
 _description = cache(Description)
 _LIMIT = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
@@ -50,10 +54,14 @@ class FakeGitHub(Hub):
         """Fail if a request was made that GitHub does not take, and nobody said that this was meant (``forgive``)."""
         assert not self.violations, "requests that GitHub does not take:\n" + "\n".join(self.violations)
 
-    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for server in self._servers:
             server.shutdown()
             server.server_close()
+        if kind is None:  # else what is being raised is what has to be seen
+            self.check()
 
     def answer(self, method: str, target: str, authorization: str, raw: bytes) -> Answer:
         """Answer one request to the API, and do what it asks for."""
@@ -61,10 +69,8 @@ class FakeGitHub(Hub):
         path, query = parts.path.removeprefix(self.prefix), dict(parse_qsl(parts.query, keep_blank_values=True))
         with self.lock:
             try:
-                if not parts.path.startswith(self.prefix):
-                    raise Refused(404, "Not Found")
                 token = self._token(authorization)
-                route, given = _route(method, path)
+                route, given = self._route(method, parts.path)
                 body = _json(raw)
                 self._check(route, given, query, body, bool(raw))
                 call = Call(self, token, given, query, body, parts.path)
@@ -77,6 +83,14 @@ class FakeGitHub(Hub):
             except Exception as error:  # the boundary of a request: the test is to hear of it, not a thread
                 self.violations.append(f"the fake broke at {method} {path}: {error!r}")
                 return Answer(500, {"message": "Server Error"})
+
+    def _route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        if path.startswith(self.prefix):
+            for route in sorted(ROUTES, key=lambda one: -len(one.path)):
+                if (given := route.match(method, path.removeprefix(self.prefix))) is not None:
+                    return route, {name: unquote(value) for name, value in given.items()}
+        self.violations.append(f"{method} {path}: there is no such route")
+        raise Refused(404, "Not Found")
 
     def _token(self, authorization: str) -> Token | None:
         if not authorization:
@@ -93,7 +107,9 @@ class FakeGitHub(Hub):
             raise Refused(422, "Invalid request.\n\n" + "\n".join(found))
 
     def _complete(self, route: Route, answer: Answer) -> Answer:
-        schema = _description().answer_schema(route.method, route.path, answer.status)
+        known, schema = _description().answer_schema(route.method, route.path, answer.status)
+        if not known:
+            self.violations.append(f"the fake's own answer to {route.method} {route.path}: {answer.status}, unknown")
         if schema is None:
             return answer
         body = _description().fill(schema, answer.body, self.url)
@@ -101,8 +117,14 @@ class FakeGitHub(Hub):
         self.violations += [f"the fake's own answer to {route.method} {route.path}: {one}" for one in wrong]
         return Answer(answer.status, body, answer.headers)
 
+    def unheld(self, path: str) -> None:
+        """What is answered without the description has to be in UNVALIDATED."""
+        if not any(fnmatchcase(path, each) for each in UNVALIDATED):
+            self.violations.append(f"{path}: is not held against GitHub's description, and is not listed")
+
     def stored(self, path: str, headers: Any) -> Answer:
         """What the storage answers: the zip to anyone who has the address, and a refusal to one who sends a token."""
+        self.unheld(path)
         number = path.removeprefix("/artifacts/").partition(".")[0]
         if "Authorization" in headers:
             self.violations.append(f"GET {path}: a token was sent to the storage, which is another host")
@@ -113,13 +135,6 @@ class FakeGitHub(Hub):
                     if str(artifact.id) == number:
                         return Answer(200, artifact.content, {"Content-Type": "application/zip"})
         return Answer(404, b"<Error><Code>BlobNotFound</Code></Error>")
-
-
-def _route(method: str, path: str) -> tuple[Route, dict[str, str]]:
-    for route in sorted(ROUTES, key=lambda one: -len(one.path)):
-        if (given := route.match(method, path)) is not None:
-            return route, {name: unquote(value) for name, value in given.items()}
-    raise Refused(404, f"Not Found: the fake has no {method} {path}")
 
 
 def _json(raw: bytes) -> Any:
@@ -149,6 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.server.hub, urlsplit(self.path).path
         body = self._body()
         if not self.server.storage and githttp.is_git(path):
+            hub.unheld(path)
             self._send(*githttp.serve(hub, self.command, path, urlsplit(self.path).query, self.headers, body))
             return
         fault = hub.faults.pick(self.command, path.removeprefix(hub.prefix))

@@ -1,0 +1,57 @@
+"""A build that changes tracked files: told first, by names that do nothing, whatever else the code under test says."""
+
+from pathlib import Path
+
+import pytest
+
+from git_repos import Repository
+from regbot.checkout import Worktree, check_out
+from regbot.config import Config
+from regbot.engines import Sandbox
+from regbot.judge import judge
+from regbot.records.run import Run
+from regbot.report.comment import comment
+from regbot.trees import confined_builder, marked
+from timed_builder import noisy, play, session_of
+
+NAME = "<img src=x>@octocat`|.py"
+LOUD = [f"{number} {'loud ' * 70}" for number in range(40)]
+
+
+@pytest.mark.parametrize("tier", ["static", "timed"])
+def test_the_names_stand_in_the_comment_and_nothing_pushes_them_out(tmp_path: Path, tier: str) -> None:
+    tree = Worktree(tmp_path, "a" * 40, "b" * 40, {}, True, "key", (NAME,), {})
+
+    def built(run: Run) -> Run:
+        loud = run.model_copy(update={"warnings": LOUD}) if run.arm.name == "head" else run
+        return marked(loud, tree) if run.arm.name == "head" and run.tier == tier else loud
+
+    session = session_of(play(noisy(1.0, 0.002)))
+    session = session.model_copy(update={"runs": [built(run) for run in session.runs]})
+    text = comment(judge(session, Config()), session)
+    assert "the build changed tracked files: " in text.replace("&#58;", ":")
+    assert "octocat" in text
+    assert "@octocat" not in text
+    assert "<img" not in text
+    assert "more warnings, see the report" in text
+
+
+def test_a_build_reaches_neither_the_other_arm_nor_what_is_recorded(tmp_path: Path) -> None:
+    """With everything that it can know: where both lie, and how they are called."""
+    repo = Repository.create(tmp_path / "repo")
+    base = repo.commit("base", {"moe.py": "x = 1\n"})
+    head = repo.commit("head", {"moe.py": "x = 2\n"})
+    cache = tmp_path / "cache"
+    builder = confined_builder(Sandbox(build_network=False))
+    ours = check_out(repo.path, base, cache, [], "python3", 60.0, builder=builder, hosts=())
+    evil = (
+        f"echo 'x = 9' > moe.py; for f in {ours.path}/moe.py {cache}/worktrees/*.json {cache}/repos/*/config; do "
+        'echo evil > "$f" || true; done'
+    )
+    theirs = check_out(repo.path, head, cache, [evil], "python3", 60.0, builder=builder, hosts=())
+    assert theirs.changed == ("moe.py",)
+    assert (ours.path / "moe.py").read_text() == "x = 1\n"
+    assert not check_out(repo.path, base, cache, [], "python3", 60.0, builder=builder, hosts=()).built
+    written = [*cache.glob("worktrees/*.json"), *cache.glob("repos/*/config")]
+    assert len(written) == 3
+    assert all("evil" not in path.read_text() for path in written)

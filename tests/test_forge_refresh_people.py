@@ -1,0 +1,139 @@
+"""The refresh pull request among people: who commits to it, closes it, merges it, and moves main meanwhile."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_refresh_cases import Site
+from github_fake import FakeGitHub
+from github_fake.fixtures import hub as hub
+from regbot.forge.client import AwayError
+from regbot.forge.proposal import ProposalError
+from regbot.forge.refresh import BRANCH
+from regbot.forge.remote import Remote
+
+
+@pytest.fixture
+def site(hub: FakeGitHub, tmp_path: Path) -> Site:
+    return Site(hub, tmp_path)
+
+
+def test_a_persons_commit_on_the_branch_stays(site: Site) -> None:
+    site.post(site.night()[1])
+    own = site.repo.commit({"baselines/README.md": "Of the node in the cellar.\n"}, BRANCH, "say which node", "bob")
+    site.push_main(train__py="other")
+    site.post(site.night(1)[1])
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == own
+    assert site.repo.git.run("show", f"{BRANCH}:baselines/README.md") == "Of the node in the cellar."
+
+
+def test_a_commit_that_comes_during_the_push_is_not_overwritten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.post(site.night()[1])
+    site.push_main(train__py="other")
+    real, theirs = Remote.push, []
+
+    def late(remote: Remote, *given: Any) -> bool:
+        if not theirs:
+            theirs.append(site.repo.commit({"note.md": "wait"}, BRANCH, "wait", "bob"))
+        return real(remote, *given)
+
+    monkeypatch.setattr(Remote, "push", late)
+    site.post(site.night(1)[1])
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == theirs[0]
+    assert site.series() == ["rolling", "rolling"]
+
+
+def test_a_branch_that_never_rests_ends_with_a_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Remote, "push", lambda *_: False)
+    with pytest.raises(AwayError, match="was moved 4 times while this ran"):
+        site.post(site.night()[1])
+
+
+def test_what_a_person_closed_is_not_opened_again_without_new_evidence(site: Site) -> None:
+    site.started()
+    closed = site.post(site.night(1)[1]).number or 0
+    site.repo.close(closed)
+    before = site.state()
+    posted = site.post(site.night(2)[1])
+    assert posted.number is None
+    assert f"#{closed} was closed without merging" in posted.summary
+    assert site.state() == before
+    main = site.push_main(train__py="other")
+    again = site.post(site.night(3)[1]).number or 0
+    assert again != closed
+    assert f"#{closed} was closed without merging. This one has new evidence." in site.repo.pulls[again].body
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == main, "it begins anew: what was refused is not in it"
+
+
+def test_a_branch_that_is_gone_with_its_closed_pull_request_is_no_new_evidence(site: Site) -> None:
+    site.started()
+    closed = site.post(site.night(1)[1]).number or 0
+    site.repo.close(closed)
+    site.repo.git.set_ref(f"refs/heads/{BRANCH}", None)
+    assert f"#{closed} was closed" in site.post(site.night(2)[1]).said
+    assert site.tip() is None
+    site.push_main(train__py="other")
+    assert site.post(site.night(3)[1]).number not in (None, closed)
+
+
+def test_a_slowdown_on_the_commit_that_a_person_closed_is_new_evidence(site: Site) -> None:
+    site.started()
+    closed = site.post(site.night(1)[1]).number or 0
+    site.repo.close(closed)
+    assert site.post(site.night(2, slower=0.03)[1]).number not in (None, closed)
+
+
+def test_after_a_merge_the_branch_begins_anew(site: Site) -> None:
+    first = site.post(site.night()[1]).number
+    main = site.merge(first)
+    second = site.post(site.night(1)[1]).number
+    assert second not in (None, first)
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == main
+    assert site.series() == ["rolling", "anchor", "rolling"]
+
+
+def test_a_night_that_main_holds_already_opens_nothing(site: Site) -> None:
+    _, data = site.night()
+    site.merge(site.post(data).number)
+    before = site.state()
+    assert "Main holds all of it already" in site.post(data).said
+    assert site.state() == before
+
+
+def test_main_that_has_moved_meanwhile_leaves_the_night_on_the_commit_it_was_measured_at(site: Site) -> None:
+    measured = site.tip("main")
+    _, data = site.night()
+    site.repo.commit({"train.py": "other\n"}, message="meanwhile")
+    site.post(data)
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == measured
+    assert "does not merge" not in site.repo.pulls[1].body
+
+
+def test_an_anchor_that_main_moved_meanwhile_is_a_conflict_that_is_said(site: Site) -> None:
+    site.started()
+    _, data = site.night(1, slower=0.03, accept_pct=4.0, why="the new router")
+    site.merge(site.post(site.night(2, slower=0.03, accept_pct=5.0, why="another one")[1]).number)
+    number = site.post(data).number or 0
+    body = site.repo.pulls[number].body
+    assert body.startswith("> **Main has moved and this does not merge:** both changed `baselines/")
+    assert "anchor.json" in body.splitlines()[0]
+
+
+def test_what_was_measured_off_main_is_refused(site: Site) -> None:
+    site.checkout.git("commit", "--quiet", "--allow-empty", "--message", "of nobody")
+    _, data = site.night()
+    before = site.state()
+    with pytest.raises(ProposalError, match="is not in the history of main"):
+        site.post(data)
+    assert site.state() == before
+
+
+def test_a_shallow_checkout_is_told_how_to_be_whole(site: Site, tmp_path: Path) -> None:
+    _, data = site.night()
+    shallow = site.checkout
+    shallow.git("commit", "--quiet", "--allow-empty", "--message", "two")
+    clone = shallow.clone_to(tmp_path / "shallow", "--depth=1")
+    site.checkout = clone
+    with pytest.raises(Exception, match="fetch-depth: 0"):
+        site.post(data)
