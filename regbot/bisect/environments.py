@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import ConfigDict, Field, ValidationError
 
 from regbot.bisect.pip import AxisError, clean, executable, how, index_arguments, run, run_pip
-from regbot.checkout.worktrees import locked
+from regbot.checkout.places import locked
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.ledger import Message, Text
