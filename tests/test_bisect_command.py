@@ -82,7 +82,6 @@ def blamed(document: dict[str, Any]) -> list[list[str]]:
 # ---- who did it
 
 
-@pytest.mark.long
 def test_a_noisy_cost_names_the_commit_among_two_hundred_with_ten_broken_ones(
     case: Bisecting, history: BisectRepository
 ) -> None:
