@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """One line of what happens. ``total`` is the number of runs planned so far."""
+    """One line of what happens. ``total`` is the number of runs planned so far, 0 where nobody knows it."""
 
     done: int
     total: int
     text: str
+
+    def __str__(self) -> str:
+        counted = f"{self.done}/{self.total}" if self.total else f"{self.done or ''}"
+        return f"[{counted}] {self.text}" if counted else self.text
 
 
 Watcher = Callable[[Progress], None]

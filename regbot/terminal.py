@@ -12,8 +12,9 @@ from regbot.judge.pairs import summaries
 from regbot.ledgers.rows import Row, rows
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.run import Run
-from regbot.records.verdict import Sharding, Throughput, Verdict, Volume, WorkloadVerdict
+from regbot.records.verdict import GRAVITY, Finding, Sharding, Status, Throughput, Verdict, Volume, WorkloadVerdict
 from regbot.report.quantities import count, milliseconds
+from regbot.report.sizes import ADVICE, small
 from regbot.report.throughput import moved
 from regbot.shapes import Shape
 from regbot.text import printable
@@ -169,6 +170,8 @@ def verdict_page(verdict: Verdict, out: Path | None) -> str:
         row = (entry.name, sharding, _pace(entry.throughput), entry.validity.status, _why(entry))
         table.append(tuple(map(printable, row)))
     lines.append(_columns(table))
+    if size := small(entry.sharding for entry in verdict.workloads):
+        lines += ["", f"sharding of the {size} variant, a small copy of the shape: {ADVICE}"]
     for entry in verdict.workloads:
         if entry.sharding is None or entry.validity.status != "PASS":
             lines += ["", f"{entry.validity.status}  {printable(entry.name)}"]
@@ -176,20 +179,22 @@ def verdict_page(verdict: Verdict, out: Path | None) -> str:
     for entry in verdict.workloads:
         if entry.throughput is not None:
             lines += ["", *_throughput_lines(entry.name, entry.throughput)]
-    told: set[tuple[str, str]] = set()
-    for entry in verdict.workloads:
-        for finding in entry.sharding.findings if entry.sharding else []:
-            if (finding.pattern, finding.axis) not in told:
-                told.add((finding.pattern, finding.axis))
-                lines += [
-                    "",
-                    printable(f"{finding.status}  {finding.pattern} (axis {finding.axis})"),
-                    _wrapped(finding.text),
-                ]
+    for (status, pattern, axis), found in _findings(verdict).items():
+        names = ", ".join(name for name, _ in found) if len(found) < len(verdict.workloads) else "all workloads"
+        lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), _wrapped(found[0][1].text)]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
     return "\n".join(lines)
+
+
+def _findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tuple[str, Finding]]]:
+    """By status, pattern and axis, the gravest first: each finding with the workload that has it."""
+    found: dict[tuple[Status, str, str], list[tuple[str, Finding]]] = {}
+    for entry in verdict.workloads:
+        for finding in entry.sharding.findings if entry.sharding else []:
+            found.setdefault((finding.status, finding.pattern, finding.axis), []).append((entry.name, finding))
+    return dict(sorted(found.items(), key=lambda item: GRAVITY.index(item[0][0])))
 
 
 def _pace(section: Throughput | None) -> str:

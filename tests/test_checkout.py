@@ -79,6 +79,14 @@ def test_one_commit_twice_is_nothing_to_compare(repo: Repository) -> None:
         arms(repo, "pr", "HEAD")
 
 
+def test_what_was_not_committed_is_why_there_is_nothing_to_compare(repo: Repository) -> None:
+    repo.git("checkout", "-q", "pr")
+    changed = next(path for path in repo.path.rglob("*.py"))
+    changed.write_text("width = 9\n")
+    with pytest.raises(CheckoutError, match=rf"uncommitted changes are not measured \(1 file: .*{changed.name}\)"):
+        arms(repo, "pr", "HEAD")
+
+
 def test_one_commit_twice_with_different_overrides_is_something_to_compare(repo: Repository) -> None:
     base, head, _ = resolve_arms(repo.path, "pr", "pr", {"dispatcher": "allgather"}, {})
     assert base.commit == head.commit

@@ -56,6 +56,9 @@ def test_a_command_that_got_slower_fails_by_its_log(case: Case) -> None:
     assert session.header.untraced == session.header.workloads == ["mixtral-8x7b@1/ep"]
     page = (case.home / "out" / "comment.md").read_text()
     assert "mixtral-8x7b@1/ep" in page
+    (place,) = [line for line in page.splitlines() if "Timed on" in line]
+    assert ", by what a command logs: compares two arms" in place
+    assert "rank" not in place, "it is one process"
     assert (case.home / "out" / "report.html").stat().st_size > 10_000
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,15 @@ def test_what_is_only_installed_is_said_not_to_be_the_repositorys_code(tmp_path:
     at = repository(tmp_path / "r", {"requirements.txt": "torchtitan\n"})
     init(at)
     assert "What is installed is traced, not code of this repository" in installed(at)["regbot.toml"]
+
+
+def test_what_is_said_of_the_shapes_is_what_a_workload_does_unless_told(tmp_path: Path) -> None:
+    at = repository(tmp_path / "r", MODULE)
+    init(at)
+    (line,) = [each for each in installed(at)["regbot.toml"].splitlines() if each.startswith("shapes")]
+    assert line.endswith("  # full size on two meshes each, unless variant or meshes is set")
+    moe = config(at).workloads["moe"]
+    assert (moe.variant, len(moe.meshes)) == ("full", 2)
 
 
 PLACES = {
@@ -168,6 +178,17 @@ def test_ignored_files_are_not_looked_into(tmp_path: Path) -> None:
     at = repository(tmp_path / "r", files)
     init(at)
     assert config(at).workloads["moe"].entry == PLACEHOLDER
+
+
+def test_a_copy_of_regbot_is_not_what_the_repository_trains_with(tmp_path: Path) -> None:
+    files = {
+        "vendor/regbot/pyproject.toml": '[project]\nname = "regbot"\ndependencies = ["torchtitan"]\n',
+        "vendor/regbot/regbot/layer.py": LAYER,
+    }
+    text = page(init(repository(tmp_path / "r", files)))
+    assert re.search(r"^layer +none ", text, re.MULTILINE)
+    assert "vendor" not in text
+    assert "torchtitan" not in text
 
 
 def test_files_that_were_not_committed_yet_are_looked_into(tmp_path: Path) -> None:

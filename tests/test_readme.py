@@ -58,7 +58,7 @@ def test_every_command_that_runs_in_this_folder_runs(tmp_path: Path) -> None:
 
 
 SMALL = 'variant = "cpu"\n'
-"""As the page advises: the full shape takes a minute, not a test's time."""
+"""As the page has it for trying things out: the full shapes take a minute, not a test's time."""
 
 
 def repository(at: Path) -> Repository:

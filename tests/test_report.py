@@ -275,6 +275,13 @@ def test_what_a_trace_shows_is_reproduced_without_timing() -> None:
     assert "--no-timing" in top("sharding_fail"), "it may have been left out there, and would be timed here"
 
 
+def test_trust_says_that_there_are_warnings() -> None:
+    verdict, session = CASES["pass"]()
+    warned = verdict.model_copy(update={"warnings": ["other work used 95% of the cores"]})
+    assert "**Trust** ✅ yes\n" in comment(verdict, session)
+    assert "**Trust** ✅ yes, with warnings\n" in comment(warned, session)
+
+
 def test_a_slower_head_that_also_trains_differently_is_told_both() -> None:
     verdict, session = CASES["throughput_fail"]()
     first, *rest = verdict.workloads

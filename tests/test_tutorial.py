@@ -90,7 +90,7 @@ class Reader:
         python = tools / "python3"
         python.write_text(
             f'#!/bin/sh\n{sys.executable} "$@" && cd .venv/lib/python*/site-packages || exit\n'
-            f"echo {beside} >others.pth\n"
+            f"rm -rf setuptools* && echo {beside} >others.pth\n"  # an old one, which Python may bring along
         )
         python.chmod(0o755)
         who = {f"GIT_{who}_{what}": "Ada Example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}

@@ -41,12 +41,18 @@ def resolve_arms(
             f"compared with the merge base {base_commit[:10]}, "
             f"{behind} commit{'s' * (behind != '1')} behind {printable(base)}"
         )
+    left = uncommitted(repo)
     if base_commit == head_commit and dict(base_overrides) == dict(head_overrides):
+        if left:
+            raise CheckoutError(
+                f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}; "
+                f"{'; '.join(left)}"
+            )
         raise CheckoutError(
             f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}, with the same "
             "overrides; name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set"
         )
-    warnings += uncommitted(repo)
+    warnings += left
     return (
         _arm(repo, "base", base, base_commit, base_overrides),
         _arm(repo, "head", head, head_commit, head_overrides),

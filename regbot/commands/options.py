@@ -127,7 +127,7 @@ def progress(quiet: bool = False) -> Iterator["Watcher"]:
     if quiet:
         yield lambda _: None
     elif not sys.stderr.isatty():
-        yield lambda progress: print(f"[{progress.done}/{progress.total}] {progress.text}", file=sys.stderr, flush=True)
+        yield lambda progress: print(progress, file=sys.stderr, flush=True)
     else:
         with _live_progress() as watch:
             yield watch

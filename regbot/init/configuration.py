@@ -62,7 +62,7 @@ def _module(entry: str, root: str, why: str, comments: Sequence[str]) -> str:
         'adapter = "module"',
         f"entry = {_text(entry)}{f'  # {why}' if why else ''}",
         *([f"source_roots = [{_text(root)}]"] if root != "." else []),
-        'shapes = ["qwen3-30b-a3b", "mixtral-8x7b"]  # traced at full size on two meshes each, without a GPU',
+        'shapes = ["qwen3-30b-a3b", "mixtral-8x7b"]  # full size on two meshes each, unless variant or meshes is set',
     ]
     return "\n".join(lines) + "\n"
 

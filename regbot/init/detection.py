@@ -86,6 +86,6 @@ def _runners(repository: Repository) -> list[Runner]:
 def _slurm(repository: Repository) -> str:
     """What speaks for a Slurm cluster; '' where nothing does."""
     if shutil.which("sbatch"):
-        return "sbatch is on PATH"
+        return "sbatch is on PATH; regbot doctor says whether a cluster answers"
     scripts = repository.ending(".sbatch", ".slurm")
     return f"{scripts[0]} is in the repository" if scripts else ""

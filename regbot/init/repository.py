@@ -22,6 +22,7 @@ _ADDRESS = re.compile(
     r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<short>[^/:@\\]{2,}\.[^/:@\\]+):"
 )
 """``https://HOST/...`` and ``git@HOST:...``. A word without a dot may be a name of the user's own for github.com."""
+_REGBOT = re.compile(r"""^name *= *["']regbot["'] *$""", re.MULTILINE)
 USUAL_BRANCHES = ("main", "master")
 
 
@@ -96,7 +97,16 @@ def open_repository(folder: Path) -> Repository:
         warnings.append(f"not looked at, because their names cannot be printed: {len(every) - len(names)} files")
     if len(names) > MOST_FILES:
         warnings.append(f"{len(names):,} files: only the first {MOST_FILES:,} were looked at")
-    return Repository(root, tuple(names[:MOST_FILES]), tuple(warnings))
+    return Repository(root, tuple(_theirs(root, names[:MOST_FILES])), tuple(warnings))
+
+
+def _theirs(root: Path, names: list[str]) -> list[str]:
+    """``names`` without a copy of regbot that the repository carries: its layers and tests are not what is trained."""
+    projects = (name for name in names if name.endswith("/pyproject.toml"))
+    ours = tuple(
+        name.removesuffix("pyproject.toml") for name in projects if _REGBOT.search(read_text(root, name) or "")
+    )
+    return [name for name in names if not name.startswith(ours)]
 
 
 @dataclass(frozen=True)

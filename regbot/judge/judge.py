@@ -47,6 +47,7 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
                 expectations=rules,
                 configurations_only=_configurations_only(header.base, header.head),
             )
+            sharding = sharding.model_copy(update={"variant": head.variant})
             sharding, notes = against_stored(sharding, base, header.stored, config)
             warnings += [f"{name}: {note}" for note in notes]
             needed |= {rule for rule in rules if any(rule.covers(finding, name) for finding in sharding.findings)}

@@ -63,6 +63,7 @@ class Sharding(Record):
     base: dict[Kind, Roles] = Field(default_factory=dict)
     head: dict[Kind, Roles] = Field(default_factory=dict)
     source: Text
+    variant: Text = Field(default="", description="of the shape that was traced; '' where the ledger knows of none")
     identical_program: bool = False
     wire: Wire | None = None
     config_changes: dict[str, tuple[Scalar, Scalar]] = Field(default_factory=dict)

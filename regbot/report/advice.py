@@ -167,7 +167,7 @@ def _look(check: Check) -> list[Step]:
         where = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
         steps.append(Step(("Look at ", where, f" in this diff: {hint}.")))
-    return steps[:2]
+    return list(dict.fromkeys(steps))[:2]
 
 
 def _look_at_times() -> Step:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from regbot.records.verdict import Sharding, Status, Throughput, gravest
 from regbot.report.quantities import percent
+from regbot.report.sizes import small
 from regbot.report.state import Check, State
 from regbot.report.throughput import Answer, answer, telling
 
@@ -32,7 +33,9 @@ def _sharding(check: Check) -> Told:
         return Told(question, "Sharding", None, "unknown")
     status = gravest(section.status for section in known)
     words = "differs" if check.state is State.SHOWN and check.changed else _SHARDING[status](known)
-    return Told(question, "Sharding", status, f"{words}{_unknown_in(sections)}")
+    size = small(known)
+    of = f" ({size} variant, not the full model)" if size else ""
+    return Told(question, "Sharding", status, f"{words}{_unknown_in(sections)}{of}")
 
 
 def _passing_sharding(sections: list[Sharding]) -> str:
@@ -99,7 +102,8 @@ def _trust(check: Check) -> Told:
         return Told(question, "Trust", None, "nothing was measured")
     status = gravest(section.status for section in sections)
     nowhere = all(section.status == "INVALID" for section in sections)
-    return Told(question, "Trust", status, "no" if nowhere else _TRUST[status])
+    warned = ", with warnings" if status == "PASS" and check.verdict.warnings else ""
+    return Told(question, "Trust", status, "no" if nowhere else f"{_TRUST[status]}{warned}")
 
 
 _TRUST: dict[Status, str] = {

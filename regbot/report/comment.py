@@ -14,6 +14,7 @@ from regbot.report import advice, folded, table, wording
 from regbot.report.advice import SharedFinding, Step
 from regbot.report.answers import answers
 from regbot.report.markdown import Markdown, Name, code, fence, fit, printed, prose, sentence
+from regbot.report.sizes import ADVICE, small
 from regbot.report.state import Check, State, check_of
 from regbot.report.step_times import step_times
 
@@ -51,6 +52,8 @@ def comment(verdict: Verdict, session: Session) -> str:
             steps=_steps(check),
             warnings=_warnings(check),
             compared=any(entry.judged for entry in check.entries),
+            small=small(entry.verdict.sharding for entry in check.entries),
+            full=ADVICE,
             timed=any(entry.throughput for entry in check.entries),
             regbot=session.header.regbot,
         )

@@ -188,10 +188,11 @@ def place(section: Throughput, timed: Timed) -> Words:
     if node is not None:
         gpus = count(len(node.gpus), "GPU") if node.gpus else "no GPU"
         words += [" (", Said(node.node_class or count(node.cores, "core")), f"; {gpus})"]
-    if variant:
-        words += [", variant ", Name(variant)]
-    if timed.plan is not None:
-        words += [f", {count(timed.plan.world_size, 'rank')}"]
+    if any(run.logged for run in timed.runs):
+        words += [", by what a command logs"]
+    else:
+        words += [", variant ", Name(variant)] if variant else []
+        words += [f", {count(timed.plan.world_size, 'rank')}"] if timed.plan is not None else []
     if section.by in ("screen", "stored"):
         words += [f": compares head with {count(section.sessions, 'stored session')} of this class and environment"]
     else:

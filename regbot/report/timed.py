@@ -38,6 +38,11 @@ class TimedRun:
     def block(self) -> int:
         return self.run.position.block if self.run.position else 0
 
+    @property
+    def logged(self) -> bool:
+        """Whether the times are those that a command logs, which is one process to regbot whatever it starts."""
+        return self.run.timing is not None and self.run.timing.clock == "log"
+
     @cached_property
     def steady_s(self) -> list[float]:
         """The slowest rank's seconds of every step after the cut; [] where there is none."""
