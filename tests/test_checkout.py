@@ -570,6 +570,23 @@ def test_a_filter_that_code_planted_in_the_private_clone_changes_no_later_checko
     assert (later.path / "cost.txt").read_text() == "12\n"
 
 
+def test_a_filter_that_code_planted_there_hides_no_edit_of_the_worktree(tmp_path: Path) -> None:
+    repo = Repository.create(tmp_path / "repo")
+    commit = repo.commit("layer", {"layer.py": "width = 1\n"})
+    tree = check_out(repo.path, commit, tmp_path / "cache", [], sys.executable, 60)
+    (clone,) = (tmp_path / "cache" / "repos").glob("*.git")
+    ran = tmp_path / "ran"
+    with (clone / "config").open("a") as config:
+        config.write(f'[filter "x"]\n\tclean = "touch {ran}; echo width = 1"\n')
+    (clone / "info").mkdir(exist_ok=True)
+    (clone / "info" / "attributes").write_text("*.py filter=x\n")
+    (tree.path / "layer.py").write_text("width = 2\n")
+    again = check_out(repo.path, commit, tmp_path / "cache", [], sys.executable, 60)
+    assert again.built
+    assert (again.path / "layer.py").read_text() == "width = 1\n"
+    assert not ran.exists()
+
+
 def test_a_build_that_makes_its_caches_links_has_none_of_them_followed(tmp_path: Path) -> None:
     """A sandbox lets the code under test write to its caches: a link there would let it write anywhere."""
     outside = tmp_path / "outside"

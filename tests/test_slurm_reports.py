@@ -96,7 +96,15 @@ def test_limits_and_gpus_are_read_as_slurm_writes_them() -> None:
     said = {"60": 60.0, "1:30": 1.5, "2:00:00": 120.0, "1-00": 1440.0, "1-02:30": 1590.0, "1-02:30:00": 1590.0}
     assert {text: minutes_in(text) for text in said} == said
     assert minutes_in("UNLIMITED") is None
-    gres = {"gpu:8": 8, "gpu:h200:8(S:0-1)": 8, "gpu:a:2,gpu:b:4": 6, "(null)": 0, "": 0}
+    gres = {
+        "gpu:8": 8,
+        "gpu:h200:8(S:0-1)": 8,
+        "gpu:a:2,gpu:b:4": 6,
+        "gpu:1g.10gb:7": 7,
+        "gpu:3g.40gb:2(S:0)": 2,
+        "(null)": 0,
+        "": 0,
+    }
     assert {text: gpus_in(text) for text in gres} == gres
 
 

@@ -39,10 +39,9 @@ class Source:
 def obtain(clone: Path, source: Source, commit: str) -> None:
     """Have ``commit`` in the private clone ``clone``."""
     wanted = f"refs/wanted/{commit}"
-    object_format = "sha256" if len(commit) == 64 else "sha1"
     if not clone.exists():
-        _create(clone, object_format)
-    _disarm(clone, object_format)
+        _create(clone, _object_format(commit))
+    disarm(clone, commit)
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code == 0:
         return
     said = ["it is in no local clone"]
@@ -75,10 +74,15 @@ def _create(clone: Path, object_format: str) -> None:
         new.rename(clone)
 
 
-def _disarm(clone: Path, object_format: str) -> None:
-    """The clone's configuration as it was made. Code of a worktree can reach it, and a filter that it planted there
-    would change what is checked out from then on."""
-    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if object_format == "sha256" else (0, "")
+def _object_format(commit: str) -> str:
+    return "sha256" if len(commit) == 64 else "sha1"
+
+
+def disarm(clone: Path, commit: str) -> None:
+    """The clone's configuration as it was made, for commits like ``commit``. Code of a worktree can reach it, and a
+    filter that it planted there would change what is checked out and looked at from then on."""
+    sha256 = _object_format(commit) == "sha256"
+    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if sha256 else (0, "")
     text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
     config = clone / "config"
     if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:

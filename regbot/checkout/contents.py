@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from regbot.checkout.clones import disarm
 from regbot.checkout.git import ALONE, TRANSFER_TIMEOUT_S, git
 from regbot.checkout.places import Place
 from regbot.records.base import Record
@@ -40,6 +41,7 @@ def state_of(place: Place, parts: Sequence[Part]) -> tuple[str, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         for number, part in enumerate(parts):
             at = place.path / part.path
+            disarm(place.clone(part.clone), part.commit)
             env = {**ALONE, "GIT_INDEX_FILE": f"{folder}/{number}"}
             where = (f"--git-dir={place.clone(part.clone)}", f"--work-tree={at}")
             diff = (*where, "diff", *_DIFF)

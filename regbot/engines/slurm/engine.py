@@ -1,5 +1,6 @@
 """The engine ``slurm``: a reservation for each session, and its runs as steps inside it."""
 
+import hashlib
 import json
 import secrets
 import threading
@@ -96,8 +97,9 @@ class SlurmEngine:
         return extent_of(needs, self._settings, self._partition)
 
     def _last(self, extent: Extent) -> Path:
-        """The file that remembers what the last seat of this layout was."""
-        return self._folder / "classes" / f"{self._partition.name}.{extent.nodes}x{extent.gpus}.json"
+        """The file that remembers what the last seat of this layout was, of nodes that were asked for like this."""
+        asked = hashlib.sha256(f"{self._settings.constraint}\n{self._settings.reservation}".encode()).hexdigest()[:12]
+        return self._folder / "classes" / f"{self._partition.name}.{extent.nodes}x{extent.gpus}.{asked}.json"
 
     def _remember(self, extent: Extent, node: Node) -> None:
         write_text(self._last(extent), json.dumps(node.model_dump()))

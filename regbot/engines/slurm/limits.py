@@ -7,7 +7,8 @@ from regbot.config import SlurmSettings
 from regbot.engines.engine import Needs, NoSeatError
 from regbot.engines.slurm.commands import Slurm
 
-_GPUS = re.compile(r"gpu(?::[A-Za-z][^:,(]*)?:(\d+)")
+_GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
+"""With a type or without; a type may begin with a digit, as ``1g.10gb`` of a GPU that is divided."""
 GONE = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "MAINT")
 
 

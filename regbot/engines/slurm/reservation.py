@@ -11,7 +11,7 @@ from pathlib import Path
 
 from regbot.config import SlurmSettings
 from regbot.engines.engine import Needs, NoSeatError, SeatLostError
-from regbot.engines.slurm.commands import STANDING, WAITING, Job, Slurm
+from regbot.engines.slurm.commands import RETRY_S, STANDING, WAITING, Job, Slurm
 from regbot.engines.slurm.limits import Extent, Partition
 
 HOLDER = Path(__file__).with_name("holder.py")
@@ -58,6 +58,8 @@ class Reservation:
         self.queued_s = 0.0
         self._stop = threading.Event()
         self.number = ""
+        self._doubtful = True
+        """May there be another job than that of ``number``?"""
 
     def submit(self) -> None:
         """Queue the job. Raises NoSeatError with what Slurm says."""
@@ -65,7 +67,9 @@ class Reservation:
         self._beat(0)
         threading.Thread(target=self._keep_beating, name=self.folder.name, daemon=True).start()
         options = _options(self._settings, self._partition, self.extent, self._needs, self.folder)
+        asked = time.monotonic()
         self.number = self._slurm.submit(options, _script(self._settings, self.folder), self.folder.name)
+        self._doubtful = time.monotonic() - asked >= RETRY_S  # it may have been asked for more than once
 
     def wait(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Until the nodes are there. Raises NoSeatError, with the reason and what to do."""
@@ -107,13 +111,17 @@ class Reservation:
     def release(self) -> None:
         """Give the nodes back; returns once they are. Raises NoSeatError where Slurm does not let the job go.
 
-        A submission that was interrupted has no number yet: its job is found by what it is tagged with.
+        A submission that was interrupted has no number yet, and one that was repeated may have queued a second job,
+        which the same heartbeat keeps alive: both are found by what they are tagged with.
         """
         self._stop.set()
         with contextlib.suppress(OSError):  # a disk that is full, or away: the job is cancelled all the same
             (self.folder / "released").touch()
-        for number in [self.number] if self.number else self._slurm.tagged(self.folder.name):
-            self._slurm.cancel(number)
+        if self.number:
+            self._slurm.cancel(self.number)
+        for number in self._slurm.tagged(self.folder.name) if self._doubtful else []:
+            if number != self.number:
+                self._slurm.cancel(number)
         until = time.monotonic() + GONE_S
         leaving = (*WAITING, *STANDING, "COMPLETING")
         while (job := self._slurm.jobs().get(self.number)) is not None and job.state in leaving:
