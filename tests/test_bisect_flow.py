@@ -1,7 +1,9 @@
 """``regbot bisect`` from options to answer on real repositories, with measurements that are made up."""
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +12,18 @@ from bisect_cases import Runs, line
 from git_repos import Repository
 from ledger_builder import smoke_ledger, smoke_run
 from regbot.bisect import flow
+from regbot.bisect.environments import VersionEnvironment, VersionUnavailable
 from regbot.bisect.history import by_tree, commit_range
-from regbot.bisect.measure import Ground, arm_of
+from regbot.bisect.measure import Ground, Prepared, arm_of
 from regbot.bisect.noisy import Wanted
 from regbot.bisect.options import Options, words_of
+from regbot.bisect.prepare import prepare
 from regbot.bisect.reuse import reused
 from regbot.bisect.traces import Traces
+from regbot.engines import LocalEngine
 from regbot.records.bisection import BisectionHeader, Observation, read_bisection
 from regbot.records.files import RecordError, append_line
+from regbot.records.run import Run
 from regbot.trees import Trees
 from regbot.workloads import Limits
 from timed_builder import BASE, HEAD, HEADER, NODE, PLAN, noisy, play
@@ -86,6 +92,41 @@ def test_a_workload_that_cannot_be_measured_does_not_hide_the_culprit_of_another
     found = flow.bisect(options(repository, tmp_path), measurer=Told(say))
     assert (found.found, found.changes[0].candidates[0].point.subject) == ("culprit", "6")
     assert [reason for reason in found.reasons if QWEN in reason and "no such layer" in reason]
+
+
+def test_equal_ledgers_of_one_workload_say_nothing_of_another_that_bad_breaks(
+    repository: Repository, tmp_path: Path
+) -> None:
+    def say(subject: str, entry: str) -> str:
+        return "(boom)" if entry == QWEN and subject == "9" else "as ever"
+
+    found = flow.bisect(options(repository, tmp_path), measurer=Told(say))
+    assert found.found == "undecided"
+    assert f"bad of {QWEN} cannot be measured: (boom)" in found.reasons
+    assert not any("ledgers of good and bad are the same" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize(("branch", "told"), [("(does not build)", True), ("usual", False), ("odd", False)])
+def test_a_merge_whose_branch_cannot_be_measured_is_named_with_that(tmp_path: Path, branch: str, told: bool) -> None:
+    repository = Repository.create(tmp_path / "repository")
+    repository.commit("0", {"regbot.toml": CONFIG, "step.py": "print(0)\n"})
+    repository.git("switch", "--quiet", "-c", "feature")
+    for number in (11, 12):
+        repository.commit(str(number), {"feature.py": f"print({number})\n"})
+    repository.git("switch", "--quiet", "main")
+    repository.commit("1", {"step.py": "print(1)\n"})
+    repository.git("merge", "--quiet", "--no-ff", "-m", "merge", "feature")
+    repository.commit("2", {"step.py": "print(2)\n"})
+
+    def say(subject: str, entry: str) -> str:
+        return {"0": "usual", "1": "usual", "11": branch, "12": branch}.get(subject, "odd")
+
+    found = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=Told(say))
+    assert found.found == "culprit"
+    assert found.candidates[0].point.subject == ("11" if branch == "odd" else "merge")
+    said = [reason for reason in found.reasons if "merged it was could not be told" in reason]
+    assert len(said) == told
+    assert all("does not build" in reason for reason in said)
 
 
 def test_where_none_can_be_measured_it_says_so_after_a_second_try_of_each_end(
@@ -209,6 +250,91 @@ def test_a_trace_that_a_check_would_not_believe_is_no_measurement(repository: Re
         assert words in observation.reason
 
 
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_no_trace_is_kept_while_code_beside_the_checkout_can_change_unseen(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, elsewhere: bool
+) -> None:
+    """``own``: by the interpreter that runs regbot. What the repository itself has installed is in the tree."""
+    home = tmp_path / "environment"
+    site = home / "lib" / "python3.11" / "site-packages"
+    folder = tmp_path / "megalib" if elsewhere else repository.path / "lib"
+    info = site / "megalib-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: megalib\nVersion: 1.0\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+    (home / "bin").mkdir()
+    (home / "bin" / "python").symlink_to(sys.executable)
+    if own:
+        monkeypatch.syspath_prepend(str(site))
+    points = commit_range(repository.path, "HEAD~1", "HEAD").points
+    site_of_it = prepare(options(repository, tmp_path, workloads=[MIXTRAL]))
+    (task,) = site_of_it.tasks.values()
+    used = task.workload.model_copy(update={"python": sys.executable if own else str(home / "bin" / "python")})
+    task = replace(task, workload=used)
+    believed = smoke_run(arm_of(points[0]), smoke_ledger(), "ok")
+    traced: list[str] = []
+
+    def trace(*_: object, **__: object) -> Run:
+        traced.append("once")
+        return believed
+
+    monkeypatch.setattr("regbot.bisect.traces.trace", trace)
+    trees = Trees(repository.path, tmp_path / "cache", lambda _: None)
+    ground = Ground(repository.path, tmp_path / "cache", ())
+    limits = Limits()
+    traces = Traces({MIXTRAL: task}, ground, trees, LocalEngine(), tmp_path / "out", tmp_path / "cache", limits)
+    for _ in range(2):
+        assert traces.measure(Wanted(points[0], "search", entry=MIXTRAL), 0).usable
+    assert len(traced) == (2 if elsewhere else 1)
+
+
+def test_what_fails_once_of_a_build_or_an_installation_is_tried_again(repository: Repository, tmp_path: Path) -> None:
+    points = commit_range(repository.path, "HEAD~1", "HEAD").points
+    trees = Trees(repository.path, tmp_path / "cache", lambda _: None)
+    flag, always = tmp_path / "flag", "echo no network; false"
+    once = Ground(repository.path, tmp_path / "cache", (f"test -e {flag} || {{ touch {flag}; {always}; }}",))
+    assert isinstance(once.prepare(points[0], None, trees), Prepared)
+    said = Ground(repository.path, tmp_path / "cache", (always,)).prepare(points[0], None, trees)
+    assert isinstance(said, str)
+    assert said.startswith("the build failed twice: ")
+    assert "no network" in said
+
+    asked: list[str] = []
+
+    def install(version: str) -> VersionEnvironment:
+        asked.append(version)
+        if len(asked) == 1 or version == "3":
+            raise VersionUnavailable("a proxy had a hiccup")
+        return VersionEnvironment(sys.executable, {}, True, 1.0, "")
+
+    walked = Ground(repository.path, tmp_path / "cache", (), "absent-thing", install)
+    assert isinstance(walked.prepare(points[0].model_copy(update={"version": "2"}), None, trees), Prepared)
+    said = walked.prepare(points[0].model_copy(update={"version": "3"}), None, trees)
+    assert (said, asked) == ("a proxy had a hiccup", ["2", "2", "3", "3"])
+
+
+# ---- what lies in --out
+
+
+def test_an_answer_without_measurements_leaves_no_other_one_there(repository: Repository, tmp_path: Path) -> None:
+    results = [tmp_path / "out" / name for name in (flow.RESULT, flow.PAGE)]
+    asked = {"command": "never run", "noise_pct": 1.0, "budget_min": 0.01}
+    refused = {"command": "never run", "noise_pct": 90.0, "effect_pct": 1.0}
+    for more in ({"good": "HEAD~3", "bad": "HEAD", "command": "never run"}, refused):
+        flow.bisect(options(repository, tmp_path, **asked), measurer=_costs(Runs(lambda _: 0.0)))
+        assert all(path.exists() for path in results)
+        if more is not refused:
+            for number in range(3):
+                repository.commit(f"empty {number}")
+        found = flow.bisect(options(repository, tmp_path, **more))
+        assert found.observations == []
+        assert not any(path.exists() for path in results)
+    assert not (tmp_path / "elsewhere").exists()
+    flow.bisect(options(repository, tmp_path, **{**refused, "out": tmp_path / "elsewhere"}))
+    assert not (tmp_path / "elsewhere").exists()
+
+
 # ---- reuse
 
 
@@ -251,6 +377,8 @@ def test_the_runs_of_the_check_that_saw_it_are_used_in_a_stratum_of_their_own(ch
         ({}, "another machine", "was timed on"),
         ({"entries": ["other@1/ep"]}, NODE.node_class, "has not timed"),
         ({"plan": PLAN.model_copy(update={"steps": 99})}, NODE.node_class, "on other terms"),
+        ({"plan": PLAN.model_copy(update={"dispatcher": "deepep"})}, NODE.node_class, "on other terms"),
+        ({"plan": PLAN.model_copy(update={"world_size": 64})}, NODE.node_class, "on other terms"),
         ({"axis": "torch"}, NODE.node_class, "versions are walked"),
     ],
 )

@@ -17,6 +17,7 @@ import pytest
 
 from costs import Bisecting, line, state_of
 from git_repos import Repository
+from regbot.bisect.flow import PAGE, RESULT
 from regbot.records.bisection import read_bisection
 
 SEED = int(os.environ.get("REGBOT_TEST_SEED", "20260914"))
@@ -178,6 +179,7 @@ def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case:
     command = case.costing(slower(commits))
     case.found(commits[0], commits[-1], command, exact=True)
     log, made = case.log.read_bytes(), len(case.runs())
+    results = {path: path.read_bytes() for path in (case.out / RESULT, case.out / PAGE)}
     for good, bad, options, differs in (
         (commits[0], commits[-1], ("--command", command), "exact"),
         (commits[0], commits[-1], ("--command", f"{command} ", "--exact"), "command"),
@@ -189,6 +191,7 @@ def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case:
         assert f"is of another bisection ({differs} differs)" in found.stderr
         assert "leave out --resume to begin anew, or give another --out" in found.stderr
         assert (case.log.read_bytes(), len(case.runs())) == (log, made)
+        assert {path: path.read_bytes() for path in results} == results
 
 
 def test_a_new_bisection_keeps_the_log_of_the_one_before(case: Bisecting, commits: list[str]) -> None:

@@ -130,6 +130,19 @@ def test_rubbish_for_an_axis_is_answered_with_an_example(text: str) -> None:
         parse_axis(text)
 
 
+def test_versions_of_the_old_kind_that_an_older_pip_lists_are_left_out(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'pytz (2025.1)'\necho 'Available versions: 2025.1, 2024.2, 2004d, 2023.3'\n")
+    python.chmod(0o755)
+    assert versions_between(Axis("pytz", "2023.3", "2025.1"), str(python)) == ["2023.3", "2024.2", "2025.1"]
+
+
+def test_any_signal_that_ends_pip_has_words() -> None:
+    for number, words in ((9, "SIGKILL"), (signal.SIGRTMIN + 3, f"signal {signal.SIGRTMIN + 3}")):
+        ended = pip.run(sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(number)})", timeout_s=60)
+        assert pip.how(ended, 60) == f"was ended by {words}"
+
+
 def test_an_axis_of_one_version_is_a_usage_error() -> None:
     with pytest.raises(ConfigError, match=r"both ends are version 1\.0; name the last good"):
         parse_axis("torch=1.0..1.0")

@@ -23,6 +23,7 @@ from regbot.forge.bisection import ARTIFACT, MEMBER, Answered, post_bisection
 from regbot.forge.client import AwayError, Forge, ForgeError
 from regbot.forge.metadata import BISECT, Ignored
 from regbot.forge.post import post
+from regbot.forge.start import nonce_of
 from regbot.records.bisection import Bisection, Candidate, Change
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.report.bisection_comment import LIMIT, bisection_comment
@@ -30,7 +31,6 @@ from regbot.text import printable
 from report_cases import HOSTILE
 
 BOT = "github-actions[bot]"
-NONCE = "0123456789abcdef"
 GOLDEN = Path(__file__).parent / "golden" / "bisect_comment"
 URL = "https://github.com/acme/moe/commit/"
 
@@ -46,6 +46,8 @@ class Scene:
         self.commits = [self.repo.commit({"moe.py": f"x = {n}\n"}, message=f"change {n}") for n in range(6)]
         self.repo.commit({"moe.py": "x = 9\n"}, branch="topic", author="ann")
         self.number = self.repo.open_pull(head="topic", title="A change", author="ann")
+        self.repo.member("walt", "write")
+        self.question = self.ask(f"/regbot bisect {self.good}..{self.bad}")
         self.token = self.hub.token(BOT, actions="read", contents="read", pull_requests="write")
         self.waited: list[float] = []
 
@@ -57,9 +59,18 @@ class Scene:
     def bad(self) -> str:
         return self.commits[-1]
 
+    def ask(self, text: str, login: str = "walt") -> int:
+        """A comment; its id."""
+        return self.repo.comment(self.number, login, text)
+
+    def title(self, question: int | None = None) -> str:
+        """Of a run that is asked for by the comment ``question``."""
+        nonce = nonce_of("acme/moe", self.number, "comment", question or self.question)
+        return f"regbot-bisect {self.number} {self.good} {self.bad} {nonce}"
+
     def run(self, *artifacts: bytes, **changes: Any) -> int:
         """A run whose last job is about to reply."""
-        title = f"regbot-bisect {self.number} {self.good} {self.bad} {NONCE}"
+        title = self.title()
         usual: dict[str, Any] = {"path": BISECT, "event": "workflow_dispatch", "head_branch": "main", "title": title}
         usual |= {"head_sha": self.bad, "status": "in_progress", "conclusion": None}
         made = self.repo.workflow_run(**(usual | changes))
@@ -101,12 +112,18 @@ class Scene:
 
     def answer(self, run: int) -> Answered:
         found = post_bisection(self.forge, self.forge.run(run), BOT)
-        assert found is not None
+        assert isinstance(found, Answered)
         return found
+
+    def ignored(self, run: int) -> str:
+        """Why a run is not answered."""
+        found = post_bisection(self.forge, self.forge.run(run), BOT)
+        assert isinstance(found, Ignored)
+        return found.why
 
     @property
     def replies(self) -> list[str]:
-        return [comment.body for comment in self.repo.comments(self.number)]
+        return [comment.body for comment in self.repo.comments(self.number) if comment.author != "walt"]
 
 
 def left(result: Bisection) -> bytes:
@@ -239,27 +256,27 @@ NO_RUN: dict[str, dict[str, Any]] = {
     "another event": {"event": "pull_request"},
     "another branch": {"head_branch": "topic"},
     "a title of somebody": {"title": "regbot-bisect 1 main HEAD 0123456789abcdef"},
-    "a title with more": {"title": f"regbot-bisect 1 {'a' * 40} {'b' * 40} {NONCE} x"},
+    "a title with more": {"title": f"regbot-bisect 1 {'a' * 40} {'b' * 40} 0123456789abcdef x"},
 }
 
 
 @pytest.mark.parametrize("name", NO_RUN)
 def test_a_run_that_gate_did_not_start_is_not_answered(scene: Scene, name: str) -> None:
     run = scene.run(left(scene.result()), **NO_RUN[name])
-    assert post_bisection(scene.forge, scene.forge.run(run), BOT) is None
+    assert scene.ignored(run) == f"run {run} was not started by regbot-gate"
     assert scene.replies == []
 
 
 def test_a_run_of_a_fork_is_not_answered(scene: Scene) -> None:
     run = scene.run(left(scene.result()), head_repository=scene.repo.fork("mallory"))
-    assert post_bisection(scene.forge, scene.forge.run(run), BOT) is None
+    assert scene.ignored(run) == f"run {run} was not started by regbot-gate"
 
 
 def test_a_run_of_a_tag_that_is_called_like_the_default_branch_is_not_answered(scene: Scene) -> None:
     evil = scene.repo.commit({".github/workflows/regbot-bisect.yml": "jobs: {}\n"}, branch="evil")
     scene.repo.git.set_ref("refs/tags/main", evil)
     run = scene.run(left(scene.result()), head_sha=evil)
-    assert post_bisection(scene.forge, scene.forge.run(run), BOT) is None
+    assert scene.ignored(run) == f"run {run} was not started by regbot-gate"
     assert scene.replies == []
     scene.answer(scene.run(left(scene.result()), head_sha=scene.commits[2]))
     assert len(scene.replies) == 1, "the default branch has moved on since that run began"

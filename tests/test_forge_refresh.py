@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from forge_refresh_cases import Proposal, Site, changing
+from forge_refresh_cases import Proposal, Site, changing, unmeasured
 from github_fake import FakeGitHub, githttp
 from github_fake.fixtures import hub as hub
 from refresh_cases import CONFIG
@@ -134,19 +134,34 @@ def test_the_nights_of_several_nodes_are_one_pull_request(site: Site) -> None:
 
 def test_a_night_that_could_not_be_measured_opens_nothing_and_leaves_what_is_open(site: Site) -> None:
     site.started()
-
-    def emptied(document: Proposal) -> None:
-        document.update(sessions=[], ledgers=[], anchors=[])
-
-    empty = changing(site.night(1)[1], emptied)
+    empty = changing(site.night(1)[1], unmeasured)
     before = site.state()
     posted = site.post(empty)
     assert (posted.number, site.state()) == (None, before)
     assert "nothing to store" in posted.summary
-    number = site.post(site.night(2)[1]).number
-    before = site.state()
-    assert site.post(empty).number == number
-    assert site.state() == before
+    why = "qwen3-30b-a3b@1/ep (cpu): it does not run; nothing is proposed: head failed"
+    assert posted.unmeasured == (why,)
+    number = site.post(site.night(2)[1]).number or 0
+    refs, pulls, _ = site.state()
+    for _ in range(2):
+        assert site.post(empty).number == number
+    assert site.state()[:2] == (refs, pulls)
+    (comment,) = site.forge.comments(number)
+    measured = str(site.tip("main"))[:12]
+    assert comment.body.startswith(f"Main at `{measured}` is not in this pull request: of that night nothing can be")
+    assert "head failed" in comment.body
+
+
+def test_a_workload_that_is_not_stored_is_told_beside_one_that_is(site: Site) -> None:
+    def with_another(document: Proposal) -> None:
+        night = {**document["refreshed"]["workloads"][0], "name": "qwen3-30b-a3b@1/other", "anchor": None}
+        document["refreshed"]["workloads"].append(night)
+        document["refreshed"]["warnings"].append("qwen3-30b-a3b@1/other: not stored: it was timed on another class")
+
+    posted = site.post(changing(site.night()[1], with_another))
+    assert posted.number is not None
+    assert posted.unmeasured == ("qwen3-30b-a3b@1/other (cpu): it was timed on another class",)
+    assert site.post(site.night(1)[1]).unmeasured == ()
 
 
 # Run again, in any order, whatever fails

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from github_fake import FakeGitHub, githttp
 from github_fake.fixtures import hub as hub
 from hostile import LINES, inert
 from ledger_builder import smoke_ledger
+from regbot.checkout import CheckoutError, export
 from regbot.forge.client import ForgeError
 from regbot.forge.proposal import ARTIFACT, MEMBER, ProposalError, read_proposal
 from regbot.forge.refresh import BRANCH, Given, fetch_proposals, post_refresh
@@ -49,6 +50,31 @@ def _told_faster(document: Proposal) -> None:
     _night(document)["tonight"].update(estimate_pct=-3.0)
 
 
+def _of_one_pair(document: Proposal) -> None:
+    for against in (each["against"] for each in document["sessions"] if each["against"]):
+        against["log_ratios"] = {name: [0.5] for name in against["log_ratios"]}
+    _night(document).update(pairs=1)
+
+
+def _without_an_anchor(document: Proposal) -> None:
+    _night(document)["anchor"] = None
+    document["sessions"] = [each for each in document["sessions"] if each["series"] != "anchor"]
+    for each in document["sessions"]:
+        if each["against"]:
+            each["against"]["commit"] = document["refreshed"]["commit"]
+
+
+def _of_another_shape(document: Proposal) -> None:
+    _without_an_anchor(document)
+    _night(document).update(name="gpt-9@1/ep")
+    for each in document["sessions"]:
+        each.update(workload="gpt-9@1/ep")
+
+
+def _only_traced(document: Proposal) -> None:
+    document["sessions"] = [each for each in document["sessions"] if each["tier"] == "static"]
+
+
 HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "a path": (lambda d: d.update(files=[{"path": "../../.ssh/authorized_keys", "text": "x"}]), "files: Extra inputs"),
     "an absolute path": (lambda d: _first_session(d).update(path="/etc/passwd"), "path: Extra inputs"),
@@ -68,6 +94,12 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "a series that the night does not tell": (lambda d: _night(d).update(series="held", status="FAIL"), "is stored as"),
     "a night that failed and is taken in": (lambda d: _night(d).update(status="FAIL"), "is stored as rolling"),
     "a night that nothing is told of": (lambda d: d["refreshed"].update(workloads=[]), "nothing is stored"),
+    "no estimate": (
+        lambda d: _night(d).update(tonight=None),
+        "is told without an estimate, unlike what its pairs show",
+    ),
+    "one pair of +65%, told as none": (_of_one_pair, "would join the reference with 1 pairs, which show nothing"),
+    "a traced session of a night without a timed one": (_only_traced, "no night that was taken in is of"),
     "other pairs": (lambda d: _night(d).update(pairs=12), "4 pairs, and 12 are told"),
     "a slowdown that its own pairs prove": (_slow, "would join the reference, and tonight's pairs prove main slower"),
     "a slowdown that is told as none": (_told_faster, r"is told to be -3.00% slower, and its pairs show \+22"),
@@ -83,7 +115,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "a time to come": (lambda d: d.update(created="2099-01-01T00:00:00Z"), "of a time to come"),
     "another commit of another node": (lambda d: d["refreshed"].update(commit="c" * 40), "not in the history of main"),
     "a shape that is not there": (
-        lambda d: ([each.update(workload="gpt-9@1/ep") for each in d["sessions"]], _night(d).update(name="gpt-9@1/ep")),
+        _of_another_shape,
         "shape or version that this regbot does not have",
     ),
     "an acceptance without a name": (
@@ -129,6 +161,77 @@ def test_a_hostile_proposal_changes_nothing_and_says_why(second_night: tuple[Sit
     assert site.state() == before
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.parametrize("series", ["rolling", "held"])
+def test_a_night_beside_another_anchor_than_the_stores_is_refused(site: Site, series: str) -> None:
+    site.started()
+    other = site.push_main(train__py="slow")
+    tree = site.checkout.git("rev-parse", f"{other}^{{tree}}")
+    site.push_main(train__py="slower yet")
+    _, data = site.night(1, slower=0.0 if series == "rolling" else 0.03)
+    before = site.state()
+
+    def beside_the_slow_one(document: Proposal) -> None:
+        assert _night(document)["series"] == series
+        _night(document)["anchor"] = other
+        for each in document["sessions"]:
+            if each["series"] == "anchor":
+                each.update(commit=other, tree=tree)
+            if each["against"]:
+                each["against"]["commit"] = other
+
+    for change, told in ((beside_the_slow_one, other[:12]), (_without_an_anchor, "none")):
+        with pytest.raises(ProposalError, match=f"beside the anchor {told}, and the store's is [0-9a-f]{{12}}"):
+            site.post(changing(data, change))
+    assert site.state() == before
+
+
+@pytest.mark.parametrize("where", ["", "baselines/"])
+def test_attributes_that_hide_the_store_from_an_archive_hide_no_anchor(site: Site, where: str) -> None:
+    site.started()
+    _, anchored = site.night(1, slower=0.03)
+    site.repo.commit({f"{where}.gitattributes": "* -text\n**/anchor.json export-ignore\n"}, message="hide")
+    site.pull_main()
+    found, data = site.night(1, slower=0.03)
+    assert found.workloads[0].anchor == json.loads(anchored)["refreshed"]["workloads"][0]["anchor"] is not None
+    site.post(data)
+    assert [line for line in site.changed("main", BRANCH) if not line.startswith("A")] == []
+    assert site.series() == ["rolling", "anchor", "held"]
+
+
+def test_what_the_store_was_not_read_with_is_not_written_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, data = site.night()
+    site.merge(site.post(data).number)
+
+    def half(repo: Path, commit: str, paths: Sequence[str], to: Path) -> None:
+        export(repo, commit, paths, to)
+        for path in to.rglob("anchor.json"):
+            path.unlink()
+
+    monkeypatch.setattr("regbot.forge.refresh_commit.export", half)
+    before = site.state()
+    site.push_main(train__py="other")
+    monkeypatch.setattr("regbot.refresh.flow.export", half)
+    _, data = site.night(1)
+    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, and [0-9a-f]{12} has it"):
+        site.post(data)
+    assert site.state()[1:] == before[1:]
+    assert site.tip() == before[0].get(f"refs/heads/{BRANCH}")
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "README.md"])
+def test_a_link_on_the_branch_is_a_message(site: Site, target: str) -> None:
+    _, data = site.night()
+    person = site.checkout.clone_to(site.scratch / "person")
+    (person.path / "baselines").mkdir()
+    (person.path / "baselines" / "x").symlink_to(target)
+    person.commit("link")
+    person.git("push", "--quiet", str(site.repo.git.path), f"HEAD:refs/heads/{BRANCH}")
+    before = site.state()
+    with pytest.raises(CheckoutError, match=r"baselines/x of [0-9a-f]{12} is a link; there may be plain files only"):
+        site.post(data)
+    assert site.state() == before
 
 
 def test_a_session_that_is_stored_with_another_content_is_not_changed(site: Site) -> None:

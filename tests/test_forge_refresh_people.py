@@ -84,6 +84,23 @@ def test_a_slowdown_on_the_commit_that_a_person_closed_is_new_evidence(site: Sit
     assert site.post(site.night(2, slower=0.03)[1]).number not in (None, closed)
 
 
+@pytest.mark.parametrize("state", ["open", "closed", "merged"])
+def test_a_pull_request_into_another_branch_is_not_ours(site: Site, state: str) -> None:
+    site.started()
+    site.repo.commit({"other.md": "x"}, branch="other", message="other")
+    site.repo.commit({"note.md": "y"}, branch=BRANCH, message="mine", author="carl")
+    theirs = site.repo.open_pull(head=BRANCH, base="other", title="mine", author="carl")
+    if state != "open":
+        site.repo.close(theirs, merge=state == "merged")
+    tip = site.tip()
+    number = site.post(site.night(1)[1]).number or 0
+    assert (site.repo.pulls[number].base, site.repo.pulls[theirs].title) == ("main", "mine")
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == tip, "the branch as it stands, with what a person put there"
+    again = site.post(site.night(2)[1])
+    assert again.number == number
+    assert "was closed without merging" not in site.repo.pulls[number].body
+
+
 def test_after_a_merge_the_branch_begins_anew(site: Site) -> None:
     first = site.post(site.night()[1]).number
     main = site.merge(first)

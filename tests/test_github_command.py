@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from forge_refresh_cases import Site, changing, unmeasured, zipped
 from gate_scene import RULE, Scene, scene
+from github_fake import FakeGitHub
 from github_fake.fixtures import hub
 from regbot.cli import app
 from regbot.commands import github as commands
@@ -30,6 +32,7 @@ from regbot.forge.commands import (
 from regbot.forge.events import EventError, read_comment_event, read_pull_event
 from regbot.forge.permission import needed
 from regbot.forge.post import Posted
+from regbot.forge.proposal import ARTIFACT, MEMBER
 from regbot.forge.types import MAX_COMPARED
 
 __all__ = ["hub", "scene"]
@@ -279,6 +282,37 @@ def test_a_refresh_without_a_proposal_says_so(
     assert "no node left a proposal" in output
 
 
+def test_a_night_that_measured_nothing_is_red_and_says_of_what(
+    hub: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(hub, tmp_path)
+    site.started()
+    hub.tokens[site.token].permissions["actions"] = "read"
+    summary, event = tmp_path / "summary.md", tmp_path / "event.json"
+    event.write_text('{"schedule": "17 2 * * *"}')
+    codes = []
+    for number, change in enumerate((unmeasured, lambda _: None)):
+        run = site.repo.workflow_run(".github/workflows/regbot-refresh.yml", "schedule", "main", str(site.tip("main")))
+        run.artifact(ARTIFACT, zipped((MEMBER, changing(site.night(number + 1)[1], change))))
+        for name, value in {
+            "GITHUB_TOKEN": site.token,
+            "GITHUB_REPOSITORY": "acme/moe",
+            "GITHUB_API_URL": hub.url,
+            "GITHUB_SERVER_URL": hub.server_url,
+            "GITHUB_RUN_ID": str(run.id),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        }.items():
+            monkeypatch.setenv(name, value)
+        words = ["github", "refresh", "--event", str(event), "--repo", str(site.checkout.path)]
+        found = CliRunner().invoke(app, words)
+        codes.append(found.exit_code)
+        if change is unmeasured:
+            assert "regbot: nothing is stored of qwen3-30b-a3b@1/ep (cpu): it does not run; " in found.stderr
+            assert "head failed" in found.stderr
+            assert "it does not run" in summary.read_text()
+    assert codes == [commands.UNMEASURED, 0]
+
+
 # docs/github.md
 
 
@@ -299,6 +333,7 @@ def test_the_reference_names_every_command_with_its_role_and_every_conclusion_an
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(GitHub.model_fields)
     for number in (DEFAULT_PAIRS, MAX_PAIRS, MAX_REASON_CHARACTERS, MAX_COMPARED, commands.AWAY, commands.FAULT):
         assert re.search(rf"\b{number}\b", page)
+    assert f"\n| {commands.UNMEASURED} | `refresh` stores nothing of a workload" in page
     assert GitHub().run_label in page
 
 

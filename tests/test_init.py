@@ -170,6 +170,25 @@ def test_every_workflow_that_is_shipped_is_installed() -> None:
     assert {*templates.HOSTED, *templates.NODES} == ALL
 
 
+def test_a_second_file_of_one_workflow_is_pointed_out(tmp_path: Path) -> None:
+    at = repository(tmp_path / "r", {**MODULE, ".github/workflows/regbot-gate.yaml": "on: push\n"})
+    for only_static in (False, True):
+        (warning,) = init(at, only_static=only_static).warnings
+        assert warning.startswith(".github/workflows/regbot-gate.yaml: GitHub runs it beside regbot-gate.yml")
+    assert installed(at)["regbot-gate.yml"]
+    (at.path / ".github/workflows/regbot-gate.yaml").unlink()
+    assert init(at).warnings == []
+
+
+def test_a_branch_is_shown_without_characters_that_a_terminal_obeys(tmp_path: Path) -> None:
+    at = repository(tmp_path / "r")
+    at.git("checkout", "-q", "-b", "x\u009b31m\u202eevil")
+    at.git("branch", "-D", "main")
+    shown = page(init(at))
+    assert not {"\u009b", "\u202e"} & set(shown)
+    assert "Bring it to x31mevil:" in shown
+
+
 def test_shadow_mode_is_switched_on_or_suggested(tmp_path: Path) -> None:
     on, off = repository(tmp_path / "on"), repository(tmp_path / "off")
     assert not any("shadow" in step.text for step in init(on, shadow=True).next_steps)

@@ -76,6 +76,21 @@ def test_workflows_for_nodes_that_nobody_edited_are_removed_when_they_are_not_wa
     assert set(actions(init(at))) == {"regbot", *HOSTED}
 
 
+def test_what_was_set_in_a_workflow_is_told_when_it_is_removed(tmp_path: Path) -> None:
+    at = repository(tmp_path / "r")
+    init(at, source=SOURCE)
+    text = workflow(at, "regbot-measure").read_text()
+    workflow(at, "regbot-measure").write_text(text.replace("timeout-minutes: 240", "timeout-minutes: 999"))
+    text = workflow(at, "regbot-refresh").read_text()
+    workflow(at, "regbot-refresh").write_text(text.replace('"17 2 * * *"', "'1 1 * * 1\u202e'"))
+    found = init(at, only_static=True)
+    assert {Path(file.path).stem: file.why for file in found.files if file.action == "removed"} == {
+        "regbot-measure": "--only-static; what was set in it goes too: timeout-minutes: 999",
+        "regbot-bisect": "--only-static",
+        "regbot-refresh": "--only-static; what was set in it goes too: cron: '1 1 * * 1'",
+    }
+
+
 def test_what_is_added_has_the_labels_of_what_is_installed(tmp_path: Path) -> None:
     at = repository(tmp_path / "r")
     init(at, labels=["ours"])

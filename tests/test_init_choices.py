@@ -66,11 +66,43 @@ def test_an_enterprise_server_gets_actions_that_it_takes_and_an_upgrade_keeps_th
     init(at, upgrade=True)
     assert set(actions(init(at)).values()) == {"kept", "unchanged"}
     assert uploads(at) == {templates.ENTERPRISE}
-    workflow(at, "regbot-refresh").unlink()
+    workflow(at, "regbot-static").unlink()
     init(at)
     assert uploads(at) == {templates.ENTERPRISE}
     init(at, enterprise=False, upgrade=True)
     assert uploads(at) == {newest()}
+    assert set(installed(at)) == {"regbot.toml", *(f"{name}.yml" for name in ALL)}
+
+
+def test_what_would_read_an_artifact_of_its_own_run_is_not_for_an_enterprise_server(tmp_path: Path) -> None:
+    reading = {name for name in NODES if _reads_its_own_artifact(name)}
+    assert reading == set(templates.OWN_ARTIFACT)
+    at = repository(tmp_path / "r")
+    found = init(at, enterprise=True)
+    assert set(actions(found)) == {"regbot", *ALL} - reading
+    told = "regbot-bisect and regbot-refresh are left out: the last job reads an artifact of its own run"
+    assert [warning.startswith(told) for warning in found.warnings] == [True]
+    assert set(installed(at)) == {"regbot.toml", *(f"{name}.yml" for name in ALL - reading)}
+    assert not any("left out" in warning for warning in init(at, only_static=True).warnings)
+
+
+def _reads_its_own_artifact(name: str) -> bool:
+    """Does a job wait for one that uploads, and then read an artifact itself, not by starting another workflow?"""
+    text = templates.template(name)
+    return "/upload-artifact@" in text and "\n    needs: " in text and "/dispatches" not in text
+
+
+def test_what_is_there_and_not_for_an_enterprise_server_goes_with_an_upgrade_and_an_edited_one_by_force(
+    tmp_path: Path,
+) -> None:
+    at = repository(tmp_path / "r")
+    init(at)
+    workflow(at, "regbot-bisect").write_text(workflow(at, "regbot-bisect").read_text() + "# mine\n")
+    found = actions(init(at, enterprise=True, upgrade=True))
+    assert (found["regbot-bisect"], found["regbot-refresh"]) == ("edited", "removed")
+    assert actions(init(at))["regbot-bisect"] == "edited"
+    assert workflow(at, "regbot-bisect").exists()
+    assert actions(init(at, force=True))["regbot-bisect"] == "removed"
 
 
 def test_who_is_moved_to_an_enterprise_server_is_told_what_is_newer_first(tmp_path: Path) -> None:
@@ -113,7 +145,7 @@ def test_what_is_written_for_an_enterprise_server_is_what_linters_take(tmp_path:
     program = Path(sys.executable).parent / "actionlint"
     if not program.exists():
         pytest.skip("there is no actionlint beside python; it comes with regbot's extra dev")
-    files = [str(workflow(at, name)) for name in sorted(ALL)]
+    files = [str(workflow(at, name)) for name in sorted(ALL - {*templates.OWN_ARTIFACT})]
     words = [str(program), "-shellcheck=", "-pyflakes=", *files]
     found = subprocess.run(words, cwd=at.path, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout

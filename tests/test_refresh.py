@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from baseline_cases import NOW
-from refresh_cases import nights, refreshed
+from refresh_cases import night_session, nights, refreshed
 from regbot.baselines import Store, verify
 from regbot.config import ConfigError
 from regbot.records.baseline import Baseline
 from regbot.records.run import Environment
+from regbot.records.session import Session
 from regbot.refresh import proposal_text, refresh_page
 from test_baselines import holds, script
 
@@ -51,6 +52,25 @@ def test_a_quiet_night_stores_main_and_the_anchor_that_was_run_beside_it(root: P
     main = stored(root)[-1]
     assert main.against is not None
     assert (main.against.commit, len(main.against.log_ratios["median"])) == (anchor_of(root).commit, 4)
+
+
+@pytest.mark.parametrize("accept", [{}, {"accept_pct": 10.0, "why": "the new router"}])
+def test_a_night_of_too_few_pairs_is_held_back_whatever_they_show(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: dict[str, Any]
+) -> None:
+    refreshed(root, tmp_path)
+    first = anchor_of(root).commit
+
+    def ended_early(*given: Any, **more: Any) -> Session:
+        made = night_session(*given, **more)
+        return Session(header=made.header, runs=made.runs[:-2])
+
+    monkeypatch.setattr("refresh_cases.night_session", ended_early)
+    (night,) = refreshed(root, tmp_path, 1, **accept).workloads
+    assert (night.pairs, night.tonight, night.status, night.series) == (3, None, "INCONCLUSIVE", "held")
+    assert "3 valid pairs decide nothing; 4 are the least" in night.reasons
+    assert [each.series for each in stored(root)] == ["rolling", "anchor", "held"]
+    assert anchor_of(root).commit == first
 
 
 def test_a_slowdown_that_is_proven_is_held_back_and_said_how_to_accept(root: Path, tmp_path: Path) -> None:

@@ -392,3 +392,36 @@ def test_a_write_that_comes_late_is_seen_and_taken_back(
     assert "FAIL: the strongest" in bench.comment(number)
     assert bench.check(number).conclusion == "failure"
     assert "FAIL: the strongest" in str(bench.check(number).summary)
+
+
+@pytest.mark.parametrize("rebased", [False, True])
+def test_a_mark_that_comes_late_does_not_stay_over_a_newer_verdict(
+    bench: Bench, rebased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = bench.pull()
+    settle(bench.forge, result(shown(number, bench.head(number), 1)), GitHub())
+    live = bench.head(number) if rebased else bench.push(number, "x = 3\n")
+    newer = result(shown(number, live, 2, status="FAIL", text="### ❌ FAIL: newer\n", post=9))
+    forge = bench.forge
+    write = forge.edit_comment
+
+    def late(id: int, body: str) -> None:
+        monkeypatch.setattr(forge, "edit_comment", write)
+        settle(bench.forge, newer, GitHub())
+        write(id, body)
+
+    monkeypatch.setattr(forge, "edit_comment", late)
+    assert sticky.mark_stale(forge, number, BOT, live, "soft" if rebased else "")
+    assert "FAIL: newer" in bench.comment(number)
+    assert "Stale" not in bench.comment(number)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_mark_of_another_base_stays_where_nothing_was_judged_since(bench: Bench, seen: bool) -> None:
+    number = bench.pull()
+    sha = bench.head(number)
+    settle(bench.forge, result(shown(number, sha, 1)), GitHub())
+    if not seen:
+        bench.repo.all_checks.clear()
+    assert sticky.mark_stale(bench.forge, number, BOT, sha, "soft")
+    assert "judged against another base than `soft`" in bench.comment(number)

@@ -25,6 +25,7 @@ from regbot.forge.post import Posted
 from regbot.forge.proposal import ProposalError
 from regbot.forge.refresh import BRANCH
 from regbot.forge.shown import Shown
+from regbot.forge.start import nonce_of
 from regbot.records.ledger import Ledger
 
 MEGABYTES = 10 * 2**20
@@ -250,11 +251,14 @@ def test_a_night_of_ten_megabytes_in_short_reasons_is_cut(site: Site) -> None:
 def test_an_answer_with_a_subject_of_ten_megabytes_is_none(bench: Bench) -> None:
     number = bench.pull()
     good, bad = str(bench.repo.git.branch("main")), bench.head(number)
-    run = bench.measured(number, None, path=BISECT, title=f"regbot-bisect {number} {good} {bad} {'0' * 16}")
+    bench.repo.member("walt", "write")
+    asked = bench.repo.comment(number, "walt", f"/regbot bisect {good}..{bad}")
+    nonce = nonce_of(bench.repo.full_name, number, "comment", asked)
+    run = bench.measured(number, None, path=BISECT, title=f"regbot-bisect {number} {good} {bad} {nonce}")
     content = json.dumps({"schema": "regbot/bisection@1", "good": {"commit": good, "subject": LONG}, LONG: LONG})
     run.artifact(ARTIFACT, zipped([content.encode()], MEMBER))
     bench.post(run)
-    (reply,) = bench.repo.comments(number)
+    (_, reply) = bench.repo.comments(number)
     assert "NO ANSWER" in reply.body.splitlines()[1]
     assert len(reply.body) < 6_000
     assert Page(reply.body).found == []

@@ -10,6 +10,7 @@ import pytest
 from github_fake import FakeGitHub, Repository
 from github_fake.fixtures import hub as hub
 from hostile import BRANCH, CANARY, LINES, SHELL, TEXTS, hostile, inert, leaks
+from regbot.forge.start import nonce_of
 from workflow_rules import ROOT, SHIPPED
 from workflows_act import BOT, Actions, Ran, needs_act
 
@@ -222,10 +223,12 @@ def test_an_artifact_that_is_no_session_is_said_to_be_none(scene: Scene) -> None
 
 
 def test_a_search_that_left_nothing_is_answered(scene: Scene) -> None:
-    question = {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": NONCE, "workload": ""}
+    comment = scene.repo.comment(scene.number, "ann", f"/regbot bisect {scene.base}..{scene.head}")
+    nonce = nonce_of("acme/moe", scene.number, "comment", comment)
+    question = {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": nonce, "workload": ""}
     real(scene)
     scene.actions.environment["REGBOT_CACHE"] = "/dev/null/none"
-    title = f"regbot-bisect {scene.number} {scene.base} {scene.head} {NONCE}"
+    title = f"regbot-bisect {scene.number} {scene.base} {scene.head} {nonce}"
     assert scene.dispatch("regbot-bisect", "answer", title, **question).code != 0
     assert len(said(scene)) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from regbot.bisect.measure import Ground, Prepared, last_line, observed, unusable
 from regbot.bisect.noisy import Wanted
 from regbot.bisect.seats import Seats
-from regbot.engines import Ended, Engine, EngineError, Launch, NoSeatError, clean_environment
+from regbot.engines import Ended, Engine, EngineError, Launch, NoSeatError, SeatLostError, clean_environment
 from regbot.node import this_node
 from regbot.records.bisection import Observation
 from regbot.records.files import RecordError, read_capped, write_text
@@ -61,8 +61,10 @@ class Costs:
                     return unusable(wanted, ready, stratum)
                 try:
                     ended = self._run(ready, self._out / name, slot)
-                except NoSeatError as error:
-                    return self._lost(wanted, slot, stratum, error)
+                except SeatLostError as error:
+                    if self._seats is None:
+                        raise
+                    return self._seats.lost(slot, wanted, error)
                 # A supervisor that was lost, or a checkout that was removed meanwhile, need not be the commit's fault.
                 if last or (isinstance(ended, Ended) and (ended.exit_code == 0 or ready.path.is_dir())):
                     break
@@ -71,13 +73,6 @@ class Costs:
             _keep(self._out / name / "reason.txt", ended)
             return unusable(wanted, ended, stratum)
         return self._observed(wanted, stratum, ready, ended, name)
-
-    def _lost(self, wanted: Wanted, slot: int, stratum: str, error: NoSeatError) -> Observation:
-        """The nodes went away: nothing is known of the commit. Raises what says that there never will be any."""
-        if self._seats is None:
-            raise error
-        self._seats.lost(slot)
-        return observed(wanted, stratum, void=True, reason=str(error)[:4000])
 
     def _run(self, ready: Prepared, scratch: Path, slot: int) -> Ended | str:
         """The end of a run of the command, or why it could not be run. Raises NoSeatError."""

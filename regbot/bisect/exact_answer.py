@@ -33,21 +33,24 @@ def exact_answer(site: Site, observations: Sequence[Observation]) -> Bisection:
     traced = [each for entry in entries for each in counting.changes(stretch, entry, observations, site.expand)]
     changes = _merged(site, observations, traced)
     left = counting.next_wanted(stretch, entries, observations, (), site.expand, 2**31)
-    status: Found = "undecided" if left else ("culprit" if changes else "none")
-    if status == "none" and _ends_differ(stretch, entries, observations):
-        status = "undecided"
+    differ = _ends_differ(stretch, entries, observations)
+    status: Found = "undecided" if left else "culprit" if changes else "undecided" if differ or reasons else "none"
     if left:
         reasons.append(
             f"the search was ended before its end, at {header.most_runs} measurements at most; go on with --resume"
         )
-    elif not changes and _ends_differ(stretch, entries, observations):
+    elif not changes and differ:
         reasons.append("no single commit of this history explains the values; leave out --full to walk one line of it")
+    elif not changes and reasons:
+        reasons.append("good and bad are the same in all else that was compared: whether they differ could not be told")
     elif not changes:
         same = (
             "the ledgers of good and bad are the same" if header.on == "ledger" else "good and bad have the same value"
         )
         hint = "; where only the time changed, use --on time" if header.on == "ledger" else ""
         reasons.append(f"{same}: there is nothing to find{hint}")
+    if not left:
+        reasons += _unresolved(site, observations, traced)
     first = changes[0] if changes else None
     sole = first is not None and len(first.candidates) == 1
     return outline(header, observations, status, reasons).model_copy(
@@ -66,6 +69,24 @@ def _ends_differ(stretch: Stretch, entries: Sequence[str], observations: Sequenc
     ends = (stretch.of[0], stretch.of[-1])
     values = [counting.values_of(stretch, entry, observations)[0] for entry in entries]
     return any(states.get(ends[0]) != states.get(ends[1]) for states in values)
+
+
+def _unresolved(site: Site, observations: Sequence[Observation], traced: Sequence[counting.Found]) -> list[str]:
+    """Of merges that are to blame: those whose branch could not be searched. One that it did not change is innocent."""
+    found = []
+    for last in (deep for each in traced for deep in each.last() if len(deep.candidates) == 1):
+        merge = last.stretch.points[last.candidates[0]]
+        branch = site.expand(merge)
+        if branch is None:
+            continue
+        states, broken = counting.values_of(branch, last.entry, observations)
+        ends = (branch.of[0], branch.of[-1])
+        if all(end in states for end in ends) and states[ends[0]] == states[ends[1]]:
+            continue
+        why = "; ".join(f"{branch.points[end].name}: {broken[end].reason}" for end in ends if end in broken)
+        text = f"which of the commits that {merge.name} merged it was could not be told"
+        found.append(f"{text} ({why})" if why else text)
+    return list(dict.fromkeys(found))
 
 
 def _merged(site: Site, observations: Sequence[Observation], traced: Sequence[counting.Found]) -> list[Change]:

@@ -62,9 +62,9 @@ def bisect(
     """
     site = prepare(options)
     if len(site.span.points) < 2 and not site.header.exact:
-        return nothing_between(site.header)
+        return _unbegun(options, nothing_between(site.header))
     if (reason := impossible(site.header, site.span, site.reused)) and not options.anyway:
-        return refused(site.header, f"{reason} (--anyway begins all the same)")
+        return _unbegun(options, refused(site.header, f"{reason} (--anyway begins all the same)"))
     with ExitStack() as stack:
         _own(stack, options.out)
         header, observations = _begin(site)
@@ -105,6 +105,24 @@ def bisect(
             write_text(options.out / PAGE, html(result))
         prune(options.cache, keep=KEPT_WORKTREES)
         return result
+
+
+def _unbegun(options: Options, found: Bisection) -> Bisection:
+    """An answer without measurements. That of another bisection is not left to be taken for it.
+
+    With ``--resume`` what lies there belongs to its log, and stays with it.
+    """
+    if options.out.is_dir() and not options.resume:
+        with ExitStack() as stack:
+            _own(stack, options.out)
+            _forget(options.out)
+    return found
+
+
+def _forget(out: Path) -> None:
+    """Drop the last answer: it is not of what is asked now, or not of all that was measured."""
+    for name in (RESULT, PAGE):
+        (out / name).unlink(missing_ok=True)
 
 
 def _cut_short(ended: Ended, header: BisectionHeader) -> list[str]:
@@ -210,8 +228,6 @@ def _begin(site: Site) -> tuple[BisectionHeader, list[Observation]]:
     """A new log with what is reused, or the one to be resumed. Raises RecordError."""
     out, header = site.options.out, site.header
     log = out / LOG
-    for name in (RESULT, PAGE):
-        (out / name).unlink(missing_ok=True)
     if site.options.resume and log.exists():
         mend(log)
         if log.stat().st_size:
@@ -225,8 +241,10 @@ def _begin(site: Site) -> tuple[BisectionHeader, list[Observation]]:
                 raise RecordError(
                     f"{log}: looks for slowdowns of {found.header.smallest_pct:g}%; leave out --effect, or --resume"
                 )
+            _forget(out)
             goes_on = {"most_runs": header.most_runs, "budget_min": header.budget_min}
             return found.header.model_copy(update=goes_on), found.observations
+    _forget(out)
     if log.exists():  # what it measured may have taken hours: it is kept, under another name
         log.replace(out / "bisection.previous.jsonl")
     with _room(log):

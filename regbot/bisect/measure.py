@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -23,6 +24,8 @@ from regbot.records.run import Arm, Run
 from regbot.text import printable
 from regbot.trees import BUILD_TIMEOUT_S, Trees, changed_by_build
 from regbot.workloads import Task
+
+T = TypeVar("T")
 
 
 class Measurer(Protocol):
@@ -65,7 +68,7 @@ class Ground:
         """``notes`` grows by what is to be known of the environments. ``builder`` confines build commands."""
         self._builder = builder
         self._notes = notes if notes is not None else []
-        self._repo, self._cache, self._build = repo, cache, build
+        self.repo, self._cache, self._build = repo, cache, build
         self.package, self._version = package, version_environment
 
     def prepare(self, point: Point, task: Task | None, trees: Trees, copy: int = 0) -> Prepared | str:
@@ -80,7 +83,7 @@ class Ground:
         environment, python, made = dict(tree.environment), None, False
         if point.version and self._version is not None:
             try:
-                found = self._version(point.version)
+                found = _twice(partial(self._version, point.version), VersionUnavailable)
             except VersionUnavailable as error:
                 return str(error)
             self.note(*(f"{point.version}: {note}" for note in found.warnings))
@@ -120,19 +123,29 @@ class Ground:
 
     def _plain(self, point: Point, copy: int) -> Worktree | str:
         other = (f": copy {copy}",) if copy else ()  # does nothing, but a checkout is named by its build commands
+        attempt = partial(
+            check_out,
+            self.repo,
+            point.commit,
+            self._cache,
+            (*self._build, *other),
+            sys.executable,
+            BUILD_TIMEOUT_S,
+            clean_environment({}),
+            self._builder,
+        )
         try:
-            return check_out(
-                self._repo,
-                point.commit,
-                self._cache,
-                (*self._build, *other),
-                sys.executable,
-                BUILD_TIMEOUT_S,
-                clean_environment({}),
-                self._builder,
-            )
+            return _twice(attempt, BuildError)
         except BuildError as error:
-            return str(error)
+            return f"the build failed twice: {error}"
+
+
+def _twice(attempt: Callable[[], T], fault: type[Exception]) -> T:
+    """What fails once may be the network's fault, and a point that failed is not tried again."""
+    try:
+        return attempt()
+    except fault:
+        return attempt()
 
 
 def arm_of(point: Point) -> Arm:

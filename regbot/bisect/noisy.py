@@ -27,7 +27,9 @@ BLOCK_SLOTS = 4
 ATTEMPTS = 2
 """Of a block of a confirmation, and of a point that could be measured and now fails."""
 VOIDS = 5
-"""So many runs that the node spoilt end a confirmation, in one block of it."""
+"""So many runs that the node spoilt end a confirmation for one session, in one block of it."""
+MOVED = ", nodes lost: "
+"""In the name of a stratum before how often its slot lost its nodes; what stands before it is the session."""
 
 REFUTATIONS = 3
 """So many culprits may be cleared by the gate, or be given up while it looks at them, before the search gives up: the
@@ -108,6 +110,8 @@ class Node:
     gate_ended: bool = False
     """Whether the confirmation has said all it can."""
     failure: str = ""
+    spoilt: bool = False
+    """Whether the node ended the confirmation: another session may bring it to its end."""
     refuted: tuple[int, ...] = ()
     wanted: list[Wanted] = field(default_factory=list)
     children: dict[str, "Node"] = field(default_factory=dict)
@@ -266,6 +270,7 @@ def _confirm(
     name, culprit = contrast_of(span, place), span.points[place]
     found = contrast(name, parent, culprit, observations, pending, terms.seed, limits, stratum)
     node.gate, node.gate_ended, node.failure, node.wanted = found.gate, found.ended, found.failure, found.wanted
+    node.spoilt = found.spoilt
     return found.cleared
 
 
@@ -278,6 +283,8 @@ class Contrast:
     wanted: list[Wanted]
     failure: str = ""
     """Why it could not be brought to its end."""
+    spoilt: bool = False
+    """Whether that is the fault of this session's nodes, and no point's."""
 
     @property
     def cleared(self) -> bool:
@@ -305,10 +312,12 @@ def contrast(
     gate: Sequential | None = None
     for block in range(1, LOOKS[-1] // 2 + 1):
         order = turn(seed, name, block)
-        runs = _last_attempt([each for each in made if each.block == block])
-        if runs is None:
-            failure = next(each.reason for each in reversed(made) if each.block == block and not each.usable)
-            return Contrast(gate, True, [], failure)
+        begun = [each for each in made if each.block == block]
+        failures = [each for each in begun if not each.usable]
+        failed = sum(not each.void for each in failures) >= ATTEMPTS
+        if failed or _spoilt(begun, stratum):
+            return Contrast(gate, True, [], failures[-1].reason, not failed)
+        runs = _last_attempt(begun)
         if len(runs) < BLOCK_SLOTS:
             if stratum and runs and runs[-1].stratum != stratum:
                 runs = []
@@ -324,13 +333,16 @@ def contrast(
     return Contrast(gate, True, [])
 
 
-def _last_attempt(runs: Sequence[Observation]) -> list[Observation] | None:
-    """The runs of a block that count: those since the last failure, of one stratum. None where it has failed too often,
-    or the node has."""
+def _spoilt(runs: Sequence[Observation], stratum: str) -> bool:
+    """Whether the node has spoilt too many runs of a block in the session that is asked for, by default the last."""
+    last = stratum or (runs[-1].stratum if runs else "")
+    session = last.partition(MOVED)[0]
+    return sum(each.void and each.stratum.partition(MOVED)[0] == session for each in runs) >= VOIDS
+
+
+def _last_attempt(runs: Sequence[Observation]) -> list[Observation]:
+    """The runs of a block that count: those since the last failure, of one stratum."""
     failures = [number for number, each in enumerate(runs) if not each.usable]
-    voids = sum(runs[number].void for number in failures)
-    if len(failures) - voids >= ATTEMPTS or voids >= VOIDS:
-        return None
     found = list(runs[failures[-1] + 1 :] if failures else runs)
     return [each for each in found if each.stratum == found[-1].stratum]
 

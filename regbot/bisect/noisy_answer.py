@@ -75,9 +75,10 @@ def _status(site: Site, root: noisy.Node, observations: Sequence[Observation]) -
         sure = f"with probability {share(standing.belief.none)}"
         return "none", [f"{sure} no commit made it {header.smallest_pct:.3g}% slower or more", *_faster(root)]
     if root.status == "found":
-        if header.confirm and not root.gate_ended:
-            name = root.span.points[root.place].name
-            return "undecided", [f"{name} is the likeliest by far; its confirmation did not come to its end"]
+        if header.confirm and (root.spoilt or not root.gate_ended):
+            name, failure = root.span.points[root.place].name, f" ({root.failure})" if root.failure else ""
+            reason = f"{name} is the likeliest by far; its confirmation did not come to its end{failure}"
+            return "undecided", [f"{reason}: go on with --resume"]
         return "culprit", [*_unresolved(root), *_taken_back(root)]
     made = sum(each.purpose == "search" for each in observations)
     best = (

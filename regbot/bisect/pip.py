@@ -107,7 +107,8 @@ def how(ended: Ended, timeout_s: float) -> str:
     if ended.code is None:
         return f"did not end within {timeout_s:g} s and was ended"
     if ended.code < 0:
-        return f"was ended by {signal.Signals(-ended.code).name}"
+        names = {each.value: each.name for each in signal.Signals}
+        return f"was ended by {names.get(-ended.code, f'signal {-ended.code}')}"  # real-time signals have no name
     return f"failed with exit code {ended.code}"
 
 

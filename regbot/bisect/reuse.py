@@ -10,7 +10,7 @@ from regbot.judge.pairs import pair_up, summaries, timed_runs
 from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError
 from regbot.records.run import Run
-from regbot.records.session import Session, read_session
+from regbot.records.session import Session, TimedPlan, read_session
 from regbot.stats.launch import cut_of
 from regbot.stats.paired import interval
 
@@ -76,18 +76,18 @@ def _unlike(session: Session, header: BisectionHeader, node_class: str) -> str:
     plans = [plan for plan in session.header.timed if plan.entry == entry]
     if not plans:
         return f"has not timed {entry}"
-    if header.plan is not None and (plans[0].variant, plans[0].steps, plans[0].cut) != (
-        header.plan.variant,
-        header.plan.steps,
-        header.plan.cut,
-    ):
-        return f"has timed {entry} on other terms (variant, steps or warm-up)"
+    if header.plan is not None and _terms(plans[0]) != _terms(header.plan):
+        return f"has timed {entry} on other terms (variant, ranks, dispatcher, steps or warm-up)"
     classes = {run.node.node_class for run in timed_runs(session, entry) if run.node is not None}
     if classes - {node_class}:
         return f"was timed on {'; '.join(sorted(classes))}, and this is {node_class}"
     if session.header.base.overrides or session.header.head.overrides:
         return "compares overrides of the configuration, which no commit brought"
     return ""
+
+
+def _terms(plan: TimedPlan) -> tuple[object, ...]:
+    return plan.variant, plan.world_size, plan.dispatcher, plan.steps, plan.cut
 
 
 def _taken(session: Session, header: BisectionHeader) -> Reused:

@@ -5,7 +5,11 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
-from regbot.engines import Engine, Needs, Seat
+from regbot.bisect.measure import observed
+from regbot.bisect.noisy import MOVED, Wanted
+from regbot.engines import Engine, Needs, Seat, SeatLostError
+from regbot.records.bisection import Observation
+from regbot.text import printable
 
 
 class Seats:
@@ -27,7 +31,10 @@ class Seats:
                 every.callback(self._leave, slot)
 
     def of(self, slot: int) -> Seat:
-        """The slot's seat; waits where it has none yet. Only one thread asks for one slot. Raises NoSeatError."""
+        """The slot's seat; waits where it has none yet. Only one thread asks for one slot.
+
+        Raises NoSeatError, and SeatLostError where another may be had.
+        """
         if slot not in self._taken:
             stack = ExitStack()
             seat = stack.enter_context(self._engine.seat(self._needs))
@@ -35,14 +42,21 @@ class Seats:
                 self._taken[slot] = seat, stack
         return self._taken[slot][0]
 
-    def lost(self, slot: int) -> None:
+    def lost(self, slot: int, wanted: Wanted, error: SeatLostError) -> Observation:
+        """Leave nodes that went away, before they were had or under a run: nothing is known of the point."""
+        stratum = self.stratum(slot)
+        self.leave(slot)
+        return observed(wanted, stratum, usable=False, void=True, reason=printable(str(error))[:4000])
+
+    def leave(self, slot: int) -> None:
         """The slot's nodes are gone: the next ones are another stratum."""
         self._moves[slot] += 1
         self._leave(slot)
 
     def stratum(self, slot: int) -> str:
         """What the runs of a slot have in common, before and after it has its seat."""
-        return f"{self._session} {slot}.{self._moves[slot]}"
+        moves = self._moves[slot]
+        return f"{self._session} {slot}{f'{MOVED}{moves}' if moves else ''}"
 
     def _leave(self, slot: int) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from pathlib import Path
 from regbot.bisect.measure import Ground, arm_of, observed, unusable, why, without_arm
 from regbot.bisect.noisy import Wanted
 from regbot.bisect.seats import Seats
+from regbot.engines import SeatLostError
 from regbot.judge.backends import not_honoured
 from regbot.judge.health import outside_cause
 from regbot.judge.pairs import summaries
@@ -38,7 +39,10 @@ class StepTimes:
         return self._seats.stratum(slot)
 
     def measure(self, wanted: Wanted, slot: int) -> Observation:
-        seat, stratum = self._seats.of(slot), self.stratum(slot)
+        try:
+            seat, stratum = self._seats.of(slot), self.stratum(slot)
+        except SeatLostError as error:
+            return self._seats.lost(slot, wanted, error)
         ready = self._ground.prepare(wanted.point, self._task, self._trees)
         if isinstance(ready, str):
             return unusable(wanted, ready, stratum)
@@ -62,7 +66,7 @@ class StepTimes:
         write_record(self._out / "runs" / f"{name}.json", run)
         outside = run.reason if run.outcome == "lost" else outside_cause(run)
         if run.outcome == "lost":
-            self._seats.lost(slot)
+            self._seats.leave(slot)
         distrusted = [without_arm(each) for each in _distrust(run)] if run.outcome == "ok" else []
         usable = run.outcome == "ok" and run.timing is not None and not outside and not distrusted
         values: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Measuring a ledger: exact, without a GPU, and never twice for one tree."""
+"""Measuring a ledger: exact, without a GPU, and never twice for one tree, unless code beside it can change unseen."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from regbot import __version__
 from regbot.bisect.measure import Ground, Prepared, arm_of, observed, unusable, why, without_arm
@@ -48,8 +49,10 @@ class Traces:
 
     def measure(self, wanted: Wanted, slot: int) -> Observation:
         task, point = self._tasks[wanted.entry], wanted.point
+        # Code that lies elsewhere and can be edited is named by no version: what was traced with it is not kept.
+        fixed = not editable(task, self._ground.repo)
         kept = self._cache / "traces" / f"{self._key(task, point)}.json"
-        cached = _kept_trace(kept)
+        cached = _kept_trace(kept) if fixed else None
         if cached is not None:
             return self._observed(wanted, cached, cached=True)
         ready = self._ground.prepare(point, task, self._trees)
@@ -59,7 +62,7 @@ class Traces:
         scratch = self._out / "runs" / f"{plain_name(task.entry)}.{plain_name(point.key)}.{slot}"
         run = trace(used, arm_of(point), ready.path, self._engine, scratch, self._limits, environment=ready.environment)
         shutil.rmtree(scratch / "record", ignore_errors=True)
-        if run.outcome == "ok":
+        if run.outcome == "ok" and fixed:
             write_record(kept, run)
         return self._observed(wanted, run, ready)
 
@@ -131,6 +134,31 @@ def _guest_digest() -> str:
     for path in sorted(guest_folder().rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def editable(task: Task, repo: Path) -> list[str]:
+    """Folders of the packages that the interpreter of a task imports from where they are edited.
+
+    Of regbot itself and of ``repo`` more is known: a digest, and the tree of the checkout that is imported instead.
+    """
+    python = interpreter(task, Path("/"))
+    if python == sys.executable:
+        places = [Path(place) for place in sys.path if place]
+    else:
+        found = shutil.which(python)
+        places = list(Path(found).parent.parent.glob("lib*/python*/*-packages")) if found is not None else []
+    folders = []
+    for file in (file for place in places for file in place.glob("*.dist-info/direct_url.json")):
+        try:
+            said = json.loads(file.read_text("utf-8"))
+            if not said.get("dir_info", {}).get("editable") or file.parent.name.startswith("regbot-"):
+                continue
+            folder = Path(unquote(urlsplit(said["url"]).path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if not folder.resolve().is_relative_to(repo.resolve()):
+            folders.append(str(folder))
+    return folders
 
 
 def _software(task: Task) -> str:

@@ -139,8 +139,16 @@ def _offered(package: str, python: str, options: Sequence[str]) -> list[Version]
     ended = run_pip(python, "index", "versions", "--pre", *options, package, timeout_s=INDEX_TIMEOUT_S)
     answer = re.search(r"^Available versions: (.+)$", ended.out, re.MULTILINE)
     if ended.code == 0 and answer is not None:
-        return sorted({Version(version.strip()) for version in answer[1].split(",")})
+        return sorted({found for text in answer[1].split(",") if (found := _version(text.strip())) is not None})
     raise AxisError(_refused(package, python, ended))
+
+
+def _version(text: str) -> Version | None:
+    """None for one of the old kind, such as 2004d, which a pip before 24.1 still lists: nobody can ask for it."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def _refused(package: str, python: str, ended: Ended) -> str:

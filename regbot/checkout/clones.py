@@ -80,7 +80,10 @@ def _object_format(commit: str) -> str:
 
 def disarm(clone: Path, commit: str) -> None:
     """The clone's configuration as it was made, for commits like ``commit``. Code of a worktree can reach it, and a
-    filter that it planted there would change what is checked out and looked at from then on."""
+    filter that it planted there would change what is checked out and looked at from then on. Raises CheckoutError
+    where the clone is gone."""
+    if not clone.is_dir():
+        raise CheckoutError(f"{clone}: the private clone is gone")
     sha256 = _object_format(commit) == "sha256"
     version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if sha256 else (0, "")
     text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"

@@ -22,6 +22,8 @@ AWAY = 75
 """GitHub did not answer for as long as could be waited: the same command may succeed later."""
 FAULT = 70
 """A fault of regbot itself. What is known was posted, as INVALID."""
+UNMEASURED = 4
+"""A refresh that stores nothing of a workload; as INVALID, the status of what could not be measured."""
 DEFAULT_URL = "https://api.github.com"
 DEFAULT_SERVER = "https://github.com"
 
@@ -112,6 +114,10 @@ def refresh(event: Event, repo: Repo = Path()) -> None:
         )
         _say(found.said)
         _summarise(found.summary)
+    for missing in found.unmeasured:
+        _say(f"regbot: nothing is stored of {missing}", err=True)
+    if found.unmeasured:
+        raise typer.Exit(UNMEASURED)
 
 
 def _forge() -> "Forge":

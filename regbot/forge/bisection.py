@@ -1,8 +1,9 @@
 """The answer of a bisection that somebody asked for in a pull request: one reply, however often its job is run.
 
-Which pull request it is for and between which commits was searched is told by the title of the run, which regbot-gate
-gave it. The artifact was written where the code of a pull request ran: an answer to another question, or one that names
-a commit outside of the range, is not repeated.
+Which pull request it is for and between which commits was searched is told by the title of the run. Whoever has the
+role write can start one with any title, so the comment that asked has to be there, by its nonce, and not refused. The
+artifact was written where the code of a pull request ran: an answer to another question, or one that names a commit
+outside of the range, is not repeated.
 """
 
 import re
@@ -10,12 +11,15 @@ import traceback
 from dataclasses import dataclass
 
 from regbot.forge.archive import only_member
-from regbot.forge.client import Forge, ForgeError
-from regbot.forge.history import within
+from regbot.forge.client import Forge, ForgeError, RefusedError
+from regbot.forge.commands import Bisect, parse
+from regbot.forge.history import MISSING, within
 from regbot.forge.left import Unusable, artifact_of
-from regbot.forge.metadata import BISECT
-from regbot.forge.replies import bring_up_to_date
-from regbot.forge.types import WorkflowRun
+from regbot.forge.metadata import BISECT, Ignored
+from regbot.forge.permission import may, needed
+from regbot.forge.replies import FAULT, bring_up_to_date, marker
+from regbot.forge.start import nonce_of
+from regbot.forge.types import Comment, WorkflowRun
 from regbot.records.bisection import Bisection
 from regbot.records.files import MAX_RECORD_BYTES, parse_record
 from regbot.report.bisection_comment import bisection_comment, linked
@@ -49,17 +53,20 @@ class Question:
     number: int
     good: str
     bad: str
+    nonce: str
 
 
-def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> Answered | None:
+def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> Answered | Ignored:
     """Reply with the answer of a run of regbot-bisect, or with why there is none; to do it again changes nothing.
 
-    None for a run that regbot-gate did not start. It may still be under way: its last job is the one that replies.
-    ``bot``: our login. Raises ForgeError.
+    Ignored: a run that regbot-gate did not start, or whose question does not stand any more. It may still be under way:
+    its last job is the one that replies. ``bot``: our login. Raises ForgeError.
     """
     asked = _question(forge, run)
     if asked is None:
-        return None
+        return Ignored(f"run {run.id} was not started by regbot-gate")
+    if why := _unasked(forge, asked, bot):
+        return Ignored(f"run {run.id} answers no question of #{asked.number}: {why}")
     fault = ""
     try:
         result = _answer(forge, asked)
@@ -83,7 +90,35 @@ def _question(forge: Forge, run: WorkflowRun) -> Question | None:
     branch = forge.default_branch()
     if run.head_branch != branch or not within(forge, run.head_sha, forge.tip(branch)):  # of a tag of its name
         return None
-    return Question(run, int(title[1]), title[2], title[3])
+    return Question(run, int(title[1]), title[2], title[3], title[4])
+
+
+def _unasked(forge: Forge, asked: Question, bot: str) -> str:
+    """Why regbot-gate cannot have started the run: no comment asks for it, or none that it would obey; '' if it can."""
+    try:
+        forge.pull(asked.number)
+        comments = forge.comments(asked.number)
+    except RefusedError as error:
+        if error.status not in MISSING:
+            raise
+        return "it is no pull request"
+    comment = next((each for each in comments if _nonce(forge, asked, each) == asked.nonce), None)
+    if comment is None:
+        return "none of its comments has this nonce"
+    command = None if comment.bot or comment.created != comment.updated else parse(comment.body)
+    if not isinstance(command, Bisect) or (command.good, command.bad) != (asked.good, asked.bad):
+        return f"comment {comment.id} does not ask for this range, or was edited"
+    role = forge.role(comment.author)
+    if not may(role, needed(command)):
+        return f"comment {comment.id} is by somebody with the role {role}"
+    refused = marker(f"comment:{comment.id}")
+    if any(each.author == bot and each.body.startswith(refused) and FAULT not in each.body for each in comments):
+        return f"comment {comment.id} was refused"
+    return ""
+
+
+def _nonce(forge: Forge, asked: Question, comment: Comment) -> str:
+    return nonce_of(forge.repository, asked.number, "comment", comment.id)
 
 
 def _commits(run: WorkflowRun) -> str:

@@ -17,7 +17,7 @@ from regbot.forge.events import CommentEvent, PullEvent
 from regbot.forge.history import MISSING
 from regbot.forge.orders import Asked, Outcome, measured, obeyed, was_started
 from regbot.forge.permission import ANSWERED, LABEL, may
-from regbot.forge.replies import answer_once, line_of, moved, no_right, refused
+from regbot.forge.replies import FAULT, answer_once, line_of, moved, no_right, refused
 from regbot.forge.start import MEASURE, POST, began_since, nonce_of, started
 from regbot.forge.sticky import mark_stale
 from regbot.forge.types import Comment, Pull
@@ -143,7 +143,7 @@ def _heard(act: Callable[[], Outcome | Refusal]) -> Outcome | Refusal:
     except RefusedError as error:
         if error.status not in MISSING:
             raise
-        return Refusal(("GitHub did not do it: ", Said(str(error)), ". Is everything installed?"), fault=error)
+        return Refusal((FAULT, Said(str(error)), ". Is everything installed?"), fault=error)
 
 
 def _edited(comment: Comment, command: Command | Misunderstood) -> Refusal | None:

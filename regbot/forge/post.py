@@ -63,7 +63,7 @@ def post(forge: Forge, run_id: int, repo: Path, by: int = 0) -> list[Posted] | A
     github = github_settings(repo)
     run = forge.run(run_id)
     if run.path == BISECT:
-        return post_bisection(forge, run, github.bot) or Ignored(f"run {run.id} was not started by regbot-gate")
+        return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
         run = forge.ended_run(run_id)  # its last job may have asked for this
     poster = _Poster(forge, repo, github, by)

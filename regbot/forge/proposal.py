@@ -128,7 +128,13 @@ class _Night:
         night = self.nights.get(_key(session))
         if night is None or night.series is None:
             yield "is of a workload of which the night says that nothing is stored"
-        elif session.series == "anchor":
+            return
+        there = self.store.anchor(session.workload, session.variant, session.node_class)
+        stored = there.commit if there is not None else None
+        if night.anchor != stored:
+            told, own = ((commit or "none")[:12] for commit in (night.anchor, stored))
+            yield f"is told to be of a night beside the anchor {told}, and the store's is {own}"
+        if session.series == "anchor":
             if session.commit != night.anchor or session.against is not None:
                 yield f"is stored as the anchor's, and is of {session.commit[:12]}"
         else:
@@ -148,8 +154,12 @@ class _Night:
             yield f"has {' and '.join(map(str, sorted(pairs)))} pairs, and {night.pairs} are told"
             return
         told, seen = night.tonight, tonight_pct(against, thresholds_of(self.config.throughput))
-        if told is not None and seen is not None and abs(told.estimate_pct - seen) > SAME_PCT:
+        if (told is None) != (seen is None):
+            yield f"is told {'without' if told is None else 'with'} an estimate, unlike what its pairs show"
+        elif told is not None and seen is not None and abs(told.estimate_pct - seen) > SAME_PCT:
             yield f"is told to be {told.estimate_pct:+.2f}% slower, and its pairs show {seen:+.2f}%"
+        if seen is None and session.series == "rolling":
+            yield f"would join the reference with {night.pairs} pairs, which show nothing"
         if session.series == "rolling" and night.accepted is None:
             yield from self._absorbed(session, against)
         if night.accepted is not None and not any(_key(each) == _key(session) for each in self.proposal.anchors):
@@ -171,7 +181,8 @@ class _Night:
             yield f"would join the reference, and {said}"
 
     def _static(self, session: Baseline) -> Iterator[str]:
-        taken = [night for night in self.nights.values() if night.series == "rolling"]
+        own = {_key(each) for each in _own(self.proposal)}
+        taken = [night for key, night in self.nights.items() if night.series == "rolling" and key in own]
         commits: dict[str, set[str | None]] = {"rolling": {self.main}, "anchor": {night.anchor for night in taken}}
         if not taken or session.commit not in commits.get(session.series, set()):
             yield f"is stored as {session.series}, and no night that was taken in is of {session.commit[:12]}"

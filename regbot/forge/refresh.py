@@ -24,7 +24,6 @@ from regbot.forge.proposal import ARTIFACT, ProposalError, read_proposal, unpack
 from regbot.forge.refresh_commit import (
     TRAILER,
     Branch,
-    Made,
     check_night,
     last_night,
     make,
@@ -32,6 +31,7 @@ from regbot.forge.refresh_commit import (
     sessions_at,
     subjects,
 )
+from regbot.forge.refresh_text import pull_body, unmeasured, unmeasured_text
 from regbot.forge.remote import Remote
 from regbot.forge.types import ClosedPull, Pull
 from regbot.records.baseline import moment
@@ -39,17 +39,13 @@ from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import Refreshed
 from regbot.records.verdict import gravest
-from regbot.refresh.words import commit_message, files_section, proposal_body, proposal_title
-from regbot.report.markdown import code, prose
+from regbot.refresh.words import commit_message, proposal_body, proposal_title
 from regbot.text import printable
 
 BRANCH = "regbot/refresh"
 ATTEMPTS = 4
 """At a push, where somebody else pushes to the branch meanwhile."""
 NIGHTS_SHOWN = 30
-NOTES_SHOWN = 5
-MAX_CHARACTERS = 60_000
-"""Of a pull request's text GitHub takes 65,536."""
 
 
 class Given(NamedTuple):
@@ -68,6 +64,8 @@ class Posted:
     """In a sentence, as markdown."""
     summary: str
     """For the job's page, as markdown."""
+    unmeasured: tuple[str, ...] = ()
+    """Of which workloads nothing is stored tonight, and why, as plain text."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,8 @@ def fetch_proposals(forge: Forge, run: int) -> list[Given]:
 
 
 def post_refresh(forge: Forge, remote: Remote, given: Sequence[Given], now: datetime, run_url: str = "") -> Posted:
-    """Bring the pull request up to date with one night, or open it.
+    """Bring the pull request up to date with one night, or open it. One that stays as it is, because the night measured
+    nothing, gets a comment that says so.
 
     ``run_url``: of the run that measured. Raises ProposalError where nothing may be taken of it (nothing was changed
     then), ForgeError, CheckoutError, ConfigError.
@@ -133,12 +132,17 @@ def post_refresh(forge: Forge, remote: Remote, given: Sequence[Given], now: date
     if is_shallow(remote.repo):
         raise CheckoutError(f"{remote.repo}: the repository is shallow; {DEEPEN}")
     night = _Night(forge, remote, proposals, now, run_url, forge.default_branch())
+    missing = unmeasured(proposals)
     if all(each.empty for each in proposals):
-        return _unchanged(night, _open(night), "Tonight there is nothing to store.")
+        pull = _open(night)
+        if pull is not None and missing:
+            _comment(night, pull, missing)
+        said = "Tonight there is nothing to store."
+        return replace(_unchanged(night, pull, said), unmeasured=missing)
     for _ in range(ATTEMPTS):
         done = _attempt(night)
         if done is not None:
-            return done
+            return replace(done, unmeasured=missing)
     raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this ran; run the job again")
 
 
@@ -153,7 +157,8 @@ def _attempt(night: _Night) -> Posted | None:
     if not reaches(remote.repo, measured, main):
         raise ProposalError(f"{measured[:12]} was measured, which is not in the history of {night.main_name}")
     config, then = _configs(night, main)
-    pull, closed = _open(night), night.forge.closed_pulls_from(BRANCH)
+    pull = _open(night)
+    closed = [each for each in night.forge.closed_pulls_from(BRANCH) if each.base_ref == night.main_name]
     if pull is None and closed and not closed[0].merged and not _is_new(night, closed[0], config.baselines.folder):
         said = f"#{closed[0].number} was closed without merging, and this night shows nothing that it did not."
         return _unchanged(night, None, said)
@@ -166,7 +171,8 @@ def _attempt(night: _Night) -> Posted | None:
         return _unchanged(night, None, "Main holds all of it already.")
     found = night.found.model_copy(update={"files": list(made.files)})
     rejected = closed[0].number if closed and not closed[0].merged and pull is None else None
-    body = _body(night, found, replace(branch, parent=made.commit), made, rejected)
+    commits = subjects(replace(branch, parent=made.commit), NIGHTS_SHOWN)
+    body = pull_body(night.proposals, found, made, commits, rejected, night.run_url)
     if made.commit != branch.parent:
         if not remote.push(made.commit, BRANCH, tip):
             return None
@@ -187,43 +193,6 @@ def _posted(night: _Night, title: str, body: str, pull: Pull | None, config: Con
     return Posted(pull.number, said, f"# {title}\n\n{said}\n\n{body}")
 
 
-def _body(night: _Night, found: Refreshed, branch: Branch, made: Made, rejected: int | None) -> str:
-    """The text: what stands in the way, tonight's evidence, the nights before it."""
-    lines = []
-    if made.conflicts:
-        names = ", ".join(code(name) for name in made.conflicts[:NOTES_SHOWN])
-        lines.append(f"> **Main has moved and this does not merge:** both changed {names}. Somebody has to decide.")
-    if rejected is not None:
-        lines.append(f"> #{rejected} was closed without merging. This one has new evidence.")
-    if made.unsound:
-        told = "".join(f"\n> - {prose(problem, 300)}" for problem in made.unsound[:NOTES_SHOWN])
-        lines.append(f"> **The store on main is not sound,** see `regbot baseline verify`:{told}")
-    if len(night.proposals) == 1:
-        lines.append(proposal_body(found))
-    else:
-        lines += [f"# {code(_class(each), 200)}\n\n{_of_one(each)}" for each in night.proposals]
-        lines.append(files_section(found.files))
-    if night.run_url:
-        lines.append(f"Measured by [this run]({night.run_url}).")
-    commits = subjects(branch, NIGHTS_SHOWN)
-    if len(commits) > 1:
-        told = "\n".join(f"- {code(commit[:12])} {prose(subject, 160)}" for commit, _, subject in commits)
-        lines.append(f"## All commits, the newest first\n\n{told}")
-    text = "\n\n".join(line.strip() for line in lines)
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    return text[:MAX_CHARACTERS].rpartition("\n")[0] + "\n\n…cut here: the rest is in the files."
-
-
-def _of_one(proposal: Proposal) -> str:
-    return proposal_body(proposal.refreshed.model_copy(update={"files": []}))
-
-
-def _class(proposal: Proposal) -> str:
-    classes = dict.fromkeys(each.node_class for each in proposal.sessions if each.tier == "timed")
-    return ", ".join(classes) or "no node"
-
-
 def _unchanged(night: _Night, pull: Pull | None, said: str) -> Posted:
     found = night.found
     where = f" #{pull.number} stays as it is." if pull is not None else ""
@@ -232,8 +201,15 @@ def _unchanged(night: _Night, pull: Pull | None, said: str) -> Posted:
 
 
 def _open(night: _Night) -> Pull | None:
-    """The pull request from the branch that is open."""
-    return next(iter(night.forge.pulls_from(BRANCH)), None)
+    """The pull request that is open from the branch into main; from one branch there may be others, into others."""
+    return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
+
+
+def _comment(night: _Night, pull: Pull, missing: Sequence[str]) -> None:
+    """Say once that tonight is not in the pull request."""
+    text = unmeasured_text(night.measured, missing)
+    if all(each.body.strip() != text.strip() for each in night.forge.comments(pull.number)):
+        night.forge.create_comment(pull.number, text)
 
 
 def _is_new(night: _Night, closed: ClosedPull, folder: str) -> bool:

@@ -15,6 +15,7 @@ from regbot.baselines import BaselineError, Store, verify
 from regbot.baselines.names import ANCHOR
 from regbot.checkout import CheckoutError, export
 from regbot.checkout.commits import commit_files
+from regbot.checkout.export import listing
 from regbot.checkout.git import git, try_git
 from regbot.config import Config
 from regbot.forge.proposal import ProposalError, check, take_in
@@ -80,6 +81,7 @@ def make(branch: Branch, proposals: Sequence[Proposal], message: str, at: dateti
         after = store_files(store)
         changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
         _allowed(changed, before, after)
+        _unseen(branch, [path for path in changed if path not in before])
         commit = branch.parent
         if changed:
             files = {f"{branch.folder}/{path}": store.root / path if path in after else None for path in changed}
@@ -143,6 +145,14 @@ def _allowed(
     for path in gone:
         if path.parent not in added:
             raise ProposalError(f"{path} would be removed, and nothing put in its place")
+
+
+def _unseen(branch: Branch, added: Sequence[PurePosixPath]) -> None:
+    """Refuse what would be written over a file that the store was not read with: nothing judged the two together."""
+    there = {each.path for each in listing(branch.repo, branch.parent, [branch.folder])}
+    for path in added:
+        if str(PurePosixPath(branch.folder, path)) in there:
+            raise CheckoutError(f"{path} would be added, and {branch.parent[:12]} has it: the store was not read whole")
 
 
 def _merged(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:

@@ -15,6 +15,8 @@ from regbot.forge.types import Comment, Pull, Role
 from regbot.report.markdown import LOG_LINE_CHARACTERS, Name, Said, Words, fence, sentence
 
 MARKER = "<!-- regbot:answer "
+FAULT = "GitHub did not do it: "
+"""Begins what is said where the same job, run again, may do it after all."""
 
 
 def marker(subject: str) -> str:

@@ -12,6 +12,9 @@ from regbot.forge.client import Forge, RefusedError
 from regbot.forge.shown import Shown, strongest
 from regbot.forge.types import Comment
 
+LOOKS = 8
+"""At most, at whether a verdict was posted while another one was marked stale."""
+
 
 @dataclass(frozen=True)
 class Sticky:
@@ -59,11 +62,27 @@ def write(forge: Forge, number: int, bot: str, live: str, shown: Shown, there: S
 
 def mark_stale(forge: Forge, number: int, bot: str, live: str, base: str = "") -> bool:
     """Say in the comment that it is of an older head than ``live``, or of another base than ``base``, where that was
-    changed; whether it had to be said. Raises ForgeError."""
+    changed; whether it had to be said. Raises ForgeError.
+
+    The write may come late, over a verdict that was posted since: what the check run shows by then is put back.
+    """
+    known = _shown(forge, number, bot, live) if base else None
     there = find(forge, number, bot, live)
     if there is None or (there.shown.stamp.head == live and not base):
         return False
-    return write(forge, number, bot, live, there.shown, there, base)
+    marked, written = write(forge, number, bot, live, there.shown, there, base), there.shown.stamp
+    for _ in range(LOOKS):
+        now, there = _shown(forge, number, bot, live), find(forge, number, bot, live)
+        if now is None or now == known or there is None or there.shown.stamp != written:
+            break
+        write(forge, number, bot, live, now, there)
+        known, written = now, now.stamp
+    return marked
+
+
+def _shown(forge: Forge, number: int, bot: str, live: str) -> Shown | None:
+    held = checks.find(forge, live, number, bot)
+    return held.shown or held.kept
 
 
 def posted_run(forge: Forge, number: int, bot: str, live: str) -> int | None:

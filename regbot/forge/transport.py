@@ -182,6 +182,8 @@ class Transport:
         except RuntimeError as error:
             raise ForgeError(f"{verb} {path}: {self._clean(str(error))}") from None
         if status in (301, 302, 307, 308):
+            if verb != "GET":
+                raise RefusedError(f"{verb} {path}: {_MOVED} ({status})", status)
             return Answer(None, location=headers.get("location", ""))
         if status < 300:
             try:
@@ -247,8 +249,7 @@ class Transport:
         """GitHub's own words on a refusal, on one line."""
         try:
             data = json.loads(text)
-            errors = data.get("errors") or []
-            told = [str(data["message"]), *(str(each.get("message") or each.get("code") or "") for each in errors)]
+            told = [str(data["message"]), *map(_told, data.get("errors") or [])]
         except (ValueError, KeyError, TypeError, AttributeError):
             return ""
         return f": {self._clean('; '.join(each for each in told if each))}"
@@ -258,6 +259,14 @@ class Transport:
         return printable(" ".join(text.split()))[:MESSAGE_CHARACTERS]
 
 
+def _told(error: Any) -> str:
+    """One of GitHub's errors: an object, or just words."""
+    return str(error.get("message") or error.get("code") or "") if isinstance(error, dict) else str(error)
+
+
+_MOVED = (
+    "nothing was written, because GitHub says that it is elsewhere now; the repository may have been renamed or moved"
+)
 _REFUSALS = {
     401: "GitHub does not accept the token: it has expired or was revoked. Run the job again, which gives it a new "
     "one; where it is the token of an app, check that the app is still installed and its key still valid",

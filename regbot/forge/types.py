@@ -64,12 +64,18 @@ class ClosedPull:
 
     number: int
     head_sha: str
+    base_ref: str
     merged: bool
 
     @classmethod
     def of(cls, data: Json) -> "ClosedPull":
         """From GitHub's own account of it."""
-        return cls(int(data["number"]), str(data["head"]["sha"]), data.get("merged_at") is not None)
+        return cls(
+            number=int(data["number"]),
+            head_sha=str(data["head"]["sha"]),
+            base_ref=str(data["base"]["ref"]),
+            merged=data.get("merged_at") is not None,
+        )
 
 
 @dataclass(frozen=True)

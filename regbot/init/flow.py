@@ -6,6 +6,7 @@ takes workflows for nodes away by the same rule. Nothing else is touched, and wh
 all, file by file.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -92,6 +93,7 @@ def initialise(options: Options) -> Initialised:
     warnings = [*found.warnings, *strangers({file_of(name): each for name, each in there.items()}), *selected.warnings]
     if options.branch and _no_such_branch(root, options.branch):
         warnings.append(f"there is no branch {printable(options.branch)!r} here yet")
+    warnings += _twice(root, selected.planned)
     sources = list(dict.fromkeys(sources_then(root, selected.planned)))
     docs = docs_of([*sources, settings.own_source or ""])
     planned = [plan_configuration(config, found, options.shadow, docs), *selected.planned]
@@ -142,6 +144,17 @@ def _write(root: Path, planned: Sequence[Planned]) -> None:
             write_text(root / each.file.path, each.text)
         elif each.file.action == "removed":
             (root / each.file.path).unlink()
+
+
+def _twice(root: Path, planned: Sequence[Planned]) -> list[str]:
+    """GitHub takes files that end with .yaml as well."""
+    stay = (each.file.path for each in planned if each.file.action != "removed")
+    also = [path for path in (f"{path.removesuffix('.yml')}.yaml" for path in stay) if os.path.lexists(root / path)]
+    return [
+        f"{path}: GitHub runs it beside {path.rpartition('/')[2].removesuffix('.yaml')}.yml, and both would act; "
+        "remove one of them"
+        for path in also
+    ]
 
 
 def _unowned(root: Path, planned: Sequence[Planned]) -> str:

@@ -8,6 +8,7 @@ from regbot.init.framework import TITLES, Framework
 from regbot.init.runners import DEFAULT, Runner
 from regbot.init.source import EXAMPLE
 from regbot.records.base import Record
+from regbot.text import printable
 
 WORKLOADS: Mapping[Framework, str] = {
     "torchtitan": "titan:qwen3-30b-a3b",
@@ -44,7 +45,7 @@ def first_steps(found: Findings, runner: Runner | None, shadow: bool) -> list[St
         steps.append(Step(text=text))
     steps.append(
         Step(
-            text=f"Bring it to {found.branch.name}: from there on each pull request gets its comment",
+            text=f"Bring it to {printable(found.branch.name)}: from there on each pull request gets its comment",
             command='git add regbot.toml .github/workflows && git commit -m "Let regbot judge pull requests"',
         )
     )

@@ -11,7 +11,7 @@ from regbot.config import FILE_NAME, Config, ConfigError, parse_config
 from regbot.init.configuration import configuration
 from regbot.init.detection import Findings
 from regbot.init.repository import linked, read_text
-from regbot.init.templates import FOLDER, Settings, render, sources, state, version_of
+from regbot.init.templates import FOLDER, Settings, render, set_in, sources, state, version_of
 from regbot.records.base import Record
 from regbot.text import printable
 
@@ -119,10 +119,12 @@ def plan_removal(root: Path, name: str, settings: Settings, options: Options, wh
     if file.action == "created":
         return None
     if file.action == "edited" and not options.force:
-        return Planned(InitFile(path=file.path, action="edited", why=f"{file.why}; {why} removes it with --force"))
+        return Planned(InitFile(path=file.path, action="edited", why=f"{file.why}; {why}: --force removes it"))
     if not (told or options.upgrade or options.force):
         return Planned(InitFile(path=file.path, action="outdated", why=f"{why}: --upgrade removes it"))
-    return Planned(InitFile(path=file.path, action="removed", why=why))
+    own = set_in(name, read_text(root, file.path) or "")
+    lost = f"; what was set in it goes too: {', '.join(own)}" if own else ""
+    return Planned(InitFile(path=file.path, action="removed", why=f"{why}{lost}"))
 
 
 def edited(root: Path, name: str, settings: Settings) -> bool:

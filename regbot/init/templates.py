@@ -14,11 +14,15 @@ from typing import Literal
 
 from regbot.init.runners import Runner
 from regbot.init.source import same_repository, seen_from, usable
+from regbot.text import printable
 
 FOLDER = ".github/workflows"
 HOSTED = ("regbot-static", "regbot-post", "regbot-gate")
 NODES = ("regbot-measure", "regbot-bisect", "regbot-refresh")
 """Those with a job on a node: left out by ``--only-static``."""
+OWN_ARTIFACT = ("regbot-bisect", "regbot-refresh")
+"""Those whose last job reads an artifact of its own run. A GitHub Enterprise Server, with v3 of the artifact actions,
+shows one only when the whole run has ended."""
 
 _SHIPPED = next(
     folder
@@ -35,6 +39,8 @@ _SLOTS: Mapping[str, re.Pattern[str]] = {
     "packages": re.compile(r'"(?:regbot\[smoke\]|numpy>=1\.26)"(?P<value>[^\n]*)$', re.MULTILINE),
     "artifacts": re.compile(r"^ +uses: (?P<value>[\w./-]+/upload-artifact@\S+(?: +# [^\n]*)?)$", re.MULTILINE),
 }
+_TOLD = {"runs-on": "runs-on", "timeout": "timeout-minutes", "cron": "cron", "packages": "packages"}
+"""Slots of which one workflow may have its own, and what a user calls them."""
 _NODE_LABELS = re.compile(r"\[self-hosted, regbot\]")
 """What a template has where a job needs a node."""
 
@@ -110,6 +116,18 @@ def version_of(installed: str) -> str:
 def sources(installed: str) -> list[str]:
     """Where the jobs of an installed workflow have regbot from."""
     return _values("source", _body(installed))
+
+
+def set_in(name: str, installed: str) -> list[str]:
+    """What stands in the slots of an installed workflow and is not as shipped, ``timeout-minutes: 999``. Where regbot
+    is from, and its artifact actions, are left out: they are the same in all workflows."""
+    shipped, body = template(name), _body(installed)
+    found = []
+    for slot, key in _TOLD.items():
+        before = _placed(slot, shipped)
+        placed = _placed(slot, body).items()
+        found += [f"{key}: {printable(value.strip())}" for place, value in placed if before.get(place) != value]
+    return list(dict.fromkeys(found))
 
 
 def _wanted(name: str, slot: str, shipped: str, kept: str | None, settings: Settings) -> str:

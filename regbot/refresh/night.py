@@ -15,7 +15,7 @@ from regbot.records.refresh import Drift, RefreshedWorkload, Span
 from regbot.records.verdict import Status, WorkloadVerdict
 from regbot.stats.drift import Creep, budget, cusum
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import Interval, Thresholds, sequential
+from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential
 from regbot.stats.screen import SCREEN_RUNS, Prediction, level, prediction
 
 LEAST_SD = 1e-4
@@ -74,9 +74,11 @@ def judge_night(
     together = budget(_nights(nights, "median"))
     shift = _shift(history.before, anchor_levels)
     found = _against(verdict, creeps, together, limits)
+    if too_few := _pairs(tonight) < LOOKS[0]:
+        found.append(("INCONCLUSIVE", f"{_pairs(tonight)} valid pairs decide nothing; {LOOKS[0]} are the least"))
     against = [text for _, text in found]
     held, status = bool(found), found[0][0] if found else "PASS"
-    if held and accepted is not None:
+    if held and accepted is not None and not too_few:
         if (least := _to_accept(section.estimate_pct, together)) <= accepted.slowdown_pct:
             against.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
             held, status = False, "PASS"

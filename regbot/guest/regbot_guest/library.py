@@ -79,7 +79,8 @@ def probe() -> Library:
         output.seek(0)
         lines = output.read().splitlines()
     if child.returncode < 0:
-        return Library(False, f"the import was ended by {signal.Signals(-child.returncode).name}")
+        names = {each.value: each.name for each in signal.Signals}  # real-time signals have none
+        return Library(False, f"the import was ended by {names.get(-child.returncode, f'signal {-child.returncode}')}")
     try:
         answer = json.loads(lines[-1])
         return Library(**{**answer, "distributions": tuple(answer["distributions"])})
