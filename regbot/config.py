@@ -247,7 +247,9 @@ class Baselines(Record):
     def _inside(cls, value: str) -> str:
         if not value or Path(value).is_absolute() or ".." in Path(value).parts:
             raise ValueError(f"{value!r} leaves the repository; write a folder relative to its root")
-        return value
+        if not Path(value).parts:
+            raise ValueError(f"{value!r} is the repository itself; write a folder in it")
+        return Path(value).as_posix()  # git knows no ./perf and no perf/
 
 
 Label = Annotated[str, Field(min_length=1, max_length=50)]

@@ -91,5 +91,16 @@ def test_overrides_reach_the_workload_or_its_config() -> None:
         override(workload, {"routing": "random"})
 
 
+@pytest.mark.parametrize("folder", ["perf", "./perf", "perf/", "perf//"])
+def test_a_folder_of_references_is_named_as_git_names_it(folder: str) -> None:
+    assert parse_config(f'[baselines]\nfolder = "{folder}"\n', "regbot.toml").baselines.folder == "perf"
+
+
+@pytest.mark.parametrize("folder", ["", ".", "/perf", "../perf", "a/../.."])
+def test_a_folder_of_references_lies_in_the_repository(folder: str) -> None:
+    with pytest.raises(ConfigError, match=r"baselines\.folder: .*write a folder"):
+        parse_config(f'[baselines]\nfolder = "{folder}"\n', "regbot.toml")
+
+
 def test_an_empty_configuration_has_defaults() -> None:
     assert parse_config("", "regbot.toml") == Config()
