@@ -39,9 +39,9 @@ if cost == "broken":
         sys.exit(125)
     print("ImportError: cannot import name 'fused_combine'")
     sys.exit(0)
-with open(os.path.join(plan["counts"], commit), "ab") as file:
-    file.write(b"x")
-    number = file.tell()
+count = os.open(os.path.join(plan["counts"], commit), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+os.write(count, b"x")
+number = os.lseek(count, 0, os.SEEK_CUR)  # two runs at a time write one after the other, and each knows its place
 time.sleep(plan["sleep_s"])
 print("warming up")
 print(cost * (1 + random.Random(f"{plan['seed']} {commit} {number}").gauss(0, plan["noise"])))

@@ -81,9 +81,6 @@ def test_a_hostile_night_becomes_an_inert_pull_request(night: Night) -> None:
     def speak(document: Proposal) -> None:
         document["refreshed"]["warnings"] = [text]
         document["refreshed"]["workloads"][0].update(reasons=[text], environment_changes=[text])
-        for record in [*document["sessions"], *document["anchors"]]:
-            if record.get("tier") != "static":
-                record["node_class"] = text[:480]
 
     night.repo.commit({"note.md": text}, PROPOSED, message=SHELL, author="mallory")  # a person's, in the same branch
     data = changing(night.night(1, who=text[:480])[1], speak)
@@ -101,10 +98,17 @@ def test_a_hostile_night_becomes_an_inert_pull_request(night: Night) -> None:
     assert all(name.startswith("baselines/") for name in changed)
 
 
+def of_a_class(document: Proposal, text: str) -> None:
+    for record in [*document["sessions"], *document["anchors"]]:
+        if record.get("tier") != "static":
+            record["node_class"] = text[:480]
+
+
 REFUSED: dict[str, Callable[[Proposal, str], object]] = {
     "a workload": lambda document, text: document["refreshed"]["workloads"][0].update(name=text[:480]),
     "a workload of a session": lambda document, text: document["sessions"][0].update(workload=text[:180]),
     "a variant": lambda document, text: document["sessions"][0].update(variant=text[:60]),
+    "a node class": of_a_class,  # which has no anchor to be beside
     "a commit": lambda document, text: document["refreshed"].update(commit=text[:40]),
     "a key": lambda document, text: document.update({text: text}),
     "a schema": lambda document, text: document.update(schema=text),
