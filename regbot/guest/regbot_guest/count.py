@@ -6,8 +6,9 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow import ShadowValues, Untraceable
 from regbot_guest.stopwatch import peak_resident_bytes
+from regbot_guest.tally import StepCounter
 from regbot_guest.unseen import UnseenWatch
 from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
@@ -59,7 +61,7 @@ def count_step(request: Request) -> dict[str, Any]:
         fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if static else None
         shadows = _shadows(request, fake) if fake is not None else None
         modes.enter_context(shadows.readable() if shadows is not None else nullcontext())
-        with _stage("build", seconds), building(shadows) if shadows is not None else nullcontext():
+        with stage("build", seconds), building(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
         where = modes.enter_context(Where(training.model))
         observer = Observer(world.axes, where, shadows)
@@ -71,7 +73,7 @@ def count_step(request: Request) -> dict[str, Any]:
                 before = sequence_numbers()
             observer.new_step(program=last)
             # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
-            with _stage(f"step {number + 1}", seconds), observer if static or last else nullcontext():
+            with stage(f"step {number + 1}", seconds), observer if static or last else nullcontext():
                 loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
             if not static:
                 losses.append(loss.item())
@@ -80,7 +82,7 @@ def count_step(request: Request) -> dict[str, Any]:
             liveness.update(sequence_advance(observer, before))
         refuse_what_cannot_be_believed(request, compiled, unseen, observer)
         return {
-            "ledger": ledger(request, world, observer, liveness),
+            "ledger": ledger(request, world, observer, liveness, counted_by(observer, world, static)),
             "loss": [] if warnings else losses,
             "backends": backends(request, observer, world.device),
             "phases_s": seconds,
@@ -106,14 +108,14 @@ def _shadows(request: Request, mode: FakeTensorMode) -> ShadowValues:
     return ShadowValues(mode, request.geometry.experts, request.geometry.top_k, route)
 
 
-def plant(observer: Observer, world: World) -> dict[str, Any]:
+def plant(observer: StepCounter, world: World) -> dict[str, Any]:
     """One collective that must be seen, on every group of more than one rank."""
     groups = [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
     return planted_on(observer, groups, world.device)
 
 
 def planted_on(
-    observer: Observer, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
+    observer: StepCounter, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
 ) -> dict[str, Any]:
     """The same on the ``groups`` given; those of one rank issue nothing and are left out."""
     observer.new_step()
@@ -147,7 +149,7 @@ def sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, in
 
 
 def refuse_what_cannot_be_believed(
-    request: Request, compiled: CompileWatch, unseen: UnseenWatch, observer: Observer
+    request: Request, compiled: CompileWatch, unseen: UnseenWatch, observer: StepCounter
 ) -> None:
     """Raises ContractError where a count would be of another program, or would leave something out."""
     if unseen.issued:
@@ -172,14 +174,35 @@ def refuse_what_cannot_be_believed(
                 )
 
 
-def ledger(request: Request, world: World, observer: Observer, liveness: dict[str, Any]) -> dict[str, Any]:
-    static = request.mode == "static"
+def counted_by(observer: Observer, world: World, static: bool) -> "Counted":
+    """How a step under the dispatch mode was counted."""
+    guesses = sorted(observer.shadows.guessed) if observer.shadows is not None else ()
+    patches = FAKE_PATCHES if static else ()
+    return Counted("dispatch-mode", world.device.type, observer.fingerprint.hexdigest(), patches, guesses)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How a step was counted. ``source`` and ``device`` say by what; ``program`` is the fingerprint."""
+
+    source: str
+    device: str
+    program: str | None
+    patches: Sequence[str] = ()
+    guesses: Sequence[str] = ()
+
+
+def ledger(
+    request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], counted: Counted
+) -> dict[str, Any]:
+    """The ledger of the step that ``counter`` has seen, as JSON."""
     warnings = []
-    if static and request.routing == "natural":
+    if request.mode == "static" and request.routing == "natural":
         warnings.append("routing is natural, and without values it was taken to be balanced")
     return {
         "schema": "regbot/ledger@1",
-        "source": "dispatch-mode",
+        "source": counted.source,
+        "device": counted.device,
         "scope": "step",
         "steps": 1,
         "workload": request.workload,
@@ -187,19 +210,20 @@ def ledger(request: Request, world: World, observer: Observer, liveness: dict[st
         "world_size": world.size,
         "rank": world.rank,
         "axes": world.axes.as_record(),
-        "entries": observer.tally.entries(),
-        "host_reads": dict(observer.host_reads),
+        "entries": counter.tally.entries(),
+        "host_reads": dict(counter.host_reads),
         "liveness": liveness,
-        "program": observer.fingerprint.hexdigest(),
+        "program": counted.program,
         "config": request.resolved(),
-        "patches": list(FAKE_PATCHES) if static else [],
-        "guesses": sorted(observer.shadows.guessed)[:20] if observer.shadows is not None else [],
+        "patches": list(counted.patches),
+        "guesses": list(counted.guesses)[:20],
         "warnings": warnings,
     }
 
 
 @contextmanager
-def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+def stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Put the seconds that the block takes into ``seconds[name]``."""
     start = time.perf_counter()
     try:
         yield

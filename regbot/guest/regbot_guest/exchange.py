@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regbot_guest.observer import announce
+from regbot_guest.tally import announce
 
 
 class Exchange:

@@ -55,7 +55,15 @@ def _fill(
     """Count, and put what was found into the record. Returns the refusal where it could not be done."""
     if request.adapter == "maxtext":
         return _fill_without_torch(record, request, variables)
+    device = None
     try:
+        if request.paper:  # before torch, which asks for its devices once
+            from regbot_guest.paper.device import LoadError, install
+
+            try:
+                device = install(Path(request.paper), request.gpu)
+            except LoadError as error:
+                return _refusal("no_paper_gpu", str(error))
         import torch
     except ImportError as error:
         return _refusal(
@@ -72,7 +80,7 @@ def _fill(
 
     # This is the boundary to code that anybody may have written: whatever it raises becomes a record.
     try:
-        record.update(_work(request))
+        record.update(_work(request, device))
     except ContractError as error:
         return _refusal(error.kind, str(error))
     except UnknownCollective as error:
@@ -89,8 +97,8 @@ def _fill(
     return found
 
 
-def _work(request: Request) -> dict[str, Any]:
-    """What was asked for, by whoever can do it."""
+def _work(request: Request, device: Any) -> dict[str, Any]:
+    """Do what the request wants, on the paper GPU ``device`` where there is one."""
     if request.adapter == "torchtitan":
         from regbot_guest.frameworks import torchtitan
 
@@ -107,6 +115,10 @@ def _work(request: Request) -> dict[str, Any]:
         from regbot_guest.probe import time_steps
 
         return time_steps(request)
+    if device is not None:
+        from regbot_guest.paper.step import count_step as count_on_paper
+
+        return count_on_paper(request, device)
     from regbot_guest.count import count_step
 
     return count_step(request)

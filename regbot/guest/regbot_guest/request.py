@@ -71,6 +71,10 @@ class Request:
     """After which the launch is killed, counted from its start; 0 where that is not known."""
     seed: int = 1234
     reshard_after_forward: bool = True
+    paper: str = ""
+    """The library of the paper GPU that a static trace runs on; '' for a trace as a CPU program."""
+    gpu: str = "h100"
+    """Which GPU the paper GPU is; see ``paper/gpus.py``."""
 
     @staticmethod
     def load(path: Path) -> "Request":

@@ -23,9 +23,13 @@ METHODS = (
 
 
 class UnseenWatch:
-    """While installed, ``issued`` collects in words what was issued past the counter."""
+    """While installed, ``issued`` collects in words what was issued past the counter.
 
-    def __init__(self) -> None:
+    ``other_threads``: whether collectives of other threads pass it; a paper GPU sees those of every thread.
+    """
+
+    def __init__(self, other_threads: bool = True) -> None:
+        self._watch_threads = other_threads
         self.issued: list[str] = []
         self._own = threading.get_ident()
         self._replaced: list[tuple[type, str, Any]] = []
@@ -49,7 +53,7 @@ class UnseenWatch:
         setattr(owner, name, watched)
 
     def _elsewhere(self) -> bool:
-        return threading.get_ident() != self._own
+        return self._watch_threads and threading.get_ident() != self._own
 
     def _watch_group(self, name: str) -> Any:
         original = getattr(dist.ProcessGroup, name)

@@ -7,6 +7,7 @@ time for another layer, so there the parameter group says itself whose parameter
 
 import sys
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ class Where:
         self._first_node: list[int] = []
         self._owner: list[str] = []
         self._hooks: list[Any] = []
+        self.on_change: Callable[[str], None] = lambda _: None
+        """Called with the path of the module that is at work from now on in forward."""
 
     def __enter__(self) -> "Where":
         self._hooks = [
@@ -74,6 +77,7 @@ class Where:
     def _mark(self) -> None:
         self._first_node.append(torch._C._autograd._get_sequence_nr())
         self._owner.append(self._stack[-1] if self._stack else "")
+        self.on_change(self._owner[-1])
 
 
 def _unwrapped(path: str) -> str:

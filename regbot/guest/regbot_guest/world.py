@@ -31,24 +31,24 @@ class World:
 
 
 @contextmanager
-def open_world(size: int, ep: int, fake: bool) -> Iterator[World]:
-    """A world of ``size`` ranks with expert-parallel groups of ``ep`` consecutive ranks.
+def open_world(size: int, ep: int, fake: bool, device: str = "cpu") -> Iterator[World]:
+    """A world of ``size`` ranks with expert-parallel groups of ``ep`` consecutive ranks. A fake one is on ``device``.
 
     A real one takes rank and address from the environment that a launcher such as torchrun sets, and raises
     ValueError where that has another number of ranks.
     """
-    rank, device = _join_fake(size) if fake else _join_real(size)
+    rank, place = _join_fake(size, device) if fake else _join_real(size)
     try:
-        yield _with_axes(rank, size, ep, device)
+        yield _with_axes(rank, size, ep, place)
     finally:
         dist.destroy_process_group()
 
 
-def _join_fake(size: int) -> "tuple[int, torch.device]":
+def _join_fake(size: int, device: str) -> "tuple[int, torch.device]":
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
     dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
-    return 0, torch.device("cpu")
+    return 0, torch.device("cuda", 0) if device == "cuda" else torch.device(device)
 
 
 def _join_real(size: int) -> "tuple[int, torch.device]":

@@ -1,0 +1,300 @@
+#include "memory.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+namespace regbot::paper {
+namespace {
+
+constexpr size_t kReserved = size_t{1} << 44; // 16 TiB of addresses, no memory
+
+std::mutex mutex; // guards the address space
+uintptr_t first_address = 0;
+uintptr_t next_address = 0;
+std::unordered_map<int64_t, std::vector<uintptr_t>> freed; // by size: a step asks for the same sizes again
+std::atomic<int64_t> live{0};
+std::atomic<int64_t> peak{0};
+std::atomic<uint64_t> ids{1};
+
+struct sigaction earlier_handler;
+
+uintptr_t take_address(int64_t bytes) {
+  const std::lock_guard<std::mutex> guard(mutex);
+  auto& again = freed[bytes];
+  if (!again.empty()) {
+    const uintptr_t address = again.back();
+    again.pop_back();
+    return address;
+  }
+  if (next_address + static_cast<size_t>(bytes) > first_address + kReserved) {
+    TORCH_CHECK(false, "the paper GPU has no addresses left: more than 16 TiB of different allocations were made");
+  }
+  const uintptr_t address = next_address;
+  next_address += static_cast<size_t>(bytes);
+  return address;
+}
+
+void release(void* context) {
+  auto* block = static_cast<Block*>(context);
+  live -= block->bytes;
+  {
+    const std::lock_guard<std::mutex> guard(mutex);
+    freed[block->bytes].push_back(block->address);
+  }
+  delete block;
+}
+
+struct PaperAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t size) override {
+    const auto* device = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+    if (size == 0) {
+      return {nullptr, device->getDevice()};
+    }
+    auto* block = new Block;
+    block->bytes = (static_cast<int64_t>(size) + kGranularity - 1) / kGranularity * kGranularity;
+    block->address = take_address(block->bytes);
+    const int64_t now = live += block->bytes;
+    int64_t highest = peak.load();
+    while (now > highest && !peak.compare_exchange_weak(highest, now)) {
+    }
+    return {reinterpret_cast<void*>(block->address), block, &release, device->getDevice()};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+PaperAllocator the_allocator;
+
+// Says why a process that reads a paper address dies, and lets it die of it.
+void explain_fault(int signal, siginfo_t* info, void* context) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (address >= first_address && address < first_address + kReserved) {
+    static constexpr char text[] = "paper GPU: code read or wrote GPU memory through a raw pointer. A paper GPU has no "
+                                   "memory: a compiled extension or a kernel of its own cannot run on it.\n";
+    const auto written = write(STDERR_FILENO, text, sizeof(text) - 1);
+    static_cast<void>(written);
+  }
+  if ((earlier_handler.sa_flags & SA_SIGINFO) != 0 && earlier_handler.sa_sigaction != nullptr) {
+    earlier_handler.sa_sigaction(signal, info, context);
+    return;
+  }
+  sigaction(signal, &earlier_handler, nullptr); // the fault repeats under the handler before this one
+}
+
+int64_t itemsize(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.dtype().itemsize()); }
+
+at::Tensor view_of(const at::Tensor& bytes, const at::Tensor& tensor) {
+  auto* start = static_cast<char*>(bytes.data_ptr()) + tensor.storage_offset() * itemsize(tensor);
+  return at::from_blob(start, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+}
+
+// The known-flags of the bytes that `tensor` views, one per element: its first byte speaks for all of them.
+at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
+  const int64_t width = itemsize(tensor);
+  at::DimVector sizes(tensor.sizes());
+  at::DimVector strides;
+  for (const int64_t stride : tensor.strides()) {
+    strides.push_back(stride * width);
+  }
+  sizes.push_back(width);
+  strides.push_back(1);
+  auto* start = static_cast<bool*>(known.data_ptr()) + tensor.storage_offset() * width;
+  return at::from_blob(start, sizes, strides, at::TensorOptions().dtype(at::kBool));
+}
+
+at::Tensor host_bytes(int64_t size) { return at::zeros({size}, at::TensorOptions().dtype(at::kByte)); }
+
+} // namespace
+
+bool covers_storage(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() &&
+      tensor.numel() * itemsize(tensor) == static_cast<int64_t>(tensor.storage().nbytes());
+}
+
+void install_memory() {
+  void* reserved = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(
+      reserved != MAP_FAILED,
+      "the paper GPU cannot reserve 16 TiB of addresses (no memory is used); lift the limit on address space "
+      "(ulimit -v unlimited)");
+  first_address = next_address = reinterpret_cast<uintptr_t>(reserved);
+  c10::SetAllocator(c10::DeviceType::CUDA, &the_allocator, 100);
+  struct sigaction handler {};
+  handler.sa_sigaction = &explain_fault;
+  handler.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&handler.sa_mask);
+  sigaction(SIGSEGV, &handler, &earlier_handler);
+  // A data loader forks its workers while other threads allocate.
+  pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+}
+
+c10::Allocator* allocator() { return &the_allocator; }
+
+Block* block_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) {
+    return nullptr;
+  }
+  const auto& pointer = tensor.storage().data_ptr();
+  return pointer.get_deleter() == &release ? static_cast<Block*>(pointer.get_context()) : nullptr;
+}
+
+bool is_on_paper(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
+
+bool is_known(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return true;
+  }
+  const Block* block = block_of(tensor);
+  if (block == nullptr || !block->values) {
+    return false;
+  }
+  return !block->known.defined() || flags_of(block->known, tensor).all().item<bool>();
+}
+
+bool may_be_known(const at::Tensor& tensor) {
+  const auto dtype = tensor.scalar_type();
+  const bool integral = at::isIntegralType(dtype, /*includeBool=*/true);
+  return static_cast<int64_t>(tensor.storage().nbytes()) <= (integral ? kMaxKnownBytes : kMaxKnownFloatBytes);
+}
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+  }
+  return view_of(block_of(tensor)->values->bytes, tensor);
+}
+
+uint64_t values_id(const at::Tensor& tensor) {
+  const Block* block = is_on_paper(tensor) ? block_of(tensor) : nullptr;
+  if (block == nullptr || !block->values) {
+    return 0;
+  }
+  return mix(block->values->id, static_cast<uint64_t>(tensor.storage_offset()));
+}
+
+void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id) {
+  Block* block = block_of(tensor);
+  if (block == nullptr || tensor.numel() == 0) {
+    return;
+  }
+  if (!may_be_known(tensor)) {
+    write_unknown(tensor);
+    return;
+  }
+  const auto size = static_cast<int64_t>(tensor.storage().nbytes());
+  if (covers_storage(tensor)) {
+    auto bytes = host_bytes(size);
+    view_of(bytes, tensor).copy_(source);
+    block->values = std::make_shared<Values>(Values{std::move(bytes), id});
+    block->known = at::Tensor();
+    return;
+  }
+  if (!block->values) {
+    block->values = std::make_shared<Values>(Values{host_bytes(size), new_id()});
+    block->known = at::zeros({size}, at::TensorOptions().dtype(at::kBool));
+  } else if (block->values.use_count() > 1) {
+    block->values = std::make_shared<Values>(Values{block->values->bytes.clone(), block->values->id});
+  }
+  view_of(block->values->bytes, tensor).copy_(source);
+  uint64_t place = mix(static_cast<uint64_t>(tensor.storage_offset()), static_cast<uint64_t>(tensor.scalar_type()));
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    place = mix(place, mix(static_cast<uint64_t>(tensor.size(dim)), static_cast<uint64_t>(tensor.stride(dim))));
+  }
+  block->values->id = mix(mix(block->values->id, id), place);
+  if (block->known.defined()) {
+    flags_of(block->known, tensor).fill_(true);
+    if (block->known.all().item<bool>()) {
+      block->known = at::Tensor();
+    }
+  }
+}
+
+void write_unknown(const at::Tensor& tensor) {
+  Block* block = block_of(tensor);
+  if (block == nullptr || !block->values || tensor.numel() == 0) {
+    return;
+  }
+  if (covers_storage(tensor)) {
+    block->values.reset();
+    block->known = at::Tensor();
+    return;
+  }
+  if (!block->known.defined()) {
+    block->known =
+        at::ones({static_cast<int64_t>(tensor.storage().nbytes())}, at::TensorOptions().dtype(at::kBool));
+  }
+  flags_of(block->known, tensor).fill_(false);
+  block->values = std::make_shared<Values>(Values{block->values->bytes.clone(), new_id()});
+}
+
+void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values) {
+  Block* block = block_of(tensor);
+  if (block != nullptr) {
+    block->values = std::move(values);
+    block->known = at::Tensor();
+  }
+}
+
+uint64_t new_id() { return mix(0x9e3779b97f4a7c15ULL, ids.fetch_add(1)); }
+
+uint64_t mix(uint64_t a, uint64_t b) { // Steele, Lea and Flood 2014 (splitmix64)
+  uint64_t x = a * 0xbf58476d1ce4e5b9ULL + b + 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+uint64_t hash_bytes(const void* data, size_t size) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  uint64_t hash = mix(size, 0);
+  size_t place = 0;
+  for (; place + 8 <= size; place += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + place, 8);
+    hash = mix(hash, word);
+  }
+  uint64_t rest = 0;
+  std::memcpy(&rest, bytes + place, size - place);
+  return mix(hash, rest);
+}
+
+at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
+  return at::detail::empty_strided_generic(
+      sizes, strides, &the_allocator, c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype);
+}
+
+void resize_storage(const at::Tensor& tensor, int64_t bytes) {
+  auto storage = tensor.storage();
+  const auto old_bytes = static_cast<int64_t>(storage.nbytes());
+  const Block* old_block = block_of(tensor);
+  auto pointer = the_allocator.allocate(static_cast<size_t>(bytes));
+  auto* block = static_cast<Block*>(pointer.get_context());
+  if (block != nullptr && old_block != nullptr && old_block->values && bytes <= kMaxKnownBytes) {
+    const int64_t kept = std::min(old_bytes, bytes);
+    auto copy = host_bytes(bytes);
+    copy.narrow(0, 0, kept).copy_(old_block->values->bytes.narrow(0, 0, kept));
+    block->values = std::make_shared<Values>(Values{std::move(copy), new_id()});
+    if (bytes > old_bytes || old_block->known.defined()) {
+      block->known = at::zeros({bytes}, at::TensorOptions().dtype(at::kBool));
+      auto flags = block->known.narrow(0, 0, kept);
+      old_block->known.defined() ? flags.copy_(old_block->known.narrow(0, 0, kept)) : flags.fill_(true);
+    }
+  }
+  storage.set_data_ptr_noswap(std::move(pointer));
+  storage.set_nbytes(static_cast<size_t>(bytes));
+}
+
+int64_t live_bytes() { return live.load(); }
+int64_t peak_bytes() { return peak.load(); }
+void reset_peak_bytes() { peak.store(live.load()); }
+
+} // namespace regbot::paper

@@ -1,0 +1,179 @@
+// The paper GPU as a platform: what torch asks of CUDA besides kernels. Device guard, hooks, generator, attention.
+#include "platform.h"
+
+#include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/transformers/attention.h>
+#include <c10/core/GeneratorImpl.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
+
+namespace regbot::paper {
+namespace {
+
+using c10::Device;
+using c10::DeviceIndex;
+using c10::DeviceType;
+using c10::Stream;
+
+thread_local DeviceIndex current_device = 0;
+
+Device cuda(DeviceIndex index) { return {DeviceType::CUDA, index}; }
+
+// Everything runs at once and in order, so that streams and events have nothing to do.
+struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
+  DeviceType type() const override { return DeviceType::CUDA; }
+  Device exchangeDevice(Device device) const override {
+    const Device before = cuda(current_device);
+    uncheckedSetDevice(device);
+    return before;
+  }
+  Device getDevice() const override { return cuda(current_device); }
+  void setDevice(Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.has_index()) {
+      current_device = device.index();
+    }
+  }
+  Stream getStream(Device device) const override { return Stream(Stream::DEFAULT, device); }
+  Stream getDefaultStream(Device device) const override { return Stream(Stream::DEFAULT, device); }
+  Stream getNewStream(Device device, int) const override { return Stream(Stream::DEFAULT, device); }
+  Stream getStreamFromGlobalPool(Device device, bool) const override { return Stream(Stream::DEFAULT, device); }
+  Stream exchangeStream(Stream stream) const override { return Stream(Stream::DEFAULT, stream.device()); }
+  DeviceIndex deviceCount() const noexcept override { return kDevices; }
+  void record(void**, const Stream&, const DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  bool queryStream(const Stream&) const override { return true; }
+  void synchronizeStream(const Stream&) const override {}
+  void synchronizeEvent(void*) const override {}
+  void synchronizeDevice(const DeviceIndex) const override {}
+};
+
+// Seed and offset, as CUDA's generator has them. Nothing is drawn: random values are not known.
+struct PaperGenerator final : c10::GeneratorImpl {
+  explicit PaperGenerator(DeviceIndex index)
+      : GeneratorImpl(cuda(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+
+  void set_current_seed(uint64_t seed) override {
+    seed_ = seed;
+    offset_ = 0;
+  }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override { return seed_; }
+  void set_state(const c10::TensorImpl& state) override {
+    TORCH_CHECK(state.numel() == kStateBytes, "the state of a CUDA generator has 16 bytes, not ", state.numel());
+    const auto* bytes = static_cast<const char*>(state.data());
+    std::memcpy(&seed_, bytes, sizeof(seed_));
+    std::memcpy(&offset_, bytes + sizeof(seed_), sizeof(offset_));
+  }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    auto state = at::empty({kStateBytes}, at::TensorOptions().dtype(at::kByte));
+    auto* bytes = static_cast<char*>(state.data_ptr());
+    std::memcpy(bytes, &seed_, sizeof(seed_));
+    std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
+    return state.getIntrusivePtr();
+  }
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override {
+    seed_ = state->current_seed();
+    offset_ = state->get_offset();
+  }
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(clone_impl());
+  }
+
+ private:
+  static constexpr int64_t kStateBytes = 16;
+  PaperGenerator* clone_impl() const override {
+    auto* copy = new PaperGenerator(device_.index());
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
+  }
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
+};
+
+// PyTorch's own order of preference on Hopper: flash for half precision without a mask, memory-efficient with one.
+// The numbers are those of sdp::SDPBackend.
+int64_t choose_attention(
+    const at::Tensor& query,
+    const at::Tensor&,
+    const at::Tensor&,
+    const std::optional<at::Tensor>& mask,
+    double,
+    bool,
+    std::optional<double>,
+    bool grouped_query) {
+  constexpr int64_t kMath = 0;
+  constexpr int64_t kFlash = 1;
+  constexpr int64_t kEfficient = 2;
+  constexpr int64_t kFlashHeadSize = 256;
+  const auto dtype = query.scalar_type();
+  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
+  if (half && !mask.has_value() && query.size(-1) <= kFlashHeadSize) {
+    return kFlash;
+  }
+  return grouped_query ? kMath : kEfficient;
+}
+
+PaperGuard the_guard;
+
+} // namespace
+
+void install_platform() {
+  c10::impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(&the_guard);
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
+}
+
+} // namespace regbot::paper
+
+namespace at {
+namespace {
+
+// torch asks for the hooks once and keeps them: this library is loaded before torch is imported. A CUDA build registers
+// hooks of its own with a lower priority.
+struct PaperHooks : public CUDAHooksInterface {
+  explicit PaperHooks(CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool hasCUDART() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex deviceCount() const override { return regbot::paper::kDevices; }
+  int getNumGPUs() const override { return regbot::paper::kDevices; }
+  DeviceIndex current_device() const override { return regbot::paper::current_device; }
+  DeviceIndex getCurrentDevice() const override { return regbot::paper::current_device; }
+  void setCurrentDevice(DeviceIndex device) const override { regbot::paper::current_device = device; }
+  DeviceIndex exchangeDevice(DeviceIndex device) const override {
+    return std::exchange(regbot::paper::current_device, device);
+  }
+  DeviceIndex maybeExchangeDevice(DeviceIndex device) const override { return exchangeDevice(device); }
+  Generator getNewGenerator(DeviceIndex device) const override {
+    return make_generator<regbot::paper::PaperGenerator>(
+        device < 0 ? regbot::paper::current_device : device);
+  }
+  const Generator& getDefaultGenerator(DeviceIndex device) const override {
+    static const auto generators = [this] {
+      std::vector<Generator> made;
+      for (DeviceIndex index = 0; index < regbot::paper::kDevices; ++index) {
+        made.push_back(getNewGenerator(index));
+      }
+      return made;
+    }();
+    return generators.at(static_cast<size_t>(device < 0 ? regbot::paper::current_device : device));
+  }
+  Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(kCPU); }
+  void deviceSynchronize(DeviceIndex) const override {}
+};
+
+} // namespace
+
+C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, c10::REGISTRY_PREFERRED, PaperHooks)
+
+} // namespace at

@@ -1,0 +1,121 @@
+#include "python.h"
+
+#include "kernels.h"
+#include "memory.h"
+#include "platform.h"
+#include "program.h"
+
+#include <torch/library.h>
+
+#include <mutex>
+#include <set>
+
+namespace regbot::paper {
+namespace {
+
+std::mutex mutex;
+std::set<std::string> notes;
+int64_t experts = 0;
+
+// Call an operator that Python has registered.
+c10::IValue call_python(const char* name, std::vector<c10::IValue> arguments) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  torch::jit::Stack stack = std::move(arguments);
+  op.callBoxed(stack);
+  return stack.empty() ? c10::IValue() : stack.back();
+}
+
+std::vector<std::string> take_notes() {
+  const std::lock_guard<std::mutex> guard(mutex);
+  return {notes.begin(), notes.end()};
+}
+
+std::vector<std::string> launched() {
+  std::vector<std::string> lines;
+  for (const auto& entry : launches()) {
+    lines.push_back(
+        entry.operator_name + " " + std::to_string(entry.phase) + " " + std::to_string(entry.module) + " " +
+        std::to_string(entry.count));
+  }
+  return lines;
+}
+
+bool knows(const at::Tensor& tensor) { return !is_on_paper(tensor) || is_known(tensor); }
+
+at::Tensor values_of(const at::Tensor& tensor) {
+  TORCH_CHECK(knows(tensor), "the values of this tensor are not known");
+  return is_on_paper(tensor) ? host_view(tensor).clone() : tensor;
+}
+
+// Write without counting an operator. No `values`: unknown from now on.
+void write_values(const at::Tensor& tensor, const std::optional<at::Tensor>& values) {
+  if (values.has_value()) {
+    write_known(tensor, *values, hash_bytes(values->contiguous().data_ptr(), values->nbytes()));
+  } else {
+    write_unknown(tensor);
+  }
+}
+
+void install() {
+  install_memory();
+  install_platform();
+  install_kernels();
+}
+
+} // namespace
+
+void refuse(const std::string& reason) {
+  call_python("regbot_paper::refuse", {reason});
+  TORCH_CHECK(false, reason); // Python has raised before
+}
+
+void note(const std::string& assumption) {
+  const std::lock_guard<std::mutex> guard(mutex);
+  notes.insert(assumption);
+}
+
+void read_on_host() { call_python("regbot_paper::host_read", {}); }
+
+void route(const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results) {
+  static const std::set<std::string> choosing{"aten::topk", "aten::sort", "aten::argmax"};
+  if (experts == 0 || choosing.count(operator_name) == 0 || !arguments[0].isTensor()) {
+    return;
+  }
+  const auto& scores = arguments[0].toTensor();
+  const auto& indices = results.back().toTensor();
+  if (scores.dim() == 0 || scores.size(-1) != experts || indices.scalar_type() != at::kLong || !may_be_known(indices)) {
+    return;
+  }
+  const auto chosen = call_python("regbot_paper::route", {operator_name, scores, indices}).toTensor();
+  if (chosen.numel() == indices.numel()) {
+    write_known(indices, chosen.view(indices.sizes()), hash_bytes(chosen.data_ptr(), chosen.nbytes()));
+  }
+}
+
+} // namespace regbot::paper
+
+TORCH_LIBRARY(regbot_paper, library) {
+  using namespace regbot::paper;
+  // Filled in by Python.
+  library.def("refuse(str reason) -> ()");
+  library.def("host_read() -> ()");
+  library.def("route(str operator, Tensor scores, Tensor indices) -> Tensor");
+  // For Python.
+  library.def("install() -> ()", &install);
+  library.def("live_bytes() -> int", &live_bytes);
+  library.def("peak_bytes() -> int", &peak_bytes);
+  library.def("reset_peak_bytes() -> ()", &reset_peak_bytes);
+  library.def("notes() -> str[]", &take_notes);
+  library.def("begin_step(bool with_fingerprint) -> ()", &begin_step);
+  library.def("set_phase(int phase) -> ()", &set_phase);
+  library.def("set_module(int module) -> ()", &set_module);
+  library.def("set_experts(int experts) -> ()", [](int64_t number) { experts = number; });
+  library.def("record_text(str text, Tensor[] tensors) -> ()", &record_text);
+  library.def("launches() -> str[]", &launched);
+  library.def("operators() -> int", &operators);
+  library.def("fingerprint() -> str", &fingerprint);
+  library.def("is_known(Tensor tensor) -> bool", &knows);
+  library.def("values_of(Tensor tensor) -> Tensor", &values_of);
+  library.def("write_values(Tensor tensor, Tensor? values) -> ()", &write_values);
+  library.def("resize_storage(Tensor tensor, int bytes) -> ()", &resize_storage);
+}

@@ -1,0 +1,325 @@
+#include "shapes.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <mutex>
+#include <pthread.h>
+#include <set>
+#include <unordered_map>
+
+namespace regbot::paper {
+namespace {
+
+std::mutex mutex;
+std::unordered_map<std::string, std::shared_ptr<Entry>> table;
+std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<Operator>> known_operators;
+
+template <class T> void put(std::string& text, const T& value) {
+  text.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void put_tensor(std::string& text, const at::Tensor& tensor, bool with_offset) {
+  if (!tensor.defined()) {
+    text.push_back('u');
+    return;
+  }
+  text.push_back('t');
+  put(text, tensor.scalar_type());
+  put(text, tensor.device().type());
+  put(text, tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  put(text, tensor.dim());
+  for (const int64_t size : tensor.sizes()) {
+    put(text, size);
+  }
+  for (const int64_t stride : tensor.strides()) {
+    put(text, stride);
+  }
+  if (with_offset) {
+    put(text, tensor.storage_offset());
+  }
+}
+
+// False where the value has a type that is not known here.
+bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
+  if (value.isTensor()) {
+    put_tensor(text, value.toTensor(), with_offset);
+  } else if (value.isNone()) {
+    text.push_back('n');
+  } else if (value.isInt()) {
+    text.push_back('i');
+    put(text, value.toInt());
+  } else if (value.isDouble()) {
+    text.push_back('d');
+    put(text, value.toDouble());
+  } else if (value.isBool()) {
+    text.push_back(value.toBool() ? 'y' : 'o');
+  } else if (value.isDevice()) {
+    text.push_back('D');
+    put(text, value.toDevice().type());
+  } else if (value.isString()) {
+    text.push_back('s');
+    text.append(value.toStringRef()).push_back('\0');
+  } else if (value.isGenerator()) {
+    text.push_back('g');
+  } else if (value.isIntList()) {
+    text.push_back('I');
+    for (const int64_t item : value.toIntList()) {
+      put(text, item);
+    }
+    text.push_back(';');
+  } else if (value.isDoubleList()) {
+    text.push_back('F');
+    for (const double item : value.toDoubleList()) {
+      put(text, item);
+    }
+    text.push_back(';');
+  } else if (value.isBoolList()) {
+    text.push_back('B');
+    for (const bool item : value.toBoolList()) {
+      text.push_back(item ? 'y' : 'o');
+    }
+    text.push_back(';');
+  } else if (value.isTensorList()) {
+    text.push_back('T');
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      put_tensor(text, tensor, with_offset);
+    }
+    text.push_back(';');
+  } else if (value.isOptionalTensorList()) {
+    text.push_back('O');
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      put_tensor(text, tensor.value_or(at::Tensor()), with_offset);
+    }
+    text.push_back(';');
+  } else if (value.isList()) {
+    text.push_back('L');
+    for (const c10::IValue& item : value.toListRef()) {
+      if (!put_value(text, item, with_offset)) {
+        return false;
+      }
+    }
+    text.push_back(';');
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// In-place operators whose result does not depend on what stood in the tensor before.
+bool only_writes(const std::string& name) {
+  static const std::set<std::string> names{"aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_"};
+  return names.count(name) != 0;
+}
+
+// Operators that look at the shape and dtype of a tensor, and not at its values.
+bool reads_metadata_only(const std::string& name) {
+  static const std::set<std::string> names{
+      "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_empty",
+      "aten::new_empty_strided", "aten::new_zeros", "aten::new_ones", "aten::new_full"};
+  return names.count(name) != 0;
+}
+
+std::shared_ptr<Operator> describe(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  auto info = std::make_shared<Operator>();
+  info->name = schema.name();
+  info->draws_random_values = op.hasTag(at::Tag::nondeterministic_seeded);
+  info->shape_depends_on_values = op.hasTag(at::Tag::dynamic_output_shape);
+  info->offset_is_absolute = info->name == "aten::as_strided" || info->name == "aten::as_strided_";
+  for (const auto& argument : schema.arguments()) {
+    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    info->is_written.push_back(written);
+    info->is_read.push_back(
+        !reads_metadata_only(info->name) && !argument.is_out() && !(written && only_writes(info->name)));
+  }
+  for (const auto& result : schema.returns()) {
+    const auto* alias = result.alias_info();
+    int source = -1;
+    for (size_t i = 0; alias != nullptr && i < schema.arguments().size(); ++i) {
+      const auto* other = schema.arguments()[i].alias_info();
+      for (const auto& name : alias->beforeSets()) {
+        if (other != nullptr && other->beforeSets().count(name) != 0) {
+          source = static_cast<int>(i);
+        }
+      }
+    }
+    info->source.push_back(source);
+    info->result_is_written.push_back(alias != nullptr && alias->isWrite());
+    info->is_view = info->is_view || (alias != nullptr && !alias->isWrite());
+  }
+  return info;
+}
+
+Result describe_tensor(const at::Tensor& tensor, const at::Tensor& base, int source) {
+  Result result;
+  if (!tensor.defined()) {
+    result.kind = Result::Kind::undefined;
+    return result;
+  }
+  result.kind = source >= 0 ? Result::Kind::view : tensor.is_cpu() ? Result::Kind::host : Result::Kind::fresh;
+  result.argument = source >= 0 ? static_cast<size_t>(source) : 0;
+  result.sizes = at::DimVector(tensor.sizes());
+  result.strides = at::DimVector(tensor.strides());
+  result.offset = tensor.storage_offset() - (base.defined() ? base.storage_offset() : 0);
+  result.dtype = tensor.scalar_type();
+  return result;
+}
+
+Result describe_result(const c10::IValue& value, const std::vector<c10::IValue>& ghosts, const Operator& info, size_t index) {
+  const int source = info.source[index];
+  Result result;
+  if (info.result_is_written[index] && source >= 0) {
+    result.kind = Result::Kind::argument;
+    result.argument = static_cast<size_t>(source);
+    if (value.isTensor()) { // the sizes that an out= argument is given
+      result.sizes = at::DimVector(value.toTensor().sizes());
+      result.strides = at::DimVector(value.toTensor().strides());
+    }
+    return result;
+  }
+  const at::Tensor base = source >= 0 && ghosts[source].isTensor() ? ghosts[source].toTensor() : at::Tensor();
+  if (value.isTensor()) {
+    return describe_tensor(value.toTensor(), base, source);
+  }
+  if (value.isTensorList()) {
+    result.kind = Result::Kind::list;
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      result.items.push_back(describe_tensor(tensor, base, base.defined() ? source : -1));
+    }
+    return result;
+  }
+  result.value = value;
+  return result;
+}
+
+void resize_to(const at::Tensor& tensor, const Result& result) {
+  if (tensor.sizes() == result.sizes) {
+    return;
+  }
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes, result.strides);
+  const auto bytes = (tensor.storage_offset() + tensor.numel()) * static_cast<int64_t>(tensor.dtype().itemsize());
+  if (static_cast<int64_t>(tensor.storage().nbytes()) < bytes) {
+    resize_storage(tensor, bytes);
+  }
+}
+
+c10::IValue make_result(const Result& result, const std::vector<c10::IValue>& arguments) {
+  switch (result.kind) {
+    case Result::Kind::argument: {
+      const auto& argument = arguments[result.argument];
+      if (argument.isTensor() && is_on_paper(argument.toTensor())) {
+        resize_to(argument.toTensor(), result);
+      }
+      return argument;
+    }
+    case Result::Kind::view: {
+      const at::Tensor& base = arguments[result.argument].toTensor();
+      auto view = at::detail::make_tensor<at::TensorImpl>(
+          at::TensorImpl::VIEW, at::Storage(base.storage()), base.key_set(), c10::scalarTypeToTypeMeta(result.dtype));
+      auto* implementation = view.unsafeGetTensorImpl();
+      implementation->set_storage_offset(base.storage_offset() + result.offset);
+      implementation->set_sizes_and_strides(result.sizes, result.strides);
+      return view;
+    }
+    case Result::Kind::fresh:
+      return new_tensor(result.sizes, result.strides, result.dtype);
+    case Result::Kind::host:
+      return at::empty_strided(result.sizes, result.strides, at::TensorOptions().dtype(result.dtype));
+    case Result::Kind::list: {
+      c10::List<at::Tensor> items;
+      for (const auto& item : result.items) {
+        items.push_back(make_result(item, arguments).toTensor());
+      }
+      return items;
+    }
+    case Result::Kind::undefined:
+      return at::Tensor();
+    case Result::Kind::other:
+      return result.value;
+  }
+  return {};
+}
+
+[[maybe_unused]] const bool survives_fork = [] {
+  pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+  return true;
+}();
+
+} // namespace
+
+const Operator& operator_of(const c10::OperatorHandle& op) {
+  const std::lock_guard<std::mutex> guard(mutex);
+  auto& known = known_operators[&op.schema()];
+  if (!known) {
+    known = describe(op);
+  }
+  return *known;
+}
+
+std::string signature_of(const Operator& info, const std::vector<c10::IValue>& arguments) {
+  std::string text;
+  for (const auto& argument : arguments) {
+    if (!put_value(text, argument, info.offset_is_absolute)) {
+      return "";
+    }
+  }
+  return text.empty() ? " " : text;
+}
+
+at::Tensor ghost_of(const at::Tensor& tensor) {
+  if (tensor.is_meta() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    return tensor; // a plain number of Python counts as one only on the host
+  }
+  auto ghost = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  ghost.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());
+  return ghost;
+}
+
+std::shared_ptr<Entry> entry_of(
+    const c10::OperatorHandle& op,
+    const Operator& info,
+    const std::vector<c10::IValue>& arguments,
+    const std::string& signature) {
+  std::string key;
+  if (!signature.empty()) {
+    const void* schema = &op.schema();
+    put(key, schema);
+    key += signature;
+    const std::lock_guard<std::mutex> guard(mutex);
+    const auto place = table.find(key);
+    if (place != table.end()) {
+      return place->second;
+    }
+  }
+  torch::jit::Stack stack;
+  for (const auto& argument : arguments) {
+    if (argument.isDevice()) {
+      stack.emplace_back(argument.toDevice().is_cuda() ? c10::Device(c10::DeviceType::Meta) : argument.toDevice());
+    } else if (argument.isGenerator()) {
+      stack.emplace_back();
+    } else {
+      stack.push_back(map_tensors(argument, ghost_of));
+    }
+  }
+  const std::vector<c10::IValue> ghosts(stack.begin(), stack.end());
+  op.callBoxed(stack);
+  auto entry = std::make_shared<Entry>();
+  for (size_t i = 0; i < stack.size(); ++i) {
+    entry->results.push_back(describe_result(stack[i], ghosts, info, i));
+  }
+  if (!key.empty()) {
+    const std::lock_guard<std::mutex> guard(mutex);
+    table.emplace(std::move(key), entry);
+  }
+  return entry;
+}
+
+torch::jit::Stack make_results(const Entry& entry, const std::vector<c10::IValue>& arguments) {
+  torch::jit::Stack results;
+  for (const auto& result : entry.results) {
+    results.push_back(make_result(result, arguments));
+  }
+  return results;
+}
+
+} // namespace regbot::paper
