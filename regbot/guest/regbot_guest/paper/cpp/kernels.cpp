@@ -28,7 +28,7 @@ constexpr int64_t kMaxKeptBytes = int64_t{64} << 20;
 // A copy to the host of unknown floats is filled with ones up to this size; a larger one is left as it is.
 constexpr int64_t kMaxFilledBytes = int64_t{64} << 20;
 
-std::mutex mutex; // guards `Entry::computed`
+std::mutex kept_mutex; // guards `Entry::computed`
 int64_t kept_bytes = 0;
 std::vector<std::weak_ptr<Entry>> keepers;
 
@@ -151,7 +151,7 @@ std::vector<at::Tensor> tensors_in(const Stack& stack) {
 }
 
 void keep(const std::shared_ptr<Entry>& entry, std::vector<uint64_t> ids, std::vector<Computed> computed) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(kept_mutex);
   for (const auto& item : computed) {
     kept_bytes += static_cast<int64_t>(item.value.nbytes());
   }
@@ -171,7 +171,7 @@ void keep(const std::shared_ptr<Entry>& entry, std::vector<uint64_t> ids, std::v
 }
 
 std::optional<std::vector<Computed>> kept(const Entry& entry, const std::vector<uint64_t>& ids) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(kept_mutex);
   const auto place = entry.computed.find(ids);
   return place == entry.computed.end() ? std::nullopt : std::optional(place->second);
 }
@@ -577,16 +577,35 @@ template <class Function> void install_own(const char* name, const char* overloa
 
 c10::KernelFunction boxed_kernel() { return c10::KernelFunction::makeFromBoxedFunction<&boxed>(); }
 
+// Whether a GPU runs the operator in one kernel. A CUDA build has registered them, and they would call the driver. A CPU
+// build decomposes those named here (native_functions.yaml of torch 2.13: a CUDA kernel beside a composite one).
+bool has_gpu_kernel(const c10::OperatorHandle& op) {
+  static const std::set<std::string> names{
+      "aten::_chunk_cat", "aten::_grouped_mm", "aten::addr", "aten::convolution_backward", "aten::linalg__powsum",
+      "aten::mish_backward", "aten::native_group_norm", "aten::native_layer_norm", "aten::silu_backward"};
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+    return true;
+  }
+  const auto& name = op.operator_name();
+  if (name.name == "aten::all" || name.name == "aten::any") {
+    return name.overload_name == "dims_out";
+  }
+  if (name.name == "aten::split_with_sizes_copy") {
+    return name.overload_name == "out";
+  }
+  return names.count(name.name) != 0 || name.name.rfind("aten::_foreach_", 0) == 0;
+}
+
 } // namespace
 
 void install_kernels() {
+  lock_while_forking(kept_mutex);
   IgnoreWarnings quiet; // CUDA's kernels are replaced on purpose
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   auto& dispatcher = c10::Dispatcher::singleton();
-  // A CUDA build has kernels of its own, which would call the driver.
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
-    if (op && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+    if (op && name.name.rfind("aten::", 0) == 0 && has_gpu_kernel(*op)) {
       registrations().push_back(dispatcher.registerImpl(
           name, c10::DispatchKey::CUDA, boxed_kernel(), std::nullopt, nullptr, "regbot paper GPU"));
     }
@@ -610,10 +629,6 @@ void install_kernels() {
   install_own("aten::_assert_async", "msg", &assert_async_with_message);
   install_own("aten::record_stream", "", &record_stream);
   install_own("aten::_fused_rms_norm", "", &fused_rms_norm);
-  // Decomposed on a CPU, a kernel of its own on a GPU.
-  for (const char* name : {"aten::silu_backward", "aten::mish_backward"}) {
-    install(name, "", boxed_kernel());
-  }
 }
 
 } // namespace regbot::paper

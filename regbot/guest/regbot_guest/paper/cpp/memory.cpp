@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <mutex>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr size_t kReserved = size_t{1} << 44; // 16 TiB of addresses, no memory
 
-std::mutex mutex; // guards the address space
+std::mutex address_mutex; // guards the address space
 uintptr_t first_address = 0;
 uintptr_t next_address = 0;
 std::unordered_map<int64_t, std::vector<uintptr_t>> freed; // by size: a step asks for the same sizes again
@@ -28,7 +29,7 @@ std::atomic<uint64_t> ids{1};
 struct sigaction earlier_handler;
 
 uintptr_t take_address(int64_t bytes) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(address_mutex);
   auto& again = freed[bytes];
   if (!again.empty()) {
     const uintptr_t address = again.back();
@@ -47,7 +48,7 @@ void release(void* context) {
   auto* block = static_cast<Block*>(context);
   live -= block->bytes;
   {
-    const std::lock_guard<std::mutex> guard(mutex);
+    const std::lock_guard<std::mutex> guard(address_mutex);
     freed[block->bytes].push_back(block->address);
   }
   delete block;
@@ -133,8 +134,7 @@ void install_memory() {
   handler.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&handler.sa_mask);
   sigaction(SIGSEGV, &handler, &earlier_handler);
-  // A data loader forks its workers while other threads allocate.
-  pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+  lock_while_forking(address_mutex);
 }
 
 c10::Allocator* allocator() { return &the_allocator; }
@@ -242,6 +242,15 @@ void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values) {
     block->values = std::move(values);
     block->known = at::Tensor();
   }
+}
+
+void lock_while_forking(std::mutex& mutex) {
+  static auto* all = new std::vector<std::mutex*>(); // never destroyed: a fork may come at any time
+  if (all->empty()) {
+    const auto unlock = [] { std::for_each(all->rbegin(), all->rend(), [](std::mutex* held) { held->unlock(); }); };
+    pthread_atfork([] { std::for_each(all->begin(), all->end(), [](std::mutex* free) { free->lock(); }); }, unlock, unlock);
+  }
+  all->push_back(&mutex);
 }
 
 uint64_t new_id() { return mix(0x9e3779b97f4a7c15ULL, ids.fetch_add(1)); }

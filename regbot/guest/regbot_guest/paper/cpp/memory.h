@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 namespace regbot::paper {
 
@@ -55,6 +56,9 @@ void write_unknown(const at::Tensor& tensor);
 // The same for a tensor that covers its storage, without a copy.
 void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values);
 bool covers_storage(const at::Tensor& tensor);
+
+// Take the mutex while the process forks: a data loader forks its workers while other threads run operators.
+void lock_while_forking(std::mutex& mutex);
 
 uint64_t new_id();
 uint64_t mix(uint64_t a, uint64_t b);

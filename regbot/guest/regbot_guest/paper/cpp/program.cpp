@@ -3,13 +3,13 @@
 #include "memory.h"
 
 #include <ATen/SequenceNumber.h>
-#include <c10/util/hash.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 
 namespace regbot::paper {
 namespace {
@@ -36,7 +36,7 @@ struct Counted {
   int64_t count = 0;
 };
 
-std::mutex mutex;
+std::mutex program_mutex;
 std::map<Key, Counted> counts;
 std::vector<Mark> marks;
 int64_t phase = 0;
@@ -45,7 +45,7 @@ int64_t total = 0;
 uint64_t step = 0;
 int64_t next_number = 0;
 bool hashing = false;
-std::string digest;
+uint64_t digest_words[2] = {0, 0};
 
 // Operators that put nothing on the device besides the kernels of the views and allocations they make.
 bool launches_a_kernel(const c10::FunctionSchema& schema) {
@@ -125,25 +125,31 @@ void append_tensors(std::string& text, const c10::IValue& value, bool made_by_op
   }
 }
 
-void add_to_digest(const std::string& text) { digest = c10::sha1(digest + text).str(); }
+void add_to_digest(const std::string& text) {
+  const uint64_t word = hash_bytes(text.data(), text.size());
+  digest_words[0] = mix(digest_words[0], word);
+  digest_words[1] = mix(word ^ 0x5851f42d4c957f2dULL, digest_words[1] + text.size());
+}
 
 } // namespace
 
+void install_program() { lock_while_forking(program_mutex); }
+
 void begin_step(bool with_fingerprint) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(program_mutex);
   counts.clear();
   marks.clear();
   total = 0;
   next_number = 0;
   ++step;
   hashing = with_fingerprint;
-  digest.clear();
+  digest_words[0] = digest_words[1] = 0;
 }
 
 void set_phase(int64_t number) { phase = number; }
 
 void set_module(int64_t number) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(program_mutex);
   module_now = number;
   marks.push_back({at::sequence_number::peek(), number});
 }
@@ -158,7 +164,7 @@ void record_operator(
   if (!counted && !hashing) {
     return;
   }
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(program_mutex);
   if (counted) {
     auto& entry = counts[Key{&schema, phase, module_at_work()}];
     if (entry.count == 0) {
@@ -184,7 +190,7 @@ void record_text(const std::string& text, const std::vector<at::Tensor>& tensors
   if (!hashing) {
     return;
   }
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(program_mutex);
   std::string whole = text;
   for (const auto& tensor : tensors) {
     append_tensor(whole, tensor, false);
@@ -193,7 +199,7 @@ void record_text(const std::string& text, const std::vector<at::Tensor>& tensors
 }
 
 std::vector<Launches> launches() {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(program_mutex);
   std::vector<Launches> all;
   for (const auto& [key, entry] : counts) {
     all.push_back({entry.name, key.phase, key.module, entry.count});
@@ -203,6 +209,10 @@ std::vector<Launches> launches() {
 
 int64_t operators() { return total; }
 
-std::string fingerprint() { return digest; }
+std::string fingerprint() {
+  std::ostringstream text;
+  text << std::hex << digest_words[0] << '-' << digest_words[1];
+  return text.str();
+}
 
 } // namespace regbot::paper

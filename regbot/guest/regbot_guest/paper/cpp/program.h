@@ -9,6 +9,8 @@
 
 namespace regbot::paper {
 
+void install_program();
+
 // Begin a step: counts and, where asked for, the fingerprint start anew.
 void begin_step(bool with_fingerprint);
 // Operators are counted for this phase and, in forward, for this module until the next call. In backward the module is
@@ -33,6 +35,6 @@ struct Launches {
 };
 std::vector<Launches> launches();
 int64_t operators(); // since begin_step, views and metadata not counted
-std::string fingerprint(); // '' where none was asked for
+std::string fingerprint(); // of the step so far
 
 } // namespace regbot::paper

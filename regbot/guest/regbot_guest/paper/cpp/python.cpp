@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "platform.h"
 #include "program.h"
+#include "shapes.h"
 
 #include <torch/library.h>
 
@@ -13,7 +14,7 @@
 namespace regbot::paper {
 namespace {
 
-std::mutex mutex;
+std::mutex notes_mutex;
 std::set<std::string> notes;
 int64_t experts = 0;
 
@@ -26,7 +27,7 @@ c10::IValue call_python(const char* name, std::vector<c10::IValue> arguments) {
 }
 
 std::vector<std::string> take_notes() {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(notes_mutex);
   return {notes.begin(), notes.end()};
 }
 
@@ -56,8 +57,11 @@ void write_values(const at::Tensor& tensor, const std::optional<at::Tensor>& val
   }
 }
 
-void install() {
+void install_device() {
   install_memory();
+  install_shapes();
+  install_program();
+  lock_while_forking(notes_mutex);
   install_platform();
   install_kernels();
 }
@@ -70,7 +74,7 @@ void refuse(const std::string& reason) {
 }
 
 void note(const std::string& assumption) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(notes_mutex);
   notes.insert(assumption);
 }
 
@@ -101,7 +105,7 @@ TORCH_LIBRARY(regbot_paper, library) {
   library.def("host_read() -> ()");
   library.def("route(str operator, Tensor scores, Tensor indices) -> Tensor");
   // For Python.
-  library.def("install() -> ()", &install);
+  library.def("install() -> ()", &install_device);
   library.def("live_bytes() -> int", &live_bytes);
   library.def("peak_bytes() -> int", &peak_bytes);
   library.def("reset_peak_bytes() -> ()", &reset_peak_bytes);

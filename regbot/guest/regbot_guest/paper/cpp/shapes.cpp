@@ -3,14 +3,13 @@
 #include <ATen/EmptyTensor.h>
 
 #include <mutex>
-#include <pthread.h>
 #include <set>
 #include <unordered_map>
 
 namespace regbot::paper {
 namespace {
 
-std::mutex mutex;
+std::mutex table_mutex;
 std::unordered_map<std::string, std::shared_ptr<Entry>> table;
 std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<Operator>> known_operators;
 
@@ -240,15 +239,12 @@ c10::IValue make_result(const Result& result, const std::vector<c10::IValue>& ar
   return {};
 }
 
-[[maybe_unused]] const bool survives_fork = [] {
-  pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
-  return true;
-}();
-
 } // namespace
 
+void install_shapes() { lock_while_forking(table_mutex); }
+
 const Operator& operator_of(const c10::OperatorHandle& op) {
-  const std::lock_guard<std::mutex> guard(mutex);
+  const std::lock_guard<std::mutex> guard(table_mutex);
   auto& known = known_operators[&op.schema()];
   if (!known) {
     known = describe(op);
@@ -285,7 +281,7 @@ std::shared_ptr<Entry> entry_of(
     const void* schema = &op.schema();
     put(key, schema);
     key += signature;
-    const std::lock_guard<std::mutex> guard(mutex);
+    const std::lock_guard<std::mutex> guard(table_mutex);
     const auto place = table.find(key);
     if (place != table.end()) {
       return place->second;
@@ -308,7 +304,7 @@ std::shared_ptr<Entry> entry_of(
     entry->results.push_back(describe_result(stack[i], ghosts, info, i));
   }
   if (!key.empty()) {
-    const std::lock_guard<std::mutex> guard(mutex);
+    const std::lock_guard<std::mutex> guard(table_mutex);
     table.emplace(std::move(key), entry);
   }
   return entry;

@@ -53,6 +53,8 @@ struct Operator {
   std::vector<bool> result_is_written;
 };
 
+void install_shapes();
+
 const Operator& operator_of(const c10::OperatorHandle& op);
 
 // The metadata of all arguments; '' where an argument has a type that cannot be described.
