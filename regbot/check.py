@@ -8,9 +8,10 @@ import errno
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from regbot.judge.identity import difference
 from regbot.judge.pairs import is_screen
 from regbot.judge.validity import examine
 from regbot.nodes import Fitness, nodes_folder
+from regbot.paper import Libraries
 from regbot.progress import Progress, Watcher
 from regbot.records.files import RecordError, append_line, mend, write_text
 from regbot.records.ledger import Scalar
@@ -218,9 +220,13 @@ def _measure(
     )
     folder = options.out / "runs"
     jobs = [(arm, task) for task in tasks for arm in (header.base, header.head)]
-    Traces(trees, engine, folder, limits, config.local.parallel, keep, watch).run(
-        jobs, [run for run in runs if run.tier == "static"]
-    )
+    libraries = Libraries(options.cache, folder / "paper", lambda text: watch(Progress(0, 0, text)))
+    if any(task.wants_paper_gpu and not task.workload.python for task in tasks):
+        libraries.start(sys.executable)  # beside the checkouts
+    with closing(libraries):
+        Traces(trees, engine, folder, limits, config.local.parallel, keep, watch, libraries).run(
+            jobs, [run for run in runs if run.tier == "static"]
+        )
     timing = Timing(header, trees, engine, folder, limits, keep, watch, _fitness(options))
     waiting = [
         (each, task, kind)

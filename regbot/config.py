@@ -78,6 +78,10 @@ class Workload(Record):
         default="", description="variant that is timed; default: smoke with enough GPUs, else cpu"
     )
     dispatcher: str = Field(default="", description="asked of the layer; '' leaves the choice to it (smoke: alltoall)")
+    device: Literal["cuda", "cpu"] = Field(
+        default="cuda",
+        description="what smoke and module are traced for: a paper GPU (docs/paper-gpu.md), or a CPU program",
+    )
     routing: Literal["balanced", "skewed", "natural"] = "balanced"
     config: dict[str, Scalar] = Field(default={}, description="extra keys of the config that build_layer receives")
 
@@ -360,6 +364,8 @@ def override(workload: Workload, overrides: Mapping[str, Scalar]) -> Workload:
     """``workload`` with an arm's overrides: its own keys where it has them, else keys of its ``config``."""
     own: dict[str, Any] = {}
     extra = dict(workload.config)
+    if "device" in overrides:
+        raise ConfigError("override device: both arms are traced for one device; set workloads.NAME.device instead")
     for key, value in overrides.items():
         if key in ("dispatcher", "routing", "python", "timeout_min"):
             own[key] = value

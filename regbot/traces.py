@@ -1,4 +1,8 @@
-"""All traces of one check: a few at a time, each written down as it ends."""
+"""All traces of one check: a few at a time, each written down as it ends.
+
+A workload is traced on a paper GPU at both arms, or at neither: where one arm cannot be, both are traced as CPU programs,
+and their runs say why.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,10 +12,11 @@ from pathlib import Path
 
 from regbot.checkout import Worktree
 from regbot.engines import Engine
+from regbot.paper import Libraries
 from regbot.progress import Progress, Watcher
 from regbot.records.run import Arm, Outcome, Run
 from regbot.trees import Trees, marked, plain_name
-from regbot.workloads import Limits, Task, bare_run, trace
+from regbot.workloads import Limits, Task, bare_run, interpreter, trace
 
 REPEATED = ("crashed", "hung", "no_record")
 """Outcomes that a second attempt must confirm before they are blamed on the head."""
@@ -33,18 +38,27 @@ class Traces:
         parallel: int,
         keep: Callable[[Run], None],
         watch: Watcher,
+        libraries: Libraries,
     ) -> None:
         self._trees, self._engine, self._folder, self._limits = trees, engine, folder, limits
-        self._parallel, self._keep, self._watch = parallel, keep, watch
+        self._parallel, self._keep, self._watch, self._libraries = parallel, keep, watch, libraries
         self._lock = threading.Lock()
         self._hung: dict[tuple[str, str], str] = {}
+        self._on_paper: set[str] = set()
+        self._why_not: dict[str, str] = {}  # by workload: why it cannot be traced on a paper GPU
         self._done = self._total = 0
 
     def run(self, jobs: Sequence[Job], known: Sequence[Run] = ()) -> None:
         """Trace what ``known``, static runs of an earlier start of this check, does not hold yet."""
         outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in known}
+        self._choose_devices(jobs, known)
         self._total = len(jobs)
         self._trace_all([job for job in jobs if _key(job, 1) not in outcomes], 1, outcomes)
+        failed = self._on_paper & self._why_not.keys()
+        self._on_paper -= failed
+        again = [job for job in jobs if job[1].workload_name in failed]
+        self._hung.clear()
+        self._trace_all(again, 1, outcomes)
         repeats = [
             (arm, task)
             for arm, task in jobs
@@ -57,15 +71,31 @@ class Traces:
         self._hung.clear()
         self._trace_all(repeats, 2, outcomes)
 
+    def _choose_devices(self, jobs: Sequence[Job], known: Sequence[Run]) -> None:
+        """Every workload that can starts on a paper GPU, unless ``known`` holds CPU programs of it."""
+        programs = {run.workload: run.ledger.device for run in known if run.ledger is not None}
+        for _, task in jobs:
+            if task.wants_paper_gpu:
+                self._on_paper.add(task.workload_name)
+        for _, task in jobs:
+            if programs.get(task.entry, "cuda") != "cuda" and task.workload_name in self._on_paper:
+                self._on_paper.remove(task.workload_name)
+                self._why_not[task.workload_name] = "it was traced so before this check was resumed"
+
     def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
         for arm, task in jobs:
             self._trees.of(arm, task)  # one after the other: they share one clone
         with _pool(self._parallel) as pool:
             futures = {_key(job, attempt): pool.submit(self._one, *job, attempt) for job in jobs}
-            outcomes |= {key: future.result().outcome for key, future in futures.items()}
+            runs = {key: future.result() for key, future in futures.items()}
+        outcomes |= {key: run.outcome for key, run in runs.items() if run is not None}
 
-    def _one(self, arm: Arm, task: Task, attempt: int) -> Run:
+    def _one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
+        """The run of one job, kept. None where its workload cannot be traced on a paper GPU: it will be traced again."""
         key = (arm.name, task.workload_name)
+        on_paper = task.workload_name in self._on_paper
+        if on_paper and task.workload_name in self._why_not:
+            return None
         tree = self._trees.of(arm, task)
         if isinstance(tree, str):
             run = bare_run(task, arm, "crashed", tree, attempt)
@@ -74,7 +104,10 @@ class Traces:
             run = bare_run(task, arm, "skipped", why, attempt)
         else:
             self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
-            run = self._trace(arm, task, attempt, tree)
+            traced = self._trace_on_paper(arm, task, attempt, tree) if on_paper else self._trace(arm, task, attempt, tree)
+            if traced is None:
+                return None
+            run = traced
         with self._lock:
             if run.outcome == "hung":
                 self._hung[key] = task.entry
@@ -83,11 +116,36 @@ class Traces:
         self._say(f"{task.entry} at {arm.name}: {run.outcome}")
         return run
 
-    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree) -> Run:
-        scratch = self._folder / f"{plain_name(task.entry)}.{arm.name}.{attempt}"
+    def _trace_on_paper(self, arm: Arm, task: Task, attempt: int, tree: Worktree) -> Run | None:
+        """The run on a paper GPU; None where there is none, with the reason noted for the whole workload."""
+        library = self._libraries.library(interpreter(task, tree.path), tree.path)
+        if isinstance(library, str):
+            self._why_not.setdefault(task.workload_name, library)
+            return None
+        run = self._trace(arm, task, attempt, tree, library.path)
+        if run.outcome != "ok":
+            self._why_not.setdefault(task.workload_name, f"{task.entry} at {arm.name}: {run.reason}")
+            return None
+        return run
+
+    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, paper: Path | None = None) -> Run:
+        kind = "paper" if paper is not None else str(attempt)
+        scratch = self._folder / f"{plain_name(task.entry)}.{arm.name}.{kind}"
         run = trace(
-            task.at(arm.overrides), arm, tree.path, self._engine, scratch, self._limits, attempt, tree.environment
+            task.at(arm.overrides),
+            arm,
+            tree.path,
+            self._engine,
+            scratch,
+            self._limits,
+            attempt,
+            tree.environment,
+            paper,
         )
+        reason = self._why_not.get(task.workload_name)
+        if paper is None and reason is not None:
+            warning = f"traced as a CPU program, not on a paper GPU: {reason}"
+            run = run.model_copy(update={"warnings": [*run.warnings, warning[:4000]]})
         return marked(run, tree)
 
     def _say(self, text: str) -> None:

@@ -6,16 +6,18 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from regbot.config import FILE_NAME, ConfigError, load_config
 from regbot.engines import Engine, LocalEngine
 from regbot.ledgers.readers import ReadError, Source, read_file
+from regbot.paper import NoPaperGpuError, library_for
 from regbot.progress import Progress, Watcher
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.shapes import MeshName, Shape, load_shape, shape_names
-from regbot.workloads import Limits, Task, digest, ledger_of, single_task, smoke_task, trace
+from regbot.workloads import Limits, Task, digest, interpreter, ledger_of, single_task, smoke_task, trace
 
 HERE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm of a trace that was asked for by hand: no commit stands behind it."""
@@ -30,12 +32,17 @@ class Choice:
     ep: int | None = None
     variant: str | None = None
     dispatcher: str = ""
+    device: Literal["", "cuda", "cpu"] = ""
+    """'' leaves it to the workload."""
 
 
-def trace_here(choice: Choice, folder: Path, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Run:
+def trace_here(
+    choice: Choice, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
+) -> Run:
     """Trace one workload as the files stand in ``folder`` or the nearest parent with a ``regbot.toml``.
 
-    Raises ConfigError, ShapeError, EngineError.
+    On a paper GPU, whose library is built into ``cache``; as a CPU program where that cannot be and was not asked for.
+    Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
     """
     folder = next((place for place in (folder, *folder.parents) if (place / FILE_NAME).is_file()), folder)
     task = choose(choice, folder)
@@ -44,8 +51,25 @@ def trace_here(choice: Choice, folder: Path, watch: Watcher = lambda _: None, en
             0, 1, f"{task.entry} {task.variant.name}, {task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
         )
     )
-    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
-        return trace(task, HERE, folder, engine or LocalEngine(), Path(scratch), Limits())
+    with tempfile.TemporaryDirectory(prefix="regbot-") as name:
+        scratch = Path(name)
+        reason = ""
+        paper: Path | None = None
+        if task.wants_paper_gpu:
+            try:
+                paper = library_for(interpreter(task, folder), cache, scratch / "paper", folder).path
+            except NoPaperGpuError as error:
+                if choice.device == "cuda":
+                    raise
+                reason = str(error)
+        run = trace(task, HERE, folder, engine or LocalEngine(), scratch / "run", Limits(), paper=paper)
+        if paper is not None and run.outcome != "ok" and not choice.device:
+            reason = run.reason
+            run = trace(task, HERE, folder, engine or LocalEngine(), scratch / "run", Limits())
+    if reason:
+        warning = f"traced as a CPU program, not on a paper GPU: {reason}"[:4000]
+        run = run.model_copy(update={"warnings": [*run.warnings, warning]})
+    return run
 
 
 def choose(choice: Choice, folder: Path) -> Task:
@@ -57,7 +81,8 @@ def choose(choice: Choice, folder: Path) -> Task:
         if shape_name:
             raise ConfigError(f"{choice.workload!r}: {name} is a shape already; write {name}")
         shape = load_shape(name)
-        return smoke_task(shape, choice.variant or "full", mesh, choice.world, choice.ep, choice.dispatcher)
+        device = choice.device or "cuda"
+        return smoke_task(shape, choice.variant or "full", mesh, choice.world, choice.ep, choice.dispatcher, device)
     config_file = folder / FILE_NAME
     if not config_file.exists():
         raise ConfigError(
@@ -70,6 +95,7 @@ def choose(choice: Choice, folder: Path) -> Task:
         raise ConfigError(f"there is no workload or shape {name!r}; there are {known}")
     changes = {"variant": choice.variant} if choice.variant else {}
     changes |= {"dispatcher": choice.dispatcher} if choice.dispatcher else {}
+    changes |= {"device": choice.device} if choice.device else {}
     workload = workloads[name].model_copy(update=changes)
     shape = _one_shape(name, shape_name, workload.shapes)
     return single_task(name, workload, shape, mesh, choice.world, choice.ep)

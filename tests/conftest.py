@@ -23,6 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="takes minutes by itself; set REGBOT_LONG=1 to run it"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_paper_gpu(pytestconfig: pytest.Config) -> None:
+    """Tests have caches of their own, and share one build of the paper GPU, which takes half a minute."""
+    root = pytestconfig.rootpath / ".pytest_cache" / "paper-gpu"
+    os.environ.setdefault("REGBOT_PAPER_CACHE", str(root))
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     """``shared(name, make)``: a folder that is made once per test run, however many workers there are."""

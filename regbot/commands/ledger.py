@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from regbot.commands.options import ConfigFile, Json, exit_code, progress, usage_errors
+from regbot.commands.options import ConfigFile, Json, cache_folder, exit_code, progress, usage_errors
 
 app = typer.Typer(
     help="Collective ledgers: trace one without a GPU, compare two.", no_args_is_help=True, rich_markup_mode=None
@@ -25,6 +25,9 @@ def ledger_trace(
             "--dispatcher", metavar="D", help="alltoall, allgather, deepep, hybridep; a framework has its own names."
         ),
     ] = "",
+    device: Annotated[
+        str, typer.Option("--device", metavar="D", help="cuda (on paper) or cpu. Default: cuda where it can be.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Trace the static ledger of one workload as the files stand here. No GPU, any world."""
@@ -32,7 +35,10 @@ def ledger_trace(
         from regbot.terminal import trace_page
         from regbot.tracing import Choice, trace_here
 
-        run = trace_here(Choice(workload, world, ep, variant, dispatcher), Path.cwd(), watch)
+        if device not in ("", "cuda", "cpu"):
+            raise typer.BadParameter(f"there is no device {device!r}; there are cuda and cpu", param_hint="--device")
+        choice = Choice(workload, world, ep, variant, dispatcher, device)
+        run = trace_here(choice, Path.cwd(), cache_folder(), watch)
     if run.ledger is None:
         print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
         for line in run.log_tail.splitlines() if run.outcome != "refused" else []:

@@ -97,6 +97,7 @@ def _is_usage_error(error: Exception) -> bool:
     from regbot.judge import ExpectationError, NotComparable
     from regbot.ledgers.readers import ReadError
     from regbot.logs import LogError
+    from regbot.paper import NoPaperGpuError
     from regbot.records import RecordError
     from regbot.shapes import ShapeError
 
@@ -110,6 +111,7 @@ def _is_usage_error(error: Exception) -> bool:
         EngineError,
         ExpectationError,
         NotComparable,
+        NoPaperGpuError,
     )
     return isinstance(error, mendable)
 

@@ -64,11 +64,12 @@ def trace(
     limits: Limits,
     attempt: int = 1,
     environment: Mapping[str, str] | None = None,
+    paper: Path | None = None,
 ) -> Run:
     """Trace the static ledger of ``task`` in the checkout ``root``. Never raises for what the guest does.
 
     ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
-    clean one that a guest gets.
+    clean one that a guest gets. ``paper`` is the library of the paper GPU to trace on, None for a CPU program.
     """
     if task.workload.adapter == "command":
         return bare_run(task, arm, "refused", NO_LEDGER, attempt)
@@ -76,7 +77,8 @@ def trace(
         return bare_run(task, arm, "refused", missing, attempt)
     nonce = secrets.token_hex(16)
     record = scratch / "record" / "raw.json"
-    request = write_request(scratch, request_document(task, root, nonce, record))
+    on_paper = {"paper": str(paper)} if paper is not None else {}
+    request = write_request(scratch, {**request_document(task, root, nonce, record), **on_paper})
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
         cwd=root,
@@ -88,7 +90,7 @@ def trace(
         timeout_s=task.workload.timeout_min * 60,
         max_output_bytes=limits.max_output_bytes,
         max_dir_bytes=4 * limits.max_record_bytes,
-        readable=(root, request),
+        readable=(root, request, *([paper] if paper is not None else [])),
         writable=caches_of(environment),
     )
     try:

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from regbot.config import SMOKE_DISPATCHERS, Config, ConfigError, Session, Workload, override
 from regbot.records.ledger import Scalar
 from regbot.records.session import TimedPlan
 from regbot.shapes import MeshName, Parallelism, Shape, ShapeError, Variant, load_shape
+
+
+ON_PAPER = ("smoke", "module")
+"""Adapters whose programs run on a paper GPU."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,11 @@ class Task:
         """Name in the verdict: ``[label:]shape@version/mesh``."""
         label = f"{self.workload.label}:" if self.workload.label else ""
         return f"{label}{self.shape.id}/{self.parallelism.name}"
+
+    @property
+    def wants_paper_gpu(self) -> bool:
+        """Whether its static traces run on a paper GPU where one can be had."""
+        return self.workload.adapter in ON_PAPER and self.workload.device == "cuda"
 
     def at(self, overrides: Mapping[str, Scalar]) -> "Task":
         """The task at an arm with overrides. Raises ConfigError."""
@@ -56,11 +66,14 @@ def smoke_task(
     world: int | None = None,
     ep: int | None = None,
     dispatcher: str = "",
+    device: Literal["cuda", "cpu"] = "cuda",
 ) -> Task:
     """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
         raise ConfigError(f"there is no dispatcher {dispatcher!r}; there are {', '.join(SMOKE_DISPATCHERS)}")
-    workload = Workload(adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher)
+    workload = Workload(
+        adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher, device=device
+    )
     return single_task("smoke", workload, shape, mesh, world, ep)
 
 
