@@ -369,7 +369,7 @@ def preflight(
         from regbot.preflight import preflight_page
         from regbot.resolved import examine_configuration
 
-        found = examine_configuration(what, Path.cwd(), watch)
+        found = examine_configuration(what, Path.cwd(), cache_folder(), watch)
         text = found.record().to_json() if json else preflight_page(found.conflicts, found.advice, found.unknown)
     typer.echo(text.rstrip("\n"))
     raise typer.Exit(exit_code("INVALID") if found.invalid else 0)

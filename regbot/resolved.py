@@ -57,13 +57,13 @@ class Examined:
         )
 
 
-def examine_configuration(what: str, folder: Path, watch: Watcher = lambda _: None) -> Examined:
+def examine_configuration(what: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> Examined:
     """The rules and the advice that apply to a file, or to a workload of the ``regbot.toml`` in ``folder``.
 
     GPUs and variables of this machine are taken for those of the run where the file does not tell its own. Raises
     ConfigError, RecordError, ShapeError, EngineError.
     """
-    dump = read_dump(folder / what) if (folder / what).is_file() else _traced(what, folder, watch)
+    dump = read_dump(folder / what) if (folder / what).is_file() else _traced(what, folder, cache, watch)
     facts, gpus = dump.facts, this_node().gpus
     if facts.gpu is None and gpus:
         facts = replace(facts, gpu=gpus[0], environment=dict(os.environ))
@@ -75,8 +75,8 @@ def examine_configuration(what: str, folder: Path, watch: Watcher = lambda _: No
     )
 
 
-def _traced(workload: str, folder: Path, watch: Watcher) -> Dump:
-    run = trace_here(Choice(workload), folder, watch)
+def _traced(workload: str, folder: Path, cache: Path, watch: Watcher) -> Dump:
+    run = trace_here(Choice(workload), folder, cache, watch)
     if run.ledger is None:
         raise ConfigError(f"{workload}: its configuration could not be resolved: {run.reason}")
     return Dump(run.ledger.config, facts_of(run), run.workload)

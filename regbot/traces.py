@@ -1,7 +1,7 @@
 """All traces of one check: a few at a time, each written down as it ends.
 
-A workload is traced on a paper GPU at both arms, or at neither: where one arm cannot be, both are traced as CPU programs,
-and their runs say why.
+A workload is traced on a paper GPU at both arms, or at neither: where one arm cannot be, both are traced as CPU
+programs, and their runs say why.
 """
 
 import threading
@@ -16,7 +16,7 @@ from regbot.paper import Libraries
 from regbot.progress import Progress, Watcher
 from regbot.records.run import Arm, Outcome, Run
 from regbot.trees import Trees, marked, plain_name
-from regbot.workloads import Limits, Task, bare_run, interpreter, trace
+from regbot.workloads import Limits, Task, bare_run, interpreter, trace, trace_together
 
 REPEATED = ("crashed", "hung", "no_record")
 """Outcomes that a second attempt must confirm before they are blamed on the head."""
@@ -86,34 +86,75 @@ class Traces:
         for arm, task in jobs:
             self._trees.of(arm, task)  # one after the other: they share one clone
         with _pool(self._parallel) as pool:
-            futures = {_key(job, attempt): pool.submit(self._one, *job, attempt) for job in jobs}
-            runs = {key: future.result() for key, future in futures.items()}
-        outcomes |= {key: run.outcome for key, run in runs.items() if run is not None}
+            futures = [pool.submit(self._several, batch, attempt) for batch in self._batches(jobs)]
+            runs = [run for future in futures for run in future.result()]
+        outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
+
+    def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Jobs that one process does: on a paper GPU those of one arm and workload, as far as all places are used."""
+        groups: dict[tuple[str, str], list[Job]] = {}
+        batches: list[list[Job]] = []
+        for arm, task in jobs:
+            if task.workload_name in self._on_paper:
+                groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
+            else:
+                batches.append([(arm, task)])
+        for group in groups.values():
+            parts = min(len(group), max(1, self._parallel // len(groups)))
+            batches += [group[part::parts] for part in range(parts)]
+        return batches
+
+    def _several(self, batch: Sequence[Job], attempt: int) -> list[Run]:
+        """The runs of one batch, kept. What did not work in a common process is traced by itself."""
+        runs = self._together(batch, attempt) if len(batch) > 1 else []
+        ready = {run.workload for run in runs}
+        alone = [self._one(arm, task, attempt) for arm, task in batch if task.entry not in ready]
+        return runs + [run for run in alone if run is not None]
+
+    def _together(self, batch: Sequence[Job], attempt: int) -> list[Run]:
+        """The runs that one process gave on a paper GPU, kept; [] where any of them failed."""
+        arm, task = batch[0]
+        tree = self._trees.of(arm, task)
+        if isinstance(tree, str) or task.workload_name in self._why_not:
+            return []
+        library = self._libraries.library(interpreter(task, tree.path), tree.path)
+        if isinstance(library, str):
+            return []
+        names = ", ".join(task.entry for _, task in batch)
+        self._say(f"{names} at {arm.name} {arm.commit[:7]}")
+        tasks = [task.at(arm.overrides) for _, task in batch]
+        scratch = self._folder / f"{plain_name(task.workload_name)}.{arm.name}.{plain_name(task.entry)}.together"
+        runs = trace_together(
+            tasks, arm, tree.path, self._engine, scratch, self._limits, attempt, tree.environment, library.path
+        )
+        if any(run.outcome != "ok" for run in runs):
+            return []
+        return [self._kept(marked(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
 
     def _one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
-        """The run of one job, kept. None where its workload cannot be traced on a paper GPU: it will be traced again."""
+        """The run of one job, kept. None where its workload fails on a paper GPU: it will be traced again."""
         key = (arm.name, task.workload_name)
         on_paper = task.workload_name in self._on_paper
         if on_paper and task.workload_name in self._why_not:
             return None
         tree = self._trees.of(arm, task)
         if isinstance(tree, str):
-            run = bare_run(task, arm, "crashed", tree, attempt)
-        elif key in self._hung:
+            return self._kept(bare_run(task, arm, "crashed", tree, attempt), task)
+        if key in self._hung:
             why = f"not started: {self._hung[key]} of the same arm and workload hung before it"
-            run = bare_run(task, arm, "skipped", why, attempt)
-        else:
-            self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
-            traced = self._trace_on_paper(arm, task, attempt, tree) if on_paper else self._trace(arm, task, attempt, tree)
-            if traced is None:
-                return None
-            run = traced
+            return self._kept(bare_run(task, arm, "skipped", why, attempt), task)
+        self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
+        run = self._trace_on_paper(arm, task, attempt, tree) if on_paper else self._trace(arm, task, attempt, tree)
+        return self._kept(run, task) if run is not None else None
+
+    def _kept(self, run: Run, task: Task) -> Run:
+        """``run``, written down."""
         with self._lock:
             if run.outcome == "hung":
-                self._hung[key] = task.entry
+                self._hung[run.arm.name, task.workload_name] = task.entry
             self._keep(run)
             self._done += 1
-        self._say(f"{task.entry} at {arm.name}: {run.outcome}")
+        self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
         return run
 
     def _trace_on_paper(self, arm: Arm, task: Task, attempt: int, tree: Worktree) -> Run | None:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,7 +26,8 @@ def ledger_trace(
         ),
     ] = "",
     device: Annotated[
-        str, typer.Option("--device", metavar="D", help="cuda (on paper) or cpu. Default: cuda where it can be.")
+        Literal["", "cuda", "cpu"],
+        typer.Option("--device", metavar="D", help="cuda (on paper) or cpu. Default: cuda where it can be."),
     ] = "",
     json: Json = False,
 ) -> None:
@@ -35,8 +36,6 @@ def ledger_trace(
         from regbot.terminal import trace_page
         from regbot.tracing import Choice, trace_here
 
-        if device not in ("", "cuda", "cpu"):
-            raise typer.BadParameter(f"there is no device {device!r}; there are cuda and cpu", param_hint="--device")
         choice = Choice(workload, world, ep, variant, dispatcher, device)
         run = trace_here(choice, Path.cwd(), cache_folder(), watch)
     if run.ledger is None:

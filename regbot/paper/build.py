@@ -91,7 +91,9 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
     try:
         return Library(spare / key / NAME, _build(torch, compiler, spare / key), temporary=True)
     except OSError as error:
-        raise NoPaperGpuError(f"the paper GPU can be built neither in {entry.parent} nor in {spare}: {error}") from error
+        raise NoPaperGpuError(
+            f"the paper GPU can be built neither in {entry.parent} nor in {spare}: {error}"
+        ) from error
 
 
 def _key(torch_digest: str) -> str:

@@ -44,7 +44,9 @@ class TorchFiles:
 
     def digest(self, cache: Path) -> str:
         """SHA-256 of all libraries and headers, hex. ``cache`` keeps it until a file changes. Raises NoTorchError."""
-        missing = [path for path in (*self.libraries, self.include_folders[0] / "ATen" / "ATen.h") if not path.is_file()]
+        missing = [
+            path for path in (*self.libraries, self.include_folders[0] / "ATen" / "ATen.h") if not path.is_file()
+        ]
         if missing:
             raise NoTorchError(f"{self.folder}: has no {missing[0].relative_to(self.folder)}")
         files = [*self.libraries, *self.headers()]
@@ -84,7 +86,11 @@ def find_torch(python: str, inside: Path | None = None) -> TorchFiles:
         return TorchFiles(folders[-1])
     try:
         answer = subprocess.run(
-            [python, "-I", "-c", _FIND], capture_output=True, text=True, timeout=FIND_TIMEOUT_S, stdin=subprocess.DEVNULL
+            [python, "-I", "-c", _FIND],
+            capture_output=True,
+            text=True,
+            timeout=FIND_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoTorchError(f"{python}: cannot be asked for its torch ({error})") from error

@@ -1,6 +1,6 @@
 """Workloads: the trusted side of running each kind of training code and reading what it left."""
 
-from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace
+from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace, trace_together
 from regbot.workloads.launch import needs_of, time_run
 from regbot.workloads.ranks import digest, ledger_of
 from regbot.workloads.task import Task, plan, plan_of, single_task, smoke_task, timed_tasks, timed_variant, unfit_for
@@ -24,5 +24,6 @@ __all__ = [
     "timed_tasks",
     "timed_variant",
     "trace",
+    "trace_together",
     "unfit_for",
 ]

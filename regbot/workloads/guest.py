@@ -9,8 +9,8 @@ import json
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -71,26 +71,51 @@ def trace(
     ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
     clean one that a guest gets. ``paper`` is the library of the paper GPU to trace on, None for a CPU program.
     """
-    if task.workload.adapter == "command":
-        return bare_run(task, arm, "refused", NO_LEDGER, attempt)
-    if missing := missing_source_root(task, root):
-        return bare_run(task, arm, "refused", missing, attempt)
-    nonce = secrets.token_hex(16)
-    record = scratch / "record" / "raw.json"
+    return trace_together([task], arm, root, engine, scratch, limits, attempt, environment, paper)[0]
+
+
+def trace_together(
+    tasks: Sequence[Task],
+    arm: Arm,
+    root: Path,
+    engine: Engine,
+    scratch: Path,
+    limits: Limits,
+    attempt: int = 1,
+    environment: Mapping[str, str] | None = None,
+    paper: Path | None = None,
+) -> list[Run]:
+    """``trace`` for tasks of one workload, one after the other in one process.
+
+    Imports, and the shapes that a paper GPU has learnt, are paid once. A process that dies spoils all of its runs.
+    """
+    first = tasks[0]
+    if first.workload.adapter == "command":
+        return [bare_run(task, arm, "refused", NO_LEDGER, attempt) for task in tasks]
+    if missing := missing_source_root(first, root):
+        return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
+    empty(scratch)
     on_paper = {"paper": str(paper)} if paper is not None else {}
-    request = write_request(scratch, {**request_document(task, root, nonce, record), **on_paper})
+    asked = []
+    for number, task in enumerate(tasks):
+        nonce = secrets.token_hex(16)
+        record = scratch / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")
+        name = "request.json" if len(tasks) == 1 else f"request.{number}.json"
+        request = write_json(scratch / name, {**request_document(task, root, nonce, record), **on_paper})
+        asked.append((task, nonce, record, request))
+    requests = [request for *_, request in asked]
     launch = Launch(
-        command=(interpreter(task, root), str(guest_folder()), str(request)),
+        command=(interpreter(first, root), str(guest_folder()), *map(str, requests)),
         cwd=root,
         env=clean_environment(
-            {**(environment or {}), **task.workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
+            {**(environment or {}), **first.workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
         ),
         log=scratch / "output.log",
-        record_dir=record.parent,
-        timeout_s=task.workload.timeout_min * 60,
+        record_dir=scratch / "record",
+        timeout_s=first.workload.timeout_min * 60 * len(tasks),
         max_output_bytes=limits.max_output_bytes,
-        max_dir_bytes=4 * limits.max_record_bytes,
-        readable=(root, request, *([paper] if paper is not None else [])),
+        max_dir_bytes=4 * limits.max_record_bytes * len(tasks),
+        readable=(root, *requests, *([paper] if paper is not None else [])),
         writable=caches_of(environment),
     )
     try:
@@ -98,19 +123,32 @@ def trace(
     except NoSeatError:  # nobody's fault: the check ends, and goes on from here
         raise
     except EngineError as error:  # no such interpreter, or a guest that killed its own supervisor
-        return bare_run(task, arm, "crashed", str(error), attempt)
-    return with_hang(read_end(task, arm, ended, record, nonce, limits, attempt), record.parent, 1, root)
+        return [bare_run(task, arm, "crashed", str(error), attempt) for task in tasks]
+    ended = replace(ended, wall_s=ended.wall_s / len(tasks))
+    return [
+        with_hang(read_end(task, arm, ended, record, nonce, limits, attempt), record.parent, 1, root)
+        for task, nonce, record, _ in asked
+    ]
 
 
 def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
     """The request file in ``scratch``, which is emptied first: what an earlier run left there is not this run's."""
+    empty(scratch)
+    return write_json(scratch / "request.json", document)
+
+
+def empty(scratch: Path) -> None:
+    """Make ``scratch`` an empty folder, whatever is there."""
     if scratch.is_symlink() or scratch.is_file():
         scratch.unlink()
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    request = scratch / "request.json"
-    request.write_text(json.dumps(document), encoding="utf-8")
-    return request
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> Path:
+    """Write ``document`` to ``path``, and return it."""
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
 
 
 def interpreter(task: Task, root: Path) -> str:

@@ -9,7 +9,6 @@ from regbot.records.ledger import Scalar
 from regbot.records.session import TimedPlan
 from regbot.shapes import MeshName, Parallelism, Shape, ShapeError, Variant, load_shape
 
-
 ON_PAPER = ("smoke", "module")
 """Adapters whose programs run on a paper GPU."""
 

@@ -13,11 +13,11 @@ import torch
 
 from regbot_guest.availability import BUFFERS, Resolution, resolve
 from regbot_guest.moe import runs_grouped_mm
-from regbot_guest.observer import Observer
+from regbot_guest.tally import StepCounter
 from regbot_guest.request import Request
 
 
-def backends(request: Request, observer: Observer, device: torch.device) -> dict[str, Any]:
+def backends(request: Request, observer: StepCounter, device: torch.device) -> dict[str, Any]:
     """By backend: requested, resolved, executed, evidence. ``device`` is the one that the step ran on."""
     own = request.entry is None
     found = {"attention": _attention(observer.operators)}
@@ -62,7 +62,7 @@ def _grouped_gemm(ran: Mapping[str, int], runs: bool) -> dict[str, str]:
     return _told("grouped_mm", resolved, executed, f"dispatched aten::_grouped_mm x{grouped}")
 
 
-def _dispatcher(requested: str, resolution: Resolution, observer: Observer) -> dict[str, str]:
+def _dispatcher(requested: str, resolution: Resolution, observer: StepCounter) -> dict[str, str]:
     on_ep = [
         (key, n) for key, n in observer.tally.count.items() if key.role == "payload" and "ep" in key.axis.split("|")
     ]

@@ -26,6 +26,7 @@ from regbot_guest.where import Where
 _DEVICE = torch.ops.prim.device.default
 _READ = torch.ops.aten._local_scalar_dense.default
 
+
 class Observer(StepCounter, TorchDispatchMode):
     """Sees operators while it is active. ``tally``, ``fingerprint`` and ``operators`` are those since ``new_step``."""
 

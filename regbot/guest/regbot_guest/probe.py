@@ -15,6 +15,7 @@ import torch.distributed as dist
 from regbot_guest.backends import backends
 from regbot_guest.compiled import CompileWatch
 from regbot_guest.count import (
+    counted_by,
     ledger,
     plant,
     refuse_what_cannot_be_believed,
@@ -90,7 +91,7 @@ def _counted_step(request: Request, training: Training, world: World) -> dict[st
             f"balanced routing was asked for, but {unlike}; honour config['routing'] == 'balanced' in the router",
         )
     return {
-        "ledger": ledger(request, world, observer, liveness),
+        "ledger": ledger(request, world, observer, liveness, counted_by(observer, world, static=False)),
         "backends": backends(request, observer, world.device),
         "tokens_per_expert": routed.per_expert,
         "dropped_tokens": routed.dropped,

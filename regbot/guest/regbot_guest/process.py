@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.last_words import LastWords
+from regbot_guest.loaded import loaded_library
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
 from regbot_guest.software import environment
@@ -22,15 +23,25 @@ REFUSED = 10
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) != 1:
-        print("usage: python <guest folder> REQUEST.json", file=sys.stderr)
+    """Do one request, or several of one checkout after each other, each with a record of its own.
+
+    The exit code is that of the request; of several it is 0 where each has left its record.
+    """
+    if not argv:
+        print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
         return 2
     variables = dict(os.environ)  # before code under test, or torch, adds to them
-    request = Request.load(Path(argv[0]))
-    root = Path(request.root)
-    for source in reversed(request.source_roots):
+    requests = [Request.load(Path(path)) for path in argv]
+    root = Path(requests[0].root)
+    for source in reversed(requests[0].source_roots):
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
+    codes = [_leave_record(request, variables) for request in requests]
+    return codes[0] if len(codes) == 1 else 0
+
+
+def _leave_record(request: Request, variables: Mapping[str, str]) -> int:
+    """Do ``request`` and write its record. Returns the exit code of a process that did this alone."""
     rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
         "schema": "regbot/raw-run@1",
@@ -70,6 +81,12 @@ def _fill(
             "no_torch",
             f"{sys.executable} cannot import torch ({error}); install it there ('.[smoke]' in regbot's folder), "
             "or set 'python' of this workload to an interpreter that has it",
+        )
+    if device is None and (library := loaded_library()):
+        return _refusal(
+            "paper_gpu",
+            f"this run is a real one, and its process has loaded a paper GPU ({library}); nothing that it measures is "
+            "of a real device",
         )
     record["environment"] = environment(torch, variables)
     if words is not None and request.mode != "static":  # a fake world waits for nobody

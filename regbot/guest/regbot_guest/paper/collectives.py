@@ -24,13 +24,13 @@ _library: Any = None
 
 def listen(listener: "Listener | None") -> None:
     """Tell ``listener`` of every collective from now on, None for nobody."""
-    global _listener  # noqa: PLW0603 (kernels belong to the process)
+    global _listener
     _listener = listener
 
 
 def fill(device: Device) -> None:
     """Replace the kernels of ``c10d`` for the paper GPU."""
-    global _library  # noqa: PLW0603
+    global _library
     _library = torch.library.Library("c10d", "IMPL")
     for name, form in COLLECTIVES["c10d"].items():
         if hasattr(torch.ops.c10d, name):

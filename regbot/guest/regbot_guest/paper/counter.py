@@ -27,7 +27,7 @@ class PaperCounter(StepCounter):
         device.on_host_read = lambda: None
 
     @property
-    def phase(self) -> str:  # type: ignore[override]
+    def phase(self) -> str:
         return self._phase
 
     @phase.setter

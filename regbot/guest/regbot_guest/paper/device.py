@@ -1,6 +1,7 @@
 """Loading the paper GPU, and talking to it."""
 
 import ctypes
+import gc
 import hashlib
 import importlib.util
 import sys
@@ -51,6 +52,13 @@ class Device:
 
     def reset_peak(self) -> None:
         self._ops.reset_peak_bytes()
+
+    def begin_program(self) -> None:
+        """Forget what an earlier program of this process left: notes, refusals, garbage."""
+        gc.collect()
+        self.refusals.clear()
+        self._ops.clear_notes()
+        self.reset_peak()
 
     def notes(self) -> list[str]:
         """What was assumed about values that are not known."""
@@ -113,7 +121,7 @@ def install(library: Path, gpu: str = DEFAULT) -> Device:
 
     torch asks for its hooks once and remembers the answer, so this comes before ``import torch``.
     """
-    global _device  # noqa: PLW0603 (a process has one device)
+    global _device
     if _device is not None:
         return _device
     if "torch" in sys.modules:
@@ -142,6 +150,10 @@ def _asking_line() -> str:
     """'; at file:line in function' of the innermost frame that is neither torch's nor the guest's."""
     own = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(own) and "/torch/" not in frame.filename and not frame.filename.startswith("<"):
+        if (
+            not frame.filename.startswith(own)
+            and "/torch/" not in frame.filename
+            and not frame.filename.startswith("<")
+        ):
             return f"; asked for at {frame.filename}:{frame.lineno} in {frame.name}"
     return ""

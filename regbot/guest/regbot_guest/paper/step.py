@@ -31,6 +31,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     torch.set_num_threads(1)  # traces run beside each other and are not to fight for cores
     compiled, unseen = CompileWatch(), UnseenWatch(other_threads=False)
     seconds: dict[str, float] = {}
+    device.begin_program()
     device.route_among(request.geometry.experts, expert_choice(request))
     with compiled, unseen, open_world(request.world, request.ep, fake=True, device="cuda") as world, ExitStack() as on:
         with stage("build", seconds), own_chunk_only():

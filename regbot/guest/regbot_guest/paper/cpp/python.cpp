@@ -31,6 +31,11 @@ std::vector<std::string> take_notes() {
   return {notes.begin(), notes.end()};
 }
 
+void clear_notes() {
+  const std::lock_guard<std::mutex> guard(notes_mutex);
+  notes.clear();
+}
+
 std::vector<std::string> launched() {
   std::vector<std::string> lines;
   for (const auto& entry : launches()) {
@@ -110,6 +115,7 @@ TORCH_LIBRARY(regbot_paper, library) {
   library.def("peak_bytes() -> int", &peak_bytes);
   library.def("reset_peak_bytes() -> ()", &reset_peak_bytes);
   library.def("notes() -> str[]", &take_notes);
+  library.def("clear_notes() -> ()", &clear_notes);
   library.def("begin_step(bool with_fingerprint) -> ()", &begin_step);
   library.def("set_phase(int phase) -> ()", &set_phase);
   library.def("set_module(int module) -> ()", &set_module);
