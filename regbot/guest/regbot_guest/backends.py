@@ -13,8 +13,8 @@ import torch
 
 from regbot_guest.availability import BUFFERS, Resolution, resolve
 from regbot_guest.moe import runs_grouped_mm
-from regbot_guest.tally import StepCounter
 from regbot_guest.request import Request
+from regbot_guest.tally import StepCounter
 
 
 def backends(request: Request, observer: StepCounter, device: torch.device) -> dict[str, Any]:
