@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from filelock import FileLock, Timeout
 
@@ -40,6 +41,7 @@ from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPla
 from regbot.records.settings import Gate
 from regbot.records.settings import Throughput as ThroughputSettings
 from regbot.session import expected_cost
+from regbot.shapes import MeshName
 from regbot.stored import store_at, stored_traces, with_references
 from regbot.timing import Timing
 from regbot.traces import Traces
@@ -96,6 +98,10 @@ class CheckOptions:
     """Compare the very commits that were named, and not with the merge base."""
     join: bool = True
     """Keep what is timed, and let it join what was timed before on the same trees."""
+    mesh: MeshName | None = None
+    """Trace and time the shapes on this mesh only; None for all meshes of the configuration."""
+    command: Literal["check", "demo"] = "check"
+    """The command that runs the check, so that its comment can advise the right options."""
 
 
 def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> Checked:
@@ -140,12 +146,16 @@ def _check_on(
     head: Arm,
     warnings: Sequence[str],
 ) -> Checked:
-    tasks = plan(config, options.workloads)
+    tasks = plan(config, options.workloads, options.mesh)
     timed = timed_tasks(config, tasks, engine.gpus) if options.timing else []
     traced = [task for task in tasks if task.workload.adapter != "command"]
     commands = [task for task in timed if task.workload.adapter == "command"]
+    if not tasks:
+        raise ConfigError(f"no workload has the mesh {options.mesh}; name another mesh or none")
     if not traced and not commands:
         raise ConfigError("all workloads are commands, of which only step times can be measured; leave out --no-timing")
+    workloads = [task.entry for task in (*traced, *commands)]
+    left_out = [task.entry for task in plan(config) if task.entry not in workloads]
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # an override that cannot be is an error now, not after minutes of work
@@ -169,8 +179,11 @@ def _check_on(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         base=base,
         head=head,
-        workloads=[task.entry for task in (*traced, *commands)],
+        workloads=workloads,
         untraced=[task.entry for task in commands],
+        left_out=left_out,
+        timing=options.timing,
+        command=options.command,
         timed=plans,
         stored=stored,
         seed=secrets.randbelow(2**32),
@@ -243,7 +256,7 @@ def _measure(
                 keep(run)
                 known.append(run)
         saving[each.entry] = kept
-        watch(Progress(0, 0, expected_cost(header, each, known)))
+        watch(Progress(0, 0, expected_cost(header, each, known), lasting=True))
         done = timing.run(each, task, known, left_s / (len(waiting) - number))
         left_s -= sum(run.wall_s for run in done if run.joined is None)
 

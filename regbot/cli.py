@@ -38,6 +38,7 @@ from regbot.commands.options import (
 
 if TYPE_CHECKING:
     from regbot.conclusion import Checked
+    from regbot.demo import PullRequest
 
 INTERNAL_ERROR = 70
 """A fault of regbot itself: a code that no verdict has, so that no build takes it for a regression."""
@@ -105,23 +106,27 @@ def _version(
 @app.command()
 def demo(
     harmless: Annotated[bool, typer.Option("--harmless", help="A pull request that changes nothing.")] = False,
-    slow: Annotated[bool, typer.Option("--slow", help="A slow pull request with unchanged collectives.")] = False,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="A slow pull request with unchanged collectives; implies --timed.")
+    ] = False,
+    timed: Annotated[
+        bool, typer.Option("--timed", help="Trace both meshes of every shape, and time base and head too.")
+    ] = False,
     out: Out = Path("demo-out"),
 ) -> None:
     """The main job on embedded defaults: a small repository, a pull request, a verdict. Needs no GPU.
 
-    Exits 0 when regbot saw what was planted.
+    Traces both shapes on one mesh each, without timing. Exits 0 when regbot saw what was planted.
     """
     if harmless and slow:
         raise typer.BadParameter("--harmless and --slow are two different pull requests; give one of them")
     with usage_errors(), progress() as watch:
-        from regbot.demo.run import run_demo
+        from regbot.demo.run import DemoOptions, run_demo
 
-        result = run_demo(
-            "harmless" if harmless else "slow" if slow else "fallback", out.resolve(), cache_folder(), watch
-        )
+        pull_request: PullRequest = "harmless" if harmless else "slow" if slow else "fallback"
+        result = run_demo(DemoOptions(pull_request, out.resolve(), cache_folder(), timed or slow), watch)
     print_checked(result.checked, as_json=False)
-    typer.echo(result.message)
+    typer.echo(f"\n{result.message}")
     raise typer.Exit(0 if result.as_planted else 1)
 
 
@@ -392,5 +397,7 @@ def print_checked(checked: "Checked", as_json: bool) -> None:
         typer.echo(checked.verdict.to_json().rstrip("\n"))
         return
     from regbot.terminal import verdict_page
+    from regbot.text import typed_path
 
-    typer.echo(verdict_page(checked.verdict, checked.out).rstrip("\n"))
+    out = typed_path(checked.out) if checked.out is not None else None
+    typer.echo(verdict_page(checked.verdict, out, checked.session.header).rstrip("\n"))

@@ -64,7 +64,16 @@ def judge_sessions(
     entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
     timed = {plan.entry: plan for session in sessions for plan in session.header.timed}
-    header = first.model_copy(update={"workloads": entries, "warnings": warnings, "timed": list(timed.values())})
+    left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
+    header = first.model_copy(
+        update={
+            "workloads": entries,
+            "left_out": list(left_out),
+            "warnings": warnings,
+            "timed": list(timed.values()),
+            "timing": any(session.header.timing for session in sessions),
+        }
+    )
     together = Session(header=header, runs=_together(files, sessions))
     settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
     if config:

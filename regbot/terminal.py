@@ -12,10 +12,12 @@ from regbot.judge.pairs import summaries
 from regbot.ledgers.rows import Row, rows
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.run import Run
+from regbot.records.session import SessionHeader
 from regbot.records.verdict import GRAVITY, Finding, Sharding, Status, Throughput, Verdict, Volume, WorkloadVerdict
 from regbot.report.quantities import count, milliseconds
 from regbot.report.sizes import ADVICE, small
 from regbot.report.throughput import moved
+from regbot.report.unmeasured import unmeasured
 from regbot.shapes import Shape
 from regbot.text import printable
 from regbot.units import binary_bytes
@@ -161,8 +163,11 @@ def _beside(base: Ledger, head: Ledger) -> list[str]:
     return ["", *told] if told else []
 
 
-def verdict_page(verdict: Verdict, out: Path | None) -> str:
-    """The verdict in a terminal: one line per entry, the findings once, where the report lies."""
+def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | None = None) -> str:
+    """The verdict in a terminal: one line per entry, the findings once, what was not measured, where the report lies.
+
+    ``header``: of the session, which knows what its options excluded.
+    """
     lines = [f"{verdict.verdict}  {verdict.base.commit[:12]} -> {verdict.head.commit[:12]}", ""]
     table: Table = [("workload", "sharding", "throughput", "validity", "")]
     for entry in verdict.workloads:
@@ -183,6 +188,8 @@ def verdict_page(verdict: Verdict, out: Path | None) -> str:
         names = ", ".join(name for name, _ in found) if len(found) < len(verdict.workloads) else "all workloads"
         lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), _wrapped(found[0][1].text)]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
+    parts = unmeasured(verdict, header) if header is not None else []
+    lines += ["", *(printable("".join(words)) for words in parts)] if parts else []
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
     return "\n".join(lines)

@@ -262,6 +262,7 @@ def case(
         "base": base,
         "head": head,
         "workloads": [e.name for e in entries],
+        "timing": bool(planned.get("timed")),
     }
     header = SessionHeader.model_validate({**fields, **planned})
     return verdict, Session(header=header, runs=list(runs))
@@ -342,6 +343,24 @@ def sharding_fail() -> Case:
 def sharding_fail_one_layer() -> Case:
     """One layer of Qwen3 falls back; Mixtral's has another number of layers and the same fault."""
     return compared(lambda shape: _broken(shape, lambda layer: layer == 17, ["layers.17.moe"]))
+
+
+def demo() -> Case:
+    """The demo by default: both shapes on one mesh, nothing timed."""
+    found = compared(lambda shape: _broken(shape, lambda _: True, ["layers.*.moe"]), (QWEN, MIXTRAL))
+    return with_header(found, command="demo", left_out=[QWEN_DP.entry, MIXTRAL_DP.entry])
+
+
+def one_workload() -> Case:
+    """A check of one workload of four, as --workload asks."""
+    found = compared(lambda shape: _broken(shape, lambda _: True, ["layers.*.moe"]), (QWEN,))
+    return with_header(found, left_out=[QWEN_DP.entry, MIXTRAL.entry, MIXTRAL_DP.entry])
+
+
+def with_header(found: Case, **fields: Any) -> Case:
+    """The same case with other ``fields`` in the header of its session."""
+    verdict, session = found
+    return verdict, session.model_copy(update={"header": session.header.model_copy(update=fields)})
 
 
 def mixed() -> Case:

@@ -1,32 +1,215 @@
-"""The demo: three pull requests whose effect is known, at full shape, through the real command.
+"""The demo: three pull requests whose effect is known.
 
-``regbot demo`` itself, with its minutes of timed runs, is a stage of continuous integration. Here its pull requests are
-checked one half at a time: the sharding at full shape, and the step times of the slow one in short runs.
+The command itself runs once on the ``smoke`` variant, where its output is that of the full one with other numbers. What
+it finds at full shape, and the step times of the slow pull request, are long tests.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from typer.testing import CliRunner
 
-from regbot.config import Config
+import regbot.demo.run as demo_run
+from conftest import Shared
+from regbot.cli import app
+from regbot.config import Config, ConfigError, load_config
 from regbot.demo import PullRequest, build_repository
 from regbot.judge import judge
 from regbot.ledgers.catalogue import INVERSE, MAPPED_TWICE, RESTORED
 from regbot.records.run import Arm
 from regbot.records.session import Session, read_session
 from regbot.records.verdict import Verdict
+from regbot.workloads import plan
 
-ENTRIES = ["qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep-dp"]
-HALF = ("--workload", ENTRIES[0], "--workload", ENTRIES[1])
-"""Every shape and every mesh once: a trace of a full shape takes its time. All four are in the command of the README,
-which continuous integration runs."""
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENTRIES = ["qwen3-30b-a3b@1/ep-dp", "mixtral-8x7b@1/ep-dp"]
+"""On the mesh that the demo leaves out."""
+BY_DEFAULT = ["qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep"]
+OTHER_MESH = ("--workload", ENTRIES[0], "--workload", ENTRIES[1])
 ONE = ("--workload", ENTRIES[1])
 """Where one entry shows all that is asked."""
+
+
+SMALL = """\
+version = 1
+[workloads.moe]
+adapter = "module"
+entry = "moetrain.moe:build_layer"
+source_roots = ["src"]
+variant = "{variant}"
+[session]
+steps = 15
+warmup = 3
+"""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What one ``regbot demo`` printed and left in ``out``."""
+
+    code: int
+    stdout: str
+    stderr: str
+    out: Path
+
+    @property
+    def comment(self) -> str:
+        return (self.out / "comment.md").read_text(encoding="utf-8")
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.out / "verdict.json").read_text(encoding="utf-8"))
+        return document
+
+
+def small_demo(folder: Path, *arguments: str, variant: str) -> Demo:
+    """``regbot demo`` in ``folder``, on a small variant of the shapes."""
+    config = folder / "small.toml"
+    config.write_text(SMALL.format(variant=variant))
+    run_demo = demo_run.run_demo
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("REGBOT_CACHE", str(folder / "cache"))
+        patch.setattr(demo_run, "run_demo", lambda options, watch: run_demo(replace(options, config=config), watch))
+        found = CliRunner().invoke(app, ["demo", *arguments])
+    return Demo(found.exit_code, found.stdout, found.stderr, folder / "demo-out")
+
+
+@pytest.fixture
+def demo(shared: Shared) -> Demo:
+    """The default demo on the ``smoke`` variant, run once for all tests."""
+
+    def make(folder: Path) -> None:
+        made = small_demo(folder, variant="smoke")
+        (folder / "printed.json").write_text(json.dumps([made.code, made.stdout, made.stderr]))
+
+    folder = shared("demo", make)
+    return Demo(*json.loads((folder / "printed.json").read_text()), folder / "demo-out")
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs of an output on one line each, quantities replaced by N and rules of tables left out."""
+    plain = re.sub(r"\d[\d.]*(?: (?:[mµ]?s|[KMGT]?i?B)\b)?", "N", re.sub(r"--+", "", text))
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain.strip())]
+
+
+def on_a_terminal(demo: Demo) -> str:
+    """What stays on a terminal: the two lines before the traces, and standard output."""
+    return "\n".join([*demo.stderr.splitlines()[:2], "", demo.stdout])
+
+
+def readme_output() -> str:
+    (shown,) = re.findall(r"<!-- output: demo -->\n```text\n(.*?)```", README, re.DOTALL)
+    return str(shown)
+
+
+def test_the_demo_sees_the_planted_fallback_and_exits_with_0(demo: Demo) -> None:
+    assert demo.code == 0, demo.stdout + demo.stderr
+    assert demo.verdict["verdict"] == "FAIL"
+    assert "regbot saw it, so the demo exits with 0" in demo.stdout
+
+
+def test_the_demo_traces_both_shapes_on_one_mesh_each_and_the_comment_names_the_other(demo: Demo) -> None:
+    assert [entry["name"] for entry in demo.verdict["workloads"]] == BY_DEFAULT
+    assert "Sharding: traced on 1 of 2 meshes, `ep`; `--timed` adds `ep-dp`." in demo.comment
+    assert "traced on 1 of 2 meshes, ep; --timed adds ep-dp" in demo.stdout
+
+
+def test_the_demo_times_nothing_and_names_the_option_that_does(demo: Demo) -> None:
+    assert all(entry["throughput"] is None for entry in demo.verdict["workloads"])
+    assert "**Throughput** not measured" in demo.comment
+    assert "Throughput: not measured. Add `--timed` to measure it." in demo.comment
+    assert "Throughput: not measured. Add <code>--timed</code> to measure it." in (demo.out / "report.html").read_text()
+    assert "Throughput: not measured. Add --timed to measure it." in demo.stdout
+
+
+def test_the_demo_states_its_cost_before_it_begins(demo: Demo) -> None:
+    what, cost, *work = demo.stderr.splitlines()
+    assert "Unify the token exchange" in what
+    assert re.fullmatch(r"traces 4 programs, (?:2|1) at a time: about \d+ s on (?:2 free cores|1 free core)", cost)
+    assert sum(line.endswith(": ok") for line in work) == 4
+
+
+def test_the_readme_shows_the_output_of_the_demo(demo: Demo) -> None:
+    printed = [part for part in paragraphs(on_a_terminal(demo)) if not part.startswith("sharding of the smoke variant")]
+    assert printed == paragraphs(readme_output())
+
+
+@pytest.mark.long
+def test_the_full_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    found = run([regbot(), "demo"], tmp_path, tmp_path / "cache")
+    assert found.returncode == 0, found.stdout + found.stderr
+    full = Demo(found.returncode, found.stdout, found.stderr, tmp_path / "demo-out")
+    assert paragraphs(on_a_terminal(full)) == paragraphs(readme_output())
+    inverse_findings(full.out)
+
+
+@pytest.mark.long
+def test_the_harmless_demo_passes_because_the_programs_are_identical(tmp_path: Path) -> None:
+    found = small_demo(tmp_path, "--harmless", variant="cpu")
+    assert found.code == 0, found.stdout + found.stderr
+    assert found.verdict["verdict"] == "PASS"
+    assert all(entry["sharding"]["identical_program"] for entry in found.verdict["workloads"])
+    assert "Throughput: not measured. Add `--timed` to measure it." in found.comment
+
+
+@pytest.mark.long
+def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_run, "BUDGET_MIN", 0.5)
+    found = small_demo(tmp_path, "--harmless", "--timed", variant="cpu")
+    assert [entry["name"] for entry in found.verdict["workloads"]] == [
+        name for pair in zip(BY_DEFAULT, ENTRIES, strict=True) for name in pair
+    ]
+    assert any(run.tier == "timed" for run in read_session(found.out / "session.jsonl").runs)
+    assert any(entry["throughput"] for entry in found.verdict["workloads"])
+    assert "not measured" not in found.comment
+    assert "traces 8 programs" in found.stderr
+    assert "then times base and head" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pull_request", "timed"),
+    [
+        ((), "fallback", False),
+        (("--harmless",), "harmless", False),
+        (("--timed",), "fallback", True),
+        (("--harmless", "--timed"), "harmless", True),
+        (("--slow",), "slow", True),
+    ],
+)
+def test_slow_implies_timed(
+    arguments: tuple[str, ...], pull_request: str, timed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[demo_run.DemoOptions] = []
+
+    def stop(options: demo_run.DemoOptions, watch: object) -> None:
+        given.append(options)
+        raise ConfigError("only the options are wanted")
+
+    monkeypatch.setattr(demo_run, "run_demo", stop)
+    CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments])
+    assert [(options.pull_request, options.timed) for options in given] == [(pull_request, timed)]
+
+
+@pytest.mark.parametrize("pull_request", get_args(PullRequest))
+def test_a_check_without_a_workload_never_shows_what_was_planted(pull_request: PullRequest) -> None:
+    assert not demo_run.is_as_planted(pull_request, [], timed=False)
+    assert not demo_run.is_as_planted(pull_request, [], timed=True)
+
+
+def test_the_estimate_grows_with_the_traces_and_shrinks_with_the_cores() -> None:
+    config = load_config(ROOT / "regbot" / "demo" / "sources" / "regbot.toml")
+    every, half = plan(config), plan(config, mesh="ep")
+    assert [task.entry for task in half] == BY_DEFAULT
+    assert demo_run.trace_seconds(half, 2) < demo_run.trace_seconds(every, 2) < demo_run.trace_seconds(every, 1)
 
 
 def check(
@@ -76,8 +259,8 @@ def inverse_findings(out: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_fallback_fails_on_both_shapes_and_meshes(tmp_path: Path) -> None:
-    found = check(tmp_path, "fallback", "--no-timing", *HALF)
+def test_the_fallback_fails_on_the_other_mesh_too(tmp_path: Path) -> None:
+    found = check(tmp_path, "fallback", "--no-timing", *OTHER_MESH)
     assert found.returncode == 1, found.stdout + found.stderr
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert verdict["verdict"] == "FAIL"

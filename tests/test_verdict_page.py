@@ -15,6 +15,8 @@ from report_cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden" / "terminal"
 SHOWN = (
+    "demo",
+    "one_workload",
     "both_fail",
     "throughput_fail",
     "throughput_fail_mean",
@@ -31,7 +33,8 @@ SHOWN = (
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_every_answer_reads_as_its_golden_text(name: str) -> None:
-    text = verdict_page(CASES[name]()[0], Path("out")) + "\n"
+    verdict, session = CASES[name]()
+    text = verdict_page(verdict, Path("out"), session.header) + "\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("REGBOT_WRITE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)

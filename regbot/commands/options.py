@@ -151,6 +151,9 @@ def _live_progress() -> Iterator[Callable[[Any], None]]:
         task = bar.add_task("", total=None)
 
         def watch(progress: Any) -> None:
+            if progress.lasting:
+                bar.console.print(str(progress), markup=False, highlight=False)
+                return
             bar.update(task, completed=progress.done, total=progress.total or None, description=progress.text)
 
         yield watch

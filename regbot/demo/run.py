@@ -1,65 +1,150 @@
-"""``regbot demo``: a check of a pull request whose effect is known, so that the answer can be held against it."""
+"""``regbot demo``: check a pull request whose effect is known, and compare the verdict with it.
 
+By default the demo only traces, on one mesh of every shape; ``timed`` adds the other mesh and timed runs.
+"""
+
+import math
 import shutil
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.check import CheckOptions, check
 from regbot.conclusion import Checked
-from regbot.demo.repository import PullRequest, build_repository
+from regbot.config import FILE_NAME, Config, load_config
+from regbot.demo.repository import DemoRepository, PullRequest, build_repository
 from regbot.ledgers.catalogue import MAPPED_TWICE
-from regbot.progress import Watcher
+from regbot.node import this_node
+from regbot.progress import Progress, Watcher
 from regbot.records.verdict import WorkloadVerdict
+from regbot.shapes import MeshName
+from regbot.text import typed_path
+from regbot.workloads import Task, plan
+
+MESH: MeshName = "ep"
+"""Traced by default: an expert-parallel group over all ranks, where the planted fallback costs the most."""
 
 BUDGET_MIN = 4.0
 """Minutes of timed runs: four pairs on two cores take about two."""
 
+TRACE_S = {"qwen3-30b-a3b": 33.0, "mixtral-8x7b": 14.0}
+"""Seconds of one full trace while another runs beside it, on a cloud machine with two cores and nothing else to do."""
+
+USUAL_TRACE_S = max(TRACE_S.values())
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What to demonstrate, and where. ``config`` replaces the ``regbot.toml`` of the repository."""
+
+    pull_request: PullRequest
+    out: Path
+    cache: Path
+    timed: bool = False
+    config: Path | None = None
+
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What regbot said, and whether that is what was planted."""
+    """The check, and whether its verdict is that of the planted effect. ``seconds`` is the wall time of the demo."""
 
     checked: Checked
     as_planted: bool
     message: str
+    seconds: float
 
 
-def run_demo(pull_request: PullRequest, out: Path, cache: Path, watch: Watcher = lambda _: None) -> DemoResult:
+def run_demo(options: DemoOptions, watch: Watcher = lambda _: None) -> DemoResult:
     """Build the repository in ``out/repository``, check its pull request, compare the verdict with what was planted."""
-    home = out / "repository"
+    start = time.monotonic()
+    home = options.out / "repository"
     if home.exists():
         shutil.rmtree(home)
-    repository = build_repository(home, pull_request)
-    options = CheckOptions(
-        repo=home,
-        cache=cache,
-        out=out,
-        base=repository.base,
-        head=repository.head,
-        even_if_identical=True,
-        budget_min=BUDGET_MIN,
-        join=False,  # every demo is measured for itself
+    repository = build_repository(home, options.pull_request)
+    mesh = None if options.timed else MESH
+    for line in announcement(options, repository, load_config(options.config or home / FILE_NAME), mesh):
+        watch(Progress(0, 0, line, lasting=True))
+    checked = check(
+        CheckOptions(
+            repo=home,
+            cache=options.cache,
+            out=options.out,
+            base=repository.base,
+            head=repository.head,
+            config=options.config,
+            timing=options.timed,
+            even_if_identical=True,
+            budget_min=BUDGET_MIN,
+            join=False,  # every demo is measured for itself
+            mesh=mesh,
+            command="demo",
+        ),
+        watch,
     )
-    checked = check(options, watch)
-    entries = checked.verdict.workloads
+    as_planted = is_as_planted(options.pull_request, checked.verdict.workloads, options.timed)
+    seconds = time.monotonic() - start
+    return DemoResult(checked, as_planted, _conclusion(options, repository, checked, as_planted, seconds), seconds)
+
+
+def announcement(
+    options: DemoOptions, repository: DemoRepository, config: Config, mesh: MeshName | None
+) -> tuple[str, str]:
+    """Return what the demo is about to do, and what that costs."""
+    tasks = plan(config, mesh=mesh)
+    parallel = min(config.local.parallel, this_node().cores)
+    seconds = trace_seconds(tasks, parallel)
+    what = f'judges the pull request "{repository.title}" to a small MoE repository'
+    cost = (
+        f"traces {2 * len(tasks)} programs, {parallel} at a time: about {seconds:.0f} s on "
+        f"{parallel} free {'core' if parallel == 1 else 'cores'}"
+    )
+    timed = f"; then times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
+    return what, f"{cost}{timed}"
+
+
+def trace_seconds(tasks: Sequence[Task], parallel: int) -> float:
+    """Seconds that base and head of ``tasks`` take on ``parallel`` free cores, rounded up to a multiple of 5."""
+    total = 2 * sum(TRACE_S.get(task.shape.name, USUAL_TRACE_S) for task in tasks)
+    return 5 * math.ceil(total / parallel / 5)
+
+
+PLANTED: dict[PullRequest, str] = {
+    "fallback": "an all-to-all that silently became all-gather + reduce-scatter",
+    "harmless": "a refactoring that changes nothing",
+    "slow": "a step about half as long again, with unchanged collectives",
+}
+
+
+def is_as_planted(pull_request: PullRequest, entries: Sequence[WorkloadVerdict], timed: bool) -> bool:
+    """Whether the verdict shows the planted effect. A check that measured nothing never does."""
+    if not entries:
+        return False
     if pull_request == "fallback":
-        seen = checked.verdict.verdict == "FAIL" and all(_fell_back(entry) for entry in entries)
-        planted = "an all-to-all that silently became all-gather + reduce-scatter"
-    elif pull_request == "slow":
-        seen = all(_same_collectives(entry) for entry in entries) and any(_slower(entry) for entry in entries)
-        planted = "a step about half as long again, with unchanged collectives"
-    else:
-        seen = all(_same_collectives(entry) and not _slower(entry) for entry in entries)
-        planted = "a refactoring that changes nothing"
+        return all(_fell_back(entry) for entry in entries)
+    unchanged = all(_same_collectives(entry) for entry in entries)
+    if pull_request == "slow":
+        return unchanged and timed and any(_slower(entry) for entry in entries)
+    return unchanged and all(_same_program(entry) and not _slower(entry) for entry in entries)
+
+
+def _conclusion(
+    options: DemoOptions, repository: DemoRepository, checked: Checked, as_planted: bool, seconds: float
+) -> str:
+    comment, report = (typed_path(options.out / name) for name in ("comment.md", "report.html"))
+    seen = "regbot saw it" if as_planted else f"regbot {_not_seen(checked.verdict.workloads)}"
+    code = ", so the demo exits with 0 (`regbot check` would give the verdict's own code)" if as_planted else ""
     lines = [
-        f"Planted: {planted}. regbot {'saw it' if seen else _not_seen(entries)}.",
-        f"The pull request: git -C {home} diff main...{repository.branch}",
+        f"Planted: {PLANTED[options.pull_request]}.",
+        f"After {seconds:.0f} s {seen}{code}.",
+        f"The pull request: git -C {typed_path(repository.path)} diff {repository.base_branch}...{repository.branch}",
+        f"The comment on it: {comment}. All details, for a browser: {report}.",
     ]
-    return DemoResult(checked, seen, "\n".join(lines))
+    return "\n".join(lines)
 
 
-def _not_seen(entries: list[WorkloadVerdict]) -> str:
-    """A machine too noisy to decide is not a fault of regbot, and is told apart from one."""
+def _not_seen(entries: Sequence[WorkloadVerdict]) -> str:
+    """A machine too noisy to decide is not a fault of regbot, and has words of its own."""
     timed = [entry.throughput for entry in entries if entry.throughput is not None]
     if any(section.decision == "undecided" for section in timed):
         return "could not decide it on this machine now (see the noise above); end other work and run it again"
@@ -68,6 +153,10 @@ def _not_seen(entries: list[WorkloadVerdict]) -> str:
 
 def _same_collectives(entry: WorkloadVerdict) -> bool:
     return entry.sharding is not None and entry.sharding.status == "PASS" and entry.validity.status == "PASS"
+
+
+def _same_program(entry: WorkloadVerdict) -> bool:
+    return entry.sharding is not None and entry.sharding.identical_program
 
 
 def _slower(entry: WorkloadVerdict) -> bool:

@@ -65,6 +65,11 @@ class SessionHeader(Record):
     untraced: list[Text] = Field(
         default_factory=list, description="of these, the commands: their collectives and their code are not known"
     )
+    left_out: list[Text] = Field(
+        default_factory=list, description="entries of the configuration that the options of this check exclude"
+    )
+    timing: bool = Field(default=True, description="false where the options exclude timed runs, as --no-timing does")
+    command: Literal["check", "demo"] = Field(default="check", description="the regbot command that made this session")
     expectations: list[Message] = Field(default_factory=list, description="--expect rules that were given")
     timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order; may be none")
     stored: list[StoredTrace] = Field(

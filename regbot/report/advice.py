@@ -211,7 +211,10 @@ def _reproduce(check: Check, timed: bool = False) -> Step:
     if timed:
         return Step(("Reproduce it:",), (command(check, worst.name if worst else None),))
     told = command(check, worst.name if worst else None, ("--no-timing",))
-    return Step(("Reproduce it on your machine, no GPU needed:",), (told,))
+    where: Words = ("on your machine",)
+    if check.session.header.command == "demo":
+        where = ("in the demo's ", Name("repository"), " folder")
+    return Step(("Reproduce it ", *where, ", no GPU needed:"), (told,))
 
 
 def _time_again(check: Check, words: str = "Time it again, on a quiet node of the same kind:") -> list[Step]:

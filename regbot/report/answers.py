@@ -60,7 +60,7 @@ def _throughput(check: Check) -> Told:
     question = "Did throughput change?"
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
     if not timed:
-        return Told(question, "Throughput", None, "not timed")
+        return Told(question, "Throughput", None, "not measured")
     status = gravest(section.status for section in timed)
     told = min((one for one in timed if one.status == status), key=lambda one: _RANK.index(answer(one)))
     return Told(question, "Throughput", status, _timed(told))

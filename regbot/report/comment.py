@@ -17,6 +17,7 @@ from regbot.report.markdown import Markdown, Name, code, fence, fit, printed, pr
 from regbot.report.sizes import ADVICE, small
 from regbot.report.state import Check, State, check_of
 from regbot.report.step_times import step_times
+from regbot.report.unmeasured import unmeasured
 
 MARKER = "<!-- regbot:verdict -->"
 """First line of the comment, by which its next version finds it."""
@@ -48,13 +49,13 @@ def comment(verdict: Verdict, session: Session) -> str:
             subject=Name(verdict.head.subject),
             answers=_answers(check),
             tables=_tables(check),
+            unmeasured=unmeasured(verdict, session.header),
             findings=_findings(check),
             steps=_steps(check),
             warnings=_warnings(check),
             compared=any(entry.judged for entry in check.entries),
             small=small(entry.verdict.sharding for entry in check.entries),
             full=ADVICE,
-            timed=any(entry.throughput for entry in check.entries),
             regbot=session.header.regbot,
         )
     )

@@ -21,6 +21,7 @@ from regbot.report.plots import LEFT, WIDTH, ratios, strip
 from regbot.report.quantities import count, milliseconds
 from regbot.report.state import Check, State, check_of
 from regbot.report.throughput import able, because, beside, decided, has_times, moved, place
+from regbot.report.unmeasured import unmeasured
 from regbot.units import binary_bytes
 
 ROWS_SHOWN = 400
@@ -59,6 +60,7 @@ def html(verdict: Verdict, session: Session) -> str:
             entries=check.entries[:ENTRIES_SHOWN],
             entries_cut=max(0, len(check.entries) - ENTRIES_SHOWN),
             kinds=_kinds(check),
+            unmeasured=unmeasured(verdict, session.header),
             thresholds=session.header.throughput,
         )
     )

@@ -39,8 +39,11 @@ class Task:
         return replace(self, workload=override(self.workload, overrides)) if overrides else self
 
 
-def plan(config: Config, only: Sequence[str] = ()) -> list[Task]:
-    """All tasks of a configuration, or those whose workload or entry is named in ``only``. Raises ConfigError."""
+def plan(config: Config, only: Sequence[str] = (), mesh: MeshName | None = None) -> list[Task]:
+    """Return the tasks of a configuration.
+
+    ``only`` selects tasks by the name of their workload or entry, ``mesh`` by their mesh. Raises ConfigError.
+    """
     if not config.workloads:
         raise ConfigError("regbot.toml names no workload; add a table [workloads.NAME] (see docs/configuration.md)")
     tasks: dict[str, Task] = {}
@@ -55,7 +58,11 @@ def plan(config: Config, only: Sequence[str] = ()) -> list[Task]:
     if unknown := [name for name in only if name not in config.workloads and name not in tasks]:
         known = ", ".join([*config.workloads, *tasks])
         raise ConfigError(f"there is no workload or entry {unknown[0]!r}; regbot.toml gives {known}")
-    return [task for task in tasks.values() if not only or {task.workload_name, task.entry} & set(only)]
+    return [
+        task
+        for task in tasks.values()
+        if (not only or {task.workload_name, task.entry} & set(only)) and mesh in (None, task.parallelism.name)
+    ]
 
 
 def smoke_task(

@@ -1,0 +1,64 @@
+"""Time of ``regbot demo`` as a ratio to one trace of Qwen3 at full shape, in turns on this machine.
+
+    python benchmarks/demo.py [--repeat 3]
+
+Each run is a fresh process with an empty cache folder, as a newcomer's first one. The demo traces four programs, two at
+a time; a machine that is busy with other work makes it slower than one trace, which needs a single core.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from promises import Promise, told
+
+LIMIT_RATIO = 4.5
+"""Demo over one trace, at most: four traces, of which two run at a time, and room for a busy machine."""
+
+QUIET_S = 90.0
+"""Seconds of the demo, at most, on two quiet cores. Printed beside the time and not judged: other work on the machine
+makes any time longer."""
+
+REGBOT = str(Path(sys.executable).with_name("regbot"))
+TRACE = ("ledger", "trace", "qwen3-30b-a3b", "--world", "16", "--ep", "16")
+DEMO = ("demo", "--out", "demo-out")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=3)
+    repeat = parser.parse_args().repeat
+    load = os.getloadavg()[0]
+    seconds(TRACE)  # fills the file cache
+    trace_s, demo_s = zip(*[(seconds(TRACE), seconds(DEMO)) for _ in range(repeat)], strict=True)
+    ratios = [demo / trace for demo, trace in zip(demo_s, trace_s, strict=True)]
+    print(f"{os.cpu_count()} cores, load {load:.1f} before; minimum, median, maximum of {repeat}")
+    print(f"one trace of Qwen3   {spread(trace_s, 1)} s")
+    print(f"regbot demo          {spread(demo_s, 1)} s; at most {QUIET_S:.0f} s on two quiet cores")
+    print(f"ratio                {spread(ratios, 2)}")
+    ratio = statistics.median(ratios)
+    return told(
+        [Promise(f"the demo takes at most {LIMIT_RATIO} times one trace", f"{ratio:.2f}", ratio <= LIMIT_RATIO)]
+    )
+
+
+def seconds(arguments: tuple[str, ...]) -> float:
+    """Wall time of one ``regbot`` process in an empty folder, with an empty cache."""
+    with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
+        environment = {**os.environ, "REGBOT_CACHE": str(Path(folder) / "cache")}
+        start = time.perf_counter()
+        subprocess.run([REGBOT, *arguments], cwd=folder, env=environment, check=True, capture_output=True)
+        return time.perf_counter() - start
+
+
+def spread(values: tuple[float, ...] | list[float], digits: int) -> str:
+    return " ".join(f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
