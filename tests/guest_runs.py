@@ -72,6 +72,11 @@ def run_guest(request: Path, ranks: int = 0, **environment: str) -> "subprocess.
     return _run([str(GUEST), str(request)], ranks, environment)
 
 
+def run_together(requests: Iterable[Path]) -> "subprocess.CompletedProcess[str]":
+    """The guest itself, doing several requests in one process."""
+    return _run([str(GUEST), *map(str, requests)], 0, {})
+
+
 def run_script(script: str, *arguments: object, ranks: int = 0) -> str:
     """A script of ``tests/gloo`` with the guest importable. Returns its standard output; fails with its errors."""
     done = _run([str(SCRIPTS / script), *map(str, arguments)], ranks, {"PYTHONPATH": str(GUEST)})
