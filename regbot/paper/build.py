@@ -27,7 +27,7 @@ BUILD_TIMEOUT_S = 600.0
 LOCK_TIMEOUT_S = 900.0
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 COMPILERS = ("c++", "g++", "clang++")
-WORDS_SHOWN = 1500
+LINES_SHOWN, WORDS_SHOWN = 5, 1500
 
 
 class NoPaperGpuError(Exception):
@@ -168,6 +168,7 @@ def _build(torch: TorchFiles, compiler: str, entry: Path) -> float:
 
 
 def _first_error(text: str) -> str:
+    """The first line that tells of an error and those after it; the last lines where none does."""
     lines = text.splitlines()
-    start = next((number for number, line in enumerate(lines) if "error:" in line or "fatal" in line), 0)
-    return "\n".join(lines[start : start + 5])[:WORDS_SHOWN] or "it gave no reason"
+    start = next((number for number, line in enumerate(lines) if "error:" in line or "fatal" in line), -LINES_SHOWN)
+    return "\n".join(lines[start:][:LINES_SHOWN])[:WORDS_SHOWN] or "it gave no reason"
