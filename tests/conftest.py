@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,29 @@ from guest_runs import once, run_script
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; workers and ranks are not to fight for cores
 
+# A shell starts background jobs with SIGINT ignored. Programs under test would inherit that, and no interrupt end them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 Shared = Callable[[str, Callable[[Path], None]], Path]
 
 
+BY_NAME = {
+    "long": ("REGBOT_LONG", "takes minutes by itself; set REGBOT_LONG=1 to run it"),
+    "slow": (
+        "REGBOT_SLOW",
+        "takes seconds and is one of many; set REGBOT_SLOW=1 to run it, as .ci/run main does",
+    ),
+}
+"""The variable without which tests of a marker are skipped, and the reason."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("REGBOT_LONG"):
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes by itself; set REGBOT_LONG=1 to run it"))
+    for marker, (variable, reason) in BY_NAME.items():
+        if os.environ.get(variable):
+            continue
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session", autouse=True)

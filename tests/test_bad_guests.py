@@ -5,6 +5,7 @@ Every fault is planted in a real layer and met by a real process.
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from regbot.engines import LocalEngine
 from regbot.records.run import Arm, Run
 from regbot.workloads import Limits, trace
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=4 * 2**20)
 
@@ -64,9 +66,9 @@ def test_a_good_layer_is_traced(tmp_path: Path) -> None:
     ("fault", "reason"),
     [
         ("raise RuntimeError('no such kernel')", "RuntimeError: no such kernel (userpkg/moe.py:1 in <module>)"),
-        ("import a_package_that_is_not_here", "No module named 'a_package_that_is_not_here' (userpkg/moe.py:1"),
-        ("def broken(:", "SyntaxError"),
-        ("import sys; sys.exit(3)", "SystemExit: 3 (userpkg/moe.py:1"),
+        slow("import a_package_that_is_not_here", "No module named 'a_package_that_is_not_here' (userpkg/moe.py:1"),
+        slow("def broken(:", "SyntaxError"),
+        slow("import sys; sys.exit(3)", "SystemExit: 3 (userpkg/moe.py:1"),
     ],
 )
 def test_a_crash_at_import_is_told_with_file_and_line(tmp_path: Path, fault: str, reason: str) -> None:
@@ -76,6 +78,7 @@ def test_a_crash_at_import_is_told_with_file_and_line(tmp_path: Path, fault: str
     assert found.ledger is None
 
 
+@pytest.mark.slow
 def test_a_crash_in_the_step_is_told_with_file_and_line(tmp_path: Path) -> None:
     layer = GOOD_LAYER.replace(
         "        return Exchange.apply(F.silu", "        x.no_such_method()\n        return Exchange.apply(F.silu"
@@ -93,6 +96,7 @@ def test_a_death_without_python_noticing_is_told_by_its_signal(tmp_path: Path) -
     assert "killed by signal 11" in found.reason
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_at_its_limit(tmp_path: Path) -> None:
     start = time.monotonic()
     found = run(tmp_path, "import time\nwhile True: time.sleep(1)\n", timeout_s=6)
@@ -110,6 +114,7 @@ def test_a_million_lines_neither_block_nor_hide_the_result(tmp_path: Path) -> No
     assert (tmp_path / "scratch" / "output.log").stat().st_size < 4 * LIMITS.max_output_bytes
 
 
+@pytest.mark.slow
 def test_rubbish_bytes_on_the_output_do_no_harm(tmp_path: Path) -> None:
     layer = "import sys\nsys.stdout.buffer.write(bytes(range(256)) * 100)\nraise RuntimeError('\\x1b[31mred\\x07')\n"
     found = run(tmp_path, layer)
@@ -118,6 +123,7 @@ def test_rubbish_bytes_on_the_output_do_no_harm(tmp_path: Path) -> None:
     assert "\x07" not in found.log_tail
 
 
+@pytest.mark.slow
 def test_children_that_stay_are_ended_and_told_of(tmp_path: Path) -> None:
     marker = f"regbot-test-child-{tmp_path.name}"
     layer = (
@@ -130,6 +136,7 @@ def test_children_that_stay_are_ended_and_told_of(tmp_path: Path) -> None:
     assert processes_with(marker) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_itself_quietly_has_measured_nothing(tmp_path: Path) -> None:
     found = run(tmp_path, "import os; os._exit(0)\n")
     assert found.outcome == "no_record"
@@ -139,19 +146,19 @@ def test_a_process_that_ends_itself_quietly_has_measured_nothing(tmp_path: Path)
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ("leave(json.dumps(record).replace('\"rank\": 0', '\"rank\": NaN'))", "NaN is not a number"),
-        ("leave('{\"rank\": 0, ' + json.dumps(record)[1:])", "'rank' stands twice"),
-        (
+        slow("leave(json.dumps(record).replace('\"rank\": 0', '\"rank\": NaN'))", "NaN is not a number"),
+        slow("leave('{\"rank\": 0, ' + json.dumps(record)[1:])", "'rank' stands twice"),
+        slow(
             "record['workload'] = 'qwen3-30b-a3b@1/ep'; leave(json.dumps(record))",
             "the record's workload is 'qwen3-30b-a3b@1/ep'",
         ),
         ("record['request'] = 'old'; leave(json.dumps(record))", "answers another request"),
-        ("leave(json.dumps(record))", "neither a ledger nor a reason"),
-        ("leave('[' * 100000)", "nested too deeply"),
-        ("leave(json.dumps({**record, 'extra': 1}))", "extra"),
-        ("os.symlink('/etc/passwd', request['record']); os._exit(0)", "cannot be read"),
-        ("leave('x' * 5_000_000)", "more than the 4,194,304 a record may have"),
-        ("leave('x' * 100_000_000)", "100,000,000 bytes|more into its record folder"),
+        slow("leave(json.dumps(record))", "neither a ledger nor a reason"),
+        slow("leave('[' * 100000)", "nested too deeply"),
+        slow("leave(json.dumps({**record, 'extra': 1}))", "extra"),
+        slow("os.symlink('/etc/passwd', request['record']); os._exit(0)", "cannot be read"),
+        slow("leave('x' * 5_000_000)", "more than the 4,194,304 a record may have"),
+        slow("leave('x' * 100_000_000)", "100,000,000 bytes|more into its record folder"),
     ],
 )
 def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> None:
@@ -164,11 +171,11 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
 @pytest.mark.parametrize(
     ("entry", "layer", "reason"),
     [
-        ("userpkg.mole:build_layer", GOOD_LAYER, "there is no module 'userpkg.mole'"),
-        ("elsewhere.moe:build_layer", GOOD_LAYER, "there is no module 'elsewhere'"),
-        ("userpkg.moe:build", GOOD_LAYER, "has no function 'build'"),
-        ("userpkg.moe:build_layer", "def build_layer(*_): return 1", "it must return an nn.Module"),
-        (
+        slow("userpkg.mole:build_layer", GOOD_LAYER, "there is no module 'userpkg.mole'"),
+        slow("elsewhere.moe:build_layer", GOOD_LAYER, "there is no module 'elsewhere'"),
+        slow("userpkg.moe:build", GOOD_LAYER, "has no function 'build'"),
+        slow("userpkg.moe:build_layer", "def build_layer(*_): return 1", "it must return an nn.Module"),
+        slow(
             "userpkg.moe:build_layer",
             GOOD_LAYER.replace("self.group)\n\n    def expert", "self.group)[:1]\n\n    def expert"),
             "mapped (512, 128) torch.float32 to (1, 128)",
@@ -178,7 +185,7 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
             GOOD_LAYER.replace("def forward(self, x):", "def forward(self, x):\n        x.sum().long().item()"),
             "depends on real data",
         ),
-        (
+        slow(
             "userpkg.moe:build_layer",
             GOOD_LAYER.replace(
                 "        dist.all_to_all_single(out, x.contiguous(), group=group)",
@@ -189,7 +196,7 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
             ),
             "it cannot be counted (alltoall_base_ from thread",
         ),
-        (
+        slow(
             "userpkg.moe:build_layer",
             GOOD_LAYER.replace("    def forward(self, x):", "    @torch.compile\n    def forward(self, x):"),
             "torch.compile",
@@ -213,6 +220,7 @@ def test_an_interpreter_without_torch_says_how_to_get_it(tmp_path: Path) -> None
     assert "'.[smoke]' in regbot's folder" in found.reason
 
 
+@pytest.mark.slow
 def test_code_from_elsewhere_is_noticed(tmp_path: Path) -> None:
     """An editable install of another checkout: the arm's package is imported from there, not from the worktree."""
     elsewhere = write_repository(tmp_path / "elsewhere")

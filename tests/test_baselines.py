@@ -211,6 +211,7 @@ def volatile(tmp_path: Path) -> Iterator[Store]:
         yield Store(Path(folder) / "baselines")
 
 
+@pytest.mark.slow
 def test_two_writers_killed_at_any_moment_leave_a_sound_store_that_holds_what_they_said(volatile: Store) -> None:
     store = volatile
     said = script("killed", store.root)
@@ -222,6 +223,7 @@ def test_two_writers_killed_at_any_moment_leave_a_sound_store_that_holds_what_th
     assert len(names) == len(set(names)) >= 16
 
 
+@pytest.mark.slow
 def test_a_writer_killed_before_anything_it_does_leaves_a_sound_store(volatile: Store) -> None:
     said = script("everywhere", volatile.root)
     dead, again = said[::2], said[1::2]
@@ -231,6 +233,7 @@ def test_a_writer_killed_before_anything_it_does_leaves_a_sound_store(volatile: 
     assert {(len(each["files"]), each["left"]) for each in again} == {(2, 2)}, "both files; the lock and .gitignore"
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_not_left_behind(store: Store) -> None:
     said = script("limited", store.root)
     failed = [each for each in said if each["code"]]

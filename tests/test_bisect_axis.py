@@ -73,9 +73,11 @@ def test_the_slower_version_is_named_by_its_real_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("good_extra", "bad_extra", "factors", "found_it", "words"),
     [
-        (0, 5, {"1.0": 1, "1.1": 1, "1.2": 2}, "culprit", "share the blame"),
+        pytest.param(0, 5, {"1.0": 1, "1.1": 1, "1.2": 2}, "culprit", "share the blame", marks=pytest.mark.slow),
         (0, 0, {"1.0": 1, "1.1": 1, "1.2": 2}, "culprit", "gathertool alone is to blame"),
-        (0, 5, {"1.0": 1, "1.1": 1, "1.2": 1}, "none", "the code alone is to blame"),
+        pytest.param(
+            0, 5, {"1.0": 1, "1.1": 1, "1.2": 1}, "none", "the code alone is to blame", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_between_two_commits_it_says_whose_blame_it_is(

@@ -269,7 +269,9 @@ def test_what_is_no_cost_is_told_in_a_line(printed: str, exact: bool, complaint:
         ("no_such_program", "exited with code 127: bash: line 1: no_such_program: command not found"),
         ("if then", "exited with code 2: bash: -c: line 1: `if then'"),
         ("echo 5 >&2", "the command printed nothing; its last line must be one number, the cost"),
-        ("sleep 60", "the command did not end within 0.02 min (--timeout) and was ended"),
+        pytest.param(
+            "sleep 60", "the command did not end within 0.02 min (--timeout) and was ended", marks=pytest.mark.slow
+        ),
         ("yes x | head -c 40000000 >&2; echo 5", "more than 32 MiB on standard error and was ended"),
     ],
 )
@@ -319,6 +321,7 @@ def test_commits_that_hang_print_rubbish_or_crash_are_left_out_with_their_reason
 # ---- what the command does
 
 
+@pytest.mark.slow
 def test_processes_that_a_command_leaves_are_gone(alone: Bisecting, commits: list[str]) -> None:
     stray = "(setsid sleep 600 &) ; sleep 601 & "
     found = alone.found(commits[3], commits[-1], f"{stray} {STEP}; echo $cost", exact=True)
@@ -326,6 +329,7 @@ def test_processes_that_a_command_leaves_are_gone(alone: Bisecting, commits: lis
     assert alone.processes() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "harm",
     [
@@ -389,6 +393,7 @@ def test_a_command_that_kills_its_supervisor_spoils_its_commit_only(alone: Bisec
 # ---- what happens to the cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["worktrees", "repos", "running", "."])
 def test_a_cache_that_was_deleted_is_made_again(alone: Bisecting, commits: list[str], lost: str) -> None:
     command = f"{STEP}; echo $cost"

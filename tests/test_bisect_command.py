@@ -119,6 +119,7 @@ def test_an_exact_cost_names_the_commit_in_at_most_ten_measurements(case: Bisect
     assert (case.out / "bisection.html").stat().st_size > 5000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [81, 83, 85])
 def test_broken_commits_beside_the_culprit_are_named_with_it_and_say_why(
     case: Bisecting, history: BisectRepository, step: int
@@ -150,6 +151,7 @@ def test_two_steps_are_both_reported_by_exact_costs(case: Bisecting, history: Bi
     assert found.search_runs <= 20
 
 
+@pytest.mark.slow
 def test_two_steps_are_both_reported_by_noisy_costs(case: Bisecting, history: BisectRepository) -> None:
     costs = stairs(history, (58, 1.25), (137, 1.55))
     found = case.found(history.good, history.bad, case.costing(costs, noise=0.02))
@@ -158,6 +160,7 @@ def test_two_steps_are_both_reported_by_noisy_costs(case: Bisecting, history: Bi
     assert all(change.confirmed == "yes" for change in found.changes)
 
 
+@pytest.mark.slow
 def test_a_step_that_a_later_commit_takes_back_is_told_as_such(case: Bisecting, history: BisectRepository) -> None:
     costs = stairs(history, (58, 1.3), (137, 1.0), (180, 1.1))
     found = case.found(history.good, history.bad, case.costing(costs), exact=True)
@@ -167,6 +170,7 @@ def test_a_step_that_a_later_commit_takes_back_is_told_as_such(case: Bisecting, 
     assert "a later commit took it back" in next(change.text for change in found.changes if change.undone)
 
 
+@pytest.mark.slow
 def test_a_noisy_step_that_a_later_commit_takes_back_is_still_named(case: Bisecting, history: BisectRepository) -> None:
     """Bad is as quick as good: only what lies between them shows it."""
     found = case.found(history.good, history.bad, case.costing(stairs(history, (58, 1.5), (137, 1.0)), noise=0.02))
@@ -191,6 +195,7 @@ def test_where_nothing_changed_nobody_is_accused(
     assert document["search_runs"] <= 40 if noise else document["search_runs"] == 2
 
 
+@pytest.mark.slow
 def test_a_cost_that_fell_is_no_culprit_and_asks_whether_good_and_bad_are_swapped(
     case: Bisecting, history: BisectRepository
 ) -> None:
@@ -244,6 +249,7 @@ def test_every_end_has_its_exit_code_and_its_first_words(
     assert bool(files_named) == ("--noise" not in options), "what was refused leaves nothing"
 
 
+@pytest.mark.slow
 def test_a_search_that_ran_out_of_runs_goes_on_with_more(case: Bisecting, history: BisectRepository) -> None:
     command = case.costing(stairs(history, (58, STEP)), noise=NOISE)
     short = case.found(history.good, history.bad, command, most_runs=6)
@@ -255,6 +261,7 @@ def test_a_search_that_ran_out_of_runs_goes_on_with_more(case: Bisecting, histor
     assert more.observations[: len(short.observations)] == short.observations
 
 
+@pytest.mark.slow
 def test_a_budget_ends_the_search_in_time(case: Bisecting, history: BisectRepository) -> None:
     command = case.costing(stairs(history, (58, STEP)), noise=NOISE, sleep_s=0.2)
     found = case.found(history.good, history.bad, command, budget_min=0.02)
@@ -271,6 +278,7 @@ def test_without_a_confirmation_none_is_run_and_the_answer_says_so(case: Bisecti
     assert found.changes[0].confirmed == "not asked"
 
 
+@pytest.mark.slow
 def test_a_suspect_is_found_in_fewer_runs_and_paths_leave_commits_out(
     case: Bisecting, history: BisectRepository
 ) -> None:
@@ -323,6 +331,7 @@ def test_what_cannot_succeed_is_refused_and_begins_all_the_same_if_told_to(
 # ---- what it prints
 
 
+@pytest.mark.slow
 def test_the_page_names_the_commit_its_author_and_the_command_that_asks_again(
     case: Bisecting, history: BisectRepository
 ) -> None:
@@ -364,6 +373,7 @@ def test_progress_goes_to_standard_error_a_line_for_every_run(case: Bisecting, h
 # ---- several at once
 
 
+@pytest.mark.slow
 def test_four_slots_run_at_a_time_and_find_the_same(case: Bisecting, history: BisectRepository) -> None:
     good, bad = history.commits[40], history.commits[72]
     command = case.costing(stairs(history, (58, 1.3)), noise=NOISE, sleep_s=0.3)
@@ -377,6 +387,7 @@ def test_four_slots_run_at_a_time_and_find_the_same(case: Bisecting, history: Bi
     assert len({each.stratum for each in logged}) > 1, "every slot has a level of its own"
 
 
+@pytest.mark.slow
 def test_commands_at_a_time_never_share_a_checkout(case: Bisecting, history: BisectRepository) -> None:
     """Each writes into its checkout, reads what is there later, and would see another's file or the lack of its own."""
     good, bad = history.commits[55], history.commits[59]

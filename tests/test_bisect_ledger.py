@@ -56,6 +56,7 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
 
 
+@pytest.mark.slow
 def test_one_change_among_200_commits_is_found_exactly_in_at_most_nine_traces(case: Case) -> None:
     history = build(case.path)
     (case.home / "small.toml").write_text(SMALL)
@@ -86,6 +87,7 @@ def summing(case: Case, sums: list[int], broken: frozenset[int] = frozenset()) -
     return commits
 
 
+@pytest.mark.slow
 def test_a_count_that_changed_twice_is_traced_to_both_commits(case: Case) -> None:
     commits = summing(case, [0, 1, 1, 2])
     code, found = case.bisect(commits[0], commits[-1])

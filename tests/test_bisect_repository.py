@@ -103,6 +103,7 @@ def test_only_what_was_asked_for_is_planted(tmp_path: Path) -> None:
     assert _that_have(repository, TRACES["slow"][1], TRACES["slow"][0]) == repository.commits[3:]
 
 
+@pytest.mark.slow
 def test_the_broken_commits_cannot_be_imported_and_all_others_can(
     straight: BisectRepository, trees: dict[str, Path]
 ) -> None:

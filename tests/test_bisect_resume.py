@@ -68,7 +68,10 @@ def gone(case: Bisecting, wait_s: float = 3.0) -> list[str]:
 # ---- kill -9
 
 
-@pytest.mark.parametrize(("kills", "slots"), [pytest.param(10, "1", marks=pytest.mark.long), (4, "3")])
+@pytest.mark.parametrize(
+    ("kills", "slots"),
+    [pytest.param(10, "1", marks=pytest.mark.long), pytest.param(4, "3", marks=pytest.mark.slow)],
+)
 def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_counts_none_twice(
     case: Bisecting, commits: list[str], kills: int, slots: str
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_c
 # ---- other ends
 
 
+@pytest.mark.slow
 def test_an_interrupted_bisection_says_how_to_go_on_and_goes_on(case: Bisecting, commits: list[str]) -> None:
     asked = (commits[0], commits[-1], "--command", case.costing(slower(commits), noise=0.02, sleep_s=0.2))
     process = case.begin(*asked)
@@ -155,6 +159,7 @@ def test_a_torn_last_line_is_dropped_and_its_run_made_again(case: Bisecting, com
     assert len(case.recorded().observations) == len(lines) - 1
 
 
+@pytest.mark.slow
 def test_a_finished_bisection_that_is_resumed_runs_nothing_and_says_the_same(
     case: Bisecting, commits: list[str]
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_finished_bisection_that_is_resumed_runs_nothing_and_says_the_same(
     assert (case.log.read_bytes(), len(case.runs())) == (log, made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["nothing", "an empty file", "a torn header"])
 def test_to_resume_what_has_not_begun_is_to_begin(case: Bisecting, commits: list[str], left: str) -> None:
     case.out.mkdir()
@@ -194,6 +200,7 @@ def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case:
         assert {path: path.read_bytes() for path in results} == results
 
 
+@pytest.mark.slow
 def test_a_new_bisection_keeps_the_log_of_the_one_before(case: Bisecting, commits: list[str]) -> None:
     command = case.costing(slower(commits))
     case.found(commits[0], commits[-1], command, exact=True)
@@ -203,6 +210,7 @@ def test_a_new_bisection_keeps_the_log_of_the_one_before(case: Bisecting, commit
     assert len(case.recorded().observations) > 2
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_not_resumed(case: Bisecting, commits: list[str]) -> None:
     """A line that was complete and is none now was not torn by a crash."""
     command = case.costing(slower(commits))
@@ -216,6 +224,7 @@ def test_a_damaged_log_is_not_resumed(case: Bisecting, commits: list[str]) -> No
     assert case.log.read_bytes() == damaged
 
 
+@pytest.mark.slow
 def test_two_bisections_do_not_write_one_log(case: Bisecting, commits: list[str]) -> None:
     asked = (commits[0], commits[-1], "--command", case.costing(slower(commits), sleep_s=0.5), "--exact")
     first = case.begin(*asked, "--json")
@@ -235,6 +244,7 @@ def test_two_bisections_do_not_write_one_log(case: Bisecting, commits: list[str]
 # ---- no room
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [8, 10])
 def test_a_disk_that_fills_ends_it_with_a_sentence_and_costs_no_observation(
     case: Bisecting, commits: list[str], blocks: int

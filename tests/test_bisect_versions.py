@@ -339,6 +339,7 @@ def test_a_copy_that_the_checkout_brings_is_found_to_hide_all_versions(two: Vers
     assert hidden_by(two, "fast-dep", [tmp_path]) == str(tmp_path / "fast_dep" / "__init__.py")
 
 
+@pytest.mark.slow
 def test_an_editable_package_of_the_parent_loses_and_one_put_first_hides_all_versions(
     tmp_path: Path, wheels: Path, options: tuple[str, ...]
 ) -> None:
@@ -401,6 +402,7 @@ def test_a_build_that_passes_its_time_makes_its_version_unavailable(note: Path, 
         environment_for(note.parent / "cache", "built-dep", "1.0", python, local, timeout_s=1)
 
 
+@pytest.mark.slow
 def test_what_passes_its_time_is_ended_with_the_processes_it_started(tmp_path: Path) -> None:
     child = "import subprocess, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep(60)"
     ended = pip.run(sys.executable, "-c", child, timeout_s=3)
@@ -408,6 +410,7 @@ def test_what_passes_its_time_is_ended_with_the_processes_it_started(tmp_path: P
     wait_until(lambda: not alive(int(ended.out)))
 
 
+@pytest.mark.slow
 def test_what_was_killed_in_the_middle_is_made_again_and_a_pip_left_over_does_no_harm(note: Path, python: str) -> None:
     local, cache = ("--no-index", "-f", str(note.parent)), note.parent / "cache"
     call = (

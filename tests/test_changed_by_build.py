@@ -8,10 +8,12 @@ from git_repos import Repository
 from regbot.checkout import Worktree, check_out
 from regbot.config import Config
 from regbot.engines import Sandbox
+from regbot.engines.availability import available
 from regbot.judge import judge
 from regbot.records.run import Run
 from regbot.report.comment import comment
 from regbot.trees import confined_builder, marked
+from required import needed
 from timed_builder import noisy, play, session_of
 
 NAME = "<img src=x>@octocat`|.py"
@@ -36,6 +38,7 @@ def test_the_names_stand_in_the_comment_and_nothing_pushes_them_out(tmp_path: Pa
     assert "more warnings, see the report" in text
 
 
+@needed("SANDBOX", available())
 def test_a_build_reaches_neither_the_other_arm_nor_what_is_recorded(tmp_path: Path) -> None:
     """With everything that it can know: where both lie, and how they are called."""
     repo = Repository.create(tmp_path / "repo")

@@ -112,6 +112,7 @@ def test_a_fallback_on_two_ranks_is_found_accepted_and_judged_again(case: Case) 
     assert json.loads(accepted.stdout)["workloads"][0]["sharding"]["findings"][0]["accepted"] == "two ranks gather less"
 
 
+@pytest.mark.slow
 def test_a_head_that_crashes_twice_is_the_heads_fault(case: Case) -> None:
     case.pull_request("raise RuntimeError('no such kernel')\n")
     code, verdict = case.check()
@@ -126,6 +127,7 @@ def test_a_head_that_crashes_twice_is_the_heads_fault(case: Case) -> None:
     assert "userpkg/moe.py:1" in comment
 
 
+@pytest.mark.slow
 def test_a_crash_of_both_arms_is_invalid(case: Case) -> None:
     broken = "raise RuntimeError('no such kernel')\n"
     case.pull_request("# why\n" + broken, base=broken)
@@ -146,6 +148,7 @@ def test_a_head_that_hangs_twice_fails_and_leaves_nothing(case: Case) -> None:
     assert guests_of(case.home) == []
 
 
+@pytest.mark.slow
 def test_a_bad_record_is_invalid_and_never_pass(case: Case) -> None:
     forged = (
         "import json, os, sys\nopen(json.load(open(sys.argv[-1]))['record'], 'w').write('{\"a\": NaN}')\nos._exit(0)\n"
@@ -156,6 +159,7 @@ def test_a_bad_record_is_invalid_and_never_pass(case: Case) -> None:
     assert "NaN" in only(verdict)["validity"]["reasons"][0]
 
 
+@pytest.mark.slow
 def test_an_entry_point_that_is_missing_in_both_arms_is_invalid(case: Case) -> None:
     config = CONFIG.replace("userpkg.moe:build_layer", "userpkg.moe:build")
     case.pull_request("# why\n" + GOOD_LAYER, config=config)
@@ -164,6 +168,7 @@ def test_an_entry_point_that_is_missing_in_both_arms_is_invalid(case: Case) -> N
     assert "has no function 'build'" in only(verdict)["validity"]["reasons"][0]
 
 
+@pytest.mark.slow
 def test_code_that_is_not_the_arms_own_is_invalid(case: Case) -> None:
     """An editable install of another checkout, found first on the path by both arms."""
     elsewhere = case.home / "elsewhere" / "userpkg"
@@ -180,6 +185,7 @@ def test_code_that_is_not_the_arms_own_is_invalid(case: Case) -> None:
     assert str(elsewhere) in only(verdict)["validity"]["reasons"][0]
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_in_the_head_is_the_heads_fault(case: Case) -> None:
     config = CONFIG + 'build = ["test ! -e broken || { echo the compiler says no >&2; exit 3; }"]\n'
     case.commit(GOOD_LAYER, config)
@@ -190,6 +196,7 @@ def test_a_build_that_fails_in_the_head_is_the_heads_fault(case: Case) -> None:
     assert "the compiler says no" in only(verdict)["validity"]["reasons"][0]
 
 
+@pytest.mark.slow
 def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
     soft = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep-dp"]') + "[sharding]\nwire_rise_pct = 100000\n"
     case.pull_request(FALLBACK_LAYER, head_config=soft)
@@ -198,6 +205,7 @@ def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
     assert any("regbot.toml differs" in warning for warning in verdict["warnings"])
 
 
+@pytest.mark.slow
 def test_the_configuration_of_the_head_serves_where_the_base_has_none(case: Case) -> None:
     case.commit(config=None)
     case.repository.git("checkout", "-q", "-b", "pr")
@@ -256,6 +264,7 @@ def test_a_shallow_repository_without_the_merge_base_says_what_to_fetch(case: Ca
     assert "--unshallow" in found.stderr
 
 
+@pytest.mark.slow
 def test_overrides_of_one_commit_are_shown_and_not_judged(case: Case) -> None:
     smoke = '[workloads.smoke]\nadapter = "smoke"\nshapes = ["mixtral-8x7b"]\nvariant = "cpu"\nmeshes = ["ep"]\n'
     smoke += "timed = []\n"
@@ -284,12 +293,14 @@ def test_what_belongs_to_the_machine_is_not_the_commits_to_say(case: Case, tmp_p
     assert found.workloads == asked.workloads
 
 
+@pytest.mark.slow
 def test_one_entry_can_be_asked_for_by_name(case: Case) -> None:
     case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]'))
     _, verdict = case.check("--workload", "mixtral-8x7b@1/ep-dp")
     assert only(verdict)["name"] == "mixtral-8x7b@1/ep-dp"
 
 
+@pytest.mark.slow
 def test_a_killed_check_leaves_no_process_and_keeps_what_it_measured(case: Case) -> None:
     config = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]')
     slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
@@ -376,6 +387,7 @@ def test_a_hang_of_one_entry_is_told_for_all(case: Case) -> None:
     assert (case.home / "out" / "comment.md").exists()
 
 
+@pytest.mark.slow
 def test_judge_uses_the_settings_of_the_check(case: Case) -> None:
     """Two ranks gather less than they exchange, so only the thresholds decide between REVIEW and FAIL."""
     config = CONFIG + "[wire]\ngpus_per_node = 1\n"

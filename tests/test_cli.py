@@ -72,6 +72,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
     assert found.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_ledger_table_has_counts_per_layer_and_in_all(tmp_path: Path) -> None:
     found = regbot("ledger", "trace", "qwen3-30b-a3b", "--variant", "cpu", "--world", "4", "--ep", "2", at=tmp_path)
     assert found.returncode == 0, found.stderr
@@ -118,6 +119,7 @@ def test_shapes_prints_every_number_of_a_shape(tmp_path: Path) -> None:
     assert json.loads(regbot("shapes", "--json", at=tmp_path).stdout)[0]["name"] == "qwen3-30b-a3b"
 
 
+@pytest.mark.slow
 def test_doctor_tells_what_was_tried(tmp_path: Path) -> None:
     found = regbot("doctor", "--json", at=tmp_path)
     checks = {check["name"]: check for check in json.loads(found.stdout)["checks"]}

@@ -415,7 +415,7 @@ def test_ledger_and_preflight_say_that_a_command_has_none(
     assert "all_to_all" not in found.stdout
 
 
-@pytest.mark.parametrize("adapter", ["command", "nemo", ""])
+@pytest.mark.parametrize("adapter", ["command", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nemo", ""))])
 def test_the_guest_refuses_an_adapter_that_it_does_not_know(root: Path, adapter: str) -> None:
     task = command_task(("true", "{steps}"))
     record = root / "raw.json"

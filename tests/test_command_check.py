@@ -62,6 +62,7 @@ def test_a_command_that_got_slower_fails_by_its_log(case: Case) -> None:
     assert (case.home / "out" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_same_command_is_no_regression(case: Case) -> None:
     pull_request(case, train(0.02), "# a comment\n" + train(0.02))
     code, verdict = case.check("--budget", "5")
@@ -83,6 +84,7 @@ def test_a_head_whose_command_breaks_fails(case: Case) -> None:
     assert "exited with code 1" in only(verdict)["validity"]["reasons"][0]
 
 
+@pytest.mark.slow
 def test_a_dispatcher_that_a_command_was_asked_for_is_not_taken_to_have_run(case: Case) -> None:
     asked = CONFIG.replace('"{steps}"]', '"{steps}", "{dispatcher}"]\ndispatcher = "hybridep"')
     case.repository.commit("base", {"regbot.toml": asked, "train.py": train(0.02)})
@@ -129,6 +131,7 @@ def test_another_tree_is_another_question_and_joins_nothing(case: Case) -> None:
     assert only(verdict)["throughput"]["alpha"] == pytest.approx(0.0204 / 2)
 
 
+@pytest.mark.slow
 def test_two_configurations_of_one_commit_are_compared_by_the_same_test(case: Case) -> None:
     asked = CONFIG.replace('"{steps}"]', '"{steps}", "{fused}"]\nconfig = { fused = "no" }')
     slow = TRAIN.replace("SECONDS", '0.05 if sys.argv[2] == "yes" else 0.02')
@@ -157,6 +160,7 @@ def test_a_check_cites_what_placebo_sessions_on_its_node_class_showed(case: Case
     assert "Calibrated here by pairs: they differ by" in (case.home / "out" / "comment.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_shadow_check_blocks_nothing_and_is_noted_down(case: Case) -> None:
     pull_request(case, train(0.02), train(0.05))
     code, verdict = case.check("--budget", "5", "--shadow")

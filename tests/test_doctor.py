@@ -66,6 +66,7 @@ class WithLibrary(LocalEngine):
         return super().run(replace(launch, env={**launch.env, "PYTHONPATH": str(self.folder)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

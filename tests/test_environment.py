@@ -124,6 +124,7 @@ def test_two_real_runs_of_one_commit_agree(shared: Shared, tmp_path: Path) -> No
     assert (first.environment.toolkit, first.node) == (_toolkit_here(), this_node())
 
 
+@pytest.mark.slow
 def test_a_real_guest_hashes_what_it_was_started_with_and_not_the_caches_of_its_arm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from layers import CONFIG, GOOD_LAYER
 from test_check import Case
 from test_command_check import CONFIG as COMMAND
@@ -29,6 +31,7 @@ def test_the_configuration_and_the_layer_belong_on_main_first(tmp_path: Path) ->
     assert "the base has no regbot.toml; the head's was used" in text
 
 
+@pytest.mark.slow
 def test_so_does_a_layer_that_the_configuration_on_main_names_already(tmp_path: Path) -> None:
     text = commented(tmp_path, {"regbot.toml": CONFIG}, LAYER, "--no-timing")
     assert ADVICE in text

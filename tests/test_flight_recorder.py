@@ -171,6 +171,7 @@ def test_a_dump_above_the_cap_is_refused_with_how_to_make_a_shorter_one(
         read(tmp_path, [entry(i, "0", "nccl:all_reduce", i, [[8]]) for i in range(9)])
 
 
+@pytest.mark.slow
 def test_a_dump_takes_little_more_memory_than_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     whole = json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]})

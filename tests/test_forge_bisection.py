@@ -173,6 +173,7 @@ def test_a_reply_that_is_lost_is_not_written_twice(scene: Scene, kind: str) -> N
     assert scene.hub.faults.happened
 
 
+@pytest.mark.slow
 def test_in_a_storm_every_question_is_answered_once(scene: Scene) -> None:
     scene.hub.faults.plan(0.3, seed=2)
     runs = [scene.run(left(scene.result())) for _ in range(8)]

@@ -196,6 +196,7 @@ def test_a_reply_that_is_lost_makes_no_second_pull_request(site: Site, kind: str
     assert len(site.hub.faults.happened) == 1
 
 
+@pytest.mark.slow
 def test_in_a_storm_there_is_one_pull_request_that_holds_every_night(site: Site) -> None:
     site.started()
     site.hub.faults.plan(0.3, seed=4)

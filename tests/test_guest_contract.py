@@ -300,6 +300,7 @@ def routed(shared: Shared) -> Path:
     return shared("routed", attempt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uneven", "uneven_functional"])
 def test_a_layer_that_ignores_balanced_routing_is_refused(routed: Path, name: str) -> None:
     for rank in range(2):
@@ -308,6 +309,7 @@ def test_a_layer_that_ignores_balanced_routing_is_refused(routed: Path, name: st
         assert "config['routing']" in told["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["even", "even_functional", "natural"])
 def test_a_layer_that_routes_as_asked_is_counted(routed: Path, name: str) -> None:
     assert counts(answer(routed, name))["all_to_all"] == 4
@@ -332,6 +334,7 @@ def test_a_refusal_is_an_exit_code_and_a_line_of_its_own(tmp_path: Path) -> None
     assert answer(tmp_path, "told")["environment"]["torch"]
 
 
+@pytest.mark.slow
 def test_a_package_installed_elsewhere_is_foreign_though_the_checkout_has_one_too(tmp_path: Path) -> None:
     """The checkout's package has no __init__.py, so an installed one of that name wins, wherever it is on the path."""
     checkout, installed = tmp_path / "checkout", tmp_path / "installed"
@@ -352,6 +355,7 @@ def test_a_package_installed_elsewhere_is_foreign_though_the_checkout_has_one_to
     assert code["files"] == {}
 
 
+@pytest.mark.slow
 def test_the_checkout_comes_before_what_is_installed(tmp_path: Path) -> None:
     checkout, installed = tmp_path / "checkout", tmp_path / "installed"
     for root in (checkout / "src", installed):

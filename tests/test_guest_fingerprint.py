@@ -175,18 +175,22 @@ def _program(folder: Path, name: str) -> str:
     return program
 
 
+@pytest.mark.slow
 def test_two_processes_agree_on_the_same_step(traced: Path) -> None:
     assert _program(traced, "plain") == _program(traced, "plain again")
 
 
+@pytest.mark.slow
 def test_a_renamed_layer_in_another_file_is_the_same_program(traced: Path) -> None:
     assert _program(traced, "entry") == _program(traced, "moved")
 
 
+@pytest.mark.slow
 def test_the_seed_is_not_part_of_the_program(traced: Path) -> None:
     assert _program(traced, "plain") == _program(traced, "seed")
 
 
+@pytest.mark.slow
 def test_every_other_step_is_another_program(traced: Path) -> None:
     different = ["plain", "allgather", "entry", "factor", "bfloat16", "skewed"]
     assert len({_program(traced, name) for name in different}) == len(different)

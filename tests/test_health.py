@@ -147,6 +147,7 @@ def test_clocks_load_and_free_memory_are_read_here() -> None:
     assert seen.mhz is None or 100 < seen.mhz.median < 10_000
 
 
+@pytest.mark.slow
 def test_a_real_timed_run_carries_the_health_of_its_node(shared: Shared) -> None:
     run = read_record(shared("genuine runs", genuine_runs) / "run.json", Run)
     assert run.health is not None

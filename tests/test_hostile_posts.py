@@ -36,6 +36,8 @@ WILD = {
     "fold": "</details>\n\n<details open><summary>evil</summary>\n\n# evil\n\n> quote\n\n---\n===\n",
     "table": "| a | b |\n|---|---|\n| evil | \\| |\n",
 }
+QUICK = ("lines", "marker", "fold")
+"""Texts for every run of the tests: commands of a runner, forged verdicts, open HTML. The others are slow."""
 CONTROLS = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 OWN = "\n\u2060\u2068\u2069\ufe0f"
 """Lines, and the characters that regbot itself isolates text with."""
@@ -150,7 +152,9 @@ def plain(text: str) -> None:
     assert {c for c in text if unicodedata.category(c) in CONTROLS} <= set(OWN)
 
 
-@pytest.mark.parametrize("wild", WILD)
+@pytest.mark.parametrize(
+    "wild", [wild if wild in QUICK else pytest.param(wild, marks=pytest.mark.slow) for wild in WILD]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_what_attackers_write_is_text_in_all_that_is_posted(bench: Bench, case: str, wild: str) -> None:
     text = WILD[wild]

@@ -86,6 +86,7 @@ def test_how_many_steps_a_log_covers_is_not_known(tmp_path: Path) -> None:
     assert read(tmp_path, line("AllReduce", 0)).guesses == ["how many steps these calls are of is not known"]
 
 
+@pytest.mark.slow
 def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
     def peak(lines: int) -> int:
         path = tmp_path / f"{lines}.log"

@@ -646,6 +646,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory.getbasetemp(), "kineto", _record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", ["shapes", "plain", "observed"])
 def test_traces_of_real_gloo_ranks_agree_with_the_counter_of_the_same_run(recorded: Path, name: str, rank: int) -> None:

@@ -347,6 +347,7 @@ def exit_amid_two_runs(tmp_path: Path, mark: str, deed: str = "") -> int:
 def test_runs_of_several_threads_do_not_hold_each_other(tmp_path: Path, mark: str) -> None:
     """If a short run's pipe were inherited by the long one's supervisor, the short one would not end before it."""
     ends: list[str] = []
+    threads = threading.active_count()  # an earlier test of the same process may have left some that end by themselves
 
     def go(name: str, seconds: float) -> Ended:
         here = tmp_path / name
@@ -359,7 +360,7 @@ def test_runs_of_several_threads_do_not_hold_each_other(tmp_path: Path, mark: st
         results = list(pool.map(go, ["long", "a", "b", "c"], [1.2, 0.1, 0.1, 0.1]))
     assert [ended.log_tail for ended in results] == ["long", "a", "b", "c"]
     assert ends[-1] == "long"
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
 
 
 # ---- what is shown and what is passed

@@ -67,6 +67,7 @@ def probed(
         return probe(Hosts(seat, hosts, change), 2, folder / "scratch", NOW, **chosen)
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_measure_what_they_share_and_nothing_over_hosts(tmp_path: Path) -> None:
     (found,) = probed(tmp_path, ["n1"])
     assert (found.host, found.ranks, found.hosts, found.device) == ("n1", 2, ["n1"], "cpu")
@@ -80,6 +81,7 @@ def test_ranks_of_one_host_measure_what_they_share_and_nothing_over_hosts(tmp_pa
     assert not (tmp_path / "scratch" / "record" / "torchrun").exists()
 
 
+@pytest.mark.slow
 def test_a_planted_slow_rank_is_laid_to_its_host_and_not_to_the_other(tmp_path: Path) -> None:
     found = probed(tmp_path, ["n1", "n2"], slowed={1: 900.0})
     assert [each.host for each in found] == ["n1", "n2"]

@@ -12,6 +12,8 @@ from guest_runs import MIXTRAL, QWEN, answer, ask, once, rows, run_all
 from layers import GOOD_LAYER, write_repository
 from regbot_guest.stopwatch import Stopwatch
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12
 
 WATCHED_LAYER = """\

@@ -59,6 +59,7 @@ def test_a_packed_file_that_was_cut_off_is_refused(
         read_file(path, reader.NAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS, ids=name_of)
 def test_a_decompression_bomb_is_refused(tmp_path: Path, reader: Reader) -> None:
     path = tmp_path / "bomb.gz"

@@ -205,8 +205,9 @@ def test_two_refreshes_at_once_merge_and_two_anchors_conflict(repo: Path, root: 
     git(repo, "checkout", "-q", "-f", "main")
     ones = [refreshed(root, tmp_path, number, who, repo=repo) for number, who in enumerate(("ada", "bob"))]
     git(repo, "merge", "-q", str(ones[0].branch))
+    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org")  # a machine may have no identity of its own
     merged = subprocess.run(
-        ["git", "merge", str(ones[1].branch)], cwd=repo, capture_output=True, text=True, check=False
+        ["git", *who, "merge", str(ones[1].branch)], cwd=repo, capture_output=True, text=True, check=False
     )
     assert "anchor.json" in merged.stdout, "both propose a first anchor, by different people"
     git(repo, "merge", "--abort")

@@ -454,7 +454,11 @@ def _enormous() -> Case:
     )
 
 
-@pytest.mark.parametrize("case", [lambda: report_cases.hostile(500), _enormous], ids=["findings", "everything"])
+@pytest.mark.parametrize(
+    "case",
+    [lambda: report_cases.hostile(500), pytest.param(_enormous, marks=pytest.mark.slow)],
+    ids=["findings", "everything"],
+)
 def test_the_comment_stays_below_the_limit_and_says_what_it_cut(case: Callable[[], Case]) -> None:
     text = comment(*case())
     assert len(text) < GITHUB_LIMIT
@@ -465,6 +469,7 @@ def test_the_comment_stays_below_the_limit_and_says_what_it_cut(case: Callable[[
     assert page.tags.count("details") == text.count("\n<details>\n")
 
 
+@pytest.mark.slow
 def test_the_page_stays_readable_in_size() -> None:
     assert len(html(*_enormous())) < 40_000_000
 

@@ -183,6 +183,7 @@ def test_kills_in_quick_succession_do_no_harm_either(replayed: Case) -> None:
 # ---- other ends
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_is_dropped_and_its_run_repeated(replayed: Case) -> None:
     assert replayed.check()[0] == 0
     whole = session_file(replayed).read_bytes()
@@ -208,6 +209,7 @@ def test_to_resume_what_has_not_begun_is_to_begin(replayed: Case, left: str) -> 
     assert len(replayed.runs()) == 2
 
 
+@pytest.mark.slow
 def test_another_check_is_not_resumed_and_nothing_of_the_first_is_lost(replayed: Case) -> None:
     replayed.check("--no-timing")
     written = session_file(replayed).read_bytes()
@@ -240,6 +242,7 @@ def test_a_damaged_session_is_not_resumed(replayed: Case) -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.slow
 def test_two_checks_do_not_write_one_session(replayed: Case) -> None:
     first = begin(replayed)
     wait_for_runs(replayed, 1)

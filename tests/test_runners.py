@@ -244,12 +244,13 @@ def test_the_epilog_drains_a_node_that_the_job_left_unwell_and_leaves_users_of_t
 
 def in_own_space(machine: Machine, script: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """A script as root, in a space of its own: nothing outside of it can be killed."""
-    if shutil.which("bwrap") is None:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
         lacking("SANDBOX", "no bubblewrap here")
     if os.getuid() != 0:
         pytest.skip("two users are needed, which only root can be")
     command = [
-        "bwrap",
+        bwrap,
         "--dev-bind",
         "/",
         "/",

@@ -254,5 +254,6 @@ def test_a_real_rank_that_is_made_30_percent_slower_is_named_with_about_that(ran
     assert np.median(step_s[0]) == pytest.approx(np.median(step_s[1]), rel=0.1), "step times alone show nothing"
 
 
+@pytest.mark.slow
 def test_real_ranks_that_are_alike_are_not_named(ranks: Path) -> None:
     assert late_ranks(*account(ranks, "alike")) == []

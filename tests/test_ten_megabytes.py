@@ -128,6 +128,7 @@ def wide(ledger: Ledger, names: int) -> Ledger:
     return ledger.model_copy(update={"entries": entries})
 
 
+@pytest.mark.slow
 def test_ten_megabytes_of_names_each_short_enough_are_judged_and_cut(bench: Bench) -> None:
     number = bench.pull(fork="mallory")
     base, head = wide(A2A, 700), wide(FALLBACK, 700)
@@ -147,6 +148,7 @@ def test_a_title_a_text_and_a_label_of_ten_megabytes_change_nothing(bench: Bench
     assert "x| `@a x|" not in bench.comment(number)
 
 
+@pytest.mark.slow
 def test_a_run_whose_branch_or_title_has_ten_megabytes_is_of_nothing_or_told(bench: Bench) -> None:
     number = bench.pull(fork="mallory")
     session = bench.session(bench.head(number))
@@ -197,6 +199,7 @@ def site(hub: FakeGitHub, tmp_path: Path) -> Site:
     return Site(hub, tmp_path)
 
 
+@pytest.mark.slow
 def test_commit_subjects_of_ten_megabytes_leave_the_refresh_as_it_is(site: Site) -> None:
     site.repo.commit({"train.py": "long\n"}, message=LONG, author="mallory")
     site.pull_main()

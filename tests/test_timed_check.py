@@ -72,6 +72,7 @@ def test_a_slowdown_is_found_by_four_pairs_and_judged_again_from_the_file_alone(
     assert (again.returncode, json.loads(again.stdout)) == (1, verdict)
 
 
+@pytest.mark.slow
 def test_a_changed_file_that_no_trace_loads_is_timed_and_left_out_only_when_asked(case: Case, genuine: Path) -> None:
     replayed(case, genuine)
     code, verdict = case.check("--no-timing")
@@ -118,10 +119,15 @@ FAULTS = {
     ),
 }
 """What a timed run does, the outcome, and what is said of it. Which of them are the code's fault, ``BROKEN`` says."""
+QUICK = ("crash", "a wrong clock", "other routing")
+"""One fault for each way it can end: FAIL, INVALID, and a refusal that is not repeated. The others are slow."""
 BROKEN = ("crashed", "hung", "no_record", "short", "diverged")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [fault if fault in QUICK else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS],
+)
 def test_a_fault_of_the_head_alone_and_again(case: Case, genuine: Path, fault: str) -> None:
     """What the head's code did is a FAIL of validity; what only shows that it was not measured is INVALID."""
     spoils, outcome, reason = FAULTS[fault]
@@ -139,6 +145,7 @@ def test_a_fault_of_the_head_alone_and_again(case: Case, genuine: Path, fault: s
     assert guests_of(case.home) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["crash", "no number for a loss", "a wrong clock"])
 def test_a_fault_of_both_arms_is_invalid(case: Case, genuine: Path, fault: str) -> None:
     spoils, outcome, _ = FAULTS[fault]
@@ -167,6 +174,7 @@ def launches(case: Case) -> str:
     )
 
 
+@pytest.mark.slow
 def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, genuine: Path) -> None:
     """The third launch of the head, the second in a block, dies; no other does."""
     once = f"{launches(case)}if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"

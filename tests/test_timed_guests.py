@@ -92,6 +92,7 @@ def test_a_crash_of_one_rank_is_told_by_that_rank_and_not_by_those_it_left_alone
     assert run.timing is None
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     run = run_of(tmp_path, spoilt("time.sleep(3600)", rank=1), timeout_min=0.2)
@@ -101,12 +102,14 @@ def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 60
 
 
+@pytest.mark.slow
 def test_a_process_that_exits_with_0_before_its_steps_are_done_has_measured_nothing(tmp_path: Path) -> None:
     run = run_of(tmp_path, spoilt("os._exit(0)"))
     assert run.outcome == "no_record"
     assert "ranks 0, 1 without a record" in run.reason
 
 
+@pytest.mark.slow
 def test_a_rank_that_exits_with_0_alone_is_named(tmp_path: Path) -> None:
     run = run_of(tmp_path, spoilt("os._exit(0)", rank=1))
     assert run.outcome == "crashed"
@@ -116,6 +119,7 @@ def test_a_rank_that_exits_with_0_alone_is_named(tmp_path: Path) -> None:
 # ---- steps that are none
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_a_number_is_no_training(tmp_path: Path) -> None:
     run = run_of(tmp_path, spoilt("return x * float('nan')", step=4))
     assert run.outcome == "diverged"
@@ -123,6 +127,7 @@ def test_a_loss_that_is_not_a_number_is_no_training(tmp_path: Path) -> None:
     assert run.loss[3:] == [None, None, None]
 
 
+@pytest.mark.slow
 def test_a_step_that_the_optimizer_skips_is_no_training(tmp_path: Path) -> None:
     skip = (
         "import torch\n"
@@ -137,6 +142,7 @@ def test_a_step_that_the_optimizer_skips_is_no_training(tmp_path: Path) -> None:
     assert "the optimizer skipped 2 of 6 steps" in run.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honours", [True, False])
 def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path, honours: bool) -> None:
     layer = GOOD_LAYER.replace(FORWARD, ROUTED).replace(
@@ -157,6 +163,7 @@ def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path
 # ---- what it leaves behind
 
 
+@pytest.mark.slow
 def test_a_daemon_that_outlives_its_run_is_killed_and_warned_of(tmp_path: Path) -> None:
     daemon = (
         "import os, time\n"
@@ -171,6 +178,7 @@ def test_a_daemon_that_outlives_its_run_is_killed_and_warned_of(tmp_path: Path) 
     assert any("left 1 child process" in warning for warning in run.warnings)
 
 
+@pytest.mark.slow
 def test_a_run_that_fills_its_record_folder_is_ended(tmp_path: Path) -> None:
     fill = (
         "import json, os, sys, time\n"
@@ -187,6 +195,7 @@ def test_a_run_that_fills_its_record_folder_is_ended(tmp_path: Path) -> None:
 # ---- lies about time
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_replaced_is_noticed_by_the_systems_own(tmp_path: Path) -> None:
     """Half the seconds that passed, on all ranks alike: nothing in the records contradicts it."""
     lie = "import time\n_real = time.perf_counter\ntime.perf_counter = lambda: 0.5 * _real()\n"
@@ -210,6 +219,7 @@ def one_core() -> Iterator[None]:
     this_node.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_core")
 def test_a_machine_with_one_core_is_enough_and_says_what_it_costs(tmp_path: Path) -> None:
     run = run_of(tmp_path)

@@ -193,6 +193,7 @@ def said(scene: Scene) -> list[str]:
     return texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["opened", "synchronize", "labeled", "edited"])
 def test_the_gate_itself_does_nothing_that_a_title_or_a_label_says(scene: Scene, action: str) -> None:
     real(scene)
@@ -222,6 +223,7 @@ def test_an_artifact_that_is_no_session_is_said_to_be_none(scene: Scene) -> None
     assert (check.status, check.conclusion) == ("completed", "failure")
 
 
+@pytest.mark.slow
 def test_a_search_that_left_nothing_is_answered(scene: Scene) -> None:
     comment = scene.repo.comment(scene.number, "ann", f"/regbot bisect {scene.base}..{scene.head}")
     nonce = nonce_of("acme/moe", scene.number, "comment", comment)
@@ -328,6 +330,7 @@ def test_something_is_planted_into_every_shipped_workflow() -> None:
     assert {each[0] for each in PLANTED} == {path.stem for path in SHIPPED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new", "start", "found"), PLANTED, ids=[f"{each[0]}: {each[4]}" for each in PLANTED]
 )

@@ -75,6 +75,7 @@ def night(hub: FakeGitHub, tmp_path: Path, request: pytest.FixtureRequest) -> Ni
     return made
 
 
+@pytest.mark.slow
 def test_a_hostile_night_becomes_an_inert_pull_request(night: Night) -> None:
     text = night.text
 
@@ -115,6 +116,7 @@ REFUSED: dict[str, Callable[[Proposal, str], object]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_night_with_hostile_names_changes_nothing_and_says_why(night: Night) -> None:
     good = night.night(1)[1]
     before = night.state()

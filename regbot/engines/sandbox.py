@@ -380,7 +380,7 @@ def _home_of(file: Path) -> Path | None:
 
 
 def _bwrap() -> str:
-    return shutil.which("bwrap") or "/usr/bin/bwrap"
+    return shutil.which("bwrap") or "bwrap"
 
 
 @functools.cache
