@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from regbot.baselines import Store, stored_ledger
+from regbot.commands.options import cache_folder
 from regbot.config import Config, load_config
 from regbot.judge import judge_ledgers
 from regbot.tracing import Choice, trace_here
@@ -20,7 +21,8 @@ def main() -> int:
     store, changed = Store(ROOT / "baselines"), 0
     for task in plan(load_config(ROOT / "regbot.toml")):
         found = stored_ledger(store, task.entry, task.variant.name, "static")
-        run = trace_here(Choice(f"{task.shape.name}/{task.parallelism.name}"), ROOT / "baselines")
+        choice = Choice(f"{task.shape.name}/{task.parallelism.name}", device=task.workload.device)
+        run = trace_here(choice, ROOT / "baselines", cache_folder())
         if found is None or run.ledger is None:
             print(f"{task.entry}: {'no ledger is stored' if found is None else run.reason}")
             changed += 1

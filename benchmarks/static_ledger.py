@@ -10,6 +10,7 @@ import argparse
 import statistics
 from pathlib import Path
 
+from regbot.commands.options import cache_folder
 from regbot.tracing import Choice, trace_here
 
 SHAPES = ("qwen3-30b-a3b", "mixtral-8x7b")
@@ -34,7 +35,7 @@ def main() -> None:
 
 def measure(shape: str, world: int, repeat: int) -> None:
     """Trace ``repeat`` times and print one row; a trace that is refused ends the benchmark."""
-    runs = [trace_here(Choice(shape, world=world), Path.cwd()) for _ in range(repeat)]
+    runs = [trace_here(Choice(shape, world=world), Path.cwd(), cache_folder()) for _ in range(repeat)]
     for run in runs:
         if run.ledger is None:
             raise SystemExit(f"{shape} on {world} ranks: {run.outcome}: {run.reason}")

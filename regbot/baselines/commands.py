@@ -214,10 +214,11 @@ def verify_page(found: BaselineCheck) -> str:
     """The problems, one a line, or that there is none."""
     held = f"{found.sessions} sessions, {found.ledgers} ledgers, {found.anchors} anchors"
     held += f", {found.calibrations} calibration{'s' * (found.calibrations > 1)}" if found.calibrations else ""
+    notes = [f"note: {printable(note)}" for note in found.notes]
     if not found.problems:
-        return f"the store is sound: {held}"
+        return "\n".join([*notes, f"the store is sound: {held}"])
     count = len(found.problems)
-    return "\n".join([*map(printable, found.problems), f"{count} problem{'s' * (count > 1)} in {held}"])
+    return "\n".join([*notes, *map(printable, found.problems), f"{count} problem{'s' * (count > 1)} in {held}"])
 
 
 def anchor_page(found: Sequence[Anchor]) -> str:

@@ -13,6 +13,8 @@ from regbot.records.baseline import Anchor, Baseline, BaselineCheck, moment, utc
 from regbot.shapes import ShapeError, load_shape
 
 README = "README.md"
+CPU_PROGRAM = "dispatch-mode"
+"""The source of a ledger that was counted in a CPU program."""
 _MESSAGE = 4000
 
 
@@ -20,7 +22,8 @@ class _Found(NamedTuple):
     """What was read so far, and what could not be."""
 
     sessions: dict[PurePosixPath, Baseline]
-    ledgers: set[str]
+    ledgers: dict[str, str]
+    """Their source by their hash."""
     anchors: list[tuple[PurePosixPath, Anchor]]
     calibrations: list[PurePosixPath]
     problems: list[str]
@@ -30,7 +33,7 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
     """Read the whole store. Raises BaselineError where there is none."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
-    found = _Found({}, set(), [], [], [])
+    found = _Found({}, {}, [], [], [])
     for path in _files(store, PurePosixPath(), found.problems):
         _read(store, path, found, now)
     problems = [*found.problems, *_across(found)]
@@ -40,14 +43,14 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
         anchors=len(found.anchors),
         calibrations=len(found.calibrations),
         problems=[problem[:_MESSAGE] for problem in sorted(problems)],
+        notes=[note[:_MESSAGE] for note in _outdated(found)],
     )
 
 
 def _read(store: Store, path: PurePosixPath, found: _Found, now: datetime) -> None:
     try:
         if path.parts[0] == LEDGERS:
-            store.ledger(_ledger_name(path))
-            found.ledgers.add(path.stem)
+            found.ledgers[path.stem] = store.ledger(_ledger_name(path)).source
         elif path.name == ANCHOR:
             anchor = store.read_anchor(path)
             _in_time(path, anchor.moved, now)
@@ -85,6 +88,20 @@ def _across(read: _Found) -> Iterator[str]:
             fix = "add a session of it with 'regbot baseline add', or move the anchor"
             yield str(
                 BaselineError(path, f"no session of its commit {anchor.commit[:12]} is stored in this class", fix)
+            )
+
+
+def _outdated(read: _Found) -> Iterator[str]:
+    """The newest trace of a workload, where it is of a CPU program: a trace on a paper GPU is not compared with it."""
+    newest: dict[str, tuple[str, PurePosixPath, Baseline]] = {}
+    for path, baseline in read.sessions.items():
+        if baseline.tier == "static":
+            newest[path.parts[0]] = max(newest.get(path.parts[0], ("", path, baseline)), (baseline.measured, path, baseline))
+    for _, path, baseline in sorted(newest.values(), key=lambda item: item[1]):
+        if read.ledgers.get(baseline.ledger or "") == CPU_PROGRAM:
+            yield (
+                f"{path}: was traced as a CPU program; checks of the adapters smoke and module trace on a paper GPU and "
+                "do not compare with it: replace it with 'regbot baseline refresh', or set device = 'cpu'"
             )
 
 

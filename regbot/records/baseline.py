@@ -254,3 +254,4 @@ class BaselineCheck(Record):
     anchors: Annotated[int, Field(ge=0)]
     calibrations: Annotated[int, Field(ge=0)] = 0
     problems: list[Message]
+    notes: list[Message] = Field(default=[], description="what is whole, and not compared with any more")

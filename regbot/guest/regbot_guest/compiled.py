@@ -33,6 +33,10 @@ class CompileWatch:
         setattr(torch._dynamo, "optimize", self._optimize)  # noqa: B010
         setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
 
+    def names(self) -> str:
+        """The first of what was called, in words."""
+        return ", ".join(sorted(set(self.called))[:5])
+
     def _replacement(self, model: Any = None, **options: Any) -> Any:
         if model is None:
             return partial(self._replacement, **options)

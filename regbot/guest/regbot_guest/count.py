@@ -80,7 +80,8 @@ def count_step(request: Request) -> dict[str, Any]:
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
         if before is not None:
             liveness.update(sequence_advance(observer, before))
-        refuse_what_cannot_be_believed(request, compiled, unseen, observer)
+        refuse_compiled(compiled)
+        refuse_what_cannot_be_believed(request, unseen, observer)
         return {
             "ledger": ledger(request, world, observer, liveness, counted_by(observer, world, static)),
             "loss": [] if warnings else losses,
@@ -148,21 +149,23 @@ def sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, in
     }
 
 
-def refuse_what_cannot_be_believed(
-    request: Request, compiled: CompileWatch, unseen: UnseenWatch, observer: StepCounter
-) -> None:
-    """Raises ContractError where a count would be of another program, or would leave something out."""
+def refuse_compiled(compiled: CompileWatch) -> None:
+    """Raises ContractError where code would be compiled: under a dispatch mode it is another program."""
+    if compiled.called:
+        raise ContractError(
+            "compiled",
+            f"{compiled.names()} would be compiled by torch.compile; counted eagerly it would be another program. Turn "
+            "compilation off for this workload, or count a profile of a compiled run",
+        )
+
+
+def refuse_what_cannot_be_believed(request: Request, unseen: UnseenWatch, observer: StepCounter) -> None:
+    """Raises ContractError where a count would leave something out, or is not of the routing asked for."""
     if unseen.issued:
         raise ContractError(
             "liveness",
             f"a collective was issued where it cannot be counted ({unseen.issued[0]}); issue it through "
             "torch.distributed, from the thread that calls forward and backward",
-        )
-    if compiled.called:
-        raise ContractError(
-            "compiled",
-            f"{', '.join(sorted(set(compiled.called))[:5])} would be compiled by torch.compile; counted eagerly it "
-            "would be another program. Turn compilation off for this workload, or count a profile of a compiled run",
         )
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:

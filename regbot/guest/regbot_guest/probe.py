@@ -18,6 +18,7 @@ from regbot_guest.count import (
     counted_by,
     ledger,
     plant,
+    refuse_compiled,
     refuse_what_cannot_be_believed,
     sequence_advance,
     sequence_numbers,
@@ -84,7 +85,8 @@ def _counted_step(request: Request, training: Training, world: World) -> dict[st
             training.step(request.steps, lambda phase: setattr(observer, "phase", phase))
         if before is not None:
             liveness.update(sequence_advance(observer, before))
-        refuse_what_cannot_be_believed(request, compiled, unseen, observer)
+        refuse_compiled(compiled)
+        refuse_what_cannot_be_believed(request, unseen, observer)
     if request.routing == "balanced" and request.mlp == "moe" and (unlike := routed.imbalance()):
         raise ContractError(
             "routing",

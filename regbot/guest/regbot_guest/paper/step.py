@@ -49,8 +49,9 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         counter.read_operators()
         if device.refusals:  # also where the code under test has caught what was raised
             raise Untraceable(device.refusals[0])
-        refuse_what_cannot_be_believed(request, compiled, unseen, counter)
-        counted = Counted("paper-gpu", "cuda", device.fingerprint(), PATCHES, device.notes())
+        refuse_what_cannot_be_believed(request, unseen, counter)
+        eager = [f"{compiled.names()} would be compiled by torch.compile, and ran eagerly"] if compiled.called else []
+        counted = Counted("paper-gpu", "cuda", device.fingerprint(), PATCHES, [*eager, *device.notes()])
         return {
             "ledger": ledger(request, world, counter, liveness, counted),
             "loss": [],

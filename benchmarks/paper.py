@@ -1,0 +1,149 @@
+"""The paper GPU beside the CPU program that it replaces: an operator, a step, a command, memory, many ranks, a check.
+
+    python benchmarks/paper.py [--repeat 3]
+
+Everything is measured in this run, in turns. The library is built first, and its build is printed by itself. Traces are
+of Qwen3-30B-A3B at full size, each a fresh process; a check is of the demo's pull request, both shapes on both meshes.
+Medians, with the range beside them. ``benchmarks/demo.py`` has the demo.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from promises import Promise, told
+
+from regbot.demo import build_repository
+from regbot.paper import library_for
+from regbot.shapes import load_shape
+from regbot.workloads import guest_folder, smoke_task
+from regbot.workloads.guest import request_document, write_json
+
+SHAPE = "qwen3-30b-a3b"
+OPERATOR_LIMIT_US = 10.0
+MEMORY_LIMIT_GIB = 0.45
+STEP_RATIO, COMMAND_RATIO, RANKS_RATIO = 0.1, 0.35, 1.3
+CHECK_AIM_S = 20.0
+"""Printed beside the check and not judged: it is a time on two quiet cores."""
+
+REGBOT = str(Path(sys.executable).with_name("regbot"))
+OPERATOR = """
+import sys, time
+from pathlib import Path
+guest, paper = sys.argv[1:]
+sys.path.insert(0, guest)
+if paper:
+    from regbot_guest.paper.device import install
+    install(Path(paper))
+import torch
+torch.set_num_threads(1)
+x = torch.randn(64, 64, device="cuda" if paper else "cpu")
+for _ in range(3):
+    start = time.perf_counter()
+    for _ in range(20_000):
+        x = x + 1
+    taken = (time.perf_counter() - start) / 20_000 * 1e6
+print(taken)
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=3)
+    repeat = parser.parse_args().repeat
+    with tempfile.TemporaryDirectory(prefix="regbot-benchmark-") as name:
+        return measure(Path(name), repeat)
+
+
+def measure(folder: Path, repeat: int) -> int:
+    """Measure everything, print it, and say what of it is promised. Returns the exit code."""
+    os.environ |= {"REGBOT_CACHE": str(folder / "cache"), "REGBOT_PAPER_CACHE": str(folder / "paper")}
+    library = library_for(sys.executable, folder / "cache", folder / "spare")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before; median (range) of {repeat}")
+    print(f"{'build of the paper GPU':<36}{library.built_s or 0.0:8.1f} s")
+    paper = str(library.path)
+    repository = build_repository(folder / "repository", "harmless").path
+    trace = (REGBOT, "ledger", "trace", SHAPE)
+    operators, cpu_operators, steps, cpu_steps, memory, cpu_memory = ([] for _ in range(6))
+    commands, cpu_commands, wide, checks = ([] for _ in range(4))
+    for number in range(repeat):
+        operators.append(operator_us(paper))
+        cpu_operators.append(operator_us(""))
+        for device, times, gibs in ((paper, steps, memory), ("", cpu_steps, cpu_memory)):
+            step_s, gib = step(folder, device)
+            times.append(step_s)
+            gibs.append(gib)
+        commands.append(seconds((*trace, "--device", "cuda")))
+        cpu_commands.append(seconds((*trace, "--device", "cpu")))
+        wide.append(seconds((*trace, "--device", "cuda", "--world", "1024", "--ep", "1024")))
+        out = str(folder / f"check{number}")
+        checks.append(seconds((REGBOT, "check", "--base", "main", "--no-timing", "--out", out), repository))
+    show("one operator, paper GPU", operators, "us")
+    show("one operator, CPU", cpu_operators, "us")
+    show("one step, paper GPU", steps, "s")
+    show("one step, CPU program", cpu_steps, "s")
+    show("the command, paper GPU, EP 16", commands, "s")
+    show("the command, CPU program, EP 16", cpu_commands, "s")
+    show("the command, paper GPU, EP 1024", wide, "s")
+    show("memory, paper GPU", memory, "GiB")
+    show("memory, CPU program", cpu_memory, "GiB")
+    show("a check of eight traces", checks, f"s; {CHECK_AIM_S:g} s aimed at, on two quiet cores")
+    return told(
+        [
+            limit("an operator takes at most 10 us", statistics.median(operators), OPERATOR_LIMIT_US),
+            limit("a trace takes at most 0.45 GiB", max(memory), MEMORY_LIMIT_GIB),
+            ratio("a step takes at most a tenth of the CPU program's", steps, cpu_steps, STEP_RATIO),
+            ratio("the command takes at most 0.35 of the CPU program's", commands, cpu_commands, COMMAND_RATIO),
+            ratio("EP 1024 takes at most 1.3 times EP 16", wide, commands, RANKS_RATIO),
+        ]
+    )
+
+
+def operator_us(paper: str) -> float:
+    """Microseconds of ``x + 1`` on a 64 x 64 tensor, on the paper GPU or, for '', on the CPU."""
+    command = [sys.executable, "-c", OPERATOR, str(guest_folder()), paper]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def step(folder: Path, paper: str) -> tuple[float, float]:
+    """Seconds of the counted step, and the most memory of the process in GiB."""
+    record, task = folder / "raw.json", smoke_task(load_shape(SHAPE), "full")
+    document = request_document(task, folder, "benchmark", record) | {"paper": paper}
+    request = write_json(folder / "request.json", document)
+    subprocess.run([sys.executable, str(guest_folder()), str(request)], check=True, capture_output=True)
+    raw = json.loads(record.read_text(encoding="utf-8"))
+    return raw["phases_s"]["step 2"], raw["peak_rss_bytes"] / 2**30
+
+
+def seconds(command: Sequence[str], folder: Path | None = None) -> float:
+    """Wall time of a command that has to succeed."""
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return time.perf_counter() - start
+
+
+def show(name: str, values: Sequence[float], unit: str) -> None:
+    """Print one row."""
+    print(f"{name:<36}{statistics.median(values):8.2f} ({min(values):.2f} to {max(values):.2f}) {unit}")
+
+
+def limit(text: str, value: float, most: float) -> Promise:
+    return Promise(text, f"{value:.2f}", value <= most)
+
+
+def ratio(text: str, values: Sequence[float], peers: Sequence[float], most: float) -> Promise:
+    quotient = statistics.median(values) / statistics.median(peers)
+    return Promise(text, f"{quotient:.3f}", quotient <= most)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
