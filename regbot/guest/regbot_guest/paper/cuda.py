@@ -274,7 +274,7 @@ def _fill_cuda_build() -> None:
     """What a CUDA build's own Python calls below ``torch.cuda``."""
     module: Any = torch._C
     module._cuda_getDevice = lambda: _index(None)
-    module._cuda_setDevice = _set_device
+    module._cuda_setDevice = lambda device: _set_device(device)  # its own object: see _nothing
 
     def exchange(device: int) -> int:
         before = _index(None)
@@ -282,6 +282,7 @@ def _fill_cuda_build() -> None:
             _set_device(device)
         return before
 
-    module._cuda_exchangeDevice = module._cuda_maybeExchangeDevice = exchange
+    module._cuda_exchangeDevice = exchange
+    module._cuda_maybeExchangeDevice = lambda device: exchange(device)
     module._cuda_isCurrentStreamCapturing = lambda: False
     module._cuda_getDeviceCount = lambda: PER_NODE
