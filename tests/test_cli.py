@@ -62,7 +62,7 @@ def test_a_trace_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
 
 
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
-    found = regbot("ledger", "trace", "mixtral-8x7b", "--variant", "cpu", "--json", at=tmp_path)
+    found = regbot("ledger", "trace", "mixtral-8x7b", "--variant", "cpu", "--device", "cpu", "--json", at=tmp_path)
     assert found.returncode == 0, found.stderr
     document = json.loads(found.stdout)
     assert document["schema"] == "regbot/ledger@1"

@@ -541,7 +541,7 @@ def test_halves_of_surrogate_pairs_in_a_dump_can_be_written_out(
             Path(name).write_text(json.dumps(HOSTILE))
         except OSError:
             pytest.skip("this file system has no such names")
-        record = examine_configuration(name, tmp_path).record()
+        record = examine_configuration(name, tmp_path, tmp_path).record()
         assert record.conflicts
         assert Preflight.model_validate_json(record.to_json()) == record
         assert not {"\x1b", "\ud800"} & set(record.to_json())
@@ -553,7 +553,7 @@ def test_halves_of_surrogate_pairs_in_a_dump_can_be_written_out(
 def test_a_value_without_end_is_shown_short(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps({**HOSTILE["model"], "moe_token_dispatcher_type": "x" * 100_000}))
-    for conflict in examine_configuration(str(path), tmp_path).record().conflicts:
+    for conflict in examine_configuration(str(path), tmp_path, tmp_path).record().conflicts:
         assert len(conflict.here) < 600
 
 

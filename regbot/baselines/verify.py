@@ -93,15 +93,16 @@ def _across(read: _Found) -> Iterator[str]:
 
 def _outdated(read: _Found) -> Iterator[str]:
     """The newest trace of a workload, where it is of a CPU program: a trace on a paper GPU is not compared with it."""
-    newest: dict[str, tuple[str, PurePosixPath, Baseline]] = {}
+    newest: dict[str, PurePosixPath] = {}
     for path, baseline in read.sessions.items():
-        if baseline.tier == "static":
-            newest[path.parts[0]] = max(newest.get(path.parts[0], ("", path, baseline)), (baseline.measured, path, baseline))
-    for _, path, baseline in sorted(newest.values(), key=lambda item: item[1]):
-        if read.ledgers.get(baseline.ledger or "") == CPU_PROGRAM:
+        last = newest.get(path.parts[0])
+        if baseline.tier == "static" and (last is None or read.sessions[last].measured < baseline.measured):
+            newest[path.parts[0]] = path
+    for path in sorted(newest.values()):
+        if read.ledgers.get(read.sessions[path].ledger or "") == CPU_PROGRAM:
             yield (
-                f"{path}: was traced as a CPU program; checks of the adapters smoke and module trace on a paper GPU and "
-                "do not compare with it: replace it with 'regbot baseline refresh', or set device = 'cpu'"
+                f"{path}: was traced as a CPU program; checks of the adapters smoke and module trace on a paper GPU "
+                "and do not compare with it: replace it with 'regbot baseline refresh', or set device = 'cpu'"
             )
 
 

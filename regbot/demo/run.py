@@ -5,6 +5,7 @@ By default the demo only traces, on one mesh of every shape; ``timed`` adds the 
 
 import math
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ from regbot.config import FILE_NAME, Config, load_config
 from regbot.demo.repository import DemoRepository, PullRequest, build_repository
 from regbot.ledgers.catalogue import MAPPED_TWICE
 from regbot.node import this_node
+from regbot.paper import Readiness, readiness
 from regbot.progress import Progress, Watcher
 from regbot.records.verdict import WorkloadVerdict
 from regbot.shapes import MeshName
 from regbot.text import typed_path
-from regbot.workloads import Task, plan
+from regbot.workloads import plan
 
 MESH: MeshName = "ep"
 """Traced by default: an expert-parallel group over all ranks, where the planted fallback costs the most."""
@@ -28,10 +30,12 @@ MESH: MeshName = "ep"
 BUDGET_MIN = 4.0
 """Minutes of timed runs: four pairs on two cores take about two."""
 
-TRACE_S = {"qwen3-30b-a3b": 33.0, "mixtral-8x7b": 14.0}
-"""Seconds of one full trace while another runs beside it, on a cloud machine with two cores and nothing else to do."""
+PAPER_TRACE_S, CPU_TRACE_S = 5.0, 25.0
+"""Seconds of one full trace while another runs beside it, on a cloud machine with two cores and nothing else to do: on
+a paper GPU, and as a CPU program."""
 
-USUAL_TRACE_S = max(TRACE_S.values())
+BUILD_S = 30.0
+"""Seconds that the build of the paper GPU takes there."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +97,28 @@ def announcement(
     """Return what the demo is about to do, and what that costs."""
     tasks = plan(config, mesh=mesh)
     parallel = min(config.local.parallel, this_node().cores)
-    seconds = trace_seconds(tasks, parallel)
+    state = readiness(sys.executable, options.cache)
+    seconds = trace_seconds(len(tasks), parallel, state)
     what = f'judges the pull request "{repository.title}" to a small MoE repository'
     cost = (
         f"traces {2 * len(tasks)} programs, {parallel} at a time: about {seconds:.0f} s on "
-        f"{parallel} free {'core' if parallel == 1 else 'cores'}"
+        f"{parallel} free {'core' if parallel == 1 else 'cores'}{REMARKS[state]}"
     )
     timed = f"; then times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
     return what, f"{cost}{timed}"
 
 
-def trace_seconds(tasks: Sequence[Task], parallel: int) -> float:
+REMARKS = {
+    "built": "",
+    "buildable": ", the build of the paper GPU included",
+    "missing": "; a C++ compiler, such as g++, would make it a quarter",
+}
+
+
+def trace_seconds(tasks: int, parallel: int, state: Readiness) -> float:
     """Seconds that base and head of ``tasks`` take on ``parallel`` free cores, rounded up to a multiple of 5."""
-    total = 2 * sum(TRACE_S.get(task.shape.name, USUAL_TRACE_S) for task in tasks)
-    return 5 * math.ceil(total / parallel / 5)
+    total = 2 * tasks * (CPU_TRACE_S if state == "missing" else PAPER_TRACE_S)
+    return 5 * math.ceil((total / parallel + (BUILD_S if state == "buildable" else 0.0)) / 5)
 
 
 PLANTED: dict[PullRequest, str] = {

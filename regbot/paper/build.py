@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from filelock import FileLock, Timeout
 
@@ -94,6 +95,20 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
         raise NoPaperGpuError(
             f"the paper GPU can be built neither in {entry.parent} nor in {spare}: {error}"
         ) from error
+
+
+Readiness = Literal["built", "buildable", "missing"]
+
+
+def readiness(python: str, cache: Path) -> Readiness:
+    """Whether the library for ``python`` is there, could be built, or cannot be had. Starts no build."""
+    folder = library_folder(cache)
+    try:
+        if _is_whole(folder / _key(find_torch(python).digest(folder))):
+            return "built"
+    except (NoTorchError, OSError):
+        return "missing"
+    return "buildable" if _compiler() else "missing"
 
 
 def _key(torch_digest: str) -> str:
