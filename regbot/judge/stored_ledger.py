@@ -23,7 +23,8 @@ def against_stored(
         return sharding, []
     of = f"the ledger stored of {found.commit[:12]} ({_framework(found)})"
     if why := not_comparable(found.ledger, base.ledger):
-        return sharding, [f"{of} and base's cannot be compared: they {why}"]
+        fix = "; replace it with 'regbot baseline refresh'" if found.ledger.source != base.ledger.source else ""
+        return sharding, [f"{of} and base's cannot be compared: they {why}{fix}"]
     changed = judge_sharding(found.ledger, base.ledger, config, workload=base.workload)
     if not changed.findings:
         return sharding, []

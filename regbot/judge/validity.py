@@ -100,6 +100,8 @@ def not_comparable(base: Ledger, head: Ledger) -> str | None:
     """Why two ledgers cannot be compared at all, whatever they came from."""
     if base.source != head.source:
         return f"were counted in different ways: {base.source!r} in base, {head.source!r} in head"
+    if None not in (base.device, head.device) and base.device != head.device:
+        return f"are of programs for different devices: {base.device} in base, {head.device} in head"
     if base.scope != head.scope:
         return f"cover different things: scope {base.scope!r} in base, {head.scope!r} in head"
     if base.scope == "whole" and base.steps != head.steps:
