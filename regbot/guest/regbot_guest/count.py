@@ -28,10 +28,11 @@ from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.observer import Observer, Shadowing
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
-from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.shadow import ShadowValues
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
 from regbot_guest.unseen import UnseenWatch
+from regbot_guest.untraceable import Untraceable
 from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
 

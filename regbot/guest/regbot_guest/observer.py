@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regbot_guest.axes import Axes
 from regbot_guest.collectives import arguments, collective_form
 from regbot_guest.fingerprint import Fingerprint
-from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.shadow import ShadowValues
 from regbot_guest.tally import StepCounter
 from regbot_guest.tokens import RoutedTokens
+from regbot_guest.untraceable import Untraceable
 from regbot_guest.where import Where
 
 _DEVICE = torch.ops.prim.device.default

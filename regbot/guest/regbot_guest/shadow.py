@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from regbot_guest.collectives import Form, arguments, flatten, process_group, reduction
+from regbot_guest.untraceable import Untraceable
 
 aten = torch.ops.aten
 
@@ -44,10 +45,6 @@ _LIKE = {
 """Made from the shape and dtype of their argument, not from its values."""
 _UNDEFINED = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
 """Undefined until written: shadowed for integers only, which are the buffers that counts are received in."""
-
-
-class Untraceable(Exception):
-    """The step asks for a value that depends on real data."""
 
 
 class _Storage:

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regbot_guest.paper.device import Device, Untraceable
+from regbot_guest.paper.device import Device
 from regbot_guest.paper.gpus import PER_NODE, Gpu
+from regbot_guest.untraceable import Untraceable
 
 _TYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,

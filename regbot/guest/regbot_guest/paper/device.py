@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.paper.gpus import DEFAULT, GPUS, Gpu
+from regbot_guest.untraceable import Untraceable
 
 TORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so")
-
-
-class Untraceable(Exception):
-    """The step asks for a value that depends on real data, or for something that a paper GPU does not have."""
 
 
 class LoadError(Exception):
@@ -104,8 +101,8 @@ class Device:
         self._ops.set_experts(experts)
 
     def _refuse(self, reason: str) -> None:
-        self.refusals.append(reason)
-        raise Untraceable(f"{reason}{_asking_line()}")
+        self.refusals.append(f"{reason}{_asking_line()}")
+        raise Untraceable(reason)
 
 
 _device: "Device | None" = None

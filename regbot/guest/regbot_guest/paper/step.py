@@ -11,11 +11,12 @@ from regbot_guest.compiled import CompileWatch
 from regbot_guest.count import Counted, ledger, plant, refuse_what_cannot_be_believed, stage
 from regbot_guest.harness import Training, load_plugin, own_chunk_only
 from regbot_guest.paper.counter import PaperCounter
-from regbot_guest.paper.device import Device, Untraceable
+from regbot_guest.paper.device import Device
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.unseen import UnseenWatch
+from regbot_guest.untraceable import Untraceable
 from regbot_guest.where import Where
 from regbot_guest.world import open_world
 
