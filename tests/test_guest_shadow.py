@@ -16,7 +16,8 @@ from guest_runs import TINY, answer, ask, counts, rows, run_all
 from regbot_guest.axes import Axes
 from regbot_guest.observer import Observer
 from regbot_guest.routing import forced_experts
-from regbot_guest.shadow import ShadowValues, Untraceable
+from regbot_guest.shadow import ShadowValues
+from regbot_guest.untraceable import Untraceable
 
 pytestmark = pytest.mark.long
 
