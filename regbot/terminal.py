@@ -76,6 +76,8 @@ def trace_page(run: Run) -> str:
     """The ledger of a trace, with what was resolved to get it."""
     assert run.ledger is not None
     notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
+    if run.peak_device_bytes is not None:
+        notes.append(f"peak memory: {run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}")
     notes += [f"warning: {warning}" for warning in run.warnings]
     return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
 

@@ -229,6 +229,9 @@ class RawRun(Record):
     environment: Environment | None = None
     phases_s: dict[str, float] = Field(default_factory=dict, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
+    peak_device_bytes: Bytes | None = Field(
+        default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
+    )
     refusal: Refusal | None = None
     warnings: list[Message] = Field(default_factory=list)
 
@@ -268,5 +271,8 @@ class Run(Record):
         default_factory=list, description="tracked files that the build changed: what ran is not quite the commit"
     )
     peak_rss_bytes: int | None = None
+    peak_device_bytes: Bytes | None = Field(
+        default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
+    )
     log_tail: Message = Field(default="", description="last lines that the guest printed, when it did not end well")
     warnings: list[Message] = Field(default_factory=list)

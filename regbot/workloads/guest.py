@@ -187,6 +187,7 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
             "code": raw.code,
             "environment": raw.environment,
             "peak_rss_bytes": raw.peak_rss_bytes,
+            "peak_device_bytes": raw.peak_device_bytes,
             "warnings": [*run.warnings, *raw.warnings],
         }
     )

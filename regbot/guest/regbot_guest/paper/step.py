@@ -47,6 +47,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             device.reset_peak()
             with stage(f"step {number + 1}", seconds), counter:
                 training.step(number, lambda phase: setattr(counter, "phase", phase))
+        peak = device.peak_bytes
         counter.read_operators()
         if device.refusals:  # also where the code under test has caught what was raised
             raise Untraceable(device.refusals[0])
@@ -59,6 +60,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             "backends": backends(request, counter, world.device),
             "phases_s": seconds,
             "peak_rss_bytes": peak_resident_bytes(),
+            "peak_device_bytes": peak,
             "warnings": [],
         }
 
