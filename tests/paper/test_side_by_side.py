@@ -15,10 +15,17 @@ DEMO = Path(__file__).parents[2] / "regbot" / "demo" / "sources"
 FUSED = "a GPU normalises in one kernel, which keeps one factor a row; a CPU keeps the intermediate results"
 COUNTERS = "the optimizer's step counters are on the host for both; only the CPU run counts them"
 ATTENTION = "a GPU's memory-efficient attention lays heads out side by side and keeps other factors than a CPU's"
+VERSIONS = "foreach kernels of a GPU raise the versions; a CPU's are loops, which the recording keeps from doing so"
 DIFFERENCES = {
     ("norms", "rms norm", "live"): FUSED,
     ("norms", "attention", "live"): ATTENTION,
     ("norms", "attention", "stride"): ATTENTION,
+    ("norms", "flash attention", "live"): ATTENTION,
+    ("norms", "flash attention's backward", "version"): ATTENTION,
+    ("integers", "foreach in place", "version"): VERSIONS,
+    ("integers", "foreach copy", "version"): VERSIONS,
+    ("integers", "foreach zero", "version"): VERSIONS,
+    ("optimizers", "foreach adamw: step", "version"): VERSIONS,
 } | {
     ("optimizers", f"foreach adamw: {line}", "live"): COUNTERS
     for line in ("step", "zero_grad", "forward", "backward", "clip")

@@ -36,6 +36,7 @@ def creation(device: str, line: Line) -> None:
     line("eye", torch.eye(4, dtype=torch.int64, device=device), torch.linspace(0, 1, 5, device=device))
     line("random", torch.randn(7, device=device), torch.rand(3, 3, device=device).uniform_())
     line("scalar", torch.tensor(3, device=device), torch.tensor(True, device=device))
+    line("random integers", torch.randint(9, (3, 2), device=device).float(), torch.ones(3, device=device).random_(4))
     line("empty of nothing", torch.empty(0, device=device), torch.zeros(3, 0, 2, device=device))
 
 
@@ -327,13 +328,20 @@ def norms(device: str, line: Line) -> None:
     norm = nn.RMSNorm(16, device=device)
     y = norm(x)
     line("rms norm", y)
-    y.sum().backward()
+    (y.sum() + x[1].sum() + torch.ops.aten._safe_softmax(x, -1).sum()).backward()
     line("backward", x.grad, norm.weight.grad)
     q = torch.randn(2, 4, 8, 16, device=device, requires_grad=True)
     out = F.scaled_dot_product_attention(q, q, q, is_causal=True)
     line("attention", out)
     out.sum().backward()
     line("attention's backward", q.grad)
+    del out
+    q = torch.randn(2, 4, 8, 16, device=device, dtype=torch.bfloat16, requires_grad=True)
+    out = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    line("flash attention", out)
+    out.sum().backward()
+    del out
+    line("flash attention's backward", q.grad)
     tokens, weights = torch.randn(8, 16, device=device), torch.randn(3, 16, 32, device=device)
     ends = torch.tensor([2, 5, 8], dtype=torch.int32, device=device)
     line("grouped product", torch._grouped_mm(tokens.bfloat16(), weights.bfloat16(), offs=ends))

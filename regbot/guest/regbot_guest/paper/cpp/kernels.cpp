@@ -144,7 +144,7 @@ at::Tensor scratch_of(const at::Tensor& tensor, bool is_read, bool is_out) {
   }
   auto scratch = at::empty_strided(tensor.sizes(), tensor.strides(), options);
   if (is_read) {
-    scratch.copy_(host_view(tensor));
+    without_repeats(scratch, scratch).copy_(without_repeats(host_view(tensor), scratch));
   }
   return scratch;
 }
@@ -473,6 +473,33 @@ c10::Device device_of(const std::vector<IValue>& arguments) {
   return device && device->has_index() ? *device : c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
 }
 
+// A tensor is not written while a part of it is read.
+void check_overlap(const Operator& info, const std::vector<IValue>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!info.is_written[i] || !arguments[i].isTensor() || !is_on_paper(arguments[i].toTensor())) {
+      continue;
+    }
+    for (size_t other = 0; other < arguments.size(); ++other) {
+      if (other != i && arguments[other].isTensor() && is_on_paper(arguments[other].toTensor())) {
+        at::assert_no_partial_overlap(arguments[i].toTensor(), arguments[other].toTensor());
+      }
+    }
+  }
+}
+
+// Autograd leaves the versions of the tensors that are written to the GPU's foreach kernels.
+void bump_versions(const Operator& info, const std::vector<IValue>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (info.is_written[i]) {
+      for_each_tensor(arguments[i], [](const at::Tensor& tensor) {
+        if (!tensor.is_inference()) {
+          tensor.unsafeGetTensorImpl()->bump_version();
+        }
+      });
+    }
+  }
+}
+
 void boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const auto& info = operator_of(op);
@@ -482,6 +509,7 @@ void boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const auto device = device_of(arguments);
   const c10::OptionalDeviceGuard on_device(device);
   check_devices(info, arguments, device);
+  check_overlap(info, arguments);
 
   if (info.shape_depends_on_values && !takes_masks(info.name) && !has_output_size(op, arguments)) {
     auto results = run_dynamic(op, info, arguments);
@@ -513,6 +541,9 @@ void boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
       }
     }
     route(info.name, arguments, results);
+  }
+  if (info.name.rfind("aten::_foreach_", 0) == 0) {
+    bump_versions(info, arguments);
   }
   record_operator(op, signature, arguments, results);
   std::move(results.begin(), results.end(), std::back_inserter(*stack));
@@ -562,10 +593,10 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   auto* implementation = self.unsafeGetTensorImpl();
   implementation->set_storage_offset(offset);
-  if (stride.data() == nullptr) {
-    implementation->set_sizes_contiguous(size);
-  } else {
+  if (stride.data() != nullptr) {
     implementation->set_sizes_and_strides(size, stride);
+  } else if (self.sizes() != size) { // else the strides stay as they are
+    implementation->set_sizes_contiguous(size);
   }
   grow_storage(self);
   return self;

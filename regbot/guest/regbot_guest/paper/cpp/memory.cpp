@@ -103,16 +103,6 @@ at::Tensor view_of(const at::Tensor& bytes, const at::Tensor& tensor) {
   return view;
 }
 
-// One element of every expanded dimension: expanded elements share their bytes.
-at::Tensor without_repeats(at::Tensor view, const at::Tensor& tensor) {
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) {
-      view = view.narrow(dim, 0, 1);
-    }
-  }
-  return view;
-}
-
 // The known-flags of the bytes that `tensor` views; the last dimension is the bytes of an element.
 at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
   const int64_t width = itemsize(tensor);
@@ -130,6 +120,15 @@ at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
 at::Tensor host_bytes(int64_t size) { return at::zeros({size}, at::TensorOptions().dtype(at::kByte)); }
 
 } // namespace
+
+at::Tensor without_repeats(at::Tensor view, const at::Tensor& tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) {
+      view = view.narrow(dim, 0, 1);
+    }
+  }
+  return view;
+}
 
 uint64_t layout_id(const at::Tensor& tensor) {
   uint64_t id = mix(static_cast<uint64_t>(tensor.storage_offset()), static_cast<uint64_t>(tensor.scalar_type()));

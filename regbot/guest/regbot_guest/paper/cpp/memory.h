@@ -62,6 +62,9 @@ void write_unknown(const at::Tensor& tensor);
 void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values);
 bool covers_storage(const at::Tensor& tensor);
 
+// `view`, which has the sizes of `tensor`, with one element of every expanded dimension: the others share its bytes.
+at::Tensor without_repeats(at::Tensor view, const at::Tensor& tensor);
+
 // Take the mutex while the process forks: a data loader forks its workers while other threads run operators.
 void lock_while_forking(std::mutex& mutex);
 

@@ -1,6 +1,7 @@
 #include "shapes.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/TensorIterator.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <mutex>
@@ -276,6 +277,22 @@ at::Tensor ghost_of(const at::Tensor& tensor) {
   return ghost;
 }
 
+// The strides that a pointwise operator gives to an output that it resizes; shape functions in Python make it dense.
+at::DimVector pointwise_strides(const Operator& info, const std::vector<c10::IValue>& ghosts, const at::Tensor& output) {
+  at::TensorIteratorConfig config;
+  config.add_owned_output(at::Tensor()).check_all_same_dtype(false);
+  config.declare_static_dtype_and_device(output.scalar_type(), output.device());
+  for (size_t i = 0; i < ghosts.size(); ++i) {
+    if (info.is_read[i] && ghosts[i].isTensor() && ghosts[i].toTensor().defined() &&
+        ghosts[i].toTensor().is_meta()) {
+      config.add_owned_const_input(ghosts[i].toTensor());
+    }
+  }
+  const auto iterator = config.build();
+  const auto& result = iterator.output();
+  return at::DimVector(result.sizes() == output.sizes() ? result.strides() : output.strides());
+}
+
 std::shared_ptr<Entry> entry_of(
     const c10::OperatorHandle& op,
     const Operator& info,
@@ -313,6 +330,9 @@ std::shared_ptr<Entry> entry_of(
       Resized resized{i, {}};
       for_each_tensor(ghosts[i], [&](const at::Tensor& ghost) {
         resized.tensors.push_back(describe_tensor(ghost, at::Tensor(), -1));
+        if (op.hasTag(at::Tag::pointwise) && !info.is_read[i] && ghost.dim() > 1) {
+          resized.tensors.back().strides = pointwise_strides(info, ghosts, ghost);
+        }
       });
       entry->resized.push_back(std::move(resized));
     }
