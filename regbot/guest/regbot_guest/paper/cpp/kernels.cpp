@@ -11,11 +11,21 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
 #include <mutex>
 #include <set>
+#include <unordered_map>
 
 namespace regbot::paper {
 namespace {
@@ -32,6 +42,33 @@ std::mutex kept_mutex; // guards `Entry::computed`
 int64_t kept_bytes = 0;
 std::vector<std::weak_ptr<Entry>> keepers;
 
+// Storages of the host that unknown floats were copied to: they hold ones, and a copy back is unknown again.
+std::mutex filled_mutex;
+std::unordered_map<c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> filled;
+constexpr size_t kMaxFilled = 4096; // then those that are gone are forgotten
+
+void remember_filled(const at::Tensor& host) {
+  const std::lock_guard<std::mutex> guard(filled_mutex);
+  if (filled.size() >= kMaxFilled) {
+    for (auto place = filled.begin(); place != filled.end();) {
+      place = place->second.expired() ? filled.erase(place) : std::next(place);
+    }
+  }
+  const c10::Storage& storage = host.storage();
+  filled.insert_or_assign(storage.unsafeGetStorageImpl(), storage.getWeakStorageImpl());
+}
+
+bool was_filled(const at::Tensor& host) {
+  if (!host.is_cpu() || !host.has_storage()) {
+    return false;
+  }
+  const std::lock_guard<std::mutex> guard(filled_mutex);
+  const auto place = filled.find(host.storage().unsafeGetStorageImpl());
+  return place != filled.end() && !place->second.expired();
+}
+
+bool is_float(const at::Tensor& tensor) { return tensor.is_floating_point() || tensor.is_complex(); }
+
 std::string in_words(const at::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.scalar_type() << tensor.sizes();
@@ -45,7 +82,7 @@ bool reads_only_known_values(const Operator& info, const std::vector<IValue>& ar
   for (size_t i = 0; i < arguments.size() && known; ++i) {
     if (info.is_read[i]) {
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-        known = known && (is_on_paper(tensor) ? is_known(tensor) : tensor.is_cpu());
+        known = known && (is_on_paper(tensor) ? is_known(tensor) : tensor.is_cpu() && !was_filled(tensor));
       });
     }
   }
@@ -107,13 +144,34 @@ at::Tensor scratch_of(const at::Tensor& tensor, bool is_read, bool is_out) {
   }
   auto scratch = at::empty_strided(tensor.sizes(), tensor.strides(), options);
   if (is_read) {
-    scratch.copy_(host_view(tensor));
+    without_repeats(scratch, scratch).copy_(without_repeats(host_view(tensor), scratch));
   }
   return scratch;
 }
 
-// Run the operator on the host. Returns its results there.
-Stack run_on_host(const c10::OperatorHandle& op, const Operator& info, const std::vector<IValue>& arguments) {
+// What an operator made and wrote when it ran on the host.
+struct HostRun {
+  Stack results;
+  Stack arguments;
+};
+
+// Unknown floats are ones on the host. Unknown integers are refused.
+void fill_host(const at::Tensor& target) {
+  if (!is_float(target)) {
+    refuse("values that depend on real data were copied to the host as integers (" + in_words(target) + ")");
+  }
+  remember_filled(target);
+  if (static_cast<int64_t>(target.nbytes()) <= kMaxFilledBytes) {
+    note("floats that depend on data were copied to the host and answered with 1.0");
+    target.fill_(1.0);
+  } else {
+    note("floats that depend on data were copied to the host, too many to fill in");
+  }
+}
+
+// Run the operator on the host. Nothing where the host has no kernel for it.
+std::optional<HostRun> run_on_host(
+    const c10::OperatorHandle& op, const Operator& info, const std::vector<IValue>& arguments) {
   Stack stack;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool is_out = op.schema().arguments()[i].is_out();
@@ -128,24 +186,42 @@ Stack run_on_host(const c10::OperatorHandle& op, const Operator& info, const std
       }));
     }
   }
-  Stack on_host = stack;
+  HostRun run{stack, stack};
   try {
-    op.callBoxed(on_host);
+    op.callBoxed(run.results);
+    return run;
   } catch (const c10::NotImplementedError&) {
-    // A CPU has no kernel for this dtype where a GPU has one, such as histc of integers.
-    on_host = stack;
-    for (auto& value : on_host) {
-      value = map_tensors(value, [](const at::Tensor& tensor) { return tensor.to(at::kDouble); });
-    }
-    op.callBoxed(on_host);
   }
-  return on_host;
+  // A CPU has no kernel for this dtype where a GPU has one, such as histc of integers.
+  for (auto& value : stack) {
+    value = map_tensors(value, [](const at::Tensor& tensor) {
+      const bool integral = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+      return integral ? tensor.to(at::kDouble) : tensor;
+    });
+  }
+  run = {stack, stack};
+  try {
+    op.callBoxed(run.results);
+    return run;
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
 }
 
-std::vector<at::Tensor> tensors_in(const Stack& stack) {
+// The tensors that an operator has made or written.
+std::vector<at::Tensor> written_tensors(
+    const Operator& info, const Entry& entry, const std::vector<IValue>& arguments, const Stack& results) {
   std::vector<at::Tensor> tensors;
-  for (const auto& value : stack) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  const auto take = [&](const at::Tensor& tensor) { tensors.push_back(tensor); };
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (entry.results[i].kind != Result::Kind::argument) {
+      for_each_tensor(results[i], take);
+    }
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (info.is_written[i]) {
+      for_each_tensor(arguments[i], take);
+    }
   }
   return tensors;
 }
@@ -153,7 +229,7 @@ std::vector<at::Tensor> tensors_in(const Stack& stack) {
 void keep(const std::shared_ptr<Entry>& entry, std::vector<uint64_t> ids, std::vector<Computed> computed) {
   const std::lock_guard<std::mutex> guard(kept_mutex);
   for (const auto& item : computed) {
-    kept_bytes += static_cast<int64_t>(item.value.nbytes());
+    kept_bytes += static_cast<int64_t>(item.whole ? item.whole->bytes.nbytes() : item.value.nbytes());
   }
   if (kept_bytes > kMaxKeptBytes) {
     for (const auto& keeper : keepers) {
@@ -177,34 +253,44 @@ std::optional<std::vector<Computed>> kept(const Entry& entry, const std::vector<
 }
 
 void write(const at::Tensor& tensor, const Computed& computed) {
-  if (computed.whole && covers_storage(tensor) &&
-      static_cast<size_t>(computed.whole->bytes.numel()) == tensor.storage().nbytes()) {
+  if (!computed.whole) {
+    write_known(tensor, computed.value, computed.id);
+  } else if (covers_storage(tensor)) {
     share_values(tensor, computed.whole);
   } else {
-    write_known(tensor, computed.value, computed.id);
+    const auto whole = computed.whole->bytes.view(tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides(), 0);
+    write_known(tensor, whole, computed.id);
   }
 }
 
-// Fill `results` with values: those of an equal call before, or computed on the host.
-void compute(
+// Give values to what the operator made and wrote: those of an equal call before, or computed on the host. False where
+// the host cannot compute them.
+bool compute(
     const c10::OperatorHandle& op,
     const Operator& info,
     const std::vector<IValue>& arguments,
     const std::shared_ptr<Entry>& entry,
     const Stack& results,
     bool may_keep) {
-  const auto targets = tensors_in(results);
+  const auto targets = written_tensors(info, *entry, arguments, results);
   auto ids = may_keep ? ids_of(info, arguments) : std::nullopt;
   if (ids) {
     if (const auto computed = kept(*entry, *ids)) {
       for (size_t i = 0; i < targets.size(); ++i) {
         write(targets[i], (*computed)[i]);
       }
-      return;
+      return true;
     }
   }
-  const auto values = tensors_in(run_on_host(op, info, arguments));
-  TORCH_CHECK(values.size() == targets.size(), info.name, " gave ", values.size(), " tensors on the host, not ", targets.size());
+  const auto run = run_on_host(op, info, arguments);
+  if (!run) {
+    return false;
+  }
+  const auto values = written_tensors(info, *entry, run->arguments, run->results);
+  const auto same_sizes = [](const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes(); };
+  if (!std::equal(targets.begin(), targets.end(), values.begin(), values.end(), same_sizes)) {
+    return false; // the operator has other results on a GPU, such as one more
+  }
   std::vector<Computed> computed;
   uint64_t base = ids ? mix(hash_bytes(info.name.data(), info.name.size()), reinterpret_cast<uintptr_t>(entry.get())) : new_id();
   for (const uint64_t id : ids.value_or(std::vector<uint64_t>{})) {
@@ -212,7 +298,7 @@ void compute(
   }
   for (size_t i = 0; i < targets.size(); ++i) {
     if (!is_on_paper(targets[i])) {
-      if (targets[i].is_cpu()) {
+      if (targets[i].is_cpu() && !targets[i].is_same(values[i])) {
         targets[i].copy_(values[i]);
       }
       ids.reset();
@@ -221,10 +307,24 @@ void compute(
     const uint64_t id = mix(base, i);
     write_known(targets[i], values[i], id);
     const Block* block = block_of(targets[i]);
-    computed.push_back({values[i], id, block != nullptr && covers_storage(targets[i]) ? block->values : nullptr});
+    if (block != nullptr && covers_storage(targets[i])) {
+      computed.push_back({at::Tensor(), id, block->values});
+    } else {
+      computed.push_back({values[i].clone(), id, nullptr}); // a result may be a view of what the operator read
+    }
   }
   if (ids) {
     keep(entry, std::move(*ids), std::move(computed));
+  }
+  return true;
+}
+
+// What an operator wrote depends on real data. Tensors of the host are filled with ones.
+void write_unknown_anywhere(const at::Tensor& tensor) {
+  if (is_on_paper(tensor) || !tensor.is_cpu()) {
+    write_unknown(tensor);
+  } else {
+    fill_host(tensor);
   }
 }
 
@@ -260,9 +360,32 @@ IValue positions_of_masks(const IValue& indices) {
 }
 
 bool has_mask(const std::vector<IValue>& arguments) {
-  bool there = false;
-  for_each_tensor(arguments[1], [&](const at::Tensor& tensor) { there = there || is_mask(tensor); });
-  return there;
+  bool masked = false;
+  for_each_tensor(arguments[1], [&](const at::Tensor& tensor) { masked = masked || is_mask(tensor); });
+  return masked;
+}
+
+bool has_unknown_mask(const std::vector<IValue>& arguments) {
+  bool unknown = false;
+  for_each_tensor(arguments[1], [&](const at::Tensor& tensor) {
+    unknown = unknown || (is_mask(tensor) && is_on_paper(tensor) && !is_known(tensor));
+  });
+  return unknown;
+}
+
+// For an operator that makes nothing and only writes its arguments; null for any other.
+std::shared_ptr<Entry> entry_without_shapes(const Operator& info) {
+  auto entry = std::make_shared<Entry>();
+  for (size_t i = 0; i < info.source.size(); ++i) {
+    if (!info.result_is_written[i] || info.source[i] < 0) {
+      return nullptr;
+    }
+    Result result;
+    result.kind = Result::Kind::argument;
+    result.argument = static_cast<size_t>(info.source[i]);
+    entry->results.push_back(std::move(result));
+  }
+  return entry;
 }
 
 // New tensors for values on the host, for operators whose shapes depend on values.
@@ -290,7 +413,10 @@ bool has_output_size(const c10::OperatorHandle& op, const std::vector<IValue>& a
 
 Stack run_dynamic(const c10::OperatorHandle& op, const Operator& info, const std::vector<IValue>& arguments) {
   if (reads_only_known_values(info, arguments)) {
-    return copies_of(run_on_host(op, info, arguments));
+    if (const auto run = run_on_host(op, info, arguments)) {
+      return copies_of(run->results);
+    }
+    refuse(info.name + " has no kernel on a CPU, so that the size of its result is not known");
   }
   refuse(info.name + " makes a tensor whose size depends on real data");
 }
@@ -303,7 +429,74 @@ std::shared_ptr<Entry> shapes_of(
   try {
     return entry_of(op, info, arguments, signature);
   } catch (const c10::NotImplementedError& error) {
+    if (auto entry = entry_without_shapes(info)) {
+      return entry;
+    }
     refuse(info.name + " has no shape function in this torch, so it cannot run on a paper GPU: " + error.msg());
+  }
+}
+
+// A GPU operator takes tensors of one GPU, and from the host only single numbers.
+void check_devices(const Operator& info, const std::vector<IValue>& arguments, c10::Device device) {
+  static const std::set<std::string> mixed{"aten::_pack_padded_sequence", "aten::_use_cudnn_ctc_loss", "aten::_cudnn_ctc_loss"};
+  if (info.name.rfind("aten::", 0) != 0 || info.name.rfind("aten::_foreach_", 0) == 0 || mixed.count(info.name) != 0) {
+    return;
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (i == 1 && takes_masks(info.name)) {
+      continue; // indices may be on the host
+    }
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      const bool number = tensor.is_cpu() && tensor.dim() == 0;
+      TORCH_CHECK(
+          number || tensor.device() == device, "Expected all tensors to be on the same device, but found at least two devices, ",
+          device, " and ", tensor.device(), "! (when checking arguments of ", info.name, ")");
+    });
+  }
+}
+
+// The GPU that runs the operator: that of its tensors, or the one that is asked for.
+c10::Device device_of(const std::vector<IValue>& arguments) {
+  std::optional<c10::Device> device;
+  for (const auto& argument : arguments) {
+    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      if (!device && is_on_paper(tensor)) {
+        device = tensor.device();
+      }
+    });
+  }
+  for (const auto& argument : arguments) {
+    if (!device && argument.isDevice() && argument.toDevice().is_cuda()) {
+      device = argument.toDevice();
+    }
+  }
+  return device && device->has_index() ? *device : c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
+}
+
+// A tensor is not written while a part of it is read.
+void check_overlap(const Operator& info, const std::vector<IValue>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!info.is_written[i] || !arguments[i].isTensor() || !is_on_paper(arguments[i].toTensor())) {
+      continue;
+    }
+    for (size_t other = 0; other < arguments.size(); ++other) {
+      if (other != i && arguments[other].isTensor() && is_on_paper(arguments[other].toTensor())) {
+        at::assert_no_partial_overlap(arguments[i].toTensor(), arguments[other].toTensor());
+      }
+    }
+  }
+}
+
+// Autograd leaves the versions of the tensors that are written to the GPU's foreach kernels.
+void bump_versions(const Operator& info, const std::vector<IValue>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (info.is_written[i]) {
+      for_each_tensor(arguments[i], [](const at::Tensor& tensor) {
+        if (!tensor.is_inference()) {
+          tensor.unsafeGetTensorImpl()->bump_version();
+        }
+      });
+    }
   }
 }
 
@@ -313,6 +506,10 @@ void boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   std::vector<IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   stack->erase(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  const auto device = device_of(arguments);
+  const c10::OptionalDeviceGuard on_device(device);
+  check_devices(info, arguments, device);
+  check_overlap(info, arguments);
 
   if (info.shape_depends_on_values && !takes_masks(info.name) && !has_output_size(op, arguments)) {
     auto results = run_dynamic(op, info, arguments);
@@ -323,29 +520,30 @@ void boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const bool known = !info.is_view && !info.draws_random_values && reads_only_known_values(info, arguments);
   std::vector<IValue> described = arguments;
   const bool masked = takes_masks(info.name) && has_mask(arguments);
-  if (masked && info.name.find("put") == std::string::npos) {
+  const bool writes_by_mask = masked && info.name.find("put") != std::string::npos;
+  if (masked && !(writes_by_mask && has_unknown_mask(arguments))) {
     described[1] = positions_of_masks(arguments[1]);
   }
   const auto signature = signature_of(info, described);
   std::shared_ptr<Entry> entry;
-  if (masked && info.name.find("put_") != std::string::npos) { // in place: no shape to ask for
-    entry = std::make_shared<Entry>();
-    entry->results.emplace_back();
-    entry->results[0].kind = Result::Kind::argument;
-    entry->results[0].sizes = at::DimVector(arguments[0].toTensor().sizes());
+  if (writes_by_mask && has_unknown_mask(arguments)) {
+    entry = entry_without_shapes(info);
   } else {
     entry = shapes_of(op, info, described, signature);
   }
   auto results = make_results(*entry, arguments);
-  if (known && results_may_be_known(*entry) && writes_only_what_may_be_known(info, arguments)) {
-    compute(op, info, arguments, entry, results, !masked && !signature.empty());
-  } else {
+  const bool computed = known && results_may_be_known(*entry) && writes_only_what_may_be_known(info, arguments) &&
+      compute(op, info, arguments, entry, results, !masked && !signature.empty());
+  if (!computed) {
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (info.is_written[i]) {
-        for_each_tensor(arguments[i], write_unknown);
+        for_each_tensor(arguments[i], write_unknown_anywhere);
       }
     }
     route(info.name, arguments, results);
+  }
+  if (info.name.rfind("aten::_foreach_", 0) == 0) {
+    bump_versions(info, arguments);
   }
   record_operator(op, signature, arguments, results);
   std::move(results.begin(), results.end(), std::back_inserter(*stack));
@@ -380,24 +578,27 @@ at::Tensor empty_strided(
   return new_tensor(size, stride, dtype_of_new(dtype));
 }
 
-const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat>) {
-  self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
-  const auto bytes = (self.storage_offset() + self.numel()) * static_cast<int64_t>(self.dtype().itemsize());
-  if (static_cast<int64_t>(self.storage().nbytes()) < bytes) {
-    resize_storage(self, bytes);
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  if (self.sizes() != size) { // else the strides stay as they are
+    self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+    grow_storage(self);
+  }
+  if (format.has_value()) {
+    self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
   return self;
 }
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   auto* implementation = self.unsafeGetTensorImpl();
-  implementation->set_storage_keep_dtype(std::move(source));
   implementation->set_storage_offset(offset);
-  if (stride.empty() && !size.empty()) {
-    implementation->set_sizes_contiguous(size);
-  } else {
+  if (stride.data() != nullptr) {
     implementation->set_sizes_and_strides(size, stride);
+  } else if (self.sizes() != size) { // else the strides stay as they are
+    implementation->set_sizes_contiguous(size);
   }
+  grow_storage(self);
   return self;
 }
 
@@ -407,25 +608,31 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 
 at::Tensor& set_whole(at::Tensor& self, at::Storage source) {
   const auto elements = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
-  return set_storage(self, std::move(source), 0, {elements}, {1});
+  return set_storage(self, std::move(source), 0, {elements}, {});
+}
+
+at::Tensor& set_nothing(at::Tensor& self) {
+  const auto nothing = at::detail::empty_generic(
+      {0}, allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), self.scalar_type(), std::nullopt);
+  return set_storage(self, nothing.storage(), 0, {0}, {});
 }
 
 void copy_to_host(const at::Tensor& target, const at::Tensor& source) {
   read_on_host();
   if (is_known(source)) {
     target.copy_(host_view(source));
-  } else if (!source.is_floating_point() && !source.is_complex()) {
+  } else if (!is_float(source)) {
     refuse("values that depend on real data were copied to the host (" + in_words(source) + ")");
-  } else if (static_cast<int64_t>(target.nbytes()) <= kMaxFilledBytes) {
-    note("floats that depend on data were copied to the host and answered with 1.0");
-    target.fill_(1.0);
   } else {
-    note("floats that depend on data were copied to the host, too many to fill in");
+    fill_host(target);
   }
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
   const at::AutoDispatchBelowADInplaceOrView below;
+  if (self.is_same(source)) {
+    return self;
+  }
   if (self.is_cpu()) {
     copy_to_host(self, source);
     return self;
@@ -433,19 +640,15 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
   TORCH_CHECK(self.is_cuda() && (source.is_cuda() || source.is_cpu()), "a paper GPU cannot copy from ", source.device(), " to ", self.device());
   // Raises where the sizes do not fit.
   const auto expanded = source.expand(self.sizes());
-  const bool known = may_be_known(self) && (source.is_cpu() || is_known(source));
+  at::assert_no_internal_overlap(self);
+  at::assert_no_partial_overlap(self, source);
+  const bool known = may_be_known(self) && (source.is_cpu() ? !was_filled(source) : is_known(source));
   if (!known) {
     write_unknown(self);
   } else if (source.is_cpu()) {
-    const at::Tensor dense = expanded.contiguous();
-    write_known(self, dense, hash_bytes(dense.data_ptr(), dense.nbytes()));
+    write_known(self, expanded, id_of_host_values(expanded));
   } else {
-    uint64_t id = mix(values_id(source), static_cast<uint64_t>(self.scalar_type()));
-    for (int64_t dim = 0; dim < expanded.dim(); ++dim) {
-      id = mix(id, mix(static_cast<uint64_t>(expanded.stride(dim)), static_cast<uint64_t>(self.stride(dim))));
-      id = mix(id, static_cast<uint64_t>(expanded.size(dim)));
-    }
-    write_known(self, host_view(source).expand(self.sizes()), id);
+    write_known(self, host_view(source).expand(self.sizes()), mix(values_id(source), layout_id(expanded)));
   }
   return self;
 }
@@ -469,7 +672,7 @@ at::Scalar read_scalar(const at::Tensor& self) {
   if (is_known(self)) {
     return host_view(self).item();
   }
-  if (self.is_floating_point()) {
+  if (is_float(self)) {
     note("a float that depends on data was read and answered with 1.0");
     return {1.0};
   }
@@ -483,6 +686,7 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   if (self.sizes() != other.sizes()) {
     return false;
   }
+  read_on_host();
   if (!is_known(self) || !is_known(other)) {
     refuse("two tensors that depend on real data were compared (torch.equal)");
   }
@@ -575,6 +779,27 @@ template <class Function> void install_own(const char* name, const char* overloa
   install(name, overload, c10::KernelFunction::makeFromUnboxedRuntimeFunction(function));
 }
 
+// A kernel of our own that is recorded as the boxed ones are, on the GPU of its tensors.
+struct Recorded final : c10::OperatorKernel {
+  explicit Recorded(c10::KernelFunction kernel) : kernel_(std::move(kernel)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const size_t count = op.schema().arguments().size();
+    const std::vector<IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+    const c10::OptionalDeviceGuard on_device(device_of(arguments));
+    kernel_.callBoxed(op, keys, stack);
+    const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
+    record_operator(op, signature_of(operator_of(op), arguments), arguments, {stack->end() - results, stack->end()});
+  }
+
+ private:
+  c10::KernelFunction kernel_;
+};
+
+template <class Function> void install_recorded(const char* name, const char* overload, Function* function) {
+  auto kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
+  install(name, overload, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Recorded>(std::move(kernel))));
+}
+
 c10::KernelFunction boxed_kernel() { return c10::KernelFunction::makeFromBoxedFunction<&boxed>(); }
 
 // Whether a GPU runs the operator in one kernel. A CUDA build has registered them, and they would call the driver. A CPU
@@ -598,10 +823,14 @@ bool has_gpu_kernel(const c10::OperatorHandle& op) {
   return names.count(name.name) != 0 || name.name.rfind("aten::_foreach_", 0) == 0;
 }
 
+using ViewFunction = at::Tensor(const at::Tensor&, at::IntArrayRef);
+using AliasFunction = at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef);
+
 } // namespace
 
 void install_kernels() {
   lock_while_forking(kept_mutex);
+  lock_while_forking(filled_mutex);
   IgnoreWarnings quiet; // CUDA's kernels are replaced on purpose
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -622,15 +851,24 @@ void install_kernels() {
   install("aten::copy_", "", c10::KernelFunction::makeFromBoxedFunction<&copy_boxed>());
   install_own("aten::_copy_from", "", &copy_from);
   install_own("aten::_local_scalar_dense", "", &read_scalar);
-  install_own("aten::equal", "", &equal);
-  install_own("aten::masked_select", "", &masked_select);
-  install_own("aten::isfinite", "", &isfinite);
-  install_own("aten::isnan", "", &isnan);
-  install_own("aten::isinf", "", &isinf);
-  install_own("aten::_assert_async", "", &assert_async);
-  install_own("aten::_assert_async", "msg", &assert_async_with_message);
+  install_own("aten::set_", "", &set_nothing);
+  install_own("aten::is_set_to", "", &at::native::is_set_to);
   install_own("aten::record_stream", "", &record_stream);
-  install_own("aten::_fused_rms_norm", "", &fused_rms_norm);
+  install_recorded("aten::equal", "", &equal);
+  install_recorded("aten::masked_select", "", &masked_select);
+  install_recorded("aten::isfinite", "", &isfinite);
+  install_recorded("aten::isnan", "", &isnan);
+  install_recorded("aten::isinf", "", &isinf);
+  install_recorded("aten::_assert_async", "", &assert_async);
+  install_recorded("aten::_assert_async", "msg", &assert_async_with_message);
+  install_recorded("aten::_fused_rms_norm", "", &fused_rms_norm);
+  // Views need no table: torch's own functions look at nothing but metadata.
+  install_recorded("aten::as_strided", "", &at::native::as_strided_tensorimpl);
+  install_recorded("aten::_reshape_alias", "", static_cast<AliasFunction*>(&at::native::_reshape_alias));
+  install_recorded("aten::view", "", static_cast<ViewFunction*>(&at::native::view));
+  install_recorded("aten::unfold", "", &at::native::unfold);
+  install_recorded("aten::view_as_real", "", &at::native::view_as_real);
+  install_recorded("aten::view_as_complex", "", &at::native::view_as_complex);
 }
 
 } // namespace regbot::paper

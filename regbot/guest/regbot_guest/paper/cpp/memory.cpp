@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
@@ -95,10 +96,14 @@ int64_t itemsize(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.
 
 at::Tensor view_of(const at::Tensor& bytes, const at::Tensor& tensor) {
   auto* start = static_cast<char*>(bytes.data_ptr()) + tensor.storage_offset() * itemsize(tensor);
-  return at::from_blob(start, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+  auto view =
+      at::from_blob(start, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+  view._set_conj(tensor.is_conj());
+  view._set_neg(tensor.is_neg());
+  return view;
 }
 
-// The known-flags of the bytes that `tensor` views, one per element: its first byte speaks for all of them.
+// The known-flags of the bytes that `tensor` views; the last dimension is the bytes of an element.
 at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
   const int64_t width = itemsize(tensor);
   at::DimVector sizes(tensor.sizes());
@@ -109,12 +114,35 @@ at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
   sizes.push_back(width);
   strides.push_back(1);
   auto* start = static_cast<bool*>(known.data_ptr()) + tensor.storage_offset() * width;
-  return at::from_blob(start, sizes, strides, at::TensorOptions().dtype(at::kBool));
+  return without_repeats(at::from_blob(start, sizes, strides, at::TensorOptions().dtype(at::kBool)), tensor);
 }
 
 at::Tensor host_bytes(int64_t size) { return at::zeros({size}, at::TensorOptions().dtype(at::kByte)); }
 
 } // namespace
+
+at::Tensor without_repeats(at::Tensor view, const at::Tensor& tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) {
+      view = view.narrow(dim, 0, 1);
+    }
+  }
+  return view;
+}
+
+uint64_t layout_id(const at::Tensor& tensor) {
+  uint64_t id = mix(static_cast<uint64_t>(tensor.storage_offset()), static_cast<uint64_t>(tensor.scalar_type()));
+  id = mix(id, (tensor.is_conj() ? 1 : 0) + (tensor.is_neg() ? 2 : 0));
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    id = mix(id, mix(static_cast<uint64_t>(tensor.size(dim)), static_cast<uint64_t>(tensor.stride(dim))));
+  }
+  return id;
+}
+
+uint64_t id_of_host_values(const at::Tensor& host) {
+  const at::Tensor dense = host.contiguous().resolve_conj().resolve_neg();
+  return mix(hash_bytes(dense.data_ptr(), dense.nbytes()), static_cast<uint64_t>(dense.scalar_type()));
+}
 
 bool covers_storage(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() &&
@@ -154,8 +182,8 @@ bool is_known(const at::Tensor& tensor) {
     return true;
   }
   const Block* block = block_of(tensor);
-  if (block == nullptr || !block->values) {
-    return false;
+  if (block == nullptr || !block->values || static_cast<int64_t>(tensor.nbytes()) > kMaxKnownBytes) {
+    return false; // expanded tensors can be larger than their storage
   }
   return !block->known.defined() || flags_of(block->known, tensor).all().item<bool>();
 }
@@ -194,7 +222,7 @@ void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id
   if (covers_storage(tensor)) {
     auto bytes = host_bytes(size);
     view_of(bytes, tensor).copy_(source);
-    block->values = std::make_shared<Values>(Values{std::move(bytes), id});
+    block->values = std::make_shared<Values>(Values{std::move(bytes), mix(id, layout_id(tensor))});
     block->known = at::Tensor();
     return;
   }
@@ -204,12 +232,9 @@ void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id
   } else if (block->values.use_count() > 1) {
     block->values = std::make_shared<Values>(Values{block->values->bytes.clone(), block->values->id});
   }
-  view_of(block->values->bytes, tensor).copy_(source);
-  uint64_t place = mix(static_cast<uint64_t>(tensor.storage_offset()), static_cast<uint64_t>(tensor.scalar_type()));
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    place = mix(place, mix(static_cast<uint64_t>(tensor.size(dim)), static_cast<uint64_t>(tensor.stride(dim))));
-  }
-  block->values->id = mix(mix(block->values->id, id), place);
+  without_repeats(view_of(block->values->bytes, tensor), tensor)
+      .copy_(without_repeats(source.expand(tensor.sizes()), tensor));
+  block->values->id = mix(mix(block->values->id, id), layout_id(tensor));
   if (block->known.defined()) {
     flags_of(block->known, tensor).fill_(true);
     if (block->known.all().item<bool>()) {
@@ -282,6 +307,7 @@ at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::Sca
 }
 
 void resize_storage(const at::Tensor& tensor, int64_t bytes) {
+  const c10::OptionalDeviceGuard guard(tensor.device());
   auto storage = tensor.storage();
   const auto old_bytes = static_cast<int64_t>(storage.nbytes());
   const Block* old_block = block_of(tensor);
@@ -300,6 +326,17 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   }
   storage.set_data_ptr_noswap(std::move(pointer));
   storage.set_nbytes(static_cast<size_t>(bytes));
+}
+
+void grow_storage(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.dtype().itemsize(), static_cast<size_t>(tensor.storage_offset())));
+  if (static_cast<int64_t>(tensor.storage().nbytes()) < bytes) {
+    resize_storage(tensor, bytes);
+  }
 }
 
 int64_t live_bytes() { return live.load(); }

@@ -49,13 +49,21 @@ bool may_be_known(const at::Tensor& tensor);
 at::Tensor host_view(const at::Tensor& tensor);
 // Identifies the values that `tensor` views, 0 where it is a tensor of the host.
 uint64_t values_id(const at::Tensor& tensor);
+// Identifies where and how `tensor` lies in its storage.
+uint64_t layout_id(const at::Tensor& tensor);
+// Identifies the values of a host tensor by their bytes.
+uint64_t id_of_host_values(const at::Tensor& host);
 
 // `tensor` now holds the values of `source`, a host tensor of its sizes. Storages too large to be known become unknown.
+// `id` identifies the values of `source` with its dtype; the layout of `tensor` is mixed into it.
 void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id);
 void write_unknown(const at::Tensor& tensor);
 // The same for a tensor that covers its storage, without a copy.
 void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values);
 bool covers_storage(const at::Tensor& tensor);
+
+// `view`, which has the sizes of `tensor`, with one element of every expanded dimension: the others share its bytes.
+at::Tensor without_repeats(at::Tensor view, const at::Tensor& tensor);
 
 // Take the mutex while the process forks: a data loader forks its workers while other threads run operators.
 void lock_while_forking(std::mutex& mutex);
@@ -66,6 +74,8 @@ uint64_t hash_bytes(const void* data, size_t size);
 
 at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
 void resize_storage(const at::Tensor& tensor, int64_t bytes);
+// Make the storage long enough for the sizes of `tensor`.
+void grow_storage(const at::Tensor& tensor);
 
 int64_t live_bytes();
 int64_t peak_bytes();

@@ -56,7 +56,7 @@ at::Tensor values_of(const at::Tensor& tensor) {
 // Write without counting an operator. No `values`: unknown from now on.
 void write_values(const at::Tensor& tensor, const std::optional<at::Tensor>& values) {
   if (values.has_value()) {
-    write_known(tensor, *values, hash_bytes(values->contiguous().data_ptr(), values->nbytes()));
+    write_known(tensor, *values, id_of_host_values(*values));
   } else {
     write_unknown(tensor);
   }
@@ -97,7 +97,7 @@ void route(const std::string& operator_name, const std::vector<c10::IValue>& arg
   }
   const auto chosen = call_python("regbot_paper::route", {operator_name, scores, indices}).toTensor();
   if (chosen.numel() == indices.numel()) {
-    write_known(indices, chosen.view(indices.sizes()), hash_bytes(chosen.data_ptr(), chosen.nbytes()));
+    write_known(indices, chosen.view(indices.sizes()), id_of_host_values(chosen));
   }
 }
 

@@ -1,6 +1,8 @@
 #include "shapes.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/TensorIterator.h>
+#include <c10/core/DefaultDtype.h>
 
 #include <mutex>
 #include <set>
@@ -50,6 +52,9 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
   } else if (value.isDouble()) {
     text.push_back('d');
     put(text, value.toDouble());
+  } else if (value.isComplexDouble()) {
+    text.push_back('c');
+    put(text, value.toComplexDouble());
   } else if (value.isBool()) {
     text.push_back(value.toBool() ? 'y' : 'o');
   } else if (value.isDevice()) {
@@ -62,12 +67,14 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
     text.push_back('g');
   } else if (value.isIntList()) {
     text.push_back('I');
+    put(text, value.toIntList().size());
     for (const int64_t item : value.toIntList()) {
       put(text, item);
     }
     text.push_back(';');
   } else if (value.isDoubleList()) {
     text.push_back('F');
+    put(text, value.toDoubleList().size());
     for (const double item : value.toDoubleList()) {
       put(text, item);
     }
@@ -80,18 +87,21 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
     text.push_back(';');
   } else if (value.isTensorList()) {
     text.push_back('T');
+    put(text, value.toTensorList().size());
     for (const at::Tensor& tensor : value.toTensorList()) {
       put_tensor(text, tensor, with_offset);
     }
     text.push_back(';');
   } else if (value.isOptionalTensorList()) {
     text.push_back('O');
+    put(text, value.toOptionalTensorList().size());
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
       put_tensor(text, tensor.value_or(at::Tensor()), with_offset);
     }
     text.push_back(';');
   } else if (value.isList()) {
     text.push_back('L');
+    put(text, value.toListRef().size());
     for (const c10::IValue& item : value.toListRef()) {
       if (!put_value(text, item, with_offset)) {
         return false;
@@ -104,9 +114,10 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
   return true;
 }
 
-// In-place operators whose result does not depend on what stood in the tensor before.
+// Operators that write arguments, and whose result does not depend on what stood in the tensor before.
 bool only_writes(const std::string& name) {
-  static const std::set<std::string> names{"aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_"};
+  static const std::set<std::string> names{"aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_",
+                                           "aten::_cummax_helper", "aten::_cummin_helper"};
   return names.count(name) != 0;
 }
 
@@ -149,6 +160,10 @@ std::shared_ptr<Operator> describe(const c10::OperatorHandle& op) {
   return info;
 }
 
+int64_t offset_bytes(const at::Tensor& tensor) {
+  return tensor.storage_offset() * static_cast<int64_t>(tensor.dtype().itemsize());
+}
+
 Result describe_tensor(const at::Tensor& tensor, const at::Tensor& base, int source) {
   Result result;
   if (!tensor.defined()) {
@@ -159,7 +174,7 @@ Result describe_tensor(const at::Tensor& tensor, const at::Tensor& base, int sou
   result.argument = source >= 0 ? static_cast<size_t>(source) : 0;
   result.sizes = at::DimVector(tensor.sizes());
   result.strides = at::DimVector(tensor.strides());
-  result.offset = tensor.storage_offset() - (base.defined() ? base.storage_offset() : 0);
+  result.offset = offset_bytes(tensor) - (base.defined() ? offset_bytes(base) : 0);
   result.dtype = tensor.scalar_type();
   return result;
 }
@@ -170,10 +185,6 @@ Result describe_result(const c10::IValue& value, const std::vector<c10::IValue>&
   if (info.result_is_written[index] && source >= 0) {
     result.kind = Result::Kind::argument;
     result.argument = static_cast<size_t>(source);
-    if (value.isTensor()) { // the sizes that an out= argument is given
-      result.sizes = at::DimVector(value.toTensor().sizes());
-      result.strides = at::DimVector(value.toTensor().strides());
-    }
     return result;
   }
   const at::Tensor base = source >= 0 && ghosts[source].isTensor() ? ghosts[source].toTensor() : at::Tensor();
@@ -196,27 +207,21 @@ void resize_to(const at::Tensor& tensor, const Result& result) {
     return;
   }
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes, result.strides);
-  const auto bytes = (tensor.storage_offset() + tensor.numel()) * static_cast<int64_t>(tensor.dtype().itemsize());
-  if (static_cast<int64_t>(tensor.storage().nbytes()) < bytes) {
-    resize_storage(tensor, bytes);
-  }
+  grow_storage(tensor);
 }
 
 c10::IValue make_result(const Result& result, const std::vector<c10::IValue>& arguments) {
   switch (result.kind) {
     case Result::Kind::argument: {
-      const auto& argument = arguments[result.argument];
-      if (argument.isTensor() && is_on_paper(argument.toTensor())) {
-        resize_to(argument.toTensor(), result);
-      }
-      return argument;
+      return arguments[result.argument];
     }
     case Result::Kind::view: {
       const at::Tensor& base = arguments[result.argument].toTensor();
       auto view = at::detail::make_tensor<at::TensorImpl>(
           at::TensorImpl::VIEW, at::Storage(base.storage()), base.key_set(), c10::scalarTypeToTypeMeta(result.dtype));
       auto* implementation = view.unsafeGetTensorImpl();
-      implementation->set_storage_offset(base.storage_offset() + result.offset);
+      const auto itemsize = static_cast<int64_t>(c10::elementSize(result.dtype));
+      implementation->set_storage_offset((offset_bytes(base) + result.offset) / itemsize);
       implementation->set_sizes_and_strides(result.sizes, result.strides);
       return view;
     }
@@ -254,12 +259,13 @@ const Operator& operator_of(const c10::OperatorHandle& op) {
 
 std::string signature_of(const Operator& info, const std::vector<c10::IValue>& arguments) {
   std::string text;
+  put(text, c10::get_default_dtype_as_scalartype()); // integers divided by integers are of this dtype
   for (const auto& argument : arguments) {
     if (!put_value(text, argument, info.offset_is_absolute)) {
       return "";
     }
   }
-  return text.empty() ? " " : text;
+  return text;
 }
 
 at::Tensor ghost_of(const at::Tensor& tensor) {
@@ -269,6 +275,22 @@ at::Tensor ghost_of(const at::Tensor& tensor) {
   auto ghost = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
   ghost.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());
   return ghost;
+}
+
+// The strides that a pointwise operator gives to an output that it resizes; shape functions in Python make it dense.
+at::DimVector pointwise_strides(const Operator& info, const std::vector<c10::IValue>& ghosts, const at::Tensor& output) {
+  at::TensorIteratorConfig config;
+  config.add_owned_output(at::Tensor()).check_all_same_dtype(false);
+  config.declare_static_dtype_and_device(output.scalar_type(), output.device());
+  for (size_t i = 0; i < ghosts.size(); ++i) {
+    if (info.is_read[i] && ghosts[i].isTensor() && ghosts[i].toTensor().defined() &&
+        ghosts[i].toTensor().is_meta()) {
+      config.add_owned_const_input(ghosts[i].toTensor());
+    }
+  }
+  const auto iterator = config.build();
+  const auto& result = iterator.output();
+  return at::DimVector(result.sizes() == output.sizes() ? result.strides() : output.strides());
 }
 
 std::shared_ptr<Entry> entry_of(
@@ -303,6 +325,18 @@ std::shared_ptr<Entry> entry_of(
   for (size_t i = 0; i < stack.size(); ++i) {
     entry->results.push_back(describe_result(stack[i], ghosts, info, i));
   }
+  for (size_t i = 0; i < ghosts.size(); ++i) {
+    if (info.is_written[i]) {
+      Resized resized{i, {}};
+      for_each_tensor(ghosts[i], [&](const at::Tensor& ghost) {
+        resized.tensors.push_back(describe_tensor(ghost, at::Tensor(), -1));
+        if (op.hasTag(at::Tag::pointwise) && !info.is_read[i] && ghost.dim() > 1) {
+          resized.tensors.back().strides = pointwise_strides(info, ghosts, ghost);
+        }
+      });
+      entry->resized.push_back(std::move(resized));
+    }
+  }
   if (!key.empty()) {
     const std::lock_guard<std::mutex> guard(table_mutex);
     table.emplace(std::move(key), entry);
@@ -311,6 +345,15 @@ std::shared_ptr<Entry> entry_of(
 }
 
 torch::jit::Stack make_results(const Entry& entry, const std::vector<c10::IValue>& arguments) {
+  for (const auto& resized : entry.resized) {
+    size_t place = 0;
+    for_each_tensor(arguments[resized.argument], [&](const at::Tensor& tensor) {
+      const auto& result = resized.tensors.at(place++);
+      if (is_on_paper(tensor)) {
+        resize_to(tensor, result);
+      }
+    });
+  }
   torch::jit::Stack results;
   for (const auto& result : entry.results) {
     results.push_back(make_result(result, arguments));

@@ -22,7 +22,7 @@ struct Result {
   size_t argument = 0; // which argument is returned, or viewed
   at::DimVector sizes;
   at::DimVector strides;
-  int64_t offset = 0; // of a view, from the start of the argument's own view
+  int64_t offset = 0; // of a view, in bytes from the start of the argument's own view
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<Result> items; // of a list
   c10::IValue value;         // of anything that is no tensor
@@ -32,11 +32,18 @@ struct Result {
 struct Computed {
   at::Tensor value;
   uint64_t id;
-  std::shared_ptr<Values> whole; // where the tensor covers its storage
+  std::shared_ptr<Values> whole; // where the tensor covers its storage; `value` is undefined then
+};
+
+// The sizes that an operator gives to an argument that it writes, such as out=.
+struct Resized {
+  size_t argument;
+  std::vector<Result> tensors;
 };
 
 struct Entry {
   std::vector<Result> results;
+  std::vector<Resized> resized;
   std::map<std::vector<uint64_t>, std::vector<Computed>> computed; // by the ids of the values of the arguments
 };
 
