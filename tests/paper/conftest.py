@@ -1,27 +1,26 @@
-"""The library of the paper GPU, compiled once per test run."""
+"""The library of the paper GPU, built once for all test runs."""
 
 import importlib.util
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from conftest import Shared
 from guest_runs import GUEST
+from regbot.paper import NoPaperGpuError, library_for
 
 SOURCES = GUEST / "regbot_guest" / "paper" / "cpp"
 
 
 @pytest.fixture(scope="session")
-def paper_library(shared: Shared) -> Path:
-    """The compiled device. Skips where nothing can compile it."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler (g++) to build the paper GPU with")
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    return shared("paper", compile_library) / "libpaper.so"
+def paper_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that a check would use. Skips where it cannot be built."""
+    folder = tmp_path_factory.getbasetemp().parent
+    try:
+        return library_for(sys.executable, folder, folder).path
+    except NoPaperGpuError as error:
+        pytest.skip(f"there is no paper GPU here: {error}")
 
 
 def compile_library(folder: Path, *options: str) -> None:

@@ -424,7 +424,7 @@ def in_place(c: Chain) -> Step:
     rng, t = c.rng, c.host[i]
     j = c.pick(lambda x: x.shape == t.shape or x.dim() == 0)
     k = c.pick(lambda x: x.shape == t.shape and x.dtype == torch.bool)
-    runs: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], list[int], "bool | None"]] = {
+    runs: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], list[int], bool | None]] = {
         "add_": (lambda x, y, m: x.add_(1), [i], None),
         "add_ other": (lambda x, y, m: x.add_(y), [i, j], None),
         "mul_": (lambda x, y, m: x.mul_(y), [i, j], None),
@@ -550,7 +550,7 @@ def foreach_in_place(c: Chain) -> Step:
     i = c.pick()
     t = c.host[i]
     j = c.pick(lambda x: x.shape == t.shape and x.dtype == t.dtype)
-    runs: dict[str, tuple[Callable[[Tensor, Tensor], Any], list[int], list[int], "bool | None"]] = {
+    runs: dict[str, tuple[Callable[[Tensor, Tensor], Any], list[int], list[int], bool | None]] = {
         "_foreach_add_": (lambda x, y: torch._foreach_add_([x], 1), [i], [i], None),
         "_foreach_add_ two": (lambda x, y: torch._foreach_add_([x], [y]), [i, j], [i], None),
         "_foreach_zero_": (lambda x, y: torch._foreach_zero_([x]), [], [i], False),

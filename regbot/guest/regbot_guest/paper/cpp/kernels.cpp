@@ -809,8 +809,9 @@ bool has_gpu_kernel(const c10::OperatorHandle& op) {
   static const std::set<std::string> names{
       "aten::_chunk_cat", "aten::_grouped_mm", "aten::addr", "aten::convolution_backward", "aten::linalg__powsum",
       "aten::mish_backward", "aten::native_group_norm", "aten::native_layer_norm", "aten::silu_backward"};
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+  const bool structured = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  if (structured || op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
     return true;
   }
   const auto& name = op.operator_name();
