@@ -10,7 +10,7 @@ import random
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,15 +32,18 @@ Run = Callable[[Sequence[Tensor], str], Any]
 
 @dataclass
 class Step:
-    """``run(tensors, device)`` reads the slots ``reads`` and writes ``writes``. ``sizes``: slots whose values decide the
-    size of the result, or are read on the host. ``taint``: the result where it does not follow from what is read."""
+    """``run(tensors, device)`` reads the slots ``reads`` and writes ``writes``.
+
+    ``sizes``: slots whose values decide the size of the result, or are read on the host. ``taint``: whether the result
+    is unknown where that does not follow from what is read.
+    """
 
     name: str
     run: Run
     reads: list[int] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    taint: "bool | None" = None
+    taint: bool | None = None
 
 
 class Difference(Exception):
@@ -500,16 +503,33 @@ def reduction(c: Chain) -> Step:
     t, rng = c.host[i], c.rng
     dim = rng.randrange(t.dim()) if t.dim() else 0
     runs: dict[str, Callable[[Tensor], Any]] = {
-        "sum": lambda x: x.sum(), "sum dim": lambda x: x.sum(dim), "keepdim": lambda x: x.sum(dim, keepdim=True),
-        "max": lambda x: x.max(), "max dim": lambda x: x.max(dim), "amin": lambda x: x.amin(dim),
-        "argmax": lambda x: x.argmax(dim), "all": lambda x: x.all(), "any dim": lambda x: x.any(dim),
-        "cumsum": lambda x: x.cumsum(dim), "sort": lambda x: x.sort(dim, stable=True), "prod": lambda x: x.prod(),
-        "topk": lambda x: x.topk(1, dim), "argsort": lambda x: x.argsort(dim, stable=True), "flip": lambda x: x.flip(dim),
-        "roll": lambda x: x.contiguous().roll(1, dim), "tril": lambda x: x.tril(), "repeat": lambda x: x.repeat(2, *([1] * x.dim())),
-        "repeat_interleave": lambda x: x.repeat_interleave(2), "clone": lambda x: x.clone(),
-        "contiguous": lambda x: x.contiguous(), "cummax": lambda x: x.cummax(dim) if x.dim() else x.clone(), "count_nonzero": lambda x: x.count_nonzero(),
-        "diff": lambda x: x.diff(dim=dim), "triu": lambda x: x.triu(1), "isfinite": lambda x: x.isfinite(),
-    }  # fmt: skip
+        "sum": lambda x: x.sum(),
+        "sum dim": lambda x: x.sum(dim),
+        "keepdim": lambda x: x.sum(dim, keepdim=True),
+        "max": lambda x: x.max(),
+        "max dim": lambda x: x.max(dim),
+        "amin": lambda x: x.amin(dim),
+        "argmax": lambda x: x.argmax(dim),
+        "all": lambda x: x.all(),
+        "any dim": lambda x: x.any(dim),
+        "cumsum": lambda x: x.cumsum(dim),
+        "sort": lambda x: x.sort(dim, stable=True),
+        "prod": lambda x: x.prod(),
+        "topk": lambda x: x.topk(1, dim),
+        "argsort": lambda x: x.argsort(dim, stable=True),
+        "flip": lambda x: x.flip(dim),
+        "roll": lambda x: x.contiguous().roll(1, dim),
+        "tril": lambda x: x.tril(),
+        "repeat": lambda x: x.repeat(2, *([1] * x.dim())),
+        "repeat_interleave": lambda x: x.repeat_interleave(2),
+        "clone": lambda x: x.clone(),
+        "contiguous": lambda x: x.contiguous(),
+        "cummax": lambda x: x.cummax(dim) if x.dim() else x.clone(),
+        "count_nonzero": lambda x: x.count_nonzero(),
+        "diff": lambda x: x.diff(dim=dim),
+        "triu": lambda x: x.triu(1),
+        "isfinite": lambda x: x.isfinite(),
+    }
     name = rng.choice(list(runs))
     return Step(name, lambda ts, _: runs[name](ts[i]), reads=[i], taint=False if name == "isfinite" else None)
 
@@ -547,7 +567,7 @@ def join(c: Chain) -> Step:
 
 @maker
 def foreach_in_place(c: Chain) -> Step:
-    i = c.pick()
+    i = c.pick(lambda x: x.dtype != torch.bool and 0 not in x.stride())
     t = c.host[i]
     j = c.pick(lambda x: x.shape == t.shape and x.dtype == t.dtype)
     runs: dict[str, tuple[Callable[[Tensor, Tensor], Any], list[int], list[int], bool | None]] = {
@@ -703,21 +723,22 @@ def products(c: Chain) -> Step:
     return Step(name, lambda ts, _: runs[name](ts[i]), reads=[i])
 
 
+def run_lines(chain: Chain) -> None:
+    """Raises Difference."""
+    for _ in range(LINES):
+        with suppress(Skip):
+            chain.apply(chain.rng.choice(MAKERS)(chain))
+    for host, paper in zip(chain.host, chain.paper, strict=True):
+        chain.compare(host, paper)
+
+
 def run_chain(seed: int) -> "dict[str, Any] | None":
     """What differs, with the lines that lead to it; None where nothing does."""
     chain = Chain(seed)
     inference = chain.rng.random() < 0.1
     try:
-        with torch.inference_mode() if inference else nullcontext():
-            for _ in range(LINES):
-                try:
-                    chain.apply(chain.rng.choice(MAKERS)(chain))
-                except Skip:
-                    continue
-                except Stop:
-                    return None
-            for host, paper in zip(chain.host, chain.paper, strict=True):
-                chain.compare(host, paper)
+        with torch.inference_mode() if inference else nullcontext(), suppress(Stop):
+            run_lines(chain)
     except Exception as error:  # a fault of the chain itself is a difference too: somebody has to look
         where = traceback.extract_tb(error.__traceback__)[-1]
         return {"seed": seed, "why": f"{type(error).__name__}: {error}", "at": str(where), "lines": chain.log}

@@ -1,5 +1,6 @@
 """Run a program on the paper GPU: ``start.py LIBRARY PROGRAM [ARGUMENT...]``."""
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -10,3 +11,5 @@ install(Path(sys.argv[1]))
 sys.argv = sys.argv[2:]
 sys.path.insert(0, str(Path(__file__).parent))
 runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout.flush()
+os._exit(0)  # a thread of autograd that still holds Python objects would end the interpreter's own way out with SIGABRT

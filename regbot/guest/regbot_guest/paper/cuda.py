@@ -7,7 +7,7 @@ driver. The names are those that training frameworks use; what is missing is ref
 import collections
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -193,22 +193,22 @@ def _memory(device: Device) -> dict[str, Any]:
 def _random() -> dict[str, Any]:
     generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(PER_NODE))
 
-    def generator(device: Any = None) -> torch.Generator:
+    def generator_of(device: Any = None) -> torch.Generator:
         return generators[_index(device)]
 
     def seed_all(seed: int) -> None:
-        for each in generators:
-            each.manual_seed(seed)
+        for generator in generators:
+            generator.manual_seed(seed)
 
     return {
         "default_generators": generators,
-        "get_rng_state": lambda device="cuda": generator(device).get_state(),
-        "set_rng_state": lambda state, device="cuda": generator(device).set_state(state) and None,
-        "manual_seed": lambda seed: generator().manual_seed(seed) and None,
+        "get_rng_state": lambda device="cuda": generator_of(device).get_state(),
+        "set_rng_state": lambda state, device="cuda": generator_of(device).set_state(state) and None,
+        "manual_seed": lambda seed: generator_of().manual_seed(seed) and None,
         "manual_seed_all": seed_all,
         "seed": lambda: None,
         "seed_all": lambda: None,
-        "initial_seed": lambda: generator().initial_seed(),
+        "initial_seed": lambda: generator_of().initial_seed(),
     }
 
 
@@ -235,7 +235,7 @@ def _fill_tensor(device: Device) -> None:
 
     torch._tensor_str._str = shown  # type: ignore[assignment]
     _guard_bytes(device, torch.Tensor, "__dlpack__")
-    _guard_bytes(device, torch.Tensor, "__cuda_array_interface__")
+    _guard_array_interface()
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
     torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
     torch.Tensor.is_pinned = lambda self, *_, **__: False  # type: ignore[method-assign]
@@ -256,6 +256,8 @@ def _fill_storage(device: Device) -> None:
     storage.resize_ = resize_  # type: ignore[method-assign]
     for name in ("__getitem__", "__setitem__", "tolist", "__repr__", "__str__", "__iter__", "_write_file", "copy_"):
         _guard_bytes(device, storage, name)
+    for name in ("__getitem__", "__setitem__", "tolist", "__iter__"):
+        _guard_bytes(device, torch.TypedStorage, name)
 
 
 def _guard_bytes(device: Device, owner: Any, name: str) -> None:
@@ -266,9 +268,26 @@ def _guard_bytes(device: Device, owner: Any, name: str) -> None:
             return original(self, *args, **kwargs)
         if name in ("__repr__", "__str__"):
             return f"[storage of {self.nbytes()} bytes on a paper GPU, which has no bytes]"
-        raise Untraceable(f"the bytes of a storage were read or written ({name}): a paper GPU has none")
+        _refuse_bytes(name)
 
     setattr(owner, name, guarded)
+
+
+def _guard_array_interface() -> None:
+    """A property, so that tensors of the host still lack it for ``hasattr``."""
+    original = torch.Tensor.__cuda_array_interface__.__get__
+
+    def interface(self: Tensor) -> Any:
+        if self.device.type == "cuda":
+            _refuse_bytes("__cuda_array_interface__")
+        return original(self)
+
+    torch.Tensor.__cuda_array_interface__ = property(interface)  # type: ignore[assignment, method-assign]
+
+
+def _refuse_bytes(name: str) -> NoReturn:
+    torch.ops.regbot_paper.refuse(f"the bytes of a storage were read or written ({name}): a paper GPU has none")
+    raise AssertionError("refuse returned")
 
 
 def _fill_cuda_build() -> None:

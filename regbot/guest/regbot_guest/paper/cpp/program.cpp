@@ -3,6 +3,7 @@
 #include "memory.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
@@ -38,7 +39,9 @@ struct Counted {
 
 std::mutex program_mutex;
 std::map<Key, Counted> counts;
-std::vector<Mark> marks;
+// By the thread that makes the nodes: their numbers count in every thread by themselves, and recomputation in backward
+// makes nodes in the thread of autograd.
+std::map<uint64_t, std::vector<Mark>> marks;
 int64_t phase = 0;
 int64_t module_now = 0;
 int64_t total = 0;
@@ -68,10 +71,15 @@ int64_t module_at_work() {
   if (!node) {
     return 0;
   }
-  const uint64_t number = node->sequence_nr();
+  const auto of_thread = marks.find(node->thread_id());
+  if (of_thread == marks.end()) {
+    return 0;
+  }
+  const auto& sorted = of_thread->second;
   const auto after = std::upper_bound(
-      marks.begin(), marks.end(), number, [](uint64_t value, const Mark& mark) { return value < mark.first_node; });
-  return after == marks.begin() ? 0 : std::prev(after)->module;
+      sorted.begin(), sorted.end(), node->sequence_nr(),
+      [](uint64_t value, const Mark& mark) { return value < mark.first_node; });
+  return after == sorted.begin() ? 0 : std::prev(after)->module;
 }
 
 void append(std::string& text, int64_t number) { text.append(std::to_string(number)).push_back(','); }
@@ -151,7 +159,7 @@ void set_phase(int64_t number) { phase = number; }
 void set_module(int64_t number) {
   const std::lock_guard<std::mutex> guard(program_mutex);
   module_now = number;
-  marks.push_back({at::sequence_number::peek(), number});
+  marks[at::RecordFunction::currentThreadId()].push_back({at::sequence_number::peek(), number});
 }
 
 void record_operator(
