@@ -73,7 +73,7 @@ class Properties:
 
     warp_size, max_threads_per_multi_processor, max_threads_per_block = 32, 2048, 1024
     regs_per_multiprocessor, shared_memory_per_block, shared_memory_per_block_optin = 65536, 49152, 232448
-    shared_memory_per_multiprocessor, L2_cache_size, gcnArchName, uuid = 233472, 50 << 20, "", "paper"
+    shared_memory_per_multiprocessor, L2_cache_size, gcnArchName, uuid = 233472, 50 << 20, "", "paper"  # noqa: N815
     is_integrated, is_multi_gpu_board, pci_bus_id, pci_device_id, pci_domain_id = False, False, 0, 0, 0
 
     def __init__(self, gpu: Gpu) -> None:

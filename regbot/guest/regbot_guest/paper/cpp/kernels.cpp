@@ -709,8 +709,8 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
 
 // Training that goes well has finite numbers: that is what the step under test is taken to see.
 at::Tensor test_floats(const at::Tensor& self, const char* name, at::Tensor (*test)(const at::Tensor&), bool if_finite) {
-  at::Tensor flags = at::detail::empty_generic(
-      self.sizes(), allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), at::kBool, self.suggest_memory_format());
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor flags = at::empty_like(self, self.options().dtype(at::kBool));
   if (is_known(self)) {
     write_known(flags, test(host_view(self)), new_id());
   } else if (may_be_known(flags)) {
