@@ -61,6 +61,7 @@ def _exchange(device: Device, form: Form, given: Mapping[str, Any]) -> list[Tens
     """Write what the outputs hold if every rank's inputs are this rank's; unknown where that is not plain."""
     outputs, inputs = ends(given)
     group = process_group(given)
+    source: Tensor | None
     for index, output in enumerate(outputs):
         if len(inputs) == 1:
             source = inputs[0]

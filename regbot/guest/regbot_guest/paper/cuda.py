@@ -73,7 +73,7 @@ class Properties:
 
     warp_size, max_threads_per_multi_processor, max_threads_per_block = 32, 2048, 1024
     regs_per_multiprocessor, shared_memory_per_block, shared_memory_per_block_optin = 65536, 49152, 232448
-    shared_memory_per_multiprocessor, L2_cache_size, gcnArchName, uuid = 233472, 50 << 20, "", "paper"  # noqa: N815
+    shared_memory_per_multiprocessor, L2_cache_size, gcnArchName, uuid = 233472, 50 << 20, "", "paper"
     is_integrated, is_multi_gpu_board, pci_bus_id, pci_device_id, pci_domain_id = False, False, 0, 0, 0
 
     def __init__(self, gpu: Gpu) -> None:
@@ -107,7 +107,7 @@ def fill(device: Device) -> None:
     for name, dtype in _TYPES.items():
         setattr(torch.cuda, f"{name}Tensor", _TensorType(f"{name}Tensor", (), {"dtype": dtype}))
     _fill_tensor(device)
-    _fill_storage(device)
+    _fill_storage()
     if torch.version.cuda is not None:
         _fill_cuda_build()
 
@@ -233,15 +233,15 @@ def _fill_tensor(device: Device) -> None:
             return show(self, tensor_contents=tensor_contents)
         return f"tensor(unknown values, device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
 
-    torch._tensor_str._str = shown  # type: ignore[assignment]
-    _guard_bytes(device, torch.Tensor, "__dlpack__")
+    torch._tensor_str._str = shown
+    _guard_bytes(torch.Tensor, "__dlpack__")
     _guard_array_interface()
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
     torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
     torch.Tensor.is_pinned = lambda self, *_, **__: False  # type: ignore[method-assign]
 
 
-def _fill_storage(device: Device) -> None:
+def _fill_storage() -> None:
     """Storages: resizing goes to the device, reading bytes is refused."""
     storage = torch.UntypedStorage
     resize = storage.resize_
@@ -255,12 +255,12 @@ def _fill_storage(device: Device) -> None:
 
     storage.resize_ = resize_  # type: ignore[method-assign]
     for name in ("__getitem__", "__setitem__", "tolist", "__repr__", "__str__", "__iter__", "_write_file", "copy_"):
-        _guard_bytes(device, storage, name)
+        _guard_bytes(storage, name)
     for name in ("__getitem__", "__setitem__", "tolist", "__iter__"):
-        _guard_bytes(device, torch.TypedStorage, name)
+        _guard_bytes(torch.TypedStorage, name)
 
 
-def _guard_bytes(device: Device, owner: Any, name: str) -> None:
+def _guard_bytes(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:

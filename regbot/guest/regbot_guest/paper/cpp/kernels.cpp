@@ -803,15 +803,12 @@ template <class Function> void install_recorded(const char* name, const char* ov
 c10::KernelFunction boxed_kernel() { return c10::KernelFunction::makeFromBoxedFunction<&boxed>(); }
 
 // Whether a GPU runs the operator in one kernel. A CUDA build has registered them, and they would call the driver. A CPU
-// build decomposes those named here (native_functions.yaml of torch 2.13: a CUDA kernel beside a composite one), and
-// makes structured operators of an allocation and their out= form.
+// build decomposes those named here (native_functions.yaml of torch 2.13: a CUDA kernel beside a composite one).
 bool has_gpu_kernel(const c10::OperatorHandle& op) {
   static const std::set<std::string> names{
       "aten::_chunk_cat", "aten::_grouped_mm", "aten::addr", "aten::convolution_backward", "aten::linalg__powsum",
       "aten::mish_backward", "aten::native_group_norm", "aten::native_layer_norm", "aten::silu_backward"};
-  const bool structured = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
-      op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
-  if (structured || op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
     return true;
   }
   const auto& name = op.operator_name();
