@@ -78,7 +78,7 @@ class Workload(Record):
         default="", description="variant that is timed; default: smoke with enough GPUs, else cpu"
     )
     dispatcher: str = Field(default="", description="asked of the layer; '' leaves the choice to it (smoke: alltoall)")
-    device: Literal["cuda", "cpu"] = Field(
+    device: Literal["cpu", "cuda"] = Field(
         default="cuda",
         description="what smoke and module are traced for: a paper GPU (docs/paper-gpu.md), or a CPU program",
     )

@@ -217,7 +217,7 @@ def test_another_check_is_not_resumed_and_nothing_of_the_first_is_lost(replayed:
     for other, differs in (
         (("--head-set", "fast=true", "--no-timing"), "head"),
         (("--base-set", "fast=true", "--no-timing"), "base"),
-        ((), "timed"),
+        ((), "timing"),
     ):
         found = replayed.regbot(*arguments, *other)
         assert found.returncode == 2, found.stdout

@@ -92,7 +92,7 @@ class Ledger(Record):
 
     schema_id: Literal["regbot/ledger@1"] = Field(default="regbot/ledger@1", alias="schema")
     source: Text = Field(description="how it was counted, e.g. 'dispatch-mode'")
-    device: Literal["cuda", "cpu"] | None = Field(default=None, description="what the program was traced or run on")
+    device: Literal["cpu", "cuda"] | None = Field(default=None, description="what the program was traced or run on")
     scope: Literal["step", "whole"]
     steps: Annotated[int, Field(ge=1)] = Field(description="steps covered; counts are per step where scope is 'step'")
     workload: Text | None = Field(default=None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")

@@ -72,7 +72,7 @@ def smoke_task(
     world: int | None = None,
     ep: int | None = None,
     dispatcher: str = "",
-    device: Literal["cuda", "cpu"] = "cuda",
+    device: Literal["cpu", "cuda"] = "cuda",
 ) -> Task:
     """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
     if dispatcher not in ("", *SMOKE_DISPATCHERS):

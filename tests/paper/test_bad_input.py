@@ -88,8 +88,8 @@ def test_unknown_values_and_bytes_are_refused_by_name(answer: Answer) -> None:
 
 
 def test_an_unknown_integer_names_the_line_that_reads_it(answer: Answer) -> None:
-    text = answer["cases"]["an integer in a layer"]["text"]
-    assert text.endswith(f"bad_input.py:{answer['line']} in forward")
+    (refusal,) = answer["cases"]["an integer in a layer"]["refusals"]
+    assert refusal.endswith(f"bad_input.py:{answer['line']} in forward")
 
 
 def test_everything_else_is_answered(answer: Answer) -> None:

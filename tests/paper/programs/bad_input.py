@@ -152,7 +152,7 @@ def answer(case: Callable[[], Any]) -> dict[str, Any]:
         given = {"answer": value if isinstance(value, (int, float, str, list, type(None))) else str(type(value))}
     except Exception as error:
         given = {"error": type(error).__name__, "text": str(error)}
-    return {**given, "refused": len(device.refusals)}
+    return {**given, "refused": len(device.refusals), "refusals": list(device.refusals)}
 
 
 if __name__ == "__main__":
