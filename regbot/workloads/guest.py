@@ -96,14 +96,14 @@ def trace_together(
         return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
     empty(scratch)
     on_paper = {"paper": str(paper)} if paper is not None else {}
-    asked = []
+    jobs = []
     for number, task in enumerate(tasks):
         nonce = secrets.token_hex(16)
         record = scratch / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")
         name = "request.json" if len(tasks) == 1 else f"request.{number}.json"
         request = write_json(scratch / name, {**request_document(task, root, nonce, record), **on_paper})
-        asked.append((task, nonce, record, request))
-    requests = [request for *_, request in asked]
+        jobs.append((task, nonce, record, request))
+    requests = [request for *_, request in jobs]
     launch = Launch(
         command=(interpreter(first, root), str(guest_folder()), *map(str, requests)),
         cwd=root,
@@ -127,7 +127,7 @@ def trace_together(
     ended = replace(ended, wall_s=ended.wall_s / len(tasks))
     return [
         with_hang(read_end(task, arm, ended, record, nonce, limits, attempt), record.parent, 1, root)
-        for task, nonce, record, _ in asked
+        for task, nonce, record, _ in jobs
     ]
 
 

@@ -72,9 +72,9 @@ def _exchange(device: Device, form: Form, given: Mapping[str, Any]) -> list[Tens
         else:
             source = inputs[index] if len(inputs) == len(outputs) else None
         values = device.values(source) if source is not None and _is_small(source) else None
-        held = exchanged(form.kind, values, output.shape, group, given) if values is not None else None
+        outcome = exchanged(form.kind, values, output.shape, group, given) if values is not None else None
         if not (form.kind == "send_recv" and output is source):
-            device.write(output, held)
+            device.write(output, outcome)
     return outputs
 
 
@@ -99,22 +99,22 @@ def exchanged(
 ) -> "Tensor | None":
     """What an output of ``shape`` holds after the collective if every rank's input is ``values``; None if unclear."""
     size, elements = group.size(), shape.numel()
-    held: Tensor | None
+    outcome: Tensor | None
     if kind == "all_to_all" and "output_tensors" not in given:
         splits: Sequence[int] = given.get("input_split_sizes") or [values.shape[0] // size] * size
-        held = torch.cat([values.split(list(splits))[group.rank()]] * size)
+        outcome = torch.cat([values.split(list(splits))[group.rank()]] * size)
     elif kind == "all_gather" and values.numel() != elements:
-        held = torch.cat([values.reshape(-1)] * size)
+        outcome = torch.cat([values.reshape(-1)] * size)
     elif kind == "all_reduce":
-        held = _reduced(values, size, given)
+        outcome = _reduced(values, size, given)
     elif kind == "reduce_scatter":
         mine = values if values.numel() == elements else values.flatten().chunk(size)[group.rank()]
-        held = _reduced(mine, size, given)
+        outcome = _reduced(mine, size, given)
     elif kind in ("all_to_all", "all_gather", "broadcast", "gather", "scatter"):
-        held = values
+        outcome = values
     else:
         return None
-    return held.reshape(shape).clone() if held is not None and held.numel() == elements else None
+    return outcome.reshape(shape).clone() if outcome is not None and outcome.numel() == elements else None
 
 
 def _reduced(values: Tensor, size: int, given: Mapping[str, Any]) -> "Tensor | None":

@@ -228,12 +228,12 @@ def _streams() -> dict[str, Any]:
 def _fill_tensor(device: Device) -> None:
     show = torch._tensor_str._str
 
-    def shown(self: Tensor, *, tensor_contents: "str | None" = None) -> str:
+    def describe(self: Tensor, *, tensor_contents: "str | None" = None) -> str:
         if self.device.type != "cuda" or device.is_known(self):
             return show(self, tensor_contents=tensor_contents)
         return f"tensor(unknown values, device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
 
-    torch._tensor_str._str = shown
+    torch._tensor_str._str = describe
     _guard_bytes(torch.Tensor, "__dlpack__")
     _guard_array_interface()
     torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
