@@ -1,33 +1,34 @@
-"""Hold this repository against its own baselines: trace every stored shape again and compare. Exit code 1 on a change.
+"""Compare this repository with its own baselines: trace every stored shape again. The exit code is 1 after a change.
 
-A change that is meant is stored with ``regbot baseline refresh``, in the same pull request.
+An intended change is stored with ``regbot baseline refresh`` in the same pull request.
 """
 
 import sys
 from pathlib import Path
 
-from regbot.baselines import Store, stored_ledger
-from regbot.commands.options import cache_folder
+from regbot.baselines import Store
+from regbot.baselines.query import stored_ledger
+from regbot.check.static_trace import TraceOptions, trace_working_tree
+from regbot.cli.options import cache_folder
 from regbot.config import Config, load_config
 from regbot.judge import judge_ledgers
-from regbot.tracing import Choice, trace_here
 from regbot.workloads import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
-    """Print one line for each shape and mesh."""
+    """Print one line for each shape and mesh. Return the exit code."""
     store, changed = Store(ROOT / "baselines"), 0
     for task in plan(load_config(ROOT / "regbot.toml")):
-        found = stored_ledger(store, task.entry, task.variant.name, "static")
-        choice = Choice(f"{task.shape.name}/{task.parallelism.name}", device=task.workload.device)
-        run = trace_here(choice, ROOT / "baselines", cache_folder())
-        if found is None or run.ledger is None:
-            print(f"{task.entry}: {'no ledger is stored' if found is None else run.reason}")
+        stored = stored_ledger(store, task.entry, task.variant.name, "static")
+        trace_options = TraceOptions(f"{task.shape.name}/{task.parallelism.name}", device=task.workload.device)
+        run = trace_working_tree(trace_options, ROOT / "baselines", cache_folder())
+        if stored is None or run.ledger is None:
+            print(f"{task.entry}: {'no ledger is stored' if stored is None else run.reason}")
             changed += 1
             continue
-        sharding = judge_ledgers(found.ledger, run.ledger, Config())
+        sharding = judge_ledgers(stored.ledger, run.ledger, Config())
         same = not sharding.findings
         changed += not same
         counts = ", ".join(

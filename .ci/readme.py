@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def command(name: str, text: str) -> str:
-    """The shell block under the mark. Raises SystemExit where there is none."""
-    found = re.search(rf"<!-- command: {re.escape(name)} -->\s*```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
-    if found is None:
+    """Return the text of the shell block below the mark ``name``. Raises SystemExit if there is none."""
+    match = re.search(rf"<!-- command: {re.escape(name)} -->\s*```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
+    if match is None:
         raise SystemExit(f"README.md has no code block marked '<!-- command: {name} -->'")
-    return found.group(1).strip()
+    return match.group(1).strip()
 
 
 if __name__ == "__main__":

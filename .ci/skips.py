@@ -1,4 +1,5 @@
-"""Print the duration and the skips of a test run, from pytest's JUnit file. Exit code 1 where a skip has no reason."""
+"""Print the duration and the skips of a test run from pytest's JUnit file. The exit code is 1 if a skip has no
+reason."""
 
 import sys
 import xml.etree.ElementTree as ET
@@ -6,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 NO_REASON = ("", "Skipped", "Skipped:", "unconditional skip")
-"""What pytest writes where a test is skipped without a reason."""
+"""Messages of pytest for a test that is skipped without a reason."""
 
 
 def main(path: Path) -> int:

@@ -1,9 +1,9 @@
-"""Whether ``regbot bisect`` names the culprit, how seldom it accuses falsely, and for how many runs, beside others.
+"""How often ``regbot bisect`` names the culprit or a false one, and how many runs it needs, compared with other tools.
 
     python benchmarks/bisect.py [--cases 300] [--jobs 2] [--quick] [--without-peer]
 
-The benchmark is in ``bisections.py``. This file has the name of a module of the standard library, which scripts in this
-folder, and numpy in them, find here first: imported, it is that module.
+The benchmark itself is in ``bisections.py``. This file has the name of a module of the standard library. Scripts in
+this folder, and numpy in them, import this file instead of that module, so it exports the names of that module.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""What ``benchmarks/bisect.py`` holds regbot's search against: git bisect, git-bayesect, and the bound of any search.
+"""The peers of ``benchmarks/bisect.py``: git bisect, git-bayesect, and a lower bound on the runs of any search.
 
-Both peers are told what nobody knows, the level midway between good and bad: a run above it is a failure.
+Both tools get a number that nobody knows in practice: the level midway between good and bad. A run above this level is
+a failure.
 """
 
 import os
@@ -20,7 +21,7 @@ from culprits import POSTERIOR, SD, Case
 
 BAYESECT = "git-bayesect"
 MOST_RUNS = 400
-"""Of git-bayesect. It names its likeliest commit then."""
+"""Limit on the runs of git-bayesect. At this limit it names its most probable commit."""
 
 GIT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -30,7 +31,7 @@ GIT = {
 
 
 class Search(NamedTuple):
-    """What a peer named, a place from 1, and took."""
+    """Result and cost of a peer's search. ``named`` is the position of the named commit, from 1."""
 
     named: int
     runs: int
@@ -40,16 +41,16 @@ class Search(NamedTuple):
 # ---- git bisect
 
 
-def tested(commits: int) -> int:
-    """Of so many candidates in a line, from 1, the one that git bisect tests next: the middle, the earlier of two."""
-    return 2 if commits == 3 else commits // 2  # of three it never looks at the first
+def next_tested(commits: int) -> int:
+    """Return which of ``commits`` candidates git bisect tests next, from 1: the middle one, or the earlier of two."""
+    return 2 if commits == 3 else commits // 2  # git bisect never tests the first of three candidates
 
 
 def git_bisect(commits: int, fails: Callable[[int], bool]) -> tuple[int, list[int]]:
-    """The culprit that git bisect names, and what it tests in turn. Good and bad themselves are never tested."""
+    """Return the culprit that git bisect names, and the positions that it tests. It never tests good or bad itself."""
     good, bad, steps = 0, commits, []
     while bad - good > 1:
-        place = good + tested(bad - good)
+        place = good + next_tested(bad - good)
         steps.append(place)
         if fails(place):
             bad = place
@@ -59,7 +60,7 @@ def git_bisect(commits: int, fails: Callable[[int], bool]) -> tuple[int, list[in
 
 
 def git_bisect_on(case: Case, repeats: int) -> Search:
-    """git bisect run with a script that averages ``repeats`` runs of a commit."""
+    """Simulate ``git bisect run`` with a script that averages ``repeats`` runs of each commit."""
     noise = case.runs()
 
     def fails(place: int) -> bool:
@@ -70,9 +71,10 @@ def git_bisect_on(case: Case, repeats: int) -> Search:
 
 
 def real_git_bisect(folder: Path, commits: int, culprits: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """The same of ``git bisect run`` itself, in a repository with so many commits after its first.
+    """Yield the result of the real ``git bisect run`` for each culprit, in the form of ``git_bisect``.
 
-    ``folder`` is an empty one to make it in. Raises CalledProcessError.
+    A repository with ``commits`` commits after the first one is created in the empty ``folder``. Raises
+    CalledProcessError.
     """
 
     def git(*arguments: str, text: str | None = None) -> str:
@@ -95,15 +97,15 @@ def real_git_bisect(folder: Path, commits: int, culprits: list[int]) -> Iterator
 
 
 def _history(commits: int) -> Iterator[str]:
-    """A line of commits for git fast-import; each has its place in a file."""
+    """Yield a linear history for git fast-import. The file ``place`` has the position of each commit."""
     for place in range(commits + 1):
         file, message = f"{place}\n", f"commit {place}"
         yield f"commit refs/heads/line\ncommitter A <a@example.org> {place} +0000\ndata {len(message)}\n{message}\n"
         yield f"M 100644 inline place\ndata {len(file)}\n{file}\n"
 
 
-def same_as_git(commits: int, culprits: list[int]) -> str:
-    """'' where ``git_bisect`` does what git does, else where they part."""
+def find_difference_from_git(commits: int, culprits: list[int]) -> str:
+    """Return how ``git_bisect`` differs from the real git bisect; '' if both give the same results."""
     with tempfile.TemporaryDirectory() as folder:
         for culprit, real in zip(culprits, real_git_bisect(Path(folder), commits, culprits), strict=True):
             ours = git_bisect(commits, partial(le, culprit))
@@ -116,14 +118,15 @@ def same_as_git(commits: int, culprits: list[int]) -> str:
 
 
 def bayesect_version() -> str | None:
-    """None where it is not installed."""
+    """Return the version of git-bayesect; None if it is not installed."""
     return version(BAYESECT) if find_spec("git_bayesect") is not None else None
 
 
 def git_bayesect(case: Case) -> Search:
-    """git-bayesect's selection, and its end at the posterior that regbot is asked for.
+    """Search with git-bayesect until one commit has the posterior that regbot must reach too.
 
-    Set up as by its command line: index 0 is the newest commit, good is the last, and may be named.
+    The search is set up as by the command line of git-bayesect. Index 0 is the newest commit. The last index is good,
+    and git-bayesect may name it.
     """
     from git_bayesect import Bisector
 
@@ -146,7 +149,10 @@ def git_bayesect(case: Case) -> Search:
 
 
 def capacity(ratio: float) -> float:
-    """Bits that one run can tell: of a channel of two inputs ``ratio`` sds apart, with Gaussian noise."""
+    """Return the largest information of one run in bits: the capacity of a channel with Gaussian noise and two inputs.
+
+    The inputs are ``ratio`` standard deviations of the noise apart.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(101)
     half = ratio / 2
     lost = np.log2(1 + np.exp(-2 * half * (half + nodes)))
@@ -154,9 +160,9 @@ def capacity(ratio: float) -> float:
 
 
 def bound(commits: int, ratio: float) -> float:
-    """Mean runs that no search can do with, right in ``POSTERIOR`` of the cases: Fano's inequality.
+    """Return a lower bound on the mean runs of any search that is right in ``POSTERIOR`` of the cases.
 
-    For a search that knows both levels, and that there is a culprit.
+    The bound is Fano's inequality, for a search that knows both levels and knows that there is a culprit.
     """
     error = 1 - POSTERIOR
     doubt = -(error * log(error) + POSTERIOR * log(POSTERIOR)) / log(2)

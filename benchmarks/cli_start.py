@@ -1,4 +1,4 @@
-"""Start-up of ``regbot --help`` as a ratio to ``python -c "import typer"``, interleaved. The promise: at most 2.
+"""Start-up time of ``regbot --help`` divided by that of ``python -c "import typer"``, in turns. The limit is 2.
 
 python benchmarks/cli_start.py [--pairs 20]
 """
@@ -15,7 +15,7 @@ OURS = [str(Path(sys.executable).with_name("regbot")), "--help"]
 
 
 def seconds(command: list[str]) -> float:
-    """Wall time of one process, start to end."""
+    """Return the wall time of one process."""
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start

@@ -1,11 +1,12 @@
-"""What a queue of sessions costs on a private Slurm of two pseudo-nodes, and whether one of them is lost in it.
+"""Cost of a queue of sessions on a private Slurm with two pseudo-nodes, and a check that no session is lost.
 
-All sessions are asked for at once by one process, a thread for each: real timed sessions of a command without torch, as
-short as a session can be, six runs of a fraction of a second. What is left is what regbot and Slurm take. Peers are
-batch scripts with the same commands in them, queued by a plain sbatch: one that just runs them, the limit, and one that
-runs each as a job step, as somebody without regbot would. Beside that, one step of a seat is held against a bare srun.
+One process requests all sessions at once, with a thread for each. They are real timed sessions of a command without
+torch. Each has six runs of a fraction of a second, so nearly all of the time is the overhead of regbot and Slurm. The
+peers are batch scripts with the same commands, submitted by plain sbatch. One kind of script runs the commands
+directly; it gives the lower limit. The other kind runs each command as a job step. In addition, one step of a seat is
+compared with a bare srun.
 
-With ``--in-queue`` all sessions have a slot, so that they wait as jobs of Slurm's own queue.
+With ``--in-queue`` every session has a slot, so that all sessions wait as jobs in Slurm's queue.
 
     REGBOT_CLUSTER=1 .ci/unprivileged python benchmarks/cluster.py [--sessions N] [--slots N] [--in-queue]
 
@@ -24,27 +25,42 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-from promises import Promise, told
-from queued_sessions import ASKS, COMMAND, FIRST, PLACES, WINDOW_S, Found, arms_in, measure, memory, most_per_s, task_of
+from promises import Promise, report_promises
+from queued_sessions import (
+    COMMAND,
+    FIRST,
+    PLACES,
+    PROGRAMS,
+    WINDOW_S,
+    QueueResult,
+    arms_in,
+    measure,
+    memory,
+    most_per_s,
+    task_of,
+)
 
 from regbot.config import SlurmSettings
 from regbot.engines import Launch, LocalEngine, Needs, clean_environment
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
-from slurm_cluster import Cluster, missing
+from support.slurm_cluster import Cluster, missing
 
 MOST_MB = 256.0
-"""A quarter of what a small runner has."""
+"""Limit on the memory of the driver: a quarter of the memory of a small runner."""
 MOST_GROWTH_MB = 8.0
 MOST_BLOCKS = 300.0
-"""The runs of one session are 670 blocks and 100 kB, so a driver that kept them would grow by 18 MB in 180 sessions.
-Caches of a bounded size take 95 blocks of each of the first sessions. Threads that wait are memory too, which comes
-back and hides some of a growth; blocks are counted when none of them is left."""
+"""Limit on the memory blocks that a session leaves behind.
+
+The runs of one session have 670 blocks and 100 kB, so a driver that kept them would grow by 18 MB in 180 sessions.
+Caches of limited size keep 95 blocks of each of the first sessions. Waiting threads use memory that is freed later,
+which can hide a growth. Blocks are therefore counted when all threads have ended."""
 MOST_POLLS = 2.0
-"""Of squeue per second, beside one for each job that is submitted or cancelled: others wait for the controller too."""
+"""Limit on the squeue commands per second, because other users wait for the controller too. One squeue for each job
+that is submitted or cancelled is not counted."""
 MOST_STEP_S = 1.0
 MOST_SESSION_S = 12.0
-"""Of a node's time, for a session of six runs: three percent of one whose runs take a minute."""
+"""Limit on the overhead of a session of six runs, in seconds of a node: 3% of a session whose runs take a minute."""
 
 
 def main() -> int:
@@ -54,23 +70,26 @@ def main() -> int:
     parser.add_argument("--in-queue", action="store_true", help="a slot for every session: all wait in Slurm's queue")
     parser.add_argument("--peers", type=int, default=40, help="batch scripts of each kind of peer")
     parser.add_argument("--turns", type=int, default=11, help="steps of each kind; 0 to leave them out")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if os.geteuid() == 0 or missing():
         print(f"nothing was measured: {', '.join(missing()) or 'a private Slurm is not run as root'}")
         return 1
-    slots = asked.sessions if asked.in_queue else asked.slots
+    slots = options.sessions if options.in_queue else options.slots
     with tempfile.TemporaryDirectory(prefix="rb-") as name, Cluster(Path(name, "slurm")) as cluster:
         folder = Path(name)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
-        made = of_steps(steps(cluster, folder / "steps", asked.turns)) if asked.turns else []
-        limit, peer = (plain(cluster, folder / kind, asked.peers, kind) for kind in ("script", "steps"))
-        measure(cluster, folder / "first", 2, 2)  # imports, and caches for good
-        found = measure(cluster, folder / "queue", asked.sessions, slots)
-        return told([*of_queue(found, limit, peer), *made])
+        step_promises = report_steps(measure_steps(cluster, folder / "steps", options.turns)) if options.turns else []
+        limit, peer = (run_scripts(cluster, folder / kind, options.peers, kind) for kind in ("script", "steps"))
+        measure(cluster, folder / "first", 2, 2)  # loads modules and fills caches that are kept
+        queue = measure(cluster, folder / "queue", options.sessions, slots)
+        return report_promises([*report_queue(queue, limit, peer), *step_promises])
 
 
-def plain(cluster: Cluster, folder: Path, jobs: int, kind: str) -> float:
-    """Seconds of a node for one batch script with the commands of a session, each of them a job step for ``steps``."""
+def run_scripts(cluster: Cluster, folder: Path, jobs: int, kind: str) -> float:
+    """Return the seconds of a node for one batch script with the commands of a session.
+
+    If ``kind`` is ``steps``, the script runs each command as a job step.
+    """
     arms_in(folder)
     _, plan = task_of()
     before = "srun --nodes=1 --ntasks=1 --mpi=none " if kind == "steps" else ""
@@ -86,14 +105,14 @@ def plain(cluster: Cluster, folder: Path, jobs: int, kind: str) -> float:
     return took * len(cluster.nodes) / jobs
 
 
-def steps(cluster: Cluster, folder: Path, turns: int) -> dict[str, list[float]]:
-    """Seconds of one step of each kind, in turns: what a step of a seat is made of."""
+def measure_steps(cluster: Cluster, folder: Path, turns: int) -> dict[str, list[float]]:
+    """Measure steps of each kind in turns, in seconds. The kinds show what the time of a step of a seat consists of."""
     folder.mkdir()
     launch = Launch(
         command=("/bin/true",), cwd=folder, env=clean_environment({}), log=folder / "output.log",
         record_dir=folder / "record", timeout_s=60, max_output_bytes=2**16, max_dir_bytes=2**16,
     )  # fmt: skip
-    found: dict[str, list[float]] = {}
+    seconds_by_kind: dict[str, list[float]] = {}
     environment = Slurm(cluster.environment())
     with (
         SlurmEngine(SlurmSettings(), folder / "shared", environment) as engine,
@@ -109,47 +128,47 @@ def steps(cluster: Cluster, folder: Path, turns: int) -> dict[str, list[float]]:
                 *python, "import regbot.engines.slurm.node"
             ).check_returncode(),
             STEP: lambda: seat.run(launch),
-            "a launch of the local engine": lambda: LocalEngine().here.run(launch),
+            "a launch of the local engine": lambda: LocalEngine().unlocked_seat.run(launch),
         }
         for _ in range(turns):
-            for kind, do in kinds.items():
+            for kind, run_step in kinds.items():
                 begun = time.perf_counter()
-                do()
-                found.setdefault(kind, []).append(time.perf_counter() - begun)
-    return found
+                run_step()
+                seconds_by_kind.setdefault(kind, []).append(time.perf_counter() - begun)
+    return seconds_by_kind
 
 
 BARE, STEP = "srun of true", "a step of a seat"
 
 
-def of_steps(found: dict[str, list[float]]) -> list[Promise]:
-    print(f"one step of /bin/true, median and range of {len(found[STEP])}, s")
-    for kind, values in found.items():
+def report_steps(seconds_by_kind: dict[str, list[float]]) -> list[Promise]:
+    print(f"one step of /bin/true, median and range of {len(seconds_by_kind[STEP])}, s")
+    for kind, values in seconds_by_kind.items():
         print(f"  {kind:<32} {statistics.median(values):.3f}  {min(values):.3f} to {max(values):.3f}")
-    bare, step = (statistics.median(found[kind]) for kind in (BARE, STEP))
+    bare, step = (statistics.median(seconds_by_kind[kind]) for kind in (BARE, STEP))
     more = f"{step - bare:.2f} s, {step / bare:.1f} times"
     return [Promise(f"a step takes at most {MOST_STEP_S:g} s more than srun of true", more, step - bare <= MOST_STEP_S)]
 
 
-def of_queue(found: Found, limit: float, peer: float) -> list[Promise]:
-    number = len(found.spent)
-    node_s = found.wall_s * min(2, found.slots) / found.sessions
-    print(f"{found.sessions} sessions of {len(PLACES)} runs, {found.slots} slots, 2 nodes: {found.wall_s:.0f} s")
-    print(f"  sessions a minute  {60 * found.sessions / found.wall_s:.1f}, load {os.getloadavg()[0]:.1f} at the end")
+def report_queue(queue: QueueResult, limit: float, peer: float) -> list[Promise]:
+    number = len(queue.times)
+    node_s = queue.wall_s * min(2, queue.slots) / queue.sessions
+    print(f"{queue.sessions} sessions of {len(PLACES)} runs, {queue.slots} slots, 2 nodes: {queue.wall_s:.0f} s")
+    print(f"  sessions a minute  {60 * queue.sessions / queue.wall_s:.1f}, load {os.getloadavg()[0]:.1f} at the end")
     print(f"  seconds of a node  {node_s:.2f} for a session")
     print(f"    plain sbatch of its commands {limit:.2f}, the limit: {node_s / limit:.1f} times")
     print(f"    plain sbatch, each a step    {peer:.2f}: {node_s / peer:.1f} times")
     if number:
-        shown(found)
-    polls = most_per_s(found.asked, ["squeue"], less=["sbatch", "scancel"])
-    peak, more = memory(found)
-    first, kept = min(FIRST, found.sessions // 2), found.kept / found.sessions
-    growth = f"{more:.1f} MB, {1000 * more / (found.sessions - first):.0f} kB a session"
-    lost = "; ".join(found.errors[:3]) or f"{number} of {found.sessions} sessions whole"
+        report_times(queue)
+    polls = most_per_s(queue.commands, ["squeue"], less=["sbatch", "scancel"])
+    peak, more = memory(queue)
+    first, kept = min(FIRST, queue.sessions // 2), queue.kept / queue.sessions
+    growth = f"{more:.1f} MB, {1000 * more / (queue.sessions - first):.0f} kB a session"
+    lost = "; ".join(queue.errors[:3]) or f"{number} of {queue.sessions} sessions whole"
     return [
-        Promise("all finish, with each run exactly once", lost, number == found.sessions and not found.errors),
-        Promise("nothing is left", "; ".join(found.left[:3]) or "no job, reservation, thread, open file",
-                not found.left),
+        Promise("all finish, with each run exactly once", lost, number == queue.sessions and not queue.errors),
+        Promise("nothing is left", "; ".join(queue.left[:3]) or "no job, reservation, thread, open file",
+                not queue.left),
         Promise(f"the driver has at most {MOST_MB:.0f} MB", f"{peak:.0f} MB", peak <= MOST_MB),
         Promise(f"it grows by at most {MOST_GROWTH_MB:.0f} MB after {first} sessions", growth,
                 more <= MOST_GROWTH_MB),
@@ -162,28 +181,31 @@ def of_queue(found: Found, limit: float, peer: float) -> list[Promise]:
     ]  # fmt: skip
 
 
-def shown(found: Found) -> None:
-    """Where the time of a session goes, and what the controller is asked."""
-    mean = {name: statistics.mean(getattr(each, name) for each in found.spent) for name in vars(found.spent[0])}
-    held = mean["all"] - mean["slot"]
-    over = mean["steps"] - mean["guest"]
-    rest = held - mean["queue"] - mean["facts"] - mean["steps"] - mean["release"]
+def report_times(queue: QueueResult) -> None:
+    """Print which parts the time of a session has, and how many commands go to the controller."""
+    mean = {name: statistics.mean(getattr(times, name) for times in queue.times) for name in vars(queue.times[0])}
+    total_s = mean["all"] - mean["slot"]
+    overhead_s = mean["steps"] - mean["guest"]
+    rest = total_s - mean["queue"] - mean["facts"] - mean["steps"] - mean["release"]
     parts = {
         "Slurm's queue": mean["queue"],
         "asking the nodes what they are": mean["facts"],
-        "starting and reporting six runs": over,
+        "starting and reporting six runs": overhead_s,
         "the commands themselves": mean["guest"],
         "giving the nodes back": mean["release"],
         "the driver": rest,
     }
-    print(f"  a session from its submission to its end, {held:.2f} s in the mean (and {mean['slot']:.0f} s for a slot)")
+    print(
+        f"  a session from its submission to its end, {total_s:.2f} s in the mean (and {mean['slot']:.0f} s for a slot)"
+    )
     for what, seconds in parts.items():
-        print(f"    {what:<32} {seconds:6.2f} s  {seconds / held:4.0%}")
-    times = Counter(word for _, word in found.asked)
-    each = ", ".join(f"{word} {times[word] / found.sessions:.1f}" for word in ASKS)
-    print(f"  commands for a session: {each}")
+        print(f"    {what:<32} {seconds:6.2f} s  {seconds / total_s:4.0%}")
+    counts = Counter(program for _, program in queue.commands)
+    per_session = ", ".join(f"{program} {counts[program] / queue.sessions:.1f}" for program in PROGRAMS)
+    print(f"  commands for a session: {per_session}")
     most = ", ".join(
-        f"{most_per_s(found.asked, words):.1f} of {what}" for what, words in (("squeue", ["squeue"]), ("all", ASKS))
+        f"{most_per_s(queue.commands, programs):.1f} of {what}"
+        for what, programs in (("squeue", ["squeue"]), ("all", PROGRAMS))
     )
     print(f"  commands a second at most, in any {WINDOW_S:.0f} s: {most}")
 

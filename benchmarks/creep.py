@@ -1,13 +1,16 @@
-"""How soon the creep monitor alarms, and how often for nothing: simulated nights of head against the anchor.
+"""How soon the creep monitor gives an alarm, and how often it gives a false one, in simulated nights.
 
     python benchmarks/creep.py [--histories 4000] [--jobs 2]
 
-A night has pairs of head and the anchor's commit, whose log-ratios are normal, and one stored session of head, which
-the other policies judge. The nights are the model's; what becomes of them is regbot's own code, ``regbot.stats.drift``
-and for the gate ``regbot.stats.paired``. *Quiet*: 200 nights of a head that is not slower. *Creep*: after 30 quiet
-nights a pull request of +0.5% is accepted every ten nights, ten times. *Step*: one change after 30 quiet nights.
+A night has pairs of head and the anchor's commit with normal log-ratios, and one stored session of head, which the
+other policies use. Only the nights are simulated. regbot's own code judges them: ``regbot.stats.drift``, and for the
+gate ``regbot.stats.paired``. There are three kinds of histories:
 
-The promises are printed last. Exit code 1 where one is not kept.
+    quiet   200 nights of a head that is not slower
+    creep   after 30 quiet nights, a pull request of +0.5% is merged every ten nights, ten times
+    step    one change after 30 quiet nights
+
+The promises are printed last. The exit code is 1 if one is not kept.
 """
 
 import argparse
@@ -19,12 +22,11 @@ from math import log1p
 
 import numpy as np
 from numpy.typing import NDArray
-from promises import Promise, told
-from scipy.signal import lfilter
+from promises import Promise, report_promises
 
-from regbot.stats.calibration import Rate, upper_bound
-from regbot.stats.drift import LEAST_SLACK, LIMIT, NIGHT_PAIRS, REACH, SLACK, night_pairs, standings
-from regbot.stats.paired import LOOKS, Thresholds, sequential
+from regbot.stats.calibration import RateEstimate, rate_upper_bound
+from regbot.stats.drift import LIMIT, MAX_NIGHT_STEP, MIN_SLACK, NIGHT_PAIRS, SLACK, cusum_states, night_pairs
+from regbot.stats.paired import LOOKS, Thresholds, sequential_test
 
 Array = NDArray[np.float64]
 
@@ -32,14 +34,18 @@ SEED = 20260805
 HISTORIES = 4000
 QUIET_NIGHTS = 200
 LEAD_IN = 30
+"""Number of quiet nights before the first change."""
 EVERY, TIMES, CHANGE_PCT = 10, 10, 0.5
 TOO_LATE_PCT = 1.5
 CALIBRATION_PAIRS = 20
 TOO_SMALL = 0.7
+"""Ratio of an estimated standard deviation that is 30% too small."""
 FAMILY = 8
+"""Number of workloads that are monitored together."""
 
 PAIR_SDS = {0.004: 0.005, 0.008: 0.010, 0.014: 0.013, 0.024: 0.023}
-"""Sd of a pair -> sd of a stored session, on quiet, typical, bimodal and noisy nodes (``benchmarks/nodes.py``)."""
+"""Standard deviation (sd) of a stored session, by the sd of a pair. The entries are for quiet, typical, bimodal and
+noisy nodes (``benchmarks/nodes.py``)."""
 
 NOISY = (0.014, 0.024)
 
@@ -52,7 +58,7 @@ def quiet_truth() -> Array:
 
 
 def creep_truth() -> Array:
-    """Log of head over the anchor, night by night."""
+    """Return the log of head's step time over the anchor's, for each night."""
     steps = np.concatenate([np.zeros(LEAD_IN), np.repeat(np.arange(1, TIMES + 1), EVERY)])
     return log1p(CHANGE_PCT / 100) * steps
 
@@ -61,30 +67,31 @@ def step_truth(percent: float) -> Array:
     return log1p(percent / 100) * np.concatenate([np.zeros(LEAD_IN), np.ones(QUIET_NIGHTS)])
 
 
-def means(truth: Array, pair_sd: float, pairs: int, histories: int, rng: np.random.Generator) -> Array:
-    """What the nights show, (histories, nights)."""
+def simulate_means(truth: Array, pair_sd: float, pairs: int, histories: int, rng: np.random.Generator) -> Array:
+    """Return the mean log-ratio of each night, with the shape (histories, nights)."""
     return truth + rng.normal(0, pair_sd / pairs**0.5, (histories, len(truth)))
 
 
-def first(alarms: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The night of the first alarm of each history, -1 where there is none."""
-    found: NDArray[np.int64] = np.where(alarms.any(axis=1), alarms.argmax(axis=1), -1)
-    return found
+def first_alarms(alarms: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the night of the first alarm of each history; -1 without an alarm."""
+    nights: NDArray[np.int64] = np.where(alarms.any(axis=1), alarms.argmax(axis=1), -1)
+    return nights
 
 
-def monitored(nights: Array, pairs: int, pair_sd: Iterable[float], series: int = 1) -> NDArray[np.int64]:
-    """The night of the monitor's first alarm in each history, -1 where there is none."""
-    found = []
-    for means_of_one, sd in zip(nights.tolist(), pair_sd, strict=True):
-        told = standings(((mean, pairs) for mean in means_of_one), sd, series)
-        found.append(next((night for night, standing in enumerate(told) if standing.alarm), -1))
-    return np.array(found)
+def monitor_alarms(nights: Array, pairs: int, pair_sd: Iterable[float], series: int = 1) -> NDArray[np.int64]:
+    """Return the night of the monitor's first alarm in each history; -1 without an alarm."""
+    alarms = []
+    for history, sd in zip(nights.tolist(), pair_sd, strict=True):
+        states = cusum_states(((mean, pairs) for mean in history), sd, series)
+        alarms.append(next((night for night, state in enumerate(states) if state.alarm), -1))
+    return np.array(alarms)
 
 
-# The other policies: (nights' means, levels of stored sessions with EARLIER before the first night) -> alarms.
+# The other policies. Their arguments are the means of the nights, and the levels of the stored sessions, which begin
+# EARLIER sessions before the first night. They return the alarms.
 
 EARLIER = 20
-"""Stored sessions before the first night, which a frozen or a rolling baseline starts from."""
+"""Number of stored sessions before the first night. A frozen or a rolling baseline begins with these."""
 
 
 def latest_run(_: Array, stored: Array) -> NDArray[np.bool_]:
@@ -114,8 +121,8 @@ def one_night(nights: Array, _: Array) -> NDArray[np.bool_]:
     return nights > log1p(0.02)
 
 
-def plain(scores: Array, slack: float, limit: float) -> NDArray[np.bool_]:
-    """Page's CUSUM without anything else: whether it stands above the limit, night by night."""
+def plain_cusum(scores: Array, slack: float, limit: float) -> NDArray[np.bool_]:
+    """Return for each night whether Page's CUSUM, without any addition, is above the limit."""
     total, alarms = np.zeros(len(scores)), np.zeros(scores.shape, dtype=bool)
     for night in range(scores.shape[1]):
         total = np.maximum(0, total + scores[:, night] - slack)
@@ -124,7 +131,7 @@ def plain(scores: Array, slack: float, limit: float) -> NDArray[np.bool_]:
 
 
 def unscaled(nights: Array, _: Array) -> NDArray[np.bool_]:
-    return plain(nights, 0.005, 0.02)
+    return plain_cusum(nights, 0.005, 0.02)
 
 
 POLICIES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
@@ -138,30 +145,32 @@ POLICIES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
 
 
 @dataclass(frozen=True)
-class Noticed:
-    """What became of the histories of a creep."""
+class Detection:
+    """How well a policy detects a creep."""
 
-    in_time: Rate
-    """Alarmed after the first change and before the sum is ``TOO_LATE_PCT``; of those silent until the first."""
+    in_time: RateEstimate
+    """Rate of alarms before the sum of the changes is ``TOO_LATE_PCT``. Histories with an alarm before the first change
+    are left out."""
     ever: float
+    """Share of these histories with any alarm."""
     median_pct: float
     p90_pct: float
-    """The sum of the changes at the alarm. Infinite where there is none."""
+    """90th percentile of the sum of the changes at the alarm, like the median above. Infinite without an alarm."""
 
 
-def noticed(nights: NDArray[np.int64]) -> Noticed | None:
-    """None where hardly a history was silent before the first change."""
+def detection(nights: NDArray[np.int64]) -> Detection | None:
+    """Summarise the nights of the first alarms. Return None if nearly all alarms came before the first change."""
     after = nights[(nights >= LEAD_IN) | (nights < 0)]
     if len(after) < 0.1 * len(nights):
         return None
     sums = np.where(after < 0, np.inf, ((after - LEAD_IN) // EVERY + 1) * CHANGE_PCT)
-    in_time = Rate.of(int((sums < TOO_LATE_PCT).sum()), len(sums))
+    in_time = RateEstimate.from_counts(int((sums < TOO_LATE_PCT).sum()), len(sums))
     median, p90 = np.quantile(sums, [0.5, 0.9], method="inverted_cdf")
-    return Noticed(in_time, float(np.isfinite(sums).mean()), float(median), float(p90))
+    return Detection(in_time, float(np.isfinite(sums).mean()), float(median), float(p90))
 
 
 def delays(nights: NDArray[np.int64]) -> tuple[float, float]:
-    """Median and 90th percentile of the nights that a step had been there at the alarm."""
+    """Return the median and the 90th percentile of the number of nights from a step to its alarm."""
     after = nights[(nights >= LEAD_IN) | (nights < 0)]
     waited = np.where(after < 0, np.inf, after - LEAD_IN + 1.0)
     median, p90 = np.quantile(waited, [0.5, 0.9], method="inverted_cdf")
@@ -169,159 +178,172 @@ def delays(nights: NDArray[np.int64]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Quiet:
-    """False alarms in 200 quiet nights."""
+class FalseAlarms:
+    """Rates of histories of 200 quiet nights with a false alarm, by what the monitor knows about the sd of a pair."""
 
-    known: Rate
-    """The sd of a pair is right,"""
-    calibrated: Rate
-    """estimated from 20 pairs,"""
-    too_small: Rate
-    """30% too small,"""
-    uncorrected: Rate
-    """30% too small, by a monitor that never corrects it."""
+    known: RateEstimate
+    """The sd is right."""
+    calibrated: RateEstimate
+    """The sd is estimated from 20 pairs."""
+    too_small: RateEstimate
+    """The sd is 30% too small."""
+    uncorrected: RateEstimate
+    """The sd is 30% too small, and the monitor does not correct it."""
 
 
-def quiet(pair_sd: float, histories: int, seed: np.random.SeedSequence) -> Quiet:
+def measure_false_alarms(pair_sd: float, histories: int, seed: np.random.SeedSequence) -> FalseAlarms:
     rng = np.random.default_rng(seed)
-    nights = means(quiet_truth(), pair_sd, NIGHT_PAIRS, histories, rng)
-    free = CALIBRATION_PAIRS - 1
-    estimated = pair_sd * np.sqrt(rng.chisquare(free, histories) / free)
+    nights = simulate_means(quiet_truth(), pair_sd, NIGHT_PAIRS, histories, rng)
+    freedom = CALIBRATION_PAIRS - 1
+    estimated = pair_sd * np.sqrt(rng.chisquare(freedom, histories) / freedom)
 
-    def false(sds: Array) -> Rate:
-        return Rate.of(int((monitored(nights, NIGHT_PAIRS, sds.tolist()) >= 0).sum()), histories)
+    def false_rate(sds: Array) -> RateEstimate:
+        return RateEstimate.from_counts(int((monitor_alarms(nights, NIGHT_PAIRS, sds.tolist()) >= 0).sum()), histories)
 
     right = np.full(histories, pair_sd)
     error = TOO_SMALL * pair_sd / NIGHT_PAIRS**0.5
-    excess = np.clip((nights - max(SLACK * error, LEAST_SLACK)) / error, -REACH, REACH)
-    trusting = Rate.of(int(plain(excess, 0.0, LIMIT).any(axis=1).sum()), histories)
-    return Quiet(false(right), false(estimated), false(TOO_SMALL * right), trusting)
+    excess = np.clip((nights - max(SLACK * error, MIN_SLACK)) / error, -MAX_NIGHT_STEP, MAX_NIGHT_STEP)
+    uncorrected = RateEstimate.from_counts(int(plain_cusum(excess, 0.0, LIMIT).any(axis=1).sum()), histories)
+    return FalseAlarms(false_rate(right), false_rate(estimated), false_rate(TOO_SMALL * right), uncorrected)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One noise and number of pairs a night: what the monitor sees, and when."""
+class MonitorResult:
+    """How well the monitor detects a creep and steps, for one noise and one number of pairs a night."""
 
-    creep: Noticed
+    creep: Detection
     steps: dict[float, tuple[float, float]]
+    """Median and 90th percentile of the nights until the alarm, by the size of the step in percent."""
 
 
 STEPS_PCT = (1.0, 2.0)
 
 
-def seen(pair_sd: float, pairs: int, histories: int, seed: np.random.SeedSequence) -> Seen:
+def measure_monitor(pair_sd: float, pairs: int, histories: int, seed: np.random.SeedSequence) -> MonitorResult:
     rng = np.random.default_rng(seed)
 
     def alarms(truth: Array) -> NDArray[np.int64]:
-        return monitored(means(truth, pair_sd, pairs, histories, rng), pairs, [pair_sd] * histories)
+        return monitor_alarms(simulate_means(truth, pair_sd, pairs, histories, rng), pairs, [pair_sd] * histories)
 
-    creep = noticed(alarms(creep_truth()))
+    creep = detection(alarms(creep_truth()))
     if creep is None:
         raise AssertionError("the monitor alarmed in nearly all quiet nights")
-    return Seen(creep, {percent: delays(alarms(step_truth(percent))) for percent in STEPS_PCT})
+    return MonitorResult(creep, {percent: delays(alarms(step_truth(percent))) for percent in STEPS_PCT})
 
 
-def peers(pair_sd: float, histories: int, seed: np.random.SeedSequence) -> dict[str, tuple[float, Noticed | None]]:
-    """The other policies on the same nights: share of quiet histories with a false alarm, and the creep."""
+def measure_policies(
+    pair_sd: float, histories: int, seed: np.random.SeedSequence
+) -> dict[str, tuple[float, Detection | None]]:
+    """Return for each policy the share of quiet histories with a false alarm, and how well it detects a creep.
+
+    All policies judge the same nights.
+    """
     rng = np.random.default_rng(seed)
-    found: dict[str, list[NDArray[np.int64]]] = {}
+    alarms: dict[str, list[NDArray[np.int64]]] = {}
     for truth in (quiet_truth(), creep_truth()):
-        nights = means(truth, pair_sd, NIGHT_PAIRS, histories, rng)
-        before = np.concatenate([np.zeros(EARLIER), truth])
-        stored = before + rng.normal(0, PAIR_SDS[pair_sd], (histories, len(before)))
+        nights = simulate_means(truth, pair_sd, NIGHT_PAIRS, histories, rng)
+        extended = np.concatenate([np.zeros(EARLIER), truth])
+        stored = extended + rng.normal(0, PAIR_SDS[pair_sd], (histories, len(extended)))
         for name, policy in POLICIES.items():
-            found.setdefault(name, []).append(first(policy(nights, stored)))
-        own = monitored(nights, NIGHT_PAIRS, [pair_sd] * histories)
-        found.setdefault(f"regbot, {NIGHT_PAIRS} pairs a night", []).append(own)
-    return {name: (float((calm >= 0).mean()), noticed(creep)) for name, (calm, creep) in found.items()}
+            alarms.setdefault(name, []).append(first_alarms(policy(nights, stored)))
+        own = monitor_alarms(nights, NIGHT_PAIRS, [pair_sd] * histories)
+        alarms.setdefault(f"regbot, {NIGHT_PAIRS} pairs a night", []).append(own)
+    return {name: (float((quiet >= 0).mean()), detection(creep)) for name, (quiet, creep) in alarms.items()}
 
 
-def gate_only(pair_sd: float, histories: int, seed: np.random.SeedSequence) -> tuple[float, Noticed | None]:
-    """The gate of each pull request alone: one a night is judged, those of the creep at the night they come."""
+def measure_gate(pair_sd: float, histories: int, seed: np.random.SeedSequence) -> tuple[float, Detection | None]:
+    """Return the same for the gate of pull requests alone. The gate judges one pull request a night.
+
+    A pull request of the creep is judged in the night in which it is merged.
+    """
     rng, thresholds = np.random.default_rng(seed), Thresholds.from_percent(2, 1)
 
     def flagged(effects: Array) -> NDArray[np.int64]:
         ratios = effects[:, None] + rng.normal(0, pair_sd, (histories, len(effects), LOOKS[-1]))
         alarms = []
         for history in ratios.tolist():
-            decisions = ((sequential({"median": pairs}, 1, thresholds), pairs) for pairs in history)
-            alarms.append([found is not None and found.decision == "regressed" for found, _ in decisions])
-        return first(np.array(alarms))
+            decisions = ((sequential_test({"median": pairs}, 1, thresholds), pairs) for pairs in history)
+            alarms.append([test is not None and test.decision == "regressed" for test, _ in decisions])
+        return first_alarms(np.array(alarms))
 
-    return float((flagged(quiet_truth()) >= 0).mean()), noticed(flagged(np.diff(creep_truth(), prepend=0.0)))
-
-
-STRAINS = ("normal", "t, 4 degrees", "own noise", "correlated 0.1", "correlated 0.3")
-"""What nights may be: as assumed; heavy-tailed; with noise that all pairs of a night share, half as large as their
-standard error; correlated with the night before."""
+    return float((flagged(quiet_truth()) >= 0).mean()), detection(flagged(np.diff(creep_truth(), prepend=0.0)))
 
 
-def strained(strain: str, histories: int, seed: np.random.SeedSequence) -> Rate:
-    """False alarms in quiet nights of one of ``STRAINS``, whose pair sd was calibrated as 1.4%."""
+NOISE_KINDS = ("normal", "t, 4 degrees", "own noise")
+"""Kinds of noise of the nights. normal: as the monitor assumes. t: heavy tails. own noise: all pairs of a night share a
+noise with half their standard error. ``correlated_nights.py`` has nights that are correlated."""
+
+
+def measure_noise_kind(kind: str, histories: int, seed: np.random.SeedSequence) -> RateEstimate:
+    """Return the rate of false alarms in quiet nights with one of ``NOISE_KINDS``. The known sd of a pair is 1.4%."""
     rng, pair_sd = np.random.default_rng(seed), NOISY[0]
     shape, error = (histories, QUIET_NIGHTS), pair_sd / NIGHT_PAIRS**0.5
     nights = rng.normal(0, error, shape)
-    if strain == "t, 4 degrees":
+    if kind == "t, 4 degrees":
         nights = error * rng.standard_t(4, shape) / 2**0.5
-    elif strain == "own noise":
+    elif kind == "own noise":
         nights += rng.normal(0, error / 2, shape)
-    elif strain.startswith("correlated"):
-        rho = float(strain.split()[1])
-        noise = rng.normal(0, error * (1 - rho**2) ** 0.5, (histories, QUIET_NIGHTS + LEAD_IN))
-        nights = lfilter([1.0], [1.0, -rho], noise)[:, LEAD_IN:]
-    return Rate.of(int((monitored(nights, NIGHT_PAIRS, [pair_sd] * histories) >= 0).sum()), histories)
+    return RateEstimate.from_counts(
+        int((monitor_alarms(nights, NIGHT_PAIRS, [pair_sd] * histories) >= 0).sum()), histories
+    )
 
 
-def family(histories: int, seed: np.random.SeedSequence) -> Rate:
-    """Families of ``FAMILY`` series in which any alarms falsely, on a noisy node."""
+def measure_family(histories: int, seed: np.random.SeedSequence) -> RateEstimate:
+    """Return the rate of families of ``FAMILY`` workloads with any false alarm, on a noisy node."""
     pair_sd = NOISY[-1]
-    nights = means(quiet_truth(), pair_sd, NIGHT_PAIRS, histories * FAMILY, np.random.default_rng(seed))
-    alarms = monitored(nights, NIGHT_PAIRS, [pair_sd] * len(nights), FAMILY) >= 0
-    return Rate.of(int(alarms.reshape(histories, FAMILY).any(axis=1).sum()), histories)
+    nights = simulate_means(quiet_truth(), pair_sd, NIGHT_PAIRS, histories * FAMILY, np.random.default_rng(seed))
+    alarms = monitor_alarms(nights, NIGHT_PAIRS, [pair_sd] * len(nights), FAMILY) >= 0
+    return RateEstimate.from_counts(int(alarms.reshape(histories, FAMILY).any(axis=1).sum()), histories)
 
 
 def settings() -> list[tuple[float, int]]:
-    """Noise and pairs a night: the least, what the noise needs, and the middle between them on a noisy node."""
-    found = []
+    """Return all measured combinations of a noise and a number of pairs a night.
+
+    The numbers are the minimum and the number that the noise needs, and on a noisy node two numbers between them.
+    """
+    combinations = []
     for sd in PAIR_SDS:
-        found += [(sd, pairs) for pairs in sorted({NIGHT_PAIRS, night_pairs(sd)})]
-    return [*found, (0.024, 8), (0.024, 12)]
+        combinations += [(sd, pairs) for pairs in sorted({NIGHT_PAIRS, night_pairs(sd)})]
+    return [*combinations, (0.024, 8), (0.024, 16)]
 
 
-def most(rate: Rate, words: str) -> Promise:
-    """Hardly ever a false alarm: the one-sided 95% bound of ``rate``."""
-    upper = upper_bound(rate.count, rate.total)
-    text = f"{words}: false alarms in {QUIET_NIGHTS} quiet nights, upper 95% bound, at most {MOST_FALSE:.0%}"
+def false_alarm_promise(rate: RateEstimate, name: str) -> Promise:
+    """Compare the one-sided 95% bound of a rate of false alarms with its limit."""
+    upper = rate_upper_bound(rate.count, rate.total)
+    text = f"{name}: false alarms in {QUIET_NIGHTS} quiet nights, upper 95% bound, at most {MOST_FALSE:.0%}"
     return Promise(text, f"{upper:.1%}", upper <= MOST_FALSE)
 
 
-def promises(calm: dict[float, Quiet], families: Rate, watched: dict[tuple[float, int], Seen]) -> list[Promise]:
-    made = []
-    for sd, each in calm.items():
-        made += [most(each.known, f"pair sd {sd:.1%}, known")]
-        made += [most(each.calibrated, f"pair sd {sd:.1%}, from {CALIBRATION_PAIRS} pairs")]
-    # On nodes too noisy for the least slack to matter the rate is one and the same: nights count in standard errors.
-    worst = [calm[sd].too_small for sd in NOISY]
-    together = Rate.of(sum(rate.count for rate in worst), sum(rate.total for rate in worst))
-    made.append(most(together, "pair sd 1.4% and 2.4%, 30% too small"))
-    made.append(most(families, f"{FAMILY} series together"))
+def promises(
+    false_alarms: dict[float, FalseAlarms], families: RateEstimate, results: dict[tuple[float, int], MonitorResult]
+) -> list[Promise]:
+    promises = []
+    for sd, rates in false_alarms.items():
+        promises += [false_alarm_promise(rates.known, f"pair sd {sd:.1%}, known")]
+        promises += [false_alarm_promise(rates.calibrated, f"pair sd {sd:.1%}, from {CALIBRATION_PAIRS} pairs")]
+    # On noisy nodes the minimum slack has no effect, and nights are measured in standard errors. The rate is then the
+    # same for all noises, so the histories of these nodes are pooled.
+    worst = [false_alarms[sd].too_small for sd in NOISY]
+    pooled = RateEstimate.from_counts(sum(rate.count for rate in worst), sum(rate.total for rate in worst))
+    promises.append(false_alarm_promise(pooled, "pair sd 1.4% and 2.4%, 30% too small"))
+    promises.append(false_alarm_promise(families, f"{FAMILY} series together"))
     for sd in PAIR_SDS:
-        pairs, creep = night_pairs(sd), watched[sd, night_pairs(sd)].creep
+        pairs, creep = night_pairs(sd), results[sd, night_pairs(sd)].creep
         in_time = creep.in_time.count / creep.in_time.total
         text = f"pair sd {sd:.1%}, {pairs} pairs a night: alarm before +{TOO_LATE_PCT}% in at least {LEAST_IN_TIME:.0%}"
-        made.append(Promise(text, f"{in_time:.1%}", in_time >= LEAST_IN_TIME))
-    return made
+        promises.append(Promise(text, f"{in_time:.1%}", in_time >= LEAST_IN_TIME))
+    return promises
 
 
-def share(rate: Rate) -> str:
+def share(rate: RateEstimate) -> str:
     return f"{rate.count / rate.total:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
 
 
-def reached(creep: Noticed | None) -> str:
-    """Three cells: in time, ever, the sum at the alarm."""
+def format_detection(creep: Detection | None) -> str:
+    """Return the cells of a table: in time, ever, and median and 90th percentile of the sum at the alarm."""
     if creep is None:
         return f"{'-':>8} {'-':>6} {'-':>6} {'-':>6}"
-    sums = " ".join(f"{'never':>6}" if np.isinf(of) else f"{of:>5.1f}%" for of in (creep.median_pct, creep.p90_pct))
+    sums = " ".join(f"{'never':>6}" if np.isinf(pct) else f"{pct:>5.1f}%" for pct in (creep.median_pct, creep.p90_pct))
     return f"{creep.in_time.count / creep.in_time.total:>8.1%} {creep.ever:>6.0%} {sums}"
 
 
@@ -333,48 +355,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     many, few = options.histories, max(options.histories // 4, 1)
     seeds = iter(np.random.SeedSequence(SEED).spawn(64))
     with ProcessPoolExecutor(options.jobs) as pool:
-        calm_jobs = {sd: pool.submit(quiet, sd, many, next(seeds)) for sd in PAIR_SDS}
-        seen_jobs = {(sd, pairs): pool.submit(seen, sd, pairs, few, next(seeds)) for sd, pairs in settings()}
-        peer_jobs = {sd: pool.submit(peers, sd, few, next(seeds)) for sd in PAIR_SDS}
-        gate_jobs = {sd: pool.submit(gate_only, sd, max(few // 5, 1), next(seeds)) for sd in PAIR_SDS}
-        family_job = pool.submit(family, few, next(seeds))
-        strain_jobs = {strain: pool.submit(strained, strain, few, next(seeds)) for strain in STRAINS}
-        calm = {key: job.result() for key, job in calm_jobs.items()}
-        watched = {key: job.result() for key, job in seen_jobs.items()}
-        others = {
+        false_alarm_jobs = {sd: pool.submit(measure_false_alarms, sd, many, next(seeds)) for sd in PAIR_SDS}
+        monitor_jobs = {
+            (sd, pairs): pool.submit(measure_monitor, sd, pairs, few, next(seeds)) for sd, pairs in settings()
+        }
+        peer_jobs = {sd: pool.submit(measure_policies, sd, few, next(seeds)) for sd in PAIR_SDS}
+        gate_jobs = {sd: pool.submit(measure_gate, sd, max(few // 5, 1), next(seeds)) for sd in PAIR_SDS}
+        family_job = pool.submit(measure_family, few, next(seeds))
+        kind_jobs = {kind: pool.submit(measure_noise_kind, kind, few, next(seeds)) for kind in NOISE_KINDS}
+        false_alarms = {key: job.result() for key, job in false_alarm_jobs.items()}
+        results = {key: job.result() for key, job in monitor_jobs.items()}
+        policy_results = {
             sd: {**job.result(), "the gate of each pull request alone": gate_jobs[sd].result()}
             for sd, job in peer_jobs.items()
         }
         families = family_job.result()
-        strains = {key: job.result() for key, job in strain_jobs.items()}
+        kind_rates = {key: job.result() for key, job in kind_jobs.items()}
 
     print(f"False alarms in {QUIET_NIGHTS} quiet nights, {many} histories, exact 95% interval; the sd of a pair is\n")
-    names = ("known", f"from {CALIBRATION_PAIRS} pairs", "30% too small", "so and uncorrected")
+    names = ("known", f"from {CALIBRATION_PAIRS} pairs", "30% too small", "same, uncorrected")
     print(f"{'pair sd':>8}", *(f"{name:>20}" for name in names))
-    for sd, each in calm.items():
-        rates = (each.known, each.calibrated, each.too_small, each.uncorrected)
-        print(f"{sd:>8.1%}", *(f"{share(rate):>20}" for rate in rates))
+    for sd, rates in false_alarms.items():
+        columns = (rates.known, rates.calibrated, rates.too_small, rates.uncorrected)
+        print(f"{sd:>8.1%}", *(f"{share(rate):>20}" for rate in columns))
     print(f"any of {FAMILY} series, pair sd {NOISY[-1]:.1%}, {few} families: {share(families)}")
 
     heads = (f"{f'+{percent:g}% step':>12}" for percent in STEPS_PCT)
     print(f"\n+{CHANGE_PCT}% every {EVERY} nights, {TIMES} times; one step: nights until the alarm. {few} histories\n")
     print(f"{'pair sd':>8} {'pairs':>6} {'in time':>8} {'ever':>6} {'median':>6} {'90th':>6}", *heads)
-    for (sd, pairs), found in sorted(watched.items()):
-        steps = (f"{f'{median:g}, 90th {p90:g}':>12}" for median, p90 in found.steps.values())
-        print(f"{sd:>8.1%} {pairs:>6} {reached(found.creep)}", *steps)
+    for (sd, pairs), result in sorted(results.items()):
+        steps = (f"{f'{median:g}, 90th {p90:g}':>12}" for median, p90 in result.steps.values())
+        print(f"{sd:>8.1%} {pairs:>6} {format_detection(result.creep)}", *steps)
 
     print(f"\nThe same with other policies; false: histories of {QUIET_NIGHTS} quiet nights with an alarm\n")
     print(f"{'pair sd':>8} {'policy':<44} {'false':>6} {'in time':>8} {'ever':>6} {'median':>6} {'90th':>6}")
-    for sd, rows in others.items():
+    for sd, rows in policy_results.items():
         for name, (false, creep) in rows.items():
-            print(f"{sd:>8.1%} {name:<44} {false:>6.1%} {reached(creep)}")
+            print(f"{sd:>8.1%} {name:<44} {false:>6.1%} {format_detection(creep)}")
 
     print(f"\nFalse alarms in quiet nights that are not as assumed, pair sd {NOISY[0]:.1%}\n")
-    for strain, rate in strains.items():
-        print(f"{strain:<18} {share(rate):>20}")
+    for kind, rate in kind_rates.items():
+        print(f"{kind:<18} {share(rate):>20}")
     print()
-    made = promises(calm, families, watched)
-    return told(made)
+    return report_promises(promises(false_alarms, families, results))
 
 
 if __name__ == "__main__":

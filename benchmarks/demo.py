@@ -1,10 +1,10 @@
-"""Time of ``regbot demo`` as a ratio to one trace of Qwen3 at full shape, in turns on this machine.
+"""Time of ``regbot demo`` divided by the time of one trace of Qwen3 at full shape, measured in turns.
 
     python benchmarks/demo.py [--repeat 3]
 
-Each run is a fresh process with an empty cache folder, but with the paper GPU built before: ``benchmarks/paper.py`` has
-its build. The demo traces four programs, two at a time; a machine that is busy with other work makes it slower than one
-trace, which needs a single core.
+Each run is a fresh process with an empty cache folder. The paper GPU is built before; ``benchmarks/paper.py`` measures
+its build. The demo traces four programs, two at a time. Other work on the machine slows the demo more than one trace,
+because a trace needs a single core.
 """
 
 import argparse
@@ -16,14 +16,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from promises import Promise, told
+from promises import Promise, report_promises
 
 LIMIT_RATIO = 6.5
-"""Demo over one trace on the paper GPU, at most: four traces, of which two run at a time, checkouts and a report."""
+"""Limit on the time of the demo divided by the time of one trace on the paper GPU. The demo has four traces, two at a
+time, and also makes checkouts and a report."""
 
 QUIET_S = 90.0
-"""Seconds of the demo, at most, on two quiet cores. Printed beside the time and not judged: other work on the machine
-makes any time longer."""
+"""Limit on the seconds of the demo on two quiet cores. It is printed but not checked, because other work on the machine
+makes all times longer."""
 
 REGBOT = str(Path(sys.executable).with_name("regbot"))
 TRACE = ("ledger", "trace", "qwen3-30b-a3b", "--world", "16", "--ep", "16")
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def measure(repeat: int) -> int:
-    """Run both in turns, print what they took, and judge their ratio. Returns the exit code."""
+    """Run the demo and the trace in turns, print their times, and check the ratio. Return the exit code."""
     load = os.getloadavg()[0]
     seconds(TRACE)  # builds the paper GPU, and fills the file cache
     trace_s, demo_s = zip(*[(seconds(TRACE), seconds(DEMO)) for _ in range(repeat)], strict=True)
@@ -50,13 +51,13 @@ def measure(repeat: int) -> int:
     print(f"regbot demo          {spread(demo_s, 1)} s; at most {QUIET_S:.0f} s on two quiet cores")
     print(f"ratio                {spread(ratios, 2)}")
     ratio = statistics.median(ratios)
-    return told(
+    return report_promises(
         [Promise(f"the demo takes at most {LIMIT_RATIO} times one trace", f"{ratio:.2f}", ratio <= LIMIT_RATIO)]
     )
 
 
 def seconds(arguments: tuple[str, ...]) -> float:
-    """Wall time of one ``regbot`` process in an empty folder, with an empty cache."""
+    """Return the wall time of one ``regbot`` process in an empty folder, with an empty cache."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
         environment = {**os.environ, "REGBOT_CACHE": str(Path(folder) / "cache")}
         start = time.perf_counter()

@@ -1,13 +1,18 @@
-"""Whether what is said beside the gate is right as often as it says: extra runs, several metrics, early calibration.
+"""Error rates of the tests besides the gate: extra runs, several metrics, early calibration, and unpaired files.
 
     python benchmarks/error_rates.py [--sessions 4000] [--jobs 2]
 
-*Extra runs*: five sessions of twelve pairs on a node of ``nodes.py``, looked at after every block. The peer is the t
-interval of one look. *Several metrics*: twenty normal metrics that hang together, each tested on twelve pairs. The
-peers are no adjustment, and Benjamini and Hochberg's. *Early calibration*: sessions drawn from a pool of placebo pairs,
-beside what the node really does. *The vote*: how often enough placebos take it away, exact.
+*Extra runs*: five sessions of twelve pairs on a node of ``nodes.py``, with a look after every block. The peer is the t
+interval of one look. *Several metrics*: twenty correlated normal metrics, each tested on twelve pairs. The peers are no
+adjustment, and the adjustment of Benjamini and Hochberg. *Early calibration*: sessions drawn from a pool of placebo
+pairs, compared with the true rates of the node. *The vote*: the exact probability that placebo sessions contradict the
+gate, so that it may no longer decide on the node. *Unpaired files*: base and head of two sessions, judged by the rule
+of ``regbot compare`` and by its rule before, which took the runs of two sessions for independent; and one head file
+against base files of separate sessions. *Correlated nights*: the creep monitor, now and before
+(``correlated_nights.py``). *Slow launches* and *dependent pairs*: see ``disturbed_sessions.py``. *Pushes* and *more
+pairs*: see ``repeated_timing.py``.
 
-Exit code 1 where a promise is not kept.
+The exit code is 1 if a promise is not kept.
 """
 
 import argparse
@@ -17,138 +22,154 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import log1p
+from pathlib import Path
 
 import numpy as np
+from correlated_nights import correlated_nights
+from disturbed_sessions import dependent_pairs, slow_launches
 from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, log_ratios, summaries
-from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
-from promises import Promise, told
+from promises import Promise, report_promises
+from repeated_timing import more_pairs, pushes
 from scipy import stats
 
-from regbot.stats import (
-    ANYTIME_ALPHA,
-    LOOK_ALPHA,
-    LOOKS,
-    SECONDARY_Q,
-    Rate,
-    combine,
-    contradicted,
-    decide,
-    decide_anytime,
-    interval,
-    rate_bounds,
-    resampled,
-    secondary,
-    sequential,
-)
-from regbot.stats.anytime import anytime
-from regbot.stats.calibration import BLOCK
+from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
+from regbot.compare.run_files import StepFile
+from regbot.compare.unpaired import unpaired_section
+from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime
+from regbot.stats.calibration import BLOCK_PAIRS, RateEstimate, contradiction, rate_bounds, resample_sessions
+from regbot.stats.known_noise import known_noise_difference
+from regbot.stats.multiplicity import SECONDARY_Q, analyse_secondary_metrics
+from regbot.stats.paired import LOOK_ALPHA, LOOKS, combine, decide, interval, sequential_test
+from regbot.stats.unpaired import welch
 
 SEED = 20260806
 SESSIONS = 4000
 CHUNK = 100
 REPEATS = 5
-"""Sessions of twelve pairs: the first and four that were asked for."""
+"""Number of sessions of twelve pairs: the first session, and four with extra runs."""
 
-AFTER = range(LOOKS[0], REPEATS * PAIRS + 1, BLOCK)
-"""Pairs at which it is looked: after every block."""
+LOOK_PAIRS = range(LOOKS[0], REPEATS * PAIRS + 1, BLOCK_PAIRS)
+"""Numbers of pairs at the looks. There is a look after every block."""
 
 EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
 
-METRICS, CHANGED, CHANGE_SD, TOGETHER = 20, 5, 1.5, 0.5
-"""Metrics; how many change, by how many sd of a pair; the correlation of any two."""
+METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
+"""Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
+any two metrics."""
+
+TWO_SESSIONS = ((8, 8), (16, 16), (1, 1))
+"""Numbers of base files and of head files. All files of an arm are of one session. With one file of each arm, the rule
+before had the true noise of a pair (``--noise``)."""
+
+SEPARATE_SESSIONS = ((8, 1), (20, 1), (20, 4))
+"""Numbers of base files, each of a session of its own, and of head files of one session."""
+
+UNPAIRED_EFFECTS_PCT = (0.0, 1.0, 2.0, 5.0, 8.0)
+FEWER = 10
+"""Files of two sessions are never decided now, which needs no large number of sessions to show."""
+
+MAX_UNPAIRED_ERROR = 0.035
+"""Largest share called slower at a true 1%, and passed at a true 2% (upper 95% bounds)."""
 
 POOLS, POOL_PAIRS = 100, (20, 60, 200)
-VOTES = (20, 60, 200)
+VOTE_PLACEBOS = (20, 60, 200)
 FLAG_RATES, COVERAGES = (0.002, 0.05, 0.10, 0.20), (0.98, 0.95, 0.90, 0.80)
 
 
 def placebos(node: Node, sessions: int, repeats: int, rng: np.random.Generator) -> dict[str, Array]:
-    """(sessions, repeats x 12) log-ratios of one commit against itself by summary, each repeat on a node of its own."""
+    """Return log-ratios of one commit against itself by summary, with the shape (sessions, repeats x 12).
+
+    Each repeat is on a node of its own.
+    """
     count = sessions * repeats
     shape = (count, 2 * PAIRS)
     logs = levels(node, *shape, rng)[..., None] + steps_of_runs(node, shape, STEADY, rng)
     is_head = abba(count, PAIRS, rng)
-    return {name: log_ratios(found, is_head).reshape(sessions, -1) for name, found in summaries(logs).items()}
+    return {name: log_ratios(values, is_head).reshape(sessions, -1) for name, values in summaries(logs).items()}
 
 
 @dataclass
-class Asked:
-    """Sessions that somebody kept asking for, at one effect, until they passed or 60 pairs were spent."""
+class ExtraRunCounts:
+    """Counts over series of sessions with extra runs up to 60 pairs, at one effect.
+
+    The counts that end with ``_t`` are for t intervals; all others are for the always-valid interval.
+    """
 
     sessions: int = 0
     missed: int = 0
-    """An interval of either summary did not hold the truth at some look."""
+    """At some look, an interval of a summary did not contain the true effect."""
     missed_t: int = 0
-    """The same of t intervals of the same alpha."""
+    """The same for t intervals with the same alpha."""
     failed: int = 0
-    """Regressed at some look, by the always-valid interval;"""
+    """The decision was "regressed" at some look."""
     failed_t: int = 0
-    """by the t interval of one look of the paired test."""
+    """The same for the t interval of one look of the paired test."""
     passed: int = 0
-    """No change or improved at some look from 12 pairs on, likewise."""
+    """The decision was "no change" or "improved" at some look with 12 or more pairs."""
     passed_t: int = 0
+    """The same for the t interval of one look."""
     decided: int = 0
-    """Not undecided, always valid, with one more session of 12;"""
+    """There was a decision after one more session, with 24 pairs."""
     decided_all: int = 0
-    """with four more."""
+    """There was a decision after four more sessions, with 60 pairs."""
 
-    def add(self, other: "Asked") -> None:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    def add(self, other: "ExtraRunCounts") -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
-def ask(node: Node, sessions: int, seed: np.random.SeedSequence) -> dict[float, Asked]:
-    """``sessions`` series of sessions of one node, judged at every effect."""
+def simulate_series(node: Node, sessions: int, seed: np.random.SeedSequence) -> dict[float, ExtraRunCounts]:
+    """Simulate ``sessions`` series of sessions of one node, and judge them at every effect."""
     ratios = placebos(node, sessions, REPEATS, np.random.default_rng(seed))
-    found = {percent: Asked() for percent in EFFECTS_PCT}
+    counts = {percent: ExtraRunCounts() for percent in EFFECTS_PCT}
     for session in range(sessions):
         for percent in EFFECTS_PCT:
             effect = log1p(percent / 100)
             shifted = {name: (values[session] + effect).tolist() for name, values in ratios.items()}
-            found[percent].add(_asked(shifted, effect, misses=percent == 0))
-    return found
+            counts[percent].add(_judge_series(shifted, effect, count_misses=percent == 0))
+    return counts
 
 
-def _asked(ratios: Mapping[str, Sequence[float]], effect: float, misses: bool) -> Asked:
-    """One series. Misses do not depend on the effect, so that one is enough."""
-    asked = Asked(sessions=1)
-    for pairs in AFTER:
-        seen = {name: values[:pairs] for name, values in ratios.items()}
-        decision, alpha, tests = decide_anytime(seen, PRIMARY, THRESHOLDS)
-        fixed = [interval(values, LOOK_ALPHA / PRIMARY) for values in seen.values()]
-        decision_t = combine([(decide(each, THRESHOLDS), each) for each in fixed], THRESHOLDS)
-        asked.failed |= decision == "regressed"
-        asked.failed_t |= decision_t == "regressed"
+def _judge_series(ratios: Mapping[str, Sequence[float]], effect: float, count_misses: bool) -> ExtraRunCounts:
+    """Judge one series. Misses do not depend on the effect, so they are counted at one effect only."""
+    counts = ExtraRunCounts(sessions=1)
+    for pairs in LOOK_PAIRS:
+        so_far = {name: values[:pairs] for name, values in ratios.items()}
+        test = decide_anytime(so_far, PRIMARY, THRESHOLDS)
+        one_look_intervals = [interval(values, LOOK_ALPHA / PRIMARY) for values in so_far.values()]
+        decision_t = combine([(decide(bounds, THRESHOLDS), bounds) for bounds in one_look_intervals], THRESHOLDS)
+        counts.failed |= test.decision == "regressed"
+        counts.failed_t |= decision_t == "regressed"
         if pairs >= PAIRS:
-            asked.passed |= decision in ("no_change", "improved")
-            asked.passed_t |= decision_t in ("no_change", "improved")
+            counts.passed |= test.decision in ("no_change", "improved")
+            counts.passed_t |= decision_t in ("no_change", "improved")
         if pairs == 2 * PAIRS:
-            asked.decided = decision != "undecided"
+            counts.decided = test.decision != "undecided"
         if pairs == REPEATS * PAIRS:
-            asked.decided_all = decision != "undecided"
-        if misses:
-            asked.missed |= any(not each.low <= effect <= each.high for _, each in tests.values())
-            singles = [interval(values, alpha) for values in seen.values()]
-            asked.missed_t |= any(not each.low <= effect <= each.high for each in singles)
-    return asked
+            counts.decided_all = test.decision != "undecided"
+        if count_misses:
+            counts.missed |= any(not bounds.low <= effect <= bounds.high for _, bounds in test.tests.values())
+            t_intervals = [interval(values, test.alpha) for values in so_far.values()]
+            counts.missed_t |= any(not bounds.low <= effect <= bounds.high for bounds in t_intervals)
+    return counts
 
 
-def ask_all(sessions: int, jobs: int) -> dict[str, dict[float, Asked]]:
-    """Every node, in chunks on ``jobs`` processes. The answer does not depend on ``jobs``."""
+def simulate_all(sessions: int, jobs: int) -> dict[str, dict[float, ExtraRunCounts]]:
+    """Simulate all nodes, in chunks on ``jobs`` processes. The results do not depend on ``jobs``."""
     sizes = [end - start for start, end in pairwise([*range(0, sessions, CHUNK), sessions])]
     work = [(node, size) for node in NODES for size in sizes]
     seeds = np.random.SeedSequence(SEED).spawn(len(work))
-    found = {node.name: {percent: Asked() for percent in EFFECTS_PCT} for node in NODES}
+    counts = {node.name: {percent: ExtraRunCounts() for percent in EFFECTS_PCT} for node in NODES}
     with ProcessPoolExecutor(jobs) as pool:
-        results = pool.map(ask, [node for node, _ in work], [size for _, size in work], seeds)
+        results = pool.map(simulate_series, [node for node, _ in work], [size for _, size in work], seeds)
         for (node, _), result in zip(work, results, strict=True):
-            for percent, asked in result.items():
-                found[node.name][percent].add(asked)
-    return found
+            for percent, series_counts in result.items():
+                counts[node.name][percent].add(series_counts)
+    return counts
 
 
 def extra_runs(sessions: int, jobs: int) -> Iterator[Promise]:
-    """Print the table of extra runs."""
+    """Print the table of extra runs, and yield its promise."""
     print(
         f"extra runs: {REPEATS} sessions of {PAIRS} pairs, looked at after every block; always-valid at {ANYTIME_ALPHA}"
         f" / {PRIMARY} beside\nt intervals: of the same alpha for 'ever missed', of one look for the rest"
@@ -158,18 +179,18 @@ def extra_runs(sessions: int, jobs: int) -> Iterator[Promise]:
         f" {'decided at 24':>14} {'at 60':>6}"
     )
     worst = (0.0, "")
-    for node, by_effect in ask_all(sessions, jobs).items():
-        for percent, each in by_effect.items():
+    for node, by_effect in simulate_all(sessions, jobs).items():
+        for percent, counts in by_effect.items():
             missed = ""
             if percent == 0:
-                _, high = rate_bounds(each.missed, each.sessions)
+                _, high = rate_bounds(counts.missed, counts.sessions)
                 worst = max(worst, (high, node))
-                missed = f"{each.missed / sessions:.4f} ..{high:.4f} {each.missed_t / sessions:.3f}"
-            failed = f"{each.failed / sessions:.3f} {each.failed_t / sessions:.3f}"
-            passed = f"{each.passed / sessions:.3f} {each.passed_t / sessions:.3f}"
+                missed = f"{counts.missed / sessions:.4f} ..{high:.4f} {counts.missed_t / sessions:.3f}"
+            failed = f"{counts.failed / sessions:.3f} {counts.failed_t / sessions:.3f}"
+            passed = f"{counts.passed / sessions:.3f} {counts.passed_t / sessions:.3f}"
             print(
                 f"{node:>8} {percent:>6g}% {missed:>23} {failed:>16} {passed:>20}"
-                f" {each.decided / sessions:>14.3f} {each.decided_all / sessions:>6.3f}"
+                f" {counts.decided / sessions:>14.3f} {counts.decided_all / sessions:>6.3f}"
             )
     yield Promise(
         f"always-valid: ever missed the truth, upper 95% bound, at most {ANYTIME_ALPHA:.0%}",
@@ -179,9 +200,9 @@ def extra_runs(sessions: int, jobs: int) -> Iterator[Promise]:
 
 
 def several_metrics(sessions: int) -> Iterator[Promise]:
-    """Print the table of several metrics."""
+    """Print the table of several metrics, and yield its promise."""
     print(
-        f"\nseveral metrics: {METRICS} normal metrics, any two correlated by {TOGETHER}, {PAIRS} pairs, those that"
+        f"\nseveral metrics: {METRICS} normal metrics, any two correlated by {CORRELATION}, {PAIRS} pairs, those that"
         f" change do by {CHANGE_SD} sd of a pair"
     )
     print(f"{'changed':>8} {'adjustment':>12} {'any false':>10} {'false of those named':>21} {'changes named':>14}")
@@ -191,18 +212,18 @@ def several_metrics(sessions: int) -> Iterator[Promise]:
         truth = np.arange(METRICS) < changed
         named: dict[str, list[Flags]] = {"none": [], "BH": [], "BY": []}
         for _ in range(sessions):
-            common = rng.normal(0, TOGETHER**0.5, (1, PAIRS))
-            values = common + rng.normal(0, (1 - TOGETHER) ** 0.5, (METRICS, PAIRS)) + CHANGE_SD * truth[:, None]
-            found = secondary({str(metric): row.tolist() for metric, row in enumerate(values)})
-            p = np.array([each.p for each in found])
+            common = rng.normal(0, CORRELATION**0.5, (1, PAIRS))
+            values = common + rng.normal(0, (1 - CORRELATION) ** 0.5, (METRICS, PAIRS)) + CHANGE_SD * truth[:, None]
+            tests = analyse_secondary_metrics({str(metric): row.tolist() for metric, row in enumerate(values)})
+            p = np.array([test.p for test in tests])
             named["none"].append(np.asarray(p <= SECONDARY_Q))
             named["BH"].append(np.asarray(stats.false_discovery_control(p, method="bh") <= SECONDARY_Q))
-            named["BY"].append(np.array([each.significant for each in found]))
+            named["BY"].append(np.array([test.significant for test in tests]))
         for adjustment, rows in named.items():
-            said = np.array(rows)
-            false = (said & ~truth).sum(axis=1)
-            rate = float((false / np.maximum(said.sum(axis=1), 1)).mean())
-            power = f"{said[:, truth].mean():.3f}" if changed else "-"
+            significant = np.array(rows)
+            false = (significant & ~truth).sum(axis=1)
+            rate = float((false / np.maximum(significant.sum(axis=1), 1)).mean())
+            power = f"{significant[:, truth].mean():.3f}" if changed else "-"
             print(f"{changed:>8} {adjustment:>12} {(false > 0).mean():>10.3f} {rate:>21.4f} {power:>14}")
             if adjustment == "BY":
                 worst = max(worst, rate)
@@ -212,7 +233,7 @@ def several_metrics(sessions: int) -> Iterator[Promise]:
 
 
 def early_calibration(sessions: int) -> None:
-    """Print what sessions drawn from a pool say beside what the node does."""
+    """Print the rates of sessions drawn from a pool of pairs, beside the true rates of the node."""
     print(
         f"\nearly calibration: sessions drawn from a pool of placebo pairs, {POOLS} pools; mean, and 5th to 95th"
         " percentile of pools"
@@ -224,13 +245,13 @@ def early_calibration(sessions: int) -> None:
         flagged, covered, power = 0, 0, 0
         for session in range(sessions):
             ratios = {name: values[session].tolist() for name, values in truth.items()}
-            none = sequential(ratios, PRIMARY, THRESHOLDS)
+            none = sequential_test(ratios, PRIMARY, THRESHOLDS)
             shifted = {name: [x + log1p(0.02) for x in values] for name, values in ratios.items()}
-            slowed = sequential(shifted, PRIMARY, THRESHOLDS)
+            slowed = sequential_test(shifted, PRIMARY, THRESHOLDS)
             assert none is not None
             assert slowed is not None
             flagged += none.decision in ("regressed", "improved")
-            covered += all(each.low <= 0 <= each.high for _, each in none.tests.values())
+            covered += all(bounds.low <= 0 <= bounds.high for _, bounds in none.tests.values())
             power += slowed.decision == "regressed"
         print(
             f"{node.name:>8} {'(the node)':>14} {flagged / sessions:>20.4f} {covered / sessions:>22.3f}"
@@ -240,52 +261,152 @@ def early_calibration(sessions: int) -> None:
             rows = []
             for _ in range(POOLS):
                 pool = placebos(node, -(-pairs // PAIRS), 1, rng)
-                values = {name: found.ravel()[:pairs].tolist() for name, found in pool.items()}
-                at_0 = resampled(values, 0.0, PRIMARY, THRESHOLDS, sessions=400)
-                at_2 = resampled(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=400)
+                values = {name: ratios.ravel()[:pairs].tolist() for name, ratios in pool.items()}
+                at_0 = resample_sessions(values, 0.0, PRIMARY, THRESHOLDS, sessions=400)
+                at_2 = resample_sessions(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=400)
                 flags = at_0.decisions["regressed"] + at_0.decisions["improved"]
                 rows.append((flags, at_0.coverage, at_2.decisions["regressed"]))
-            found_ = np.array(rows)
-            mean, (low, high) = found_.mean(axis=0), np.quantile(found_, [0.05, 0.95], axis=0)
+            rates = np.array(rows)
+            mean, (low, high) = rates.mean(axis=0), np.quantile(rates, [0.05, 0.95], axis=0)
             cells = [f"{m:.3f} ({a:.3f}-{b:.3f})" for m, a, b in zip(mean, low, high, strict=True)]
             print(f"{node.name:>8} {pairs:>14} {cells[0]:>20} {cells[1]:>22} {cells[2]:>22}")
 
 
-def votes() -> None:
-    """Print how probable it is that the gate has lost its vote after so many placebos."""
+def vote_probabilities() -> None:
+    """Print the probability that the gate may not decide any more after a number of placebo sessions."""
     print("\nthe vote: probability that it is lost, judged once after so many placebos, and ever up to the last; exact")
-    header = "".join(f"{placebos:>8}" for placebos in VOTES) + f"{'ever':>8}"
+    header = "".join(f"{placebos:>8}" for placebos in VOTE_PLACEBOS) + f"{'ever':>8}"
     print(f"{'true rate of false flags':>26}{header}   {'true coverage':>14}{header}")
-    sound = Rate.of(0, 0)
+    sound = RateEstimate.from_counts(0, 0)
     for flags, coverage in zip(FLAG_RATES, COVERAGES, strict=True):
-        by_flags = _lost(flags, lambda rate: contradicted(rate, sound))
-        by_coverage = _lost(coverage, lambda rate: contradicted(sound, rate))
+        by_flags = _vote_loss_probabilities(flags, lambda rate: contradiction(rate, sound))
+        by_coverage = _vote_loss_probabilities(coverage, lambda rate: contradiction(sound, rate))
         cells = ["".join(f"{value:>8.4f}" for value in values) for values in (by_flags, by_coverage)]
         print(f"{flags:>26.3f}{cells[0]}   {coverage:>14.2f}{cells[1]}")
 
 
-def _lost(probability: float, why: Callable[[Rate], str]) -> list[float]:
-    """By a count whose every placebo adds one with this probability: lost at each of ``VOTES``, and ever."""
-    found, ever = [], 0.0
-    counts = np.ones(1)  # of those that have not lost it, by count
-    for total in range(1, VOTES[-1] + 1):
+def _vote_loss_probabilities(probability: float, why: Callable[[RateEstimate], str]) -> list[float]:
+    """Return the probability that the vote is lost at each of ``VOTE_PLACEBOS``, and that it is ever lost.
+
+    Each placebo is counted with this probability. ``why`` returns why the vote is lost for such a count, or ''.
+    """
+    at_votes, ever = [], 0.0
+    counts = np.ones(1)  # probability of each count, without the cases in which the vote was lost before
+    for total in range(1, VOTE_PLACEBOS[-1] + 1):
         counts = np.append(counts, 0) * (1 - probability) + np.append(0, counts) * probability
-        lost = np.array([bool(why(Rate.of(count, total))) for count in range(total + 1)])
-        if total in VOTES:
-            found.append(float(stats.binom.pmf(np.arange(total + 1), total, probability)[lost].sum()))
+        lost = np.array([bool(why(RateEstimate.from_counts(count, total))) for count in range(total + 1)])
+        if total in VOTE_PLACEBOS:
+            at_votes.append(float(stats.binom.pmf(np.arange(total + 1), total, probability)[lost].sum()))
         ever += float(counts[lost].sum())
         counts[lost] = 0
-    return [*found, ever]
+    return [*at_votes, ever]
+
+
+StatusCounts = tuple[int, int, int]
+"""Number of comparisons that were called slower, that passed, and all of them."""
+
+
+def unpaired_files(sessions: int, jobs: int) -> Iterator[Promise]:
+    """Print the table of unpaired files, and yield its promises."""
+    print(
+        "\nunpaired files: share called slower / passed, by the number of files, base + head. 'before': the rule that"
+        f" took the runs of two\nsessions for independent (1 + 1: with the true noise of a pair); '1/{FEWER}': on a"
+        " part of the sessions"
+    )
+    print(f"{'node':>8} {'files':>28}" + "".join(f"{f'at {percent:g}%':>16}" for percent in UNPAIRED_EFFECTS_PCT))
+    worst = {"slower": (0.0, ""), "passed": (0.0, "")}
+    with ProcessPoolExecutor(jobs) as pool:
+        rows_by_node = pool.map(_unpaired_rows, NODES, [sessions] * len(NODES), range(len(NODES)))
+        for node, rows in zip(NODES, rows_by_node, strict=True):
+            for files, counts in rows.items():
+                cells = (f"{f'{slower / total:.3f} / {passed / total:.3f}':>16}" for slower, passed, total in counts)
+                print(f"{node.name:>8} {files:>28}{''.join(cells)}")
+                if "before" in files:
+                    continue
+                by_effect = dict(zip(UNPAIRED_EFFECTS_PCT, counts, strict=True))
+                for error, percent in (("slower", 1.0), ("passed", 2.0)):
+                    slower, passed, total = by_effect[percent]
+                    _, high = rate_bounds(slower if error == "slower" else passed, total)
+                    worst[error] = max(worst[error], (high, f"{node.name}, {files}"))
+    for error, percent in (("slower", 1), ("passed", 2)):
+        high, where = worst[error]
+        yield Promise(
+            f"unpaired files: {error} at a true {percent}%, upper 95% bound, at most {MAX_UNPAIRED_ERROR:.1%}",
+            f"{high:.2%} ({where})",
+            high <= MAX_UNPAIRED_ERROR,
+        )
+
+
+def _unpaired_rows(node: Node, sessions: int, seed: int) -> dict[str, list[StatusCounts]]:
+    """Return the counts at every effect, by the files and the rule."""
+    rng = np.random.default_rng((SEED, seed))
+    pair_sd = float(np.concatenate(placebos(node, sessions, 1, rng)["median"]).std())
+    rows: dict[str, list[StatusCounts]] = {}
+    for base_files, head_files in TWO_SESSIONS:
+        base, head = (_session_logs(node, sessions, count, rng) for count in (base_files, head_files))
+        known_sd = pair_sd if base_files == 1 else None
+        rows[f"{base_files} + {head_files}, before"] = _judge_before(base, head, known_sd)
+        part = slice(-(-sessions // FEWER))
+        rows[f"{base_files} + {head_files}, 1/{FEWER}"] = _judge_files(base[part], head[part], known_sd, False)
+    for base_files, head_files in SEPARATE_SESSIONS:
+        base = _session_logs(node, sessions * base_files, 1, rng).reshape(sessions, base_files, -1)
+        head = _session_logs(node, sessions, head_files, rng)
+        rows[f"{base_files} + {head_files}, separate sessions"] = _judge_files(base, head, None, True)
+    return rows
+
+
+def _session_logs(node: Node, sessions: int, runs: int, rng: np.random.Generator) -> Array:
+    """Return logs of the steps of all runs, (sessions, runs, steps). Each session is on a node of its own."""
+    shape = (sessions, runs)
+    return levels(node, *shape, rng)[..., None] + steps_of_runs(node, shape, STEADY, rng)
+
+
+def _judge_before(base: Array, head: Array, known_sd: float | None) -> list[StatusCounts]:
+    """Judge by the rule before, at every effect: Welch's interval, or the normal interval with a known noise."""
+    base_values, head_values = summaries(base), summaries(head)
+    counts = []
+    for percent in UNPAIRED_EFFECTS_PCT:
+        slower = passed = 0
+        for i in range(len(base)):
+            tests = []
+            for name, values in base_values.items():
+                arms = values[i].tolist(), (head_values[name][i] + log1p(percent / 100)).tolist()
+                alpha = LOOK_ALPHA / PRIMARY
+                difference = welch(*arms, alpha) if known_sd is None else known_noise_difference(*arms, known_sd, alpha)
+                tests.append((decide(difference, THRESHOLDS), difference))
+            decision = combine(tests, THRESHOLDS)
+            slower += decision == "regressed"
+            passed += decision in ("no_change", "improved")
+        counts.append((slower, passed, len(base)))
+    return counts
+
+
+def _judge_files(base: Array, head: Array, known_sd: float | None, separate: bool) -> list[StatusCounts]:
+    """Judge as ``regbot compare`` does, at every effect. The files do not show when they ran."""
+    counts = []
+    for percent in UNPAIRED_EFFECTS_PCT:
+        statuses = []
+        for base_logs, head_logs in zip(np.exp(base), np.exp(head + log1p(percent / 100)), strict=True):
+            arms = [
+                [
+                    StepFile(Path(f"{arm}{i}"), tuple(run), 0, tuple(range(STEADY)))
+                    for i, run in enumerate(runs.tolist())
+                ]
+                for arm, runs in (("base", base_logs), ("head", head_logs))
+            ]
+            statuses.append(unpaired_section(*arms, known_sd, separate)[0].status)
+        counts.append((statuses.count("FAIL"), statuses.count("PASS"), len(statuses)))
+    return counts
 
 
 def widths() -> None:
-    """Print the price of being always valid: half the interval, in standard deviations of a pair."""
+    """Print how much wider the always-valid interval is than a t interval."""
     print("\nhalf the always-valid interval over half a t interval of the same alpha, by pairs")
     for alpha in (ANYTIME_ALPHA, ANYTIME_ALPHA / 2, ANYTIME_ALPHA / 4):
         cells = []
         for pairs in (6, 8, 12, 16, 20, 24, 36, 60):
             values = [(-1.0) ** i for i in range(pairs)]
-            wide, narrow = anytime(values, alpha), interval(values, alpha)
+            wide, narrow = anytime_interval(values, alpha), interval(values, alpha)
             cells.append(f"{pairs}: {(wide.high - wide.estimate) / (narrow.high - narrow.estimate):.2f}")
         print(f"{alpha:>8}  {'  '.join(cells)}")
 
@@ -296,12 +417,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args(arguments)
     print(f"{options.sessions} simulated for each figure, {STEADY} steady steps a run, seed {SEED}\n")
-    made = [*extra_runs(options.sessions, options.jobs), *several_metrics(options.sessions)]
+    made = [
+        *extra_runs(options.sessions, options.jobs),
+        *several_metrics(options.sessions),
+        *unpaired_files(options.sessions, options.jobs),
+        *correlated_nights(options.sessions, options.jobs),
+        *slow_launches(options.sessions, options.jobs),
+        *dependent_pairs(options.sessions, options.jobs),
+        *pushes(options.sessions, options.jobs),
+        *more_pairs(options.sessions, options.jobs),
+    ]
     widths()
     early_calibration(options.sessions)
-    votes()
+    vote_probabilities()
     print()
-    return told(made)
+    return report_promises(made)
 
 
 if __name__ == "__main__":

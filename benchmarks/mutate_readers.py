@@ -1,11 +1,9 @@
-"""Ten thousand damaged files for each reader of recordings: every one gives a ledger or a ReadError, nothing else.
+"""Read ten thousand damaged files with each reader of recordings. Each file must give a ledger or a ReadError.
 
-The damage is that of ``tests/mutations.py`` (the tests run 500 of each); the seed makes a run repeatable. Printed: for
-each reader how many were read, how many refused, with how many different messages, and the slowest. Anything else that
-a reader raises ends the run, and the file that did it stays where the message says.
-
-    python benchmarks/mutate_readers.py [--runs N] [--seed S] [READER...]
-"""
+``tests/support/mutations.py`` damages the files; the tests use 500 files for each reader. A seed makes the damage
+repeatable. For each reader, the benchmark prints the numbers of files that were read and refused, the number of
+different messages, and the longest time. If a reader raises another error, the benchmark ends and prints where the file
+is."""
 
 import argparse
 import re
@@ -17,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from mutations import outcomes, samples  # noqa: E402
 from regbot.ledgers.readers import READERS, Reader, ReadError  # noqa: E402
+from support.mutations import outcomes, samples  # noqa: E402
 
 
 def main() -> None:
@@ -26,13 +24,13 @@ def main() -> None:
     parser.add_argument("readers", nargs="*", default=[reader.NAME for reader in READERS])
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--seed", default="1")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="regbot-mutate-"))
     files = samples(folder)
     print(f"{'reader':<16} {'read':>7} {'refused':>8} {'messages':>9} {'slowest ms':>11} {'s':>6}")
     for reader in READERS:
-        if reader.NAME in asked.readers:
-            report(reader, files[reader.NAME], asked.runs, asked.seed, folder)
+        if reader.NAME in options.readers:
+            report(reader, files[reader.NAME], options.runs, options.seed, folder)
 
 
 def report(reader: Reader, sample: list[bytes], runs: int, seed: str, folder: Path) -> None:

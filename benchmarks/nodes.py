@@ -1,15 +1,15 @@
-"""Simulated step times of four kinds of node, for the benchmarks that need sessions whose truth is known.
+"""Simulated step times of four kinds of node, for benchmarks that need sessions with a known true effect.
 
-    python benchmarks/nodes.py        the noise of a pair and of a stored run, as the model makes it
+    python benchmarks/nodes.py        prints the noise of a pair and of a stored run in the model
 
     log step time = node + session + run + slow run + drift over the session + effect of head      (one number per run)
                   + autocorrelated heavy-tailed noise + stragglers + periodic spike + thermal rise + warm-up (per step)
 
-Everything is an array of logs of seconds around 0, so that an effect is added: one simulated session serves for all
-effects. The random numbers come from the generator that is passed in; the same seed gives the same times.
+All values are logs of seconds around 0. An effect is therefore added, and one simulated session serves for all effects.
+The random numbers come from a generator that the caller passes, so the same seed gives the same times.
 
-The model was held against step times of real GPU jobs, within a job only: their tails are heavier than those here.
-Run-to-run variance of GPUs is a plausible guess until it has been measured on a node (``regbot calibrate``).
+Within one job, the model was compared with step times of real GPU jobs. The tails of the real times are heavier. The
+variance between runs on GPUs is a guess until it has been measured on a node (``regbot calibrate``).
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 BURN_IN = 30
-"""Steps that the autocorrelated noise is run before a run begins, so that it begins in its stationary law."""
+"""Number of discarded first steps of the autocorrelated noise, so that a run begins with the stationary
+distribution."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +34,22 @@ class Node:
 
     name: str
     step_sd: float
-    """Of a step around its run, stationary."""
+    """Stationary standard deviation of a step around the level of its run."""
     rho: float
     """Autocorrelation of neighbouring steps."""
     df: float
     """Degrees of freedom of the steps' t-distributed noise: small means heavy tails."""
     straggler_rate: float
     straggler_mean: float
-    """A straggler takes 1 + x times as long, x exponential with this mean."""
+    """A straggler step takes 1 + x times as long. x is exponential with this mean."""
     run_sd: float
     node_sd: float
     session_sd: float
     drift: float
-    """Linear, from the first run of a session to the last; up or down with equal chance."""
+    """Linear change from the first run of a session to the last, up or down with equal probability."""
     slow_rate: float = 0.0
     slow_by: float = 0.0
-    """Runs that are slow from beginning to end: another clock, another placement."""
+    """A share ``slow_rate`` of the runs is slower by ``slow_by`` in all steps, as with another clock or placement."""
 
 
 NODES = (
@@ -59,29 +60,31 @@ NODES = (
 )
 QUIET, TYPICAL, BIMODAL, NOISY = NODES
 
-# What every node has in common. The specification names these parts without numbers; these are choices made here.
+# Parts of the model that are the same for all nodes. Their numbers are assumptions.
 SPIKE_EVERY, SPIKE = 20, 0.05
-"""Every 20th step is 5% longer (logging, a data shard), at a phase that is the run's own."""
+"""Every 20th step is 5% longer (logging, a data shard). Each run has its own phase."""
 THERMAL = 0.005
 THERMAL_STEPS = 20.0
-"""Within a run steps become up to 0.5% slower as the device warms up, with this constant."""
+"""Within a run, steps become up to 0.5% slower as the device warms up, with this time constant in steps."""
 WARM_UP = (0.25, 0.75)
 WARM_UP_LEFT = 0.005
-"""A warm-up begins 25 to 75% slower, uniformly by run, and decays exponentially. Its length is where the largest has
-0.5% of a step time left. So defined, skipping a fixed 10, 20 or 50 of 200 steps errs as the specification says."""
+"""The first step of a warm-up is 25 to 75% slower, uniformly by run. The slowdown decays exponentially. The warm-up
+ends where the largest slowdown has decayed to 0.5% of a step time."""
 FIRST_STEP = 20.0
-"""The first step compiles: it takes another 1 to 20 times as long, uniformly by run."""
+"""The first step compiles, so it takes another 1 to 20 times as long, uniformly by run."""
 
 
 def abba(sessions: int, pairs: int, rng: np.random.Generator) -> Flags:
-    """Which runs are head's, (sessions, 2 pairs) in launch order: ABBA or BAAB in each block of two pairs."""
+    """Return flags for the runs of head, (sessions, 2 pairs) in launch order. Each block of two pairs is ABBA or
+    BAAB."""
     first = rng.random((sessions, pairs // 2, 1)) < 0.5
     head: Flags = (first ^ np.array([False, True, True, False])).reshape(sessions, 2 * pairs)
     return head
 
 
 def levels(node: Node, sessions: int, runs: int, rng: np.random.Generator) -> Array:
-    """What each run of each session adds to all its steps, (sessions, runs), each session on a node of its own."""
+    """Return the level of each run, (sessions, runs). It is added to all steps of the run. Each session has its own
+    node."""
     shape = (sessions, runs)
     level = rng.normal(0, node.node_sd, (sessions, 1)) + rng.normal(0, node.session_sd, (sessions, 1))
     level = level + rng.normal(0, node.run_sd, shape)
@@ -91,7 +94,7 @@ def levels(node: Node, sessions: int, runs: int, rng: np.random.Generator) -> Ar
 
 
 def steps_of_runs(node: Node, shape: tuple[int, ...], steps: int, rng: np.random.Generator) -> Array:
-    """Steps around the level of their run, (*shape, steps), after a warm-up."""
+    """Return steps around the level of their run, (*shape, steps), without a warm-up."""
     scale = node.step_sd * (1 - node.rho**2) ** 0.5 / float(student.std(node.df))
     innovations = scale * rng.standard_t(node.df, (*shape, BURN_IN + steps))
     logs: Array = lfilter([1.0], [1.0, -node.rho], innovations)[..., BURN_IN:]
@@ -103,7 +106,7 @@ def steps_of_runs(node: Node, shape: tuple[int, ...], steps: int, rng: np.random
 
 
 def warm_up(shape: tuple[int, ...], steps: int, length: int, rng: np.random.Generator) -> Array:
-    """What a warm-up of ``length`` steps adds to the steps of a run, (*shape, steps)."""
+    """Return what a warm-up of ``length`` steps adds to the steps of a run, (*shape, steps)."""
     decay = length / log(WARM_UP[1] / WARM_UP_LEFT)
     added: Array = np.log1p(rng.uniform(*WARM_UP, (*shape, 1)) * np.exp(-np.arange(steps) / decay))
     added[..., 0] += np.log(rng.uniform(1.0, FIRST_STEP, shape))

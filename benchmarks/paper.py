@@ -1,11 +1,12 @@
-"""The paper GPU beside the CPU program that it replaces: an operator, a step, a command, memory, many ranks, a check.
+"""Time and memory of the paper GPU, beside the CPU program that it replaces: an operator, a step, a command and a
+check.
 
     python benchmarks/paper.py [--repeat 3]
 
-Everything is measured in this run, in turns. The library is built first, and its build is printed by itself. Traces are
-of Qwen3-30B-A3B at full size, each a fresh process; a check is of the demo's pull request, both shapes on both meshes.
-Medians, with the range beside them. ``benchmarks/demo.py`` has the demo.
-"""
+All measurements are made in this run, in turns. The library is built first, and the time of the build is printed
+separately. The traces are of Qwen3-30B-A3B at full size, each in a fresh process. The check is of the demo's pull
+request, with both shapes on both meshes. The results are medians with their ranges. ``benchmarks/demo.py`` measures the
+demo."""
 
 import argparse
 import json
@@ -18,20 +19,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from promises import Promise, told
+from promises import Promise, report_promises
 
 from regbot.demo import build_repository
-from regbot.paper import library_for
 from regbot.shapes import load_shape
 from regbot.workloads import guest_folder, smoke_task
-from regbot.workloads.guest import request_document, write_json
+from regbot.workloads.guest import RawRecord, request_document, write_json
+from regbot.workloads.paper import library_for
 
 SHAPE = "qwen3-30b-a3b"
 OPERATOR_LIMIT_US = 10.0
 MEMORY_LIMIT_GIB = 0.45
 STEP_RATIO, COMMAND_RATIO, RANKS_RATIO = 0.1, 0.35, 1.3
 CHECK_AIM_S = 20.0
-"""Printed beside the check and not judged: it is a time on two quiet cores."""
+"""Aim for the seconds of a check on two quiet cores. It is printed but not checked."""
 
 REGBOT = str(Path(sys.executable).with_name("regbot"))
 OPERATOR = """
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def measure(folder: Path, repeat: int) -> int:
-    """Measure everything, print it, and say what of it is promised. Returns the exit code."""
+    """Run all measurements, print them, and check the promises. Return the exit code."""
     os.environ |= {"REGBOT_CACHE": str(folder / "cache"), "REGBOT_PAPER_CACHE": str(folder / "paper")}
     library = library_for(sys.executable, folder / "cache", folder / "spare")
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before; median (range) of {repeat}")
@@ -95,7 +96,7 @@ def measure(folder: Path, repeat: int) -> int:
     show("memory, paper GPU", memory, "GiB")
     show("memory, CPU program", cpu_memory, "GiB")
     show("a check of eight traces", checks, f"s; {CHECK_AIM_S:g} s aimed at, on two quiet cores")
-    return told(
+    return report_promises(
         [
             limit("an operator takes at most 10 us", statistics.median(operators), OPERATOR_LIMIT_US),
             limit("a trace takes at most 0.45 GiB", max(memory), MEMORY_LIMIT_GIB),
@@ -107,15 +108,15 @@ def measure(folder: Path, repeat: int) -> int:
 
 
 def operator_us(paper: str) -> float:
-    """Microseconds of ``x + 1`` on a 64 x 64 tensor, on the paper GPU or, for '', on the CPU."""
+    """Return the microseconds of ``x + 1`` on a 64 x 64 tensor, on the paper GPU ``paper``, or on the CPU for ''."""
     command = [sys.executable, "-c", OPERATOR, str(guest_folder()), paper]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def step(folder: Path, paper: str) -> tuple[float, float]:
-    """Seconds of the counted step, and the most memory of the process in GiB."""
+    """Return the seconds of the counted step, and the peak memory of the process in GiB."""
     record, task = folder / "raw.json", smoke_task(load_shape(SHAPE), "full")
-    document = request_document(task, folder, "benchmark", record) | {"paper": paper}
+    document = request_document(task, folder, RawRecord(record, "benchmark")) | {"paper": paper}
     request = write_json(folder / "request.json", document)
     subprocess.run([sys.executable, str(guest_folder()), str(request)], check=True, capture_output=True)
     raw = json.loads(record.read_text(encoding="utf-8"))
@@ -123,7 +124,7 @@ def step(folder: Path, paper: str) -> tuple[float, float]:
 
 
 def seconds(command: Sequence[str], folder: Path | None = None) -> float:
-    """Wall time of a command that has to succeed."""
+    """Return the wall time of a command. Raises SystemExit if the command fails."""
     start = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
@@ -132,7 +133,7 @@ def seconds(command: Sequence[str], folder: Path | None = None) -> float:
 
 
 def show(name: str, values: Sequence[float], unit: str) -> None:
-    """Print one row."""
+    """Print the median and the range of one measurement."""
     print(f"{name:<36}{statistics.median(values):8.2f} ({min(values):.2f} to {max(values):.2f}) {unit}")
 
 

@@ -1,8 +1,9 @@
-"""What the probe costs a timed step: the same training with and without it, in turns, in one process per rank.
+"""Cost of the probe in a timed step: the same training with and without the probe, in turns, in one process per rank.
 
-Blocks of steps alternate in ABBA and BAAB order at random, so that drift of the machine cancels; each pair of blocks
-gives one ratio of their times. Printed: the ratio with its 95% interval, and how many clocks a step reads. The peer is
-the bare step. A timed step carries no counter; that is what tests/test_probe.py shows, and this is what is left.
+Parts with and without the probe alternate in ABBA or BAAB order, drawn at random, so that drift of the machine cancels.
+Each pair of parts gives one ratio of times. The benchmark prints the ratio with its 95% interval, and the number of
+clock readings in a step. The peer is the step without the probe. Timed steps have no counter, as
+tests/guest/test_probe.py shows; this benchmark measures the remaining cost.
 
     python benchmarks/probe_overhead.py [--blocks N] [--steps N] [SHAPE...]
 """
@@ -29,10 +30,10 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", default=["mixtral-8x7b", "qwen3-30b-a3b"])
     parser.add_argument("--blocks", type=int, default=20, help="blocks of four (ABBA), each two pairs")
     parser.add_argument("--steps", type=int, default=8, help="steps of one part of a block")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(f"{'shape':<16} {'step ms':>8} {'clocks per step':>16} {'with / without the probe (95%)':>32}   pairs")
-    for name in asked.shapes:
-        report(name, asked.blocks, asked.steps)
+    for name in options.shapes:
+        report(name, options.blocks, options.steps)
 
 
 def report(shape: str, blocks: int, steps: int) -> None:
@@ -51,28 +52,28 @@ def report(shape: str, blocks: int, steps: int) -> None:
             check=True,
             text=True,
         )  # fmt: skip
-    found = json.loads(done.stdout.splitlines()[-1])
-    each = interval(found["log_ratios"], ALPHA)
-    ratio = f"{exp(each.estimate):.4f} ({exp(each.low):.4f} to {exp(each.high):.4f})"
-    step_ms = 1000 * median(found["bare_s"]) / steps
-    print(f"{shape:<16} {step_ms:>8.1f} {found['clocks']:>16.0f} {ratio:>32}   {each.pairs}", flush=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    bounds = interval(result["log_ratios"], ALPHA)
+    ratio = f"{exp(bounds.estimate):.4f} ({exp(bounds.low):.4f} to {exp(bounds.high):.4f})"
+    step_ms = 1000 * median(result["bare_s"]) / steps
+    print(f"{shape:<16} {step_ms:>8.1f} {result['clocks']:>16.0f} {ratio:>32}   {bounds.pairs}", flush=True)
 
 
 def write_request(shape: str, folder: Path, steps: int) -> Path:
-    """The shape's ``cpu`` variant as the smoke workload runs it."""
+    """Write the request for the shape's ``cpu`` variant, as the smoke workload runs it."""
     from regbot.shapes import load_shape
     from regbot.workloads import smoke_task
-    from regbot.workloads.guest import request_document
+    from regbot.workloads.guest import RawRecord, request_document
 
     task = smoke_task(load_shape(shape), "cpu")
-    document = request_document(task, folder, "benchmark", folder / "raw.{rank}.json") | {"steps": steps}
+    document = request_document(task, folder, RawRecord(folder / "raw.{rank}.json", "benchmark")) | {"steps": steps}
     path = folder / "request.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
 
 
 def measure() -> None:
-    """One rank: blocks with and without the probe, the order drawn alike on all ranks."""
+    """Run one rank: parts with and without the probe. All ranks draw the same order."""
     import math
 
     import torch.distributed as dist
@@ -87,12 +88,13 @@ def measure() -> None:
     log_ratios: list[float] = []
     bare_s: list[float] = []
     clocks = 0.0
-    with open_world(request.world, request.ep, fake=False) as world:
+    with open_world(request.world, request.ep, fake=False, device=request.device) as world:
         training = Training(request, load_plugin(None), world)
         for number in range(10):
             training.step(number)
 
-        def part(probed: bool) -> float:
+        def run_part(probed: bool) -> float:
+            """Return the seconds of one part of a block."""
             nonlocal clocks
             watch = Stopwatch(world.device) if probed else None
             dist.barrier()
@@ -101,16 +103,16 @@ def measure() -> None:
                 for number in range(request.steps):
                     training.step(number)
                     if watch is not None:
-                        watch.step_ended()
+                        watch.end_step()
             dist.barrier()
             seconds = time.perf_counter() - begun
             if watch is not None:
-                clocks = 2 * sum(len(spans) for spans in watch.spans) / request.steps + 3
+                clocks = 2 * sum(len(spans) for spans in watch.wait_spans) / request.steps + 3
             return seconds
 
         for _ in range(int(os.environ["BLOCKS"])):
             order = draw.choice(("ABBA", "BAAB"))
-            seconds = [part(letter == "B") for letter in order]
+            seconds = [run_part(letter == "B") for letter in order]
             for first in (0, 2):
                 pair = dict(zip(order[first : first + 2], seconds[first : first + 2], strict=True))
                 log_ratios.append(math.log(pair["B"] / pair["A"]))

@@ -1,4 +1,4 @@
-"""What a benchmark promises, printed at its end; its exit code."""
+"""Promises of a benchmark: measured values and their limits. They are printed at its end and decide its exit code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Promise:
-    """A promise, what was found, and whether that keeps it."""
+    """What is promised, the measured value as text, and whether the value keeps the promise."""
 
     text: str
-    found: str
+    measured: str
     kept: bool
 
 
-def told(made: Sequence[Promise]) -> int:
-    """Print them. 0 where all are kept, else 1."""
-    for promise in made:
-        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.found}")
-    return 0 if all(promise.kept for promise in made) else 1
+def report_promises(promises: Sequence[Promise]) -> int:
+    """Print the promises. Return the exit code: 0 if all are kept, else 1."""
+    for promise in promises:
+        print(f"{'holds' if promise.kept else 'FAILS'}  {promise.text}: {promise.measured}")
+    return 0 if all(promise.kept for promise in promises) else 1

@@ -1,4 +1,4 @@
-"""A queue of timed sessions on a private cluster, as short as sessions can be, and what was seen of it from outside."""
+"""Queue many very short timed sessions on a private cluster, and measure times, commands and memory from outside."""
 
 import gc
 import math
@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from regbot.checkout import Worktree
-from regbot.config import Session as SessionSettings
-from regbot.config import SlurmSettings, Workload
-from regbot.engines import Ended, Launch, Needs, Seat
+from regbot.config import SessionSettings, SlurmSettings, Workload
+from regbot.engines import Launch, LaunchResult, Needs, Seat
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Arm
 from regbot.records.session import SessionHeader, TimedPlan, read_session
-from regbot.records.settings import Throughput
+from regbot.records.settings import ThroughputThresholds
+from regbot.sessions.timed import SessionRunner
 from regbot.shapes import load_shape
-from regbot.timing import Timing
-from regbot.workloads import Limits, Task, plan_of, single_task
-from slurm_cluster import Cluster
+from regbot.workloads import Scratch, Task, plan_of, single_task
+from support.slurm_cluster import Cluster
 
 PROGRAM = """
 import sys, time
@@ -42,86 +41,87 @@ COMMAND = ("-I", "-S", "train.py")
 ARMS = {"base": "1" * 40, "head": "2" * 40}
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
 """Block and slot of the runs of a session: a warm launch of each arm, and two pairs."""
-ASKS = ("squeue", "sbatch", "scancel", "scontrol", "srun")
+PROGRAMS = ("squeue", "sbatch", "scancel", "scontrol", "srun")
 FIRST = 20
-"""Sessions after which memory is taken to have reached its level."""
+"""After this number of sessions, the memory of the driver should not grow any more."""
 SAMPLE_S, WINDOW_S = 1.0, 10.0
 
 
 @dataclass
-class Spent:
+class SessionTimes:
     """Seconds of one session."""
 
     slot: float = 0.0
+    """From the request until the job is submitted."""
     queue: float = 0.0
     """From the submission until the job runs and its nodes are known."""
     facts: float = 0.0
-    """The first step, which asks the nodes what they are."""
+    """The first step, which reads the facts of the nodes."""
     steps: float = 0.0
     guest: float = 0.0
-    """Of ``steps``, what the commands themselves took."""
+    """The part of ``steps`` in which the commands themselves ran."""
     release: float = 0.0
     all: float = 0.0
 
 
 @dataclass
-class Found:
-    """What was measured of a queue of sessions."""
+class QueueResult:
+    """Measurements of a queue of sessions."""
 
     sessions: int
     slots: int
     wall_s: float = 0.0
-    spent: list[Spent] = field(default_factory=list)
+    times: list[SessionTimes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    """What is wrong with what they recorded."""
+    """Faults of the session files, and exceptions of the sessions."""
     left: list[str] = field(default_factory=list)
-    """What should not be there any more."""
-    asked: list[tuple[float, str]] = field(default_factory=list)
-    """When which of Slurm's programs was started."""
+    """Jobs, folders, threads and files that should be gone after the queue."""
+    commands: list[tuple[float, str]] = field(default_factory=list)
+    """Time and name of each start of one of Slurm's programs."""
     samples: list[tuple[int, float]] = field(default_factory=list)
-    """Sessions that had ended, and megabytes of the driver."""
+    """Samples of the number of ended sessions, and of the memory of the driver in megabytes."""
     kept: int = 0
-    """Blocks of memory that the interpreter has more than before, when no session is there any more."""
+    """Number of memory blocks that the interpreter has after the queue in addition to those before it."""
 
 
-def measure(cluster: Cluster, folder: Path, sessions: int, slots: int) -> Found:
-    """Queue all ``sessions`` at once, of which ``slots`` may have nodes, and wait for their end."""
+def measure(cluster: Cluster, folder: Path, sessions: int, slots: int) -> QueueResult:
+    """Queue all ``sessions`` at once and wait for their end. At most ``slots`` sessions have nodes at a time."""
     arms = arms_in(folder / "arms")
     (folder / "sessions").mkdir()
     task, plan = task_of()
-    log = folder / "asked.log"
-    slurm = Noted(counting(cluster, folder / "bin", log))
-    found = Found(sessions, slots)
+    log = folder / "commands.log"
+    slurm = RecordingSlurm(logging_environment(cluster, folder / "bin", log))
+    result = QueueResult(sessions, slots)
     before, blocks = (threading.active_count(), _descriptors()), _blocks()
     begun = time.monotonic()
 
-    def one(engine: SlurmEngine, number: int) -> None:
-        own, started = Watched(engine, slurm), time.monotonic()
+    def run_session(engine: SlurmEngine, number: int) -> None:
+        timed_engine, started = TimedEngine(engine, slurm), time.monotonic()
         file = folder / "sessions" / f"{number:04}.jsonl"
         planned = header(plan, number)
         append_line(file, planned)
         keep = partial(append_line, file)
-        timing = Timing(planned, arms, own, folder / "runs" / file.stem, Limits(), keep, lambda _: None)
+        timing = SessionRunner(planned, arms, timed_engine, Scratch(folder / "runs" / file.stem), keep, lambda _: None)
         timing.run(plan, task, [], math.inf)
-        own.spent.all = time.monotonic() - started
-        found.spent.append(own.spent)
+        timed_engine.times.all = time.monotonic() - started
+        result.times.append(timed_engine.times)
 
-    with sampled(found), SlurmEngine(SlurmSettings(slots=slots), folder / "shared", slurm) as engine:
-        with ThreadPoolExecutor(sessions) as pool:  # none of its threads ends before all sessions have
-            ends = [pool.submit(one, engine, number) for number in range(sessions)]
+    with sampled_memory(result), SlurmEngine(SlurmSettings(slots=slots), folder / "shared", slurm) as engine:
+        with ThreadPoolExecutor(sessions) as pool:  # its threads end only after all sessions have ended
+            ends = [pool.submit(run_session, engine, number) for number in range(sessions)]
             wait(ends)
-            found.samples.append((len(found.spent), resident_mb()))
-        found.wall_s = time.monotonic() - begun
-    found.kept = _blocks() - blocks
-    found.errors = [f"session {number}: {end.exception()!r}" for number, end in enumerate(ends) if end.exception()]
-    found.errors += faults(folder / "sessions", sessions)
-    found.asked = [(float(at), word) for at, word in map(str.split, log.read_text().splitlines())]
-    found.left = leftovers(cluster, folder, before)
-    return found
+            result.samples.append((len(result.times), resident_mb()))
+        result.wall_s = time.monotonic() - begun
+    result.kept = _blocks() - blocks
+    result.errors = [f"session {number}: {end.exception()!r}" for number, end in enumerate(ends) if end.exception()]
+    result.errors += faults(folder / "sessions", sessions)
+    result.commands = [(float(at), program) for at, program in map(str.split, log.read_text().splitlines())]
+    result.left = leftovers(cluster, folder, before)
+    return result
 
 
 def task_of() -> tuple[Task, TimedPlan]:
-    """A command as a workload, and the shortest session of it."""
+    """Return a task that runs a command, and the plan of its shortest session."""
     command = ["{python}", *COMMAND, "{steps}"]
     workload = Workload(adapter="command", command=command, shapes=["mixtral-8x7b"], variant="cpu")
     task = single_task("train", workload, load_shape("mixtral-8x7b"), "ep")
@@ -133,85 +133,85 @@ def header(plan: TimedPlan, number: int) -> SessionHeader:
     arms = [Arm(name=name, revision="a folder", commit=commit, tree=commit) for name, commit in ARMS.items()]
     return SessionHeader(
         regbot="benchmark", created="2026-01-01T00:00:00+00:00", base=arms[0], head=arms[1], workloads=[plan.entry],
-        untraced=[plan.entry], timed=[plan], seed=number, throughput=Throughput(gate="pairs"),
+        untraced=[plan.entry], timed=[plan], seed=number, throughput=ThroughputThresholds(gate="pairs"),
     )  # fmt: skip
 
 
 class Arms:
-    """Two folders as the checkouts of both arms."""
+    """Folders that serve as the checkouts of both arms."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def of(self, arm: Arm, task: Task) -> Worktree:
+    def worktree(self, arm: Arm, task: Task) -> Worktree:
         del task
         return Worktree(self._folder / arm.name, arm.commit, arm.tree, {}, False, "", (), {})
 
 
 def arms_in(folder: Path) -> Arms:
-    """The program, once for each arm."""
+    """Write the program into one folder for each arm."""
     for name in ARMS:
         (folder / name).mkdir(parents=True)
         (folder / name / "train.py").write_text(PROGRAM)
     return Arms(folder)
 
 
-class Noted(Slurm):
-    """Knows when each thread submitted its last job."""
+class RecordingSlurm(Slurm):
+    """Records when each thread submitted its last job."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         super().__init__(environment)
         self.submitted = threading.local()
 
-    def submit(self, *given: Any, **named: Any) -> str:
+    def submit(self, *arguments: Any, **options: Any) -> str:
         self.submitted.at = time.monotonic()
-        return super().submit(*given, **named)
+        return super().submit(*arguments, **options)
 
 
-class Watched:
-    """The engine as one session has it, and the seconds that it spends there."""
+class TimedEngine:
+    """The engine of one session. It measures how long the session waits for each part of its seat."""
 
-    def __init__(self, engine: SlurmEngine, slurm: Noted) -> None:
-        self._engine, self._slurm, self.spent = engine, slurm, Spent()
+    def __init__(self, engine: SlurmEngine, slurm: RecordingSlurm) -> None:
+        self._engine, self._slurm, self.times = engine, slurm, SessionTimes()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        asked, spent = time.monotonic(), self.spent
+        requested, times = time.monotonic(), self.times
         with self._engine.seat(needs) as seat:
-            had, submitted = time.monotonic(), self._slurm.submitted.at
-            spent.slot += submitted - asked
-            spent.queue += seat.allocation.queued_s
-            spent.facts += had - submitted - seat.allocation.queued_s
-            yield WatchedSeat(seat, spent)
-            left = time.monotonic()
-        spent.release += time.monotonic() - left
+            ready, submitted = time.monotonic(), self._slurm.submitted.at
+            times.slot += submitted - requested
+            times.queue += seat.allocation.queued_s
+            times.facts += ready - submitted - seat.allocation.queued_s
+            yield TimedSeat(seat, times)
+            ended = time.monotonic()
+        times.release += time.monotonic() - ended
 
 
-class WatchedSeat:
-    """A seat, and the seconds of its steps."""
+class TimedSeat:
+    """A seat that measures the seconds of its steps."""
 
-    def __init__(self, seat: Seat, spent: Spent) -> None:
-        self._seat, self._spent = seat, spent
+    def __init__(self, seat: Seat, times: SessionTimes) -> None:
+        self._seat, self._times = seat, times
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._seat, name)
 
-    def run(self, launch: Launch) -> Ended:
+    def run(self, launch: Launch) -> LaunchResult:
         begun = time.monotonic()
-        ended = self._seat.run(launch)
-        self._spent.steps += time.monotonic() - begun
-        self._spent.guest += ended.wall_s
-        return ended
+        result = self._seat.run(launch)
+        self._times.steps += time.monotonic() - begun
+        self._times.guest += result.wall_s
+        return result
 
 
-def counting(cluster: Cluster, folder: Path, log: Path) -> dict[str, str]:
-    """An environment in which each start of one of Slurm's programs is a line of ``log``: when, and which."""
+def logging_environment(cluster: Cluster, folder: Path, log: Path) -> dict[str, str]:
+    """Return an environment in which each start of one of Slurm's programs writes its time and name to ``log``."""
     folder.mkdir(parents=True)
     log.touch()
-    for name in ASKS:
+    for name in PROGRAMS:
         script = f'#!/bin/sh\nread -r now rest < /proc/uptime\necho "$now {name}" >> {log}\n'
         (folder / name).write_text(f'{script}exec {shutil.which(name)} "$@"\n')
         (folder / name).chmod(0o755)
@@ -220,17 +220,17 @@ def counting(cluster: Cluster, folder: Path, log: Path) -> dict[str, str]:
 
 
 @contextmanager
-def sampled(found: Found) -> Iterator[None]:
-    """Meanwhile, see how much memory this process has."""
+def sampled_memory(result: QueueResult) -> Iterator[None]:
+    """Sample the memory of this process during the context."""
     stop = threading.Event()
 
     def watch() -> None:
-        begun, told_of = time.monotonic(), 0
+        begun, printed = time.monotonic(), 0
         while not stop.wait(SAMPLE_S):
-            found.samples.append((len(found.spent), resident_mb()))
-            ended, mb = found.samples[-1]
-            if ended - told_of >= FIRST:
-                told_of = ended
+            result.samples.append((len(result.times), resident_mb()))
+            ended, mb = result.samples[-1]
+            if ended - printed >= FIRST:
+                printed = ended
                 print(f"{ended} sessions after {time.monotonic() - begun:.0f} s, {mb:.1f} MB", file=sys.stderr)
 
     thread = threading.Thread(target=watch)
@@ -248,31 +248,34 @@ def resident_mb() -> float:
 
 
 def faults(folder: Path, sessions: int) -> list[str]:
-    """What is wrong with the files of ``sessions`` sessions: each has each of its runs exactly once, and none else."""
-    found = []
+    """Return the faults of the files of all sessions. A file must have every planned run exactly once, and no other."""
+    errors = []
     for number in range(sessions):
         file = folder / f"{number:04}.jsonl"
         try:
             runs = read_session(file).runs
         except (RecordError, OSError) as error:
-            found.append(f"session {number}: {error}")
+            errors.append(f"session {number}: {error}")
             continue
         places = sorted((run.position.block, run.position.slot) for run in runs if run.position)
         if places != PLACES or len(runs) != len(PLACES):
-            found.append(f"session {number}: has the runs {places}")
-        found += [f"session {number}: {run.outcome}, {run.reason}" for run in runs if run.outcome != "ok"]
-    return found
+            errors.append(f"session {number}: has the runs {places}")
+        errors += [f"session {number}: {run.outcome}, {run.reason}" for run in runs if run.outcome != "ok"]
+    return errors
 
 
 def leftovers(cluster: Cluster, folder: Path, before: tuple[int, int]) -> list[str]:
-    """Jobs, folders of reservations, threads and open files (``before``: how many there were) that are still there."""
+    """Return descriptions of jobs and of folders of reservations that are left, and of additional threads and files.
+
+    ``before`` has the numbers of threads and open files before the queue.
+    """
     until = time.monotonic() + 30.0
     while any(job["state"] == "COMPLETING" for job in cluster.jobs()) and time.monotonic() < until:
         time.sleep(0.2)
-    found = [f"job {job['id']} is {job['state']}" for job in cluster.jobs()]
-    found += [f"the folder {each.name}" for each in (folder / "shared").glob("seat-*")]
+    left = [f"job {job['id']} is {job['state']}" for job in cluster.jobs()]
+    left += [f"the folder {path.name}" for path in (folder / "shared").glob("seat-*")]
     kinds = (("threads", threading.active_count()), ("open files", _descriptors()))
-    return found + [f"{now} {what}, {was} before" for (what, now), was in zip(kinds, before, strict=True) if now > was]
+    return left + [f"{now} {what}, {was} before" for (what, now), was in zip(kinds, before, strict=True) if now > was]
 
 
 def _descriptors() -> int:
@@ -284,9 +287,12 @@ def _blocks() -> int:
     return sys.getallocatedblocks()
 
 
-def most_per_s(asked: Sequence[tuple[float, str]], words: Collection[str], less: Collection[str] = ()) -> float:
-    """The most starts of ``words`` per second, in any WINDOW_S seconds. Those of ``less`` each make up for one."""
-    events = sorted((at, (word in words) - (word in less)) for at, word in asked)
+def most_per_s(commands: Sequence[tuple[float, str]], programs: Collection[str], less: Collection[str] = ()) -> float:
+    """Return the largest number of starts of ``programs`` per second, in any window of WINDOW_S seconds.
+
+    Each start of a program in ``less`` is subtracted.
+    """
+    events = sorted((at, (program in programs) - (program in less)) for at, program in commands)
     most, now, first = 0, 0, 0
     for at, count in events:
         now += count
@@ -297,8 +303,8 @@ def most_per_s(asked: Sequence[tuple[float, str]], words: Collection[str], less:
     return most / WINDOW_S
 
 
-def memory(found: Found) -> tuple[float, float]:
-    """Megabytes: at most, and by how much that is more after the first sessions than when they had ended."""
-    first = min(FIRST, found.sessions // 2)
-    later = [mb for ended, mb in found.samples if ended >= first] or [found.samples[-1][1]]
-    return max(mb for _, mb in found.samples), max(later) - later[0]
+def memory(result: QueueResult) -> tuple[float, float]:
+    """Return the peak memory of the driver, and its growth after the first sessions, in megabytes."""
+    first = min(FIRST, result.sessions // 2)
+    later = [mb for ended, mb in result.samples if ended >= first] or [result.samples[-1][1]]
+    return max(mb for _, mb in result.samples), max(later) - later[0]

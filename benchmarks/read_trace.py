@@ -1,12 +1,14 @@
-"""Time and memory of reading recorded collectives, as ratios to named peers measured in turns on this machine.
+"""Time and memory of reading recorded collectives, as ratios to peers that are measured in turns on the same machine.
 
     python benchmarks/read_trace.py [--fixtures DIR] [--peer PYTHON] [--repeat 5] [--small-mb 200] [--large-mb 2000]
 
-Kineto traces: at least 10 times faster than HolisticTraceAnalysis loading the same file, each in one process after its
-start-up; a trace of 2 GB in at most 4 times ``gzip -dc FILE > /dev/null`` and in less than 300 MB. HLO text: at least
-25 MB/s, and the same at every size. The peer is another Python with ``pip install HolisticTraceAnalysis``; without
-``--peer`` its rows are left out. Traces are grown by repeating their events with times and identifiers moved on, HLO by
-repeating computations under other names. ``DIR`` holds ``traces/*.json.gz`` and ``hlo/*.hlo.txt``.
+Kineto traces must be read at least 10 times faster than HolisticTraceAnalysis loads the same file. Both run in one
+process, and start-up is not measured. A trace of 2 GB may take at most 4 times as long as ``gzip -dc FILE >
+/dev/null``, and less than 300 MB. HLO text must be read at 25 MB/s or more at every size.
+
+``--peer`` names another Python with ``pip install HolisticTraceAnalysis``; without it, its rows are left out. Large
+traces are made by repeating the events with shifted times and identifiers. Large HLO texts are made by repeating
+computations under other names. ``DIR`` has the files ``traces/*.json.gz`` and ``hlo/*.hlo.txt``.
 """
 
 import argparse
@@ -60,21 +62,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if options.peer:
-            against_peer(traces, folder, options.peer, options.repeat, options.small_mb)
+            compare_with_peer(traces, folder, options.peer, options.repeat, options.small_mb)
         else:
             print("HolisticTraceAnalysis was not measured: name a Python that has it with --peer")
         largest = max(traces, key=lambda path: path.stat().st_size)
-        large(grow(largest, options.large_mb, folder), options.repeat)
-        hlo(sorted(options.fixtures.glob("hlo/*.hlo.txt")), folder, options.repeat)
+        measure_large(grow(largest, options.large_mb, folder), options.repeat)
+        measure_hlo(sorted(options.fixtures.glob("hlo/*.hlo.txt")), folder, options.repeat)
 
 
-def against_peer(traces: Sequence[Path], folder: Path, peer: str, repeat: int, small_mb: int) -> None:
-    """Each trace as it is and grown, by both in turns."""
+def compare_with_peer(traces: Sequence[Path], folder: Path, peer: str, repeat: int, small_mb: int) -> None:
+    """Read each trace in its original size and enlarged, with both readers in turns, and print the ratios."""
     with subprocess.Popen([peer, "-c", PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
 
-        def theirs(path: Path) -> float:
+        def peer_seconds(path: Path) -> float:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(f"{path}\n")
@@ -87,27 +89,27 @@ def against_peer(traces: Sequence[Path], folder: Path, peer: str, repeat: int, s
         print(f"{'Kineto trace':<44}{'MB':>7}{'regbot s':>10}{'HTA s':>8}   HTA / regbot (min median max)")
         for original in traces:
             for path in (original, grow(original, small_mb, folder)):
-                ours = lambda path=path: seconds(lambda: read_file(path))  # noqa: E731
-                ours(), theirs(path)  # once each to fill the file cache
-                pairs = [(ours(), theirs(path)) for _ in range(repeat)]
-                ratios = [b / a for a, b in pairs]
+                own_seconds = lambda path=path: seconds(lambda: read_file(path))  # noqa: E731
+                own_seconds(), peer_seconds(path)  # the first readings fill the file cache
+                pairs = [(own_seconds(), peer_seconds(path)) for _ in range(repeat)]
+                ratios = [peer_s / own_s for own_s, peer_s in pairs]
                 print(
-                    f"{path.name:<44}{unpacked_mb(path):>7.0f}{statistics.median(a for a, _ in pairs):>10.3f}"
-                    f"{statistics.median(b for _, b in pairs):>8.2f}   {spread(ratios)}, limit {FASTER:.0f}: "
+                    f"{path.name:<44}{unpacked_mb(path):>7.0f}{statistics.median(own_s for own_s, _ in pairs):>10.3f}"
+                    f"{statistics.median(peer_s for _, peer_s in pairs):>8.2f}   {spread(ratios)}, limit {FASTER:.0f}: "
                     f"{verdict(statistics.median(ratios) >= FASTER)}",
                     flush=True,
                 )
         process.stdin.close()
 
 
-def large(path: Path, repeat: int) -> None:
-    """A large trace in a fresh process, and gzip alone, in turns."""
+def measure_large(path: Path, repeat: int) -> None:
+    """Read a large trace in a fresh process, and decompress it with gzip, in turns. Print the ratio and the memory."""
     ratios, peaks = [], []
     for _ in range(repeat):
         gzip_s = seconds(lambda: subprocess.run(f"gzip -dc '{path}' > /dev/null", shell=True, check=True))
         done = subprocess.run([sys.executable, "-c", FRESH, str(path)], check=True, capture_output=True, text=True)
-        ours, peak = map(float, done.stdout.split())
-        ratios.append(ours / gzip_s)
+        own_s, peak = map(float, done.stdout.split())
+        ratios.append(own_s / gzip_s)
         peaks.append(peak)
     print(
         f"{path.name}, {unpacked_mb(path):.0f} MB: regbot / gzip -dc {spread(ratios)}, limit {SLOWER_THAN_GZIP:.0f}: "
@@ -117,8 +119,8 @@ def large(path: Path, repeat: int) -> None:
     )
 
 
-def hlo(files: Sequence[Path], folder: Path, repeat: int) -> None:
-    """HLO text at three sizes: as fast per megabyte at all of them."""
+def measure_hlo(files: Sequence[Path], folder: Path, repeat: int) -> None:
+    """Read HLO texts of three sizes, and print the speed at each size."""
     for original in files:
         for size_mb in (1, 4, 16):
             path = grow_hlo(original, size_mb, folder)
@@ -138,8 +140,8 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.2f} {statistics.median(values):.2f} {max(values):.2f}"
 
 
-def verdict(held: bool) -> str:
-    return "held" if held else "MISSED"
+def verdict(kept: bool) -> str:
+    return "held" if kept else "MISSED"
 
 
 def unpacked_mb(path: Path) -> float:
@@ -147,11 +149,12 @@ def unpacked_mb(path: Path) -> float:
         return sum(map(len, iter(lambda: file.read(2**20), b""))) / 1e6
 
 
-_MOVED = re.compile(rb'("(?:ts|correlation|External id)"\s*:\s*)(\d+)')
+_SHIFTED_FIELDS = re.compile(rb'("(?:ts|correlation|External id)"\s*:\s*)(\d+)')
 
 
 def grow(original: Path, size_mb: int, folder: Path) -> Path:
-    """The trace ``original`` again and again, one after the other in time, up to ``size_mb`` unpacked."""
+    """Write a trace with copies of ``original``, one after the other in time, of ``size_mb`` unpacked. Return its
+    path."""
     path = folder / f"{original.name.removesuffix('.json.gz')}_{size_mb}mb.json.gz"
     if path.exists():
         return path
@@ -173,10 +176,10 @@ def grow(original: Path, size_mb: int, folder: Path) -> Path:
         while written < size_mb * 1e6:
             shifts = {b'"t': copy * length, b'"c': copy * ids, b'"E': copy * ids}
 
-            def moved(match: re.Match[bytes], shifts: dict[bytes, int] = shifts) -> bytes:
+            def shifted(match: re.Match[bytes], shifts: dict[bytes, int] = shifts) -> bytes:
                 return b"%b%d" % (match[1], int(match[2]) + shifts[match[1][:2]])
 
-            text = _MOVED.sub(moved, events)
+            text = _SHIFTED_FIELDS.sub(shifted, events)
             yield (b"," if copy else b"") + text
             written, copy = written + len(text), copy + 1
         yield document[closing:]
@@ -188,7 +191,7 @@ def grow(original: Path, size_mb: int, folder: Path) -> Path:
 
 
 def grow_hlo(original: Path, size_mb: int, folder: Path) -> Path:
-    """The module with its computations repeated, each copy under names of its own."""
+    """Write an HLO module with repeated computations, each copy under its own names. Return its path."""
     path = folder / f"{original.name.removesuffix('.hlo.txt')}_{size_mb}mb.hlo.txt"
     head, *blocks = re.split(r"\n\n(?=(?:ENTRY )?%)", original.read_text())
     inner = [block for block in blocks if not block.startswith("ENTRY")]

@@ -1,17 +1,17 @@
-"""Time and memory of the static ledger at full model shape, as ratios to the promised limits.
+"""Time and memory of the static ledger at full model shape, divided by the promised limits.
 
     python benchmarks/static_ledger.py [--worlds 8 16 64 256 1024] [--repeat 1]
 
-Every trace is a fresh process, as in a check: start-up of Python and torch is in the time. The limits are those that
-the documentation promises on two cores: 20 s and 1 GiB at 16 ranks, 60 s at 1024.
+Each trace is a fresh process, as in a check, so its time includes the start-up of Python and torch. The documentation
+promises these limits on two cores: 20 s and 1 GiB at 16 ranks, and 60 s at 1024 ranks.
 """
 
 import argparse
 import statistics
 from pathlib import Path
 
-from regbot.commands.options import cache_folder
-from regbot.tracing import Choice, trace_here
+from regbot.check.static_trace import TraceOptions, trace_working_tree
+from regbot.cli.options import cache_folder
 
 SHAPES = ("qwen3-30b-a3b", "mixtral-8x7b")
 WORLDS = (8, 16, 64, 256, 1024)
@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def measure(shape: str, world: int, repeat: int) -> None:
-    """Trace ``repeat`` times and print one row; a trace that is refused ends the benchmark."""
-    runs = [trace_here(Choice(shape, world=world), Path.cwd(), cache_folder()) for _ in range(repeat)]
+    """Trace ``repeat`` times and print one row. Raises SystemExit if a trace gives no ledger."""
+    runs = [trace_working_tree(TraceOptions(shape, world=world), Path.cwd(), cache_folder()) for _ in range(repeat)]
     for run in runs:
         if run.ledger is None:
             raise SystemExit(f"{shape} on {world} ranks: {run.outcome}: {run.reason}")

@@ -1,15 +1,15 @@
-"""How well the steady state of a run is found: simulated runs whose warm-up is known, cut by regbot and by others.
+"""How well regbot and other rules detect the steady state of a run, in simulated runs with a known warm-up.
 
     python benchmarks/steady.py [--runs 2000] [--jobs 2]
 
-Runs come from the generative model of ``nodes.py``. A run has 200 steps; its warm-up ends after 12, 30 or 60 of them.
-What is to be found is the median of the log step time from there on, of the same run without its warm-up. Two faults
-are planted, each in runs with a warm-up of 20 steps: a shift of 4% at a step between 60 and 80% of the run, and a
-rise of 5% from the first step to the last. A run with a fault has no steady state; all others have one.
+The runs come from the generative model of ``nodes.py``. A run has 200 steps, and its warm-up has 12, 30 or 60 of them.
+The true value is the median log step time after the warm-up, of the same run simulated without a warm-up. Two faults
+are planted in runs with a warm-up of 20 steps: a shift of 4% at a step between 60 and 80% of the run, and a rise of 5%
+from the first step to the last. A run with a fault has no steady state. All other runs have one.
 
-Beside regbot stand the rules that others use. Each sees the same runs, without the first step, which compiles. The
-promise is the row "asked": that of the specification, 3 points (flags) and 0.1 percentage points (error) wider. Exit
-code 1 where it is not kept.
+The other rules judge the same runs, without the first step, which compiles. The row "asked" has the limits that regbot
+must keep: the specified values, wider by 3 points for the rates of flags and by 0.1 percentage points for the errors.
+The exit code is 1 if a limit is not kept.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from functools import partial
 from math import log
 
 import numpy as np
-from nodes import NOISY, QUIET, TYPICAL, Array, Node, steps_of_runs, warm_up
 from ruptures import KernelCPD  # type: ignore[import-untyped]
 
+from nodes import NOISY, QUIET, TYPICAL, Array, Node, steps_of_runs, warm_up
 from regbot.stats.steady import steady_state, without_outliers
 
 SEED = 20260802
@@ -35,36 +35,39 @@ LATE, LATE_BETWEEN = log(1.04), (0.6, 0.8)
 TREND = log(1.05)
 
 OWN_STEPS = (50, 30, 15)
-"""Lengths of run for the second table: regbot's own smoke runs, and logs that are short for it."""
+"""Numbers of steps for the second table: those of regbot's own smoke runs, and those of short logs."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What a method says of one run: steps to leave out, and whether it believes the rest."""
+    """Result of a method for one run."""
 
     at: int
+    """Number of first steps to leave out."""
     steady: bool
+    """Whether the method considers the other steps steady."""
 
 
 Method = Callable[[Array], Cut]
-"""Step times in seconds of one run, its first step included -> its cut."""
+"""A function from the step times of one run in seconds, including the first step, to its cut."""
 
 
 def regbot(step_s: Array) -> Cut:
-    found = steady_state(step_s)
-    return Cut(found.cut, found.steady)
+    result = steady_state(step_s)
+    return Cut(result.cut, result.steady)
 
 
 def fixed(steps: int) -> Method:
-    """What most scripts do."""
+    """Return a method that skips a fixed number of steps, as most scripts do."""
     return lambda _: Cut(steps, True)
 
 
 def mser5(step_s: Array) -> Cut:
-    """MSER-5 (White 1997): batch means of five, the cut that minimises the squared standard error of what is left.
+    """MSER-5 (White 1997): the cut that minimises the squared standard error of the remaining batch means of five
+    steps.
 
-    The search ends at the middle. A minimum there says that the run is too short (Hoad 2010); it is the flag.
-    """
+    The search ends in the middle of the run. If the minimum is there, the run is too short (Hoad 2010), and it is
+    flagged."""
     rest = np.log(step_s[1:])
     batches = rest[: len(rest) // 5 * 5].reshape(-1, 5).mean(axis=1)
     most = len(batches) // 2
@@ -74,9 +77,12 @@ def mser5(step_s: Array) -> Cut:
 
 
 def pelt(tolerance: float, step_s: Array) -> Cut:
-    """PELT that takes steps as independent, and the last segment (Barrett 2017); with a tolerance, all segments at the
-    end whose means differ from it by less (Traini 2022). Outliers removed as for regbot, which helps it. Penalty
-    3 log(n) s^2, s from the differences of neighbours."""
+    """PELT for independent steps. The steady part is the last segment (Barrett 2017).
+
+    With a tolerance, preceding segments with nearly the same mean belong to the steady part too (Traini 2022). Outliers
+    are removed as for regbot, which improves the result. The penalty is 3 log(n) s^2, where s is estimated from the
+    differences of neighbouring steps.
+    """
     rest = without_outliers(np.log(step_s[1:]))
     steps = np.diff(rest)
     variance = (1.4826 * float(np.median(np.abs(steps - np.median(steps))))) ** 2 / 2
@@ -103,7 +109,7 @@ METHODS: Mapping[str, Method] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of the table: runs of one node, of which the warm-up's length and the fault are known."""
+    """One cell of the table: runs of one node with a known length of the warm-up and a known fault."""
 
     node: Node
     warm_up: int
@@ -111,7 +117,7 @@ class Case:
     steps: int = STEPS
 
     def runs(self, number: int, seed: np.random.SeedSequence) -> tuple[Array, Array]:
-        """Step times in seconds, (number, steps), and of each run the median of its log step time when steady."""
+        """Return step times in seconds, (number, steps), and the true median log step time of each run."""
         rng = np.random.default_rng(seed)
         steady = steps_of_runs(self.node, (number,), self.steps, rng)
         logs = steady + warm_up((number,), self.steps, self.warm_up, rng)
@@ -142,37 +148,37 @@ OWN_CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What one method did on one case."""
+    """Result of one method on one case."""
 
     error: float
-    """95th percentile of the absolute error of the median, log scale, over all runs, those flagged too."""
+    """95th percentile of the absolute error of the median on the log scale, over all runs, flagged or not."""
     flagged: float
-    """Share of runs without a steady state, by the method."""
+    """Share of runs for which the method reports no steady state."""
 
 
 def measure(case: Case, runs: int, seed: np.random.SeedSequence, names: Sequence[str]) -> dict[str, Cell]:
-    """Every method of ``names`` on the same runs."""
+    """Apply all methods of ``names`` to the same runs."""
     times, truth = case.runs(runs, seed)
-    found = {}
+    cells = {}
     for name in names:
         cuts = [METHODS[name](run) for run in times]
         medians = [np.median(np.log(run[cut.at :])) for run, cut in zip(times, cuts, strict=True)]
         flagged = float(np.mean([not cut.steady for cut in cuts]))
-        found[name] = Cell(float(np.quantile(np.abs(np.array(medians) - truth), 0.95)), flagged)
-    return found
+        cells[name] = Cell(float(np.quantile(np.abs(np.array(medians) - truth), 0.95)), flagged)
+    return cells
 
 
 def table(cases: Mapping[str, Case], runs: int, jobs: int, names: Sequence[str]) -> dict[str, dict[str, Cell]]:
-    """Case -> method -> cell. The answer does not depend on ``jobs``."""
+    """Return the cells by case and method. The results do not depend on ``jobs``."""
     seeds = np.random.SeedSequence(SEED).spawn(len(cases))
     with ProcessPoolExecutor(jobs) as pool:
         work = [pool.submit(measure, case, runs, seed, names) for case, seed in zip(cases.values(), seeds, strict=True)]
-        return {name: each.result() for name, each in zip(cases, work, strict=True)}
+        return {name: job.result() for name, job in zip(cases, work, strict=True)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the specification's table: errors in percent by warm-up, flags by node."""
+    """Specified values: errors in percent by node and warm-up, and rates of flags by node (quiet, typical, noisy)."""
 
     errors: Mapping[str, Sequence[float]]
     false_flags: Mapping[str, float]
@@ -186,28 +192,28 @@ SPECIFIED = Row(
     late=(1.0, 1.0, 0.93),
     trend=(0.59, 1.0, 0.84),
 )
-"""stats.md section 3, "ship". Of its false flags (.03-.05, .09-.13 over the warm-ups) the larger."""
+"""Where the specified rate of false flags depends on the warm-up, this is the largest rate."""
 ERROR_MARGIN, FLAG_MARGIN = 0.1, 0.03
 
 
 def promises(cells: Mapping[str, Mapping[str, Cell]]) -> Iterator[tuple[str, float, float, bool]]:
-    """What is asked of regbot, cell by cell: its name, the limit, what was found, and whether that keeps it."""
+    """Yield for each cell a text, the limit, the measured value of regbot, and whether the value keeps the limit."""
     for node, errors in SPECIFIED.errors.items():
         for length, error in zip(WARM_UPS, errors, strict=True):
             cell = cells[f"{node} {length}"]["regbot"]
-            found, limit = 100 * cell.error, error + ERROR_MARGIN
-            yield f"{node}, warm-up {length}: error at most {limit:.2f}%", limit, found, found <= limit
+            measured, limit = 100 * cell.error, error + ERROR_MARGIN
+            yield f"{node}, warm-up {length}: error at most {limit:.2f}%", limit, measured, measured <= limit
             limit = SPECIFIED.false_flags[node] + FLAG_MARGIN
             text = f"{node}, warm-up {length}: falsely flagged at most {limit:.2f}"
             yield text, limit, cell.flagged, cell.flagged <= limit
     for fault, rates in (("late", SPECIFIED.late), ("trend", SPECIFIED.trend)):
         for node, rate in zip(("quiet", "typical", "noisy"), rates, strict=True):
-            found, limit = cells[f"{fault} {node}"]["regbot"].flagged, rate - FLAG_MARGIN
-            yield f"{node}, {fault}: flagged at least {limit:.2f}", limit, found, found >= limit
+            measured, limit = cells[f"{fault} {node}"]["regbot"].flagged, rate - FLAG_MARGIN
+            yield f"{node}, {fault}: flagged at least {limit:.2f}", limit, measured, measured >= limit
 
 
 def report(cells: Mapping[str, Mapping[str, Cell]]) -> None:
-    """The table of the specification, in its order of columns."""
+    """Print the table of all methods."""
     print(
         f"{'':18} | {'p95 error %, typical':^20} | {'p95 error %, noisy':^20} | {'falsely flagged, t/n':^25} |", end=""
     )
@@ -233,7 +239,7 @@ def report(cells: Mapping[str, Mapping[str, Cell]]) -> None:
 
 
 def report_own(cells: Mapping[str, Mapping[str, Cell]]) -> None:
-    """What shorter runs can show: the same faults, flags only."""
+    """Print the rates of flags for shorter runs with the same faults."""
     print(f"{'regbot, runs of':18} | {'falsely flagged, q/t/n':22} | {'4% shift, q/t/n':16} | {'5% trend, q/t/n':16}")
     for steps in OWN_STEPS:
         rates = [
@@ -260,9 +266,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report_own(table(OWN_CASES, options.runs, options.jobs, ["regbot"]))
     print()
     kept = True
-    for text, _, found, holds in promises(cells):
+    for text, _, measured, holds in promises(cells):
         kept &= holds
-        print(f"{'holds' if holds else 'FAILS'}  {text}: {found:.3f}")
+        print(f"{'holds' if holds else 'FAILS'}  {text}: {measured:.3f}")
     return 0 if kept else 1
 
 

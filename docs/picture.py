@@ -1,6 +1,7 @@
 """Draw the comment as GitHub shows it: ``python docs/picture.py demo-out/comment.md docs/images/comment.png``.
 
-The markdown goes through GitHub's own renderer, the page through headless Chromium. Needs the dev extra and Chromium.
+GitHub's own renderer converts the markdown to HTML, and headless Chromium takes a picture of the page. The script needs
+the dev extra and Chromium.
 """
 
 import shutil

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Leave nothing of the last job behind: processes, files, shared memory, clocks. As root, between two jobs of a runner.
-# Every step is tried; the exit code is 1 where one could not be done, and the reason stands on standard error.
+# Removes everything that the last job left: processes, files, shared memory and clock settings. Run as root between two
+# jobs of a runner. All steps are tried. If a step fails, the exit code is 1, and the reason is on standard error.
 #
-#   REGBOT_RUNNER_USER   whose jobs these were         (regbot-runner)
-#   REGBOT_RUNNER_WORK   emptied                       (/var/lib/regbot-runner/work)
-#   REGBOT_RUNNER_TMP    searched for his files        (/tmp /var/tmp)
-#   REGBOT_RUNNER_SHM    searched for his files        (/dev/shm)
+#   REGBOT_RUNNER_USER   user of the jobs                           (regbot-runner)
+#   REGBOT_RUNNER_WORK   folder that is emptied                     (/var/lib/regbot-runner/work)
+#   REGBOT_RUNNER_TMP    folders where the user's files are removed (/tmp /var/tmp)
+#   REGBOT_RUNNER_SHM    folder where the user's files are removed  (/dev/shm)
 set -u
 here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=runners/sweep.sh

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Clocks that do not wander: clocks.sh set | reset | show. As root. Every step is optional and says what it could not do.
+# Sets constant clocks: clocks.sh set | reset | show. Run as root. All steps are optional; a step that fails says why.
 #
-#   REGBOT_GPU_MHZ   lock the SM clock of all GPUs there, as 'nvidia-smi -lgc' takes it ('' leaves it free). Take what a
-#                    GPU holds under full load; below half of its highest clock regbot calls a GPU sick.
-#   REGBOT_STRICT    1: exit with 1 where a step could not be done
+#   REGBOT_GPU_MHZ   SM clock to lock on all GPUs, in the form of 'nvidia-smi -lgc' ('' locks none). Choose a clock that a
+#                    GPU sustains under full load. regbot reports a GPU below half of its highest clock as faulty.
+#   REGBOT_STRICT    1: the exit code is 1 if a step fails
 set -u
 failed=0
 say() { printf 'regbot: %s\n' "$*" >&2; }

@@ -1,14 +1,14 @@
 #!/bin/sh
-# One job of a self-hosted GitHub runner that exists for that job only.
+# Runs one job on a self-hosted GitHub runner that is removed after this job.
 #
-#   run-one-job.sh prepare   as root: refuse a node that is not well, then ask the helper for a just-in-time
-#                            configuration. Its credentials never reach the runner's user.
-#   run-one-job.sh run       as the runner's user: a fresh copy of the runner, exactly one job
+#   run-one-job.sh prepare   as root: check the health of the node, then get a just-in-time configuration from the
+#                            helper. The runner's user never has the credentials of the helper.
+#   run-one-job.sh run       as the runner's user: run exactly one job with a fresh copy of the runner
 #
 #   REGBOT_JIT_HELPER     command that prints the encoded configuration (POST .../actions/runners/generate-jitconfig)
-#   REGBOT_RUNNER_HOME    the unpacked runner, which nobody but root may change   (/opt/actions-runner)
-#   REGBOT_RUNNER_WORK    where the job works                                      (/var/lib/regbot-runner/work)
-#   REGBOT_RUNNER_RUN     where the configuration and the lock lie                 (/run/regbot-runner)
+#   REGBOT_RUNNER_HOME    folder of the unpacked runner, which only root may change   (/opt/actions-runner)
+#   REGBOT_RUNNER_WORK    folder in which the job works                                (/var/lib/regbot-runner/work)
+#   REGBOT_RUNNER_RUN     folder of the configuration and the lock                     (/run/regbot-runner)
 set -u
 here=$(dirname -- "$(readlink -f -- "$0")")
 run=${REGBOT_RUNNER_RUN:-/run/regbot-runner}
@@ -16,7 +16,8 @@ work=${REGBOT_RUNNER_WORK:-/var/lib/regbot-runner/work}
 user=${REGBOT_RUNNER_USER:-regbot-runner}
 say() { printf 'regbot: %s\n' "$*" >&2; }
 
-# Run a command while no other job does. Its children do not inherit the lock: what a job leaves behind must not keep it.
+# Runs a command under a lock, so that only one job runs at a time. Child processes do not inherit the lock, because a
+# process that outlives its job must not keep the lock.
 alone() {
   flock --nonblock --close --conflict-exit-code 75 "$run/lock" "$@"
   code=$?

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Set up a node as a self-hosted runner: users, folders, service. As root, any number of times: what is right is left.
+# Sets up a node as a self-hosted runner: users, folders and service. Run as root. It can be repeated, and changes only
+# what is missing or different.
 #
-#   setup.sh [--root DIR]     DIR: prepare an image that is mounted there
+#   setup.sh [--root DIR]     --root DIR: set up the image that is mounted at DIR
 #
-# Three owners, so that a job can change nothing but its own work:
+# The files have three owners, so that a job can change only its own work:
 #   root            /opt/regbot (regbot and these scripts), /opt/actions-runner, /etc/regbot-runner.conf
 #   regbot          /var/lib/regbot: history and quarantine of the nodes, results
-#   regbot-runner   /var/lib/regbot-runner/work: the job in progress; cache: clones, and what was timed before
+#   regbot-runner   /var/lib/regbot-runner/work (current job) and /var/lib/regbot-runner/cache (clones, earlier pairs)
 set -eu
 root=
 case ${1:-} in

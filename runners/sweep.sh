@@ -1,9 +1,9 @@
-# Functions that leave nothing of a user behind. Sourced by clean.sh and slurm/epilog.sh; does nothing by itself.
+# Functions that remove the processes and files of a user. clean.sh and slurm/epilog.sh source this file.
 # shellcheck shell=sh
 
 say() { printf 'regbot: %s\n' "$*" >&2; }
 
-# The user id of a name or a number. Fails for root, for ourselves, and for what is no user.
+# Prints the id of a user, from a name or a number. Fails for root, for the calling user, and for an unknown user.
 user_id() {
   case $1 in
     '' | *[!0-9]*) found=$(id -u "$1" 2>/dev/null) || { say "there is no user '$1'"; return 1; } ;;
@@ -16,7 +16,7 @@ user_id() {
   printf '%s\n' "$found"
 }
 
-# Process ids of user $1, zombies left out: nobody can end those.
+# Prints the process ids of user $1, without zombies, because they cannot be ended.
 processes_of() {
   for entry in /proc/[0-9]*; do
     awk -v uid="$1" -v pid="${entry#/proc/}" '
@@ -25,8 +25,8 @@ processes_of() {
   done
 }
 
-# End all processes of user $1. One that forks all the time is never seen by a list, so that the kernel ends all of them
-# at one stroke first, where we may become that user.
+# Ends all processes of user $1. A process that forks all the time can escape a list of process ids. So if we may become
+# the user, "kill -1" first makes the kernel end all processes of the user at once.
 end_processes() {
   tries=0
   while left=$(processes_of "$1") && [ -n "$left" ]; do
@@ -44,7 +44,7 @@ end_processes() {
   done
 }
 
-# Remove everything below folder $1, not the folder; other file systems are left alone, links are not followed.
+# Removes everything in folder $1, but not the folder. Other file systems are not changed, and links are not followed.
 empty() {
   case $1 in
     /?*) ;;
@@ -56,7 +56,7 @@ empty() {
   [ -z "$(find "$1" -xdev -mindepth 1 -print 2>/dev/null | head -n 1)" ] || { say "$1 could not be emptied"; return 1; }
 }
 
-# Remove what user $1 owns below folder $2.
+# Removes the files of user $1 in folder $2.
 remove_owned() {
   [ -d "$2" ] || return 0
   find "$2" -xdev -mindepth 1 -depth -user "$1" -exec rm -rf {} + 2>/dev/null
@@ -66,7 +66,7 @@ remove_owned() {
   }
 }
 
-# Remove the System V shared memory, semaphores and message queues of user $1, and his POSIX queues.
+# Removes the System V shared memory, semaphores and message queues of user $1, and the POSIX queues of this user.
 remove_ipc() {
   while read -r kind file column; do
     [ -r "/proc/sysvipc/$file" ] || continue

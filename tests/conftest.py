@@ -1,23 +1,32 @@
 """What several test modules share."""
 
+import importlib.util
 import json
 import os
 import signal
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from guest_runs import once, run_script
+from regbot.workloads.paper import NoPaperGpuError, library_for
+from support.guest_runs import Shared, once, run_script
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; workers and ranks are not to fight for cores
 
 # A shell starts background jobs with SIGINT ignored. Programs under test would inherit that, and no interrupt end them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-Shared = Callable[[str, Callable[[Path], None]], Path]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+NEEDS_TORCH = (
+    "demo/*", "guest/*", "gloo/*", "check/test_check.py", "check/test_resume.py", "check/test_timed_check.py",
+    "judge/test_dispatcher_gate.py", "nodes/test_nodes.py", "workloads/test_bad_guests.py",
+    "workloads/test_dispatchers.py", "workloads/test_hang.py", "workloads/test_timed_guests.py",
+)  # fmt: skip
+"""Test files that run guest code. They are left out, whole, where there is no torch."""
 
+collect_ignore_glob = [] if HAS_TORCH else list(NEEDS_TORCH)
 
 BY_NAME = {
     "long": ("REGBOT_LONG", "takes minutes by itself; set REGBOT_LONG=1 to run it"),
@@ -29,7 +38,15 @@ BY_NAME = {
 """The variable without which tests of a marker are skipped, and the reason."""
 
 
+def pytest_report_header() -> list[str]:
+    return [] if HAS_TORCH else [f"no torch is installed: left out are {', '.join(NEEDS_TORCH)}"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not HAS_TORCH:
+        for item in items:
+            if item.get_closest_marker("torch"):
+                item.add_marker(pytest.mark.skip(reason="needs torch, which is not installed here"))
     for marker, (variable, reason) in BY_NAME.items():
         if os.environ.get(variable):
             continue
@@ -43,6 +60,16 @@ def _one_paper_gpu(pytestconfig: pytest.Config) -> None:
     """Tests have caches of their own, and share one build of the paper GPU, which takes half a minute."""
     root = pytestconfig.rootpath / ".pytest_cache" / "paper-gpu"
     os.environ.setdefault("REGBOT_PAPER_CACHE", str(root))
+
+
+@pytest.fixture(scope="session")
+def paper_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that a check would use. Skips where it cannot be built."""
+    folder = tmp_path_factory.getbasetemp().parent
+    try:
+        return library_for(sys.executable, folder, folder).path
+    except NoPaperGpuError as error:
+        pytest.skip(f"there is no paper GPU here: {error}")
 
 
 @pytest.fixture(scope="session")

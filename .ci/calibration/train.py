@@ -1,4 +1,4 @@
-"""A program of a few seconds for the stage ``calibration``: real work on one core, and a step log.
+"""A program of a few seconds for the stage ``calibration``. It computes on one core and prints a step log.
 
 python train.py STEPS SLOWDOWN_PCT
 """

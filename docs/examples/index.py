@@ -1,9 +1,9 @@
-"""Write a package index: a folder with one wheel for each version of a package that holds one number.
+"""Write a package index for the examples of docs/bisect.md: a folder with one wheel for each version of a package.
 
     python docs/examples/index.py wheels gathertool 1.0=8 1.1=8 1.2=24
 
-After ``pip install --no-index --find-links=wheels gathertool==1.2`` its module says ``MIB = 24``. For the examples of
-docs/bisect.md. Standard library only.
+The package has one module with one number. After ``pip install --no-index --find-links=wheels gathertool==1.2`` the
+module ``gathertool`` contains ``MIB = 24``. The script uses the standard library only.
 """
 
 import sys
@@ -27,7 +27,7 @@ def write_wheel(folder: Path, package: str, version: str, mib: int) -> None:
 
 def main() -> None:
     folder, package, *versions = sys.argv[1:]
-    for version, _, mib in (each.partition("=") for each in versions):
+    for version, _, mib in (pair.partition("=") for pair in versions):
         write_wheel(Path(folder), package, version, int(mib))
 
 

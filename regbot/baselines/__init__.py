@@ -1,27 +1,23 @@
 """Stored references: sessions and ledgers of each workload, node class and environment, and the anchor.
 
-``store`` keeps them and ``index`` finds them, ``intake`` tells what of a session is stored, ``query`` which stored
-sessions a run may be held against, ``history`` how they went, ``verify`` whether the store is what it says. What is
-decided from them is none of its business.
+``store`` reads and writes the files, and ``index`` finds them. ``intake`` selects which parts of a session are stored.
+``query`` selects comparable sessions for a run, ``history`` shows the trend of the sessions, and ``verify`` checks the
+store. The judge makes the decisions, not this package.
 """
 
-from regbot.baselines.intake import Intake, class_of, environment_of
-from regbot.baselines.query import Asked, Difference, Refusal, Rolling, StoredLedger, rolling, stored_ledger
+from regbot.baselines.intake import Intake, environment_of, node_class_of
+from regbot.baselines.query import ReferenceQuery, RollingReference, load_rolling_reference
 from regbot.baselines.store import BaselineError, Store
 from regbot.baselines.verify import verify
 
 __all__ = [
-    "Asked",
     "BaselineError",
-    "Difference",
     "Intake",
-    "Refusal",
-    "Rolling",
+    "ReferenceQuery",
+    "RollingReference",
     "Store",
-    "StoredLedger",
-    "class_of",
     "environment_of",
-    "rolling",
-    "stored_ledger",
+    "load_rolling_reference",
+    "node_class_of",
     "verify",
 ]

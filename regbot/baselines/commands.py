@@ -1,4 +1,4 @@
-"""``regbot baseline list|show|add|verify|anchor``: what each does, and the page that it prints."""
+"""The commands ``regbot baseline list|show|add|verify|anchor`` and the text that they print."""
 
 import getpass
 import math
@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from regbot.baselines.intake import Intake, distil
 from regbot.baselines.names import class_folder
@@ -16,23 +16,27 @@ from regbot.records.baseline import (
     Acceptance,
     Anchor,
     Baseline,
-    BaselineAdded,
+    BaselineAddition,
     BaselineCheck,
     BaselineGroup,
     BaselineListing,
     EnvironmentKey,
     MoveEvidence,
-    utc,
+    format_time,
 )
-from regbot.records.session import read_session
-from regbot.text import printable
+from regbot.records.session import Session
+from regbot.records.verdict import Verdict
+from regbot.stats.prediction import SESSION_RUNS
+from regbot.text.clip import clip_label, short_commit
+from regbot.text.printable import printable
+from regbot.text.words import count
 
-SHORTEST_HASH = 6
+MIN_HASH_CHARS = 6
 
 
 @dataclass(frozen=True)
-class Move:
-    """What ``anchor --to`` was given. ``commit`` may be the beginning of one."""
+class AnchorMove:
+    """Arguments of ``regbot baseline anchor --to``. ``commit`` may be a prefix of the commit's hash."""
 
     workload: str
     commit: str
@@ -45,34 +49,44 @@ class Move:
 
 
 def default_who() -> str:
-    """Who runs this: the actor of the workflow, else the user of this machine."""
+    """Return the name of the user: the actor of the GitHub workflow if there is one, otherwise the user of this
+    machine.
+    """
     name = os.environ.get("GITHUB_ACTOR")
     if not name:
         try:
             name = getpass.getuser()
-        except (OSError, KeyError):  # a container whose user has no name
+        except (OSError, KeyError):  # a container may run as a user without a name
             name = f"user {os.getuid()}"
-    return printable(name)[:500]
+    return clip_label(printable(name))
 
 
-def add(store: Store, session: Path, asked: Intake, now: datetime | None = None) -> BaselineAdded:
-    """Store one arm of a session file. What is returned is on the disk. Raises RecordError, OSError."""
-    distilled = distil(read_session(session), asked, now or datetime.now(UTC))
+def add(
+    store: Store, session: Session, verdict: Verdict, intake: Intake, now: datetime | None = None
+) -> BaselineAddition:
+    """Store one arm of a session and sync the files to disk. Raises BaselineError, OSError."""
+    distilled = distil(session, verdict, intake, now or datetime.now(UTC))
     files = store.add(distilled.baselines, distilled.ledgers)
-    unknown = sorted({name for baseline in distilled.baselines for name in baseline.environment.unknown})
-    return BaselineAdded(
-        files=[str(path) for path in files],
-        warnings=[f"of the environment not known and taken to be always the same: {', '.join(unknown)}"]
-        if unknown
-        else [],
-    )
+    unknown_fields = sorted({name for baseline in distilled.baselines for name in baseline.environment.unknown})
+    warnings = [
+        f"{baseline.workload}: checks will not be compared with this session, because it has "
+        f"{count(len(baseline.runs), 'run')} of {intake.arm} in valid pairs, and {SESSION_RUNS} are needed; add a "
+        "session of 'regbot check --gate pairs'"
+        for baseline in distilled.baselines
+        if baseline.tier == "timed" and len(baseline.runs) < SESSION_RUNS
+    ]
+    if unknown_fields:
+        warnings.append(
+            f"unknown fields of the environment, assumed to be always the same: {', '.join(unknown_fields)}"
+        )
+    return BaselineAddition(files=[str(path) for path in files], warnings=warnings)
 
 
-def listing(store: Store) -> BaselineListing:
-    """All groups of stored sessions; one session of each is read whole. Raises BaselineError."""
+def list_groups(store: Store) -> BaselineListing:
+    """List all groups of stored sessions. Reads one complete session of each group. Raises BaselineError."""
     groups = []
     for folder in store.groups():
-        span, paths = store.index.span(folder), store.index.named(folder, most=1)
+        span, paths = store.index.span(folder), store.index.find_by_name(folder, limit=1)
         if span is None or not paths:
             continue
         first = store.session(paths[0])
@@ -94,60 +108,71 @@ def listing(store: Store) -> BaselineListing:
     return BaselineListing(groups=groups)
 
 
-def find(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
-    """The stored session whose file's hash begins with ``name``. Raises BaselineError."""
-    start = PurePosixPath(name).name.removesuffix(".json")
-    if len(start) < SHORTEST_HASH:
+def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
+    """Return the stored session whose file hash begins with ``name``. Raises BaselineError unless there is
+    exactly one.
+    """
+    prefix = PurePosixPath(name).name.removesuffix(".json")
+    if len(prefix) < MIN_HASH_CHARS:
         raise BaselineError(
-            store.root, f"{name!r} is too short", f"give {SHORTEST_HASH} characters of the hash or more"
+            store.root, f"{name!r} is too short", f"give at least {MIN_HASH_CHARS} characters of the hash"
         )
-    paths = [path for group in store.groups() for path in store.index.named(group, start)]
+    paths = [path for group in store.groups() for path in store.index.find_by_name(group, prefix)]
     if len(paths) != 1:
-        what = (
-            f"{len(paths)} stored sessions begin with {start!r}"
+        problem = (
+            f"{len(paths)} stored sessions begin with {prefix!r}"
             if paths
-            else f"no stored session begins with {start!r}"
+            else f"no stored session begins with {prefix!r}"
         )
-        raise BaselineError(store.root, what, "see 'regbot baseline list', and the files in its folders")
+        raise BaselineError(store.root, problem, "see 'regbot baseline list', and the files in its folders")
     return paths[0], store.session(paths[0])
 
 
-def verified(store: Store, now: datetime | None = None) -> BaselineCheck:
-    """Read the whole store and tell every problem. Raises BaselineError where there is no store."""
+def verify_store(store: Store, now: datetime | None = None) -> BaselineCheck:
+    """Read the whole store and report every problem. Raises BaselineError if there is no store."""
     return verify(store, now or datetime.now(UTC))
 
 
-def anchors(store: Store, workload: str, variant: str | None = None, node_class: str | None = None) -> list[Anchor]:
-    """The anchors of a workload, of the variant and class asked for. Raises BaselineError."""
+def find_anchors(
+    store: Store, workload: str, variant: str | None = None, node_class: str | None = None
+) -> list[Anchor]:
+    """Return the anchors of a workload, filtered by variant and node class. Raises BaselineError."""
     return [
         anchor
-        for name, found_variant, found_class in _classes(store, workload, variant, node_class)
-        if (anchor := store.anchor(name, found_variant, found_class)) is not None
+        for name, class_variant, class_name in _matching_classes(store, workload, variant, node_class)
+        if (anchor := store.anchor(name, class_variant, class_name)) is not None
     ]
 
 
-def move_anchor(store: Store, move: Move, now: datetime | None = None) -> Anchor:
-    """Make a commit the anchor of one class: one of which a session is stored there. Raises BaselineError, OSError."""
-    classes = _classes(store, move.workload, move.variant, move.node_class)
+def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> Anchor:
+    """Make a commit the anchor of one variant and node class. Raises BaselineError, OSError.
+
+    The store must contain a timed session of the commit for this variant and node class.
+    """
+    classes = _matching_classes(store, move.workload, move.variant, move.node_class)
     if len(classes) != 1:
         names = "; ".join(f"{variant} on {node_class}" for _, variant, node_class in classes)
         raise BaselineError(
             store.root,
             f"there are {len(classes)} variants and classes of {move.workload}: {names}"
             if classes
-            else f"no timed session of {move.workload} is stored for what was asked",
-            "name one with --variant and --class" if classes else "add a session of the commit first",
+            else f"no timed session of {move.workload} is stored for this variant and class",
+            "choose one with --variant and --class" if classes else "add a session of the commit first",
         )
     ((workload, variant, node_class),) = classes
-    found = {}
+    trees_by_commit = {}
     for group in store.folders(class_folder(workload, variant, node_class)):
-        for commit, path in store.index.commits(group, move.commit.lower()):
-            if commit not in found:
-                found[commit] = store.session(path).tree
-    if len(found) != 1:
-        what = f"{len(found)} commits with stored sessions begin with {move.commit!r}"
-        raise BaselineError(store.root, what, "give more of it" if found else "add a session of that commit first")
-    ((commit, tree),) = found.items()
+        for commit, path in store.index.find_commits(group, move.commit.lower()):
+            if commit not in trees_by_commit:
+                trees_by_commit[commit] = store.session(path).tree
+    if len(trees_by_commit) != 1:
+        problem = f"{len(trees_by_commit)} commits with stored sessions begin with {move.commit!r}"
+        raise BaselineError(
+            store.root,
+            problem,
+            "give more characters of the commit" if trees_by_commit else "add a session of that commit first",
+        )
+    ((commit, tree),) = trees_by_commit.items()
     path = store.move_anchor(
         Anchor(
             workload=workload,
@@ -155,7 +180,7 @@ def move_anchor(store: Store, move: Move, now: datetime | None = None) -> Anchor
             node_class=node_class,
             commit=commit,
             tree=tree,
-            moved=utc(now or datetime.now(UTC)),
+            moved=format_time(now or datetime.now(UTC)),
             who=move.who,
             why=move.why,
             previous=None,
@@ -166,110 +191,116 @@ def move_anchor(store: Store, move: Move, now: datetime | None = None) -> Anchor
     return store.read_anchor(path)
 
 
-def list_page(found: BaselineListing) -> str:
-    """A paragraph for each group."""
-    if not found.groups:
+def list_page(listing: BaselineListing) -> str:
+    """Return one paragraph of text for each group."""
+    if not listing.groups:
         return "no session is stored; add one with 'regbot baseline add SESSION'"
     parts = []
-    for group in found.groups:
+    for group in listing.groups:
         lines = [
             f"{group.workload}  {group.variant}  {group.tier}",
             f"  class        {printable(group.node_class)}",
-            f"  environment  {environment_words(group.environment)}",
+            f"  environment  {format_environment(group.environment)}",
             f"  sessions     {group.sessions}, {group.first} to {group.last}",
-            f"  anchor       {group.anchor[:12] if group.anchor else 'none'}",
+            f"  anchor       {short_commit(group.anchor) if group.anchor else 'none'}",
             f"  folder       {group.folder}",
         ]
+        # Traces have no anchor, so leave out its line.
         parts.append("\n".join(lines[:4] + lines[5:] if group.tier == "static" else lines))
     return "\n\n".join(parts)
 
 
-def show_page(path: PurePosixPath, found: Baseline) -> str:
-    """One stored session in full: where it comes from, and every run."""
-    from_ = found.provenance
+def show_page(path: PurePosixPath, baseline: Baseline) -> str:
+    """Return one stored session as text: its origin and every run."""
+    provenance = baseline.provenance
     lines = [
-        f"{found.workload}  {found.variant}  {found.tier}, serves the {found.series} reference",
+        f"{baseline.workload}  {baseline.variant}  {baseline.tier}, serves the {baseline.series} reference",
         f"  file         {path}",
-        f"  measured     {found.measured} at {found.commit[:12]} ({printable(from_.revision)})",
-        f"  class        {printable(found.node_class)}",
-        f"  node         {printable(from_.node or 'any')}",
-        f"  environment  {environment_words(found.environment)}",
-        f"  dispatcher   {printable(found.executed or 'not seen')}",
-        f"  ledger       {found.ledger or 'none'}",
-        f"  stored by    {printable(from_.who)}: {printable(from_.why)}",
+        f"  measured     {baseline.measured} at {short_commit(baseline.commit)} ({printable(provenance.revision)})",
+        f"  class        {printable(baseline.node_class)}",
+        f"  node         {printable(provenance.node or 'any')}",
+        f"  environment  {format_environment(baseline.environment)}",
+        f"  dispatcher   {printable(baseline.executed or 'not seen')}",
+        f"  ledger       {baseline.ledger or 'none'}",
+        f"  stored by    {printable(provenance.who)}: {printable(provenance.why)}",
     ]
-    if found.runs:
-        level = found.level_s
+    if baseline.runs:
+        level = baseline.level_s
         lines += [
-            f"  timed        {found.steps} steps, {found.cut} of them warm-up, on {found.world_size} ranks",
-            f"  level        {_ms(level['median'])} median, {_ms(level['mean'])} mean of {len(found.runs)} runs",
+            f"  timed        {baseline.steps} steps, {baseline.cut} of them warm-up, on {baseline.world_size} ranks",
+            f"  level        {_ms(level['median'])} median, {_ms(level['mean'])} mean of {len(baseline.runs)} runs",
         ]
-        for run in found.runs:
+        for run in baseline.runs:
             times = f"{_ms(math.exp(run.log_median)):>10} {_ms(math.exp(run.log_mean)):>10}"
             lines.append(f"    block {run.block} slot {run.slot}  {times}")
     return "\n".join(lines)
 
 
-def verify_page(found: BaselineCheck) -> str:
-    """The problems, one a line, or that there is none."""
-    held = f"{found.sessions} sessions, {found.ledgers} ledgers, {found.anchors} anchors"
-    held += f", {found.calibrations} calibration{'s' * (found.calibrations > 1)}" if found.calibrations else ""
-    notes = [f"note: {printable(note)}" for note in found.notes]
-    if not found.problems:
-        return "\n".join([*notes, f"the store is sound: {held}"])
-    count = len(found.problems)
-    return "\n".join([*notes, *map(printable, found.problems), f"{count} problem{'s' * (count > 1)} in {held}"])
+def verify_page(check: BaselineCheck) -> str:
+    """Return the problems, one per line, or a line that says that there are no problems. Notes come first."""
+    counts = f"{check.sessions} sessions, {check.ledgers} ledgers, {check.anchors} anchors"
+    counts += f", {count(check.calibrations, 'calibration')}" if check.calibrations else ""
+    notes = [f"note: {printable(note)}" for note in check.notes]
+    if not check.problems:
+        return "\n".join([*notes, f"the store is sound: {counts}"])
+    return "\n".join([*notes, *map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
 
 
-def anchor_page(found: Sequence[Anchor]) -> str:
-    """A paragraph for each anchor."""
-    if not found:
+def anchor_page(anchors: Sequence[Anchor]) -> str:
+    """Return one paragraph of text for each anchor."""
+    if not anchors:
         return "there is no anchor; set one with 'regbot baseline anchor WORKLOAD --to COMMIT --why TEXT'"
     parts = []
-    for anchor in found:
+    for anchor in anchors:
         lines = [
-            f"{anchor.workload}  {anchor.variant}  anchor {anchor.commit[:12]}",
+            f"{anchor.workload}  {anchor.variant}  anchor {short_commit(anchor.commit)}",
             f"  class      {printable(anchor.node_class)}",
             f"  moved      {anchor.moved} by {printable(anchor.who)}: {printable(anchor.why)}",
-            f"  before     {anchor.previous[:12] if anchor.previous else 'none'}",
+            f"  before     {short_commit(anchor.previous) if anchor.previous else 'none'}",
         ]
         if anchor.evidence is not None:
-            seen = anchor.evidence
-            interval = f"{seen.estimate_pct:+.1f}% [{seen.low_pct:+.1f}, {seen.high_pct:+.1f}]"
-            lines.append(f"  absorbed   {interval} in {seen.pairs} pairs")
+            evidence = anchor.evidence
+            interval = f"{evidence.estimate_pct:+.1f}% [{evidence.low_pct:+.1f}, {evidence.high_pct:+.1f}]"
+            lines.append(f"  absorbed   {interval} in {evidence.pairs} pairs")
         if anchor.accepted is not None:
-            taken = anchor.accepted
-            lines.append(f"  accepted   {taken.slowdown_pct:+.1f}% by {printable(taken.who)}: {printable(taken.why)}")
+            accepted = anchor.accepted
+            lines.append(
+                f"  accepted   {accepted.slowdown_pct:+.1f}% by {printable(accepted.who)}: {printable(accepted.why)}"
+            )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def added_page(found: BaselineAdded) -> str:
-    """The files, one a line, after what is to be known of them."""
-    return "\n".join([*(f"warning: {each}" for each in found.warnings), *(f"stored {file}" for file in found.files)])
+def added_page(added: BaselineAddition) -> str:
+    """Return the warnings and then the stored files, one per line."""
+    return "\n".join(
+        [*(f"warning: {warning}" for warning in added.warnings), *(f"stored {file}" for file in added.files)]
+    )
 
 
-def environment_words(key: EnvironmentKey) -> str:
-    """Every field of an environment, the unknown ones stated."""
+def format_environment(key: EnvironmentKey) -> str:
+    """Return the known fields of an environment with their values, then the names of the unknown fields."""
     known = [
-        f"{name} {value[:12] if name in ('packages', 'variables') else printable(value)}"
+        f"{name} {short_commit(value) if name in ('packages', 'variables', 'model') else printable(value)}"
         for name, value in key.model_dump().items()
         if value is not None
     ]
     return "; ".join([*known, *([f"unknown: {', '.join(key.unknown)}"] if key.unknown else [])])
 
 
-def _classes(store: Store, workload: str, variant: str | None, node_class: str | None) -> list[tuple[str, str, str]]:
-    """Workload, variant and class of all timed sessions that fit what was asked."""
-    found: dict[tuple[str, str, str], None] = {}
+def _matching_classes(
+    store: Store, workload: str, variant: str | None, node_class: str | None
+) -> list[tuple[str, str, str]]:
+    """Return workload, variant and node class of all timed sessions that match the filters."""
+    classes: dict[tuple[str, str, str], None] = {}
     for group in store.groups():
-        for path in store.index.named(group, most=1):
-            told = store.glance(path)
-            key = (str(told["workload"]), str(told["variant"]), str(told["node_class"]))
-            fits = key[0] == workload and variant in (None, key[1]) and node_class in (None, key[2])
-            if told["tier"] == "timed" and fits:
-                found[key] = None
-    return list(found)
+        for path in store.index.find_by_name(group, limit=1):
+            scalars = store.read_scalars(path)
+            key = (str(scalars["workload"]), str(scalars["variant"]), str(scalars["node_class"]))
+            is_match = key[0] == workload and variant in (None, key[1]) and node_class in (None, key[2])
+            if scalars["tier"] == "timed" and is_match:
+                classes[key] = None
+    return list(classes)
 
 
 def _ms(seconds: float) -> str:

@@ -1,11 +1,12 @@
-"""A database of things that can be derived again: it may be lost, broken or out of reach at any moment.
+"""SQLite database of derived data, which may be lost, broken or unavailable at any time.
 
-It lies in a hidden folder that git does not see, in a file whose name tells its format and where it was made: the ctime
-of the ``.gitignore`` beside it, which nobody can set. One that was copied, or checked out by git (which somebody may
-have prepared), is of another name, so it is never opened; whatever is not this one is removed when this one is made.
+The database is in a hidden folder that git ignores. It lies in a subfolder whose name contains the digest of the format
+and the ctime of the ``.gitignore`` in the hidden folder. No user can set a ctime. If a database was copied, or was
+checked out by git and possibly prepared by an attacker, the name of its subfolder does not match, so it is never
+opened. Creating a new database removes all other databases in the folder.
 
-A broken one is thrown away, and a new one takes its place. Where the folder cannot be written, or another process keeps
-it busy, or the disk is nearly full, a temporary one does, for this process.
+A broken database is discarded and replaced by a new one. If the folder is not writable, another process keeps the
+database busy, or the disk is nearly full, this process uses a temporary database.
 """
 
 import errno
@@ -22,15 +23,15 @@ from typing import TypeVar
 from regbot.records.files import RecordError, read_capped
 
 FILE = "sessions.sqlite"
-IGNORE, IGNORED = ".gitignore", b"*\n"
+IGNORE, IGNORE_TEXT = ".gitignore", b"*\n"
 
-BUSY_S = 2.0
-"""So long another process is waited for. What any of them writes at a time takes milliseconds."""
+BUSY_TIMEOUT_S = 2.0
+"""Maximum seconds to wait for another process. Each write takes only milliseconds."""
 
-ROOM_BYTES = 64 * 1024 * 1024
-"""Free disk below which none is opened: the last room is for what cannot be derived."""
+MIN_FREE_BYTES = 64 * 1024 * 1024
+"""Minimum free disk space for a database. With less, the free space is kept for data that cannot be derived."""
 
-_OUTSIDE = frozenset(
+_EXTERNAL_ERRORS = frozenset(
     (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -42,143 +43,148 @@ _OUTSIDE = frozenset(
         sqlite3.SQLITE_NOLFS,
     )
 )
-"""Errors that are none of the database's own: it is left as it is."""
+"""Errors with an external cause. They do not mean that the database is broken."""
 
 T = TypeVar("T")
 
 
-class Derived:
-    """The database in ``folder``, made by the statements of ``schema`` where there is none of this ``form``.
+class DerivedDatabase:
+    """The database in ``folder``.
 
-    Any number of processes and threads may use it at a time.
+    ``format_digest`` is a digest of the format. If the folder has no database of this format, the statements of
+    ``schema`` create one. Any number of processes and threads may use the database at the same time.
     """
 
-    def __init__(self, folder: Path, form: str, schema: tuple[str, ...]) -> None:
-        self._folder, self._form, self._schema = folder, form, schema
-        self._open: sqlite3.Connection | None = None
+    def __init__(self, folder: Path, format_digest: str, schema: tuple[str, ...]) -> None:
+        self._folder, self._format_digest, self._schema = folder, format_digest, schema
+        self._database: sqlite3.Connection | None = None
         self._inherited: sqlite3.Connection | None = None
         self._pid = 0
         self._temporary = False
-        self._alone = threading.RLock()
+        self._lock = threading.RLock()
 
-    def run(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What ``ask`` says, of the database on the disk, of one made anew, or of a temporary one.
+    def run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of ``query`` on a database: the one on disk, a new one, or a temporary one.
 
-        ``ask`` may be called several times. What else it raises than errors of the database goes through.
+        If a database fails, ``query`` is called again on the next database. All other exceptions of ``query`` pass
+        through.
         """
-        with self._alone:
+        with self._lock:
             for _ in range(2):
-                db = self._connected()
+                db = self._connection()
                 if self._temporary:
                     break
                 try:
-                    return ask(db)
+                    return query(db)
                 except sqlite3.Error as error:
-                    self._leave(error)
+                    self._handle_failure(error)
             self._temporary = True
-            return ask(self._connected())
+            return query(self._connection())
 
-    def run_if_open(self, ask: Callable[[sqlite3.Connection], object]) -> None:
-        """``ask``, where the database is in use already; what goes wrong with it is left for others to find."""
-        with self._alone:
-            if self._open is not None and self._pid == os.getpid():
+    def run_if_open(self, query: Callable[[sqlite3.Connection], object]) -> None:
+        """Run ``query`` if the database is already open. Errors of the database are ignored."""
+        with self._lock:
+            if self._database is not None and self._pid == os.getpid():
                 with suppress(sqlite3.Error):
-                    ask(self._open)
+                    query(self._database)
 
     def close(self) -> None:
-        if self._open is not None and self._pid == os.getpid():
+        if self._database is not None and self._pid == os.getpid():
             with suppress(sqlite3.Error):
-                self._open.close()
-        self._open = None
+                self._database.close()
+        self._database = None
 
     def __del__(self) -> None:
         self.close()
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._open is not None and self._pid != os.getpid():
-            # This process was forked. The connection is the parent's: it must be neither used nor closed.
-            self._inherited, self._open = self._open, None
-        if self._open is None:
+    def _connection(self) -> sqlite3.Connection:
+        if self._database is not None and self._pid != os.getpid():
+            # This process is the child of a fork. The connection belongs to the parent and must be neither used nor
+            # closed here.
+            self._inherited, self._database = self._database, None
+        if self._database is None:
             self._pid = os.getpid()
             if not self._temporary:
                 try:
-                    self._open = self._on_disk()
+                    self._database = self._open_on_disk()
                 except (OSError, sqlite3.Error):
                     self._temporary = True
-            if self._open is None:
-                self._open = _connect("")
-                self._create(self._open)
-        return self._open
+            if self._database is None:
+                self._database = _connect("")
+                self._create(self._database)
+        return self._database
 
-    def _on_disk(self) -> sqlite3.Connection:
-        """Raises OSError, sqlite3.Error."""
+    def _open_on_disk(self) -> sqlite3.Connection:
+        """Open or create the database on disk. Raises OSError, sqlite3.Error."""
         for _ in range(2):
-            db = _connect(str(self._place() / FILE))
+            db = _connect(str(self._database_folder() / FILE))
             try:
-                # Readers never wait, and a commit is not synced: after a loss of power the last ones are missing,
-                # whole, and the stamps of their folders with them.
+                # With WAL, readers never wait. Commits are not synced, so a power loss can remove the last commits.
+                # Each of them is then missing as a whole, together with the stamp of its folder, so the index reads
+                # that folder again.
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 self._create(db)
                 return db
             except sqlite3.Error as error:
                 db.close()
-                if not _broken(error):
+                if not _is_broken(error):
                     raise
-                self._drop()
-        raise OSError("the database is broken as soon as it is made")
+                self._discard()
+        raise OSError("a newly created database is broken")
 
-    def _place(self) -> Path:
-        """The folder of the database, made where it is not there. Raises OSError."""
+    def _database_folder(self) -> Path:
+        """Return the folder of the database; create it if it is missing. Raises OSError."""
         disk = os.statvfs(self._folder.parent)
-        if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+        if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
         self._folder.mkdir(exist_ok=True)
         if self._folder.is_symlink():
             raise OSError(f"{self._folder} is a link")
         ignore = self._folder / IGNORE
-        if not _ignores(ignore):
+        if not _is_gitignore(ignore):
             ignore.unlink(missing_ok=True)
             descriptor = os.open(ignore, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(IGNORED)
-        place = self._folder / f"{self._form}-{ignore.lstat().st_ctime_ns}"
-        if not place.is_dir():
+                file.write(IGNORE_TEXT)
+        database_folder = self._folder / f"{self._format_digest}-{ignore.lstat().st_ctime_ns}"
+        if not database_folder.is_dir():
             for entry in os.scandir(self._folder):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry, ignore_errors=True)
                 elif entry.name != IGNORE:
                     Path(entry).unlink(missing_ok=True)
-            place.mkdir(exist_ok=True)
-        return place
+            database_folder.mkdir(exist_ok=True)
+        return database_folder
 
     def _create(self, db: sqlite3.Connection) -> None:
         if db.execute("PRAGMA user_version").fetchone()[0]:
             return
         with transaction(db):
-            if not db.execute("PRAGMA user_version").fetchone()[0]:  # nobody was faster
+            # Check again, because another process may have created the tables in the meantime.
+            if not db.execute("PRAGMA user_version").fetchone()[0]:
                 for statement in (*self._schema, "PRAGMA user_version = 1"):
                     db.execute(statement)
 
-    def _leave(self, error: sqlite3.Error) -> None:
-        """Go on without the database that has failed; one that is broken is thrown away."""
+    def _handle_failure(self, error: sqlite3.Error) -> None:
+        """Close the failed database. Discard it if it is broken; otherwise use a temporary database from now on."""
         self.close()
-        if _broken(error):
-            self._drop()
+        if _is_broken(error):
+            self._discard()
         else:
             self._temporary = True
 
-    def _drop(self) -> None:
-        """In one step, with all files that belong to it: a new database must not find the journal of the old one."""
+    def _discard(self) -> None:
+        """Remove the database atomically with all its files. A new database then cannot find the old journal."""
         with suppress(OSError):
             dropped = self._folder / f"dropped-{secrets.token_hex(8)}"
-            self._place().rename(dropped)
+            self._database_folder().rename(dropped)
             shutil.rmtree(dropped, ignore_errors=True)
 
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing. Waits for other writers at its beginning, so that it never fails for one later."""
+    """Run the block as one transaction. It waits for other writers first, so it cannot conflict later."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -190,16 +196,16 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _connect(file: str) -> sqlite3.Connection:
-    return sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(file, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
 
-def _broken(error: sqlite3.Error) -> bool:
-    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _OUTSIDE
+def _is_broken(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _EXTERNAL_ERRORS
 
 
-def _ignores(path: Path) -> bool:
-    """Whether a file tells git to see nothing beside it."""
+def _is_gitignore(path: Path) -> bool:
+    """Return whether the file makes git ignore everything in its folder."""
     try:
-        return read_capped(path) == IGNORED
+        return read_capped(path) == IGNORE_TEXT
     except RecordError:
         return False

@@ -1,13 +1,14 @@
-"""What is asked most of stored sessions, kept beside them in a database, so that no question opens every file.
+"""Index of the stored sessions in a database beside them, so that a query does not have to open every file.
 
-The files are the truth, and this is derived from them: of every session the scalars that its file begins with, and its
-levels. It finds and lists sessions and gives their trend. It decides nothing: a session that decides is read whole by
-the store, and its content is checked.
+The files are authoritative, and the index is derived from them. For each session it has the scalars at the beginning of
+the file, and the level of the step time. The index finds and lists sessions and supplies trends, but decides nothing.
+For a decision, the store reads the whole session and checks its content.
 
-It catches up by itself, whoever wrote: ``add``, a merge, somebody who deletes files. A folder whose names change has
-another ctime, which nobody can set; then its names are listed, and only the files that are new are read. A ctime is no
-finer than a tick of the clock, so one that was young when the names were listed is not relied upon. Files that stay
-where they are never change; one that is changed all the same is found by whoever reads it.
+The index detects a change of a folder by the ctime of the folder, whoever made the change: ``add``, a merge, or a user
+who deletes files. The ctime changes whenever the names in the folder change, and no user can set it. After a change,
+the index lists the names and reads only the new files. A ctime has the resolution of a clock tick, so two changes in
+quick succession can have the same ctime. Therefore the index does not rely on a ctime that was very recent when the
+names were listed. Stored files never change. If somebody changes one, the store detects it when it reads the file.
 """
 
 import hashlib
@@ -18,66 +19,61 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from regbot.baselines.database import Derived, transaction
-from regbot.records.baseline import Baseline, RunSummary
+from regbot.baselines.database import DerivedDatabase, transaction
+from regbot.records.baseline import Baseline
 from regbot.records.run import Tier
-from regbot.stats.screen import SCREEN_RUNS
 
 FOLDER = ".index"
 
-SETTLED_NS = 2 * 10**9
-"""Age of a folder's last change at which no later change can have the same ctime: the coarsest clock of a file system
-has ticks of two seconds."""
+STABLE_AGE_NS = 2 * 10**9
+"""If a ctime is at least this old, no later change can have the same ctime. The coarsest file systems have ticks of two
+seconds.
+"""
 
-ROWS = 500
-"""Files read between two writes of an index that catches up."""
+BATCH_ROWS = 500
+"""Number of files that are read between two writes while the index updates itself."""
 
-PAGE = 64
-"""Rows read at a time where it is not known how many will be needed."""
+PAGE_ROWS = 64
+"""Number of rows per read if the number of needed rows is unknown."""
 
-SCALARS = tuple(
-    name for name in Baseline.model_fields if name not in ("schema_id", "environment", "provenance", "runs", "against")
-)
-"""What the file of a stored session begins with, one a line."""
+NON_SCALARS = ("schema_id", "environment", "provenance", "runs", "against", "step_s")
+SCALARS = tuple(name for name in Baseline.model_fields if name not in NON_SCALARS)
+"""Fields at the beginning of the file of a stored session, one per line."""
 
-_COLUMNS = ("name", "sound", *SCALARS, "run_count", "log_median", "log_mean", "first_log_median", "first_log_mean")
+_COLUMNS = ("name", "sound", *SCALARS, "run_count", "log_median")
 TERMS = ("world_size", "steps", "cut", "clock", "dispatcher")
-"""What has to be the same for times to be comparable, within one folder."""
+"""Fields in which two sessions of one folder must be equal. Otherwise their step times are not comparable."""
 
-_LIST = ", ".join(f'"{name}"' for name in _COLUMNS)
+_COLUMN_LIST = ", ".join(f'"{name}"' for name in _COLUMNS)
+# In the table folders, stamp changes with the names in the folder, and settled says whether the stamp is reliable.
 _SCHEMA = (
     "CREATE TABLE folders (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, stamp TEXT, settled INTEGER NOT NULL)",
-    f"CREATE TABLE sessions (folder INTEGER NOT NULL, {_LIST})",
+    f"CREATE TABLE sessions (folder INTEGER NOT NULL, {_COLUMN_LIST})",
     "CREATE UNIQUE INDEX by_name ON sessions (folder, name)",
     "CREATE INDEX by_session ON sessions (folder, session)",
     "CREATE INDEX by_time ON sessions (folder, measured, session)",
     'CREATE INDEX by_commit ON sessions (folder, "commit", measured)',
 )
-_FORM = hashlib.sha256("\n".join(_SCHEMA).encode()).hexdigest()[:8]
-_LAST = "\U0010ffff"
-"""Text that no text of a store comes after."""
+_FORMAT_DIGEST = hashlib.sha256("\n".join(_SCHEMA).encode()).hexdigest()[:8]
+_MAX_TEXT = "\U0010ffff"
+"""Text that sorts after every text in a store."""
 
 
-class Row(NamedTuple):
-    """What is kept of one session."""
+class IndexRow(NamedTuple):
+    """Index entry of one session."""
 
     name: str
-    """Of its file."""
+    """Name of the session's file."""
     sound: bool
-    """Whether its content was right when it was read. If not, it has no levels."""
+    """Whether the content of the file was valid when it was read. An invalid session has no level."""
     scalars: dict[str, Any]
     runs: int
     log_median: float | None
-    """Mean over its runs of the log of a usual step. None for a trace."""
-    log_mean: float | None
-    """Mean over its runs of the log of the time per step."""
-    first_log_median: float | None
-    """The same over its first runs, as the screen takes a session's level. None where it has too few."""
-    first_log_mean: float | None
+    """Logarithm of the session's level, which is the time of a typical step in seconds. None for a trace."""
 
 
-class Level(NamedTuple):
-    """What a trend needs of one session."""
+class SessionLevel(NamedTuple):
+    """Fields of one session that a trend needs."""
 
     measured: str
     session: str
@@ -94,207 +90,229 @@ class Level(NamedTuple):
     log_median: float | None
 
 
-class Span(NamedTuple):
-    """The sessions of a folder: how many, and when the oldest and the newest were measured."""
+class SessionSpan(NamedTuple):
+    """Number of sessions in a folder, and when the oldest and the newest session were measured."""
 
     sessions: int
     first: str
     last: str
 
 
-def row_of(name: str, found: Baseline) -> Row:
-    """What is kept of a session that was read whole."""
-    runs, first = found.runs, found.runs[:SCREEN_RUNS]
-    levels = (_mean(runs, "log_median"), _mean(runs, "log_mean"))
-    of_first = (_mean(first, "log_median"), _mean(first, "log_mean")) if len(first) == SCREEN_RUNS else (None, None)
-    return Row(name, True, {scalar: getattr(found, scalar) for scalar in SCALARS}, len(runs), *levels, *of_first)
+def make_index_row(name: str, baseline: Baseline) -> IndexRow:
+    """Return the index entry of a valid session."""
+    level = math.log(baseline.level_s["median"]) if baseline.runs else None
+    return IndexRow(name, True, {scalar: getattr(baseline, scalar) for scalar in SCALARS}, len(baseline.runs), level)
 
 
-_LEVEL_LIST = ", ".join(f'"{name}"' for name in Level._fields)
+_LEVEL_COLUMN_LIST = ", ".join(f'"{name}"' for name in SessionLevel._fields)
 
 
 class Index:
-    """The index of the store under ``root``.
+    """Index of the store under ``root``.
 
-    ``names`` lists the files of sessions in a folder, in order; ``read`` tells what is kept of one, None where it is
-    gone. What they raise, a question raises; what is wrong with the database never shows.
+    ``names`` lists the session files of a folder in order. ``read`` returns the entry of a file, or None if the file is
+    gone. Queries raise the exceptions of ``names`` and ``read``, but never errors of the database.
     """
 
     def __init__(
         self,
         root: Path,
         names: Callable[[PurePosixPath], Sequence[str]],
-        read: Callable[[PurePosixPath], Row | None],
+        read: Callable[[PurePosixPath], IndexRow | None],
     ) -> None:
-        self._root, self._names, self._read = root, names, read
-        self._db = Derived(root / FOLDER, _FORM, _SCHEMA)
+        self._root, self._list_names, self._read = root, names, read
+        self._db = DerivedDatabase(root / FOLDER, _FORMAT_DIGEST, _SCHEMA)
 
-    def named(self, group: PurePosixPath, start: str = "", most: int = -1) -> list[PurePosixPath]:
-        """Files of a folder whose names begin with ``start``, in order; the first ``most`` where that is not negative.
+    def find_by_name(self, group: PurePosixPath, prefix: str = "", limit: int = -1) -> list[PurePosixPath]:
+        """Return the files of a folder whose names begin with ``prefix``, in order.
 
-        Opens no file: where the index is behind, the folder's names are listed.
+        If ``limit`` is not negative, at most ``limit`` files are returned. No file is opened. If the index is outdated,
+        the names in the folder are listed instead.
         """
 
-        def ask(db: sqlite3.Connection) -> list[PurePosixPath]:
-            row = _folder(db, group)
-            if row is None or not row[2] or row[1] != _stamp(self._root / group)[0]:
-                found = [name for name in self._names(group) if name.startswith(start)]
-                return [group / name for name in found[: most if most >= 0 else None]]
+        def query(db: sqlite3.Connection) -> list[PurePosixPath]:
+            row = _find_folder(db, group)
+            if row is None or not row[2] or row[1] != _folder_stamp(self._root / group)[0]:
+                names = [name for name in self._list_names(group) if name.startswith(prefix)]
+                return [group / name for name in names[: limit if limit >= 0 else None]]
             sql = "SELECT name FROM sessions WHERE folder = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
-            return [group / name for (name,) in db.execute(sql, (row[0], start, start + _LAST, most))]
+            return [group / name for (name,) in db.execute(sql, (row[0], prefix, prefix + _MAX_TEXT, limit))]
 
-        return self._db.run(ask) if (self._root / group).is_dir() else []
+        return self._db.run(query) if (self._root / group).is_dir() else []
 
-    def holding(self, group: PurePosixPath, session: str) -> list[PurePosixPath]:
-        """Where in a folder a session lies. It may miss a file that came within the last tick of the clock."""
+    def find_by_session(self, group: PurePosixPath, session: str) -> list[PurePosixPath]:
+        """Return the files of a session in a folder. A file that was added within the last clock tick may
+        be missing.
+        """
         sql = "SELECT name FROM sessions WHERE folder = ? AND session = ? ORDER BY name"
-        return [group / name for (name,) in self._asked(group, sql, (session,), lax=True)]
+        return [group / name for (name,) in self._select(group, sql, (session,), ignore_last_tick=True)]
 
-    def span(self, group: PurePosixPath) -> Span | None:
-        """None where there is no session."""
+    def span(self, group: PurePosixPath) -> SessionSpan | None:
+        """Return the number of sessions and the times of the oldest and the newest; None if there is no session."""
         sql = "SELECT count(*), min(measured), max(measured) FROM sessions WHERE folder = ?"
-        return next((Span(*row) for row in self._asked(group, sql) if row[0]), None)
+        return next((SessionSpan(*row) for row in self._select(group, sql) if row[0]), None)
 
-    def after(self, group: PurePosixPath, measured: str) -> Row | None:
-        """The newest session, where it was measured after a moment."""
-        sql = f"SELECT {_LIST} FROM sessions WHERE folder = ? AND measured > ? ORDER BY measured DESC LIMIT 1"
-        return next(map(_row, self._asked(group, sql, (measured,))), None)
+    def newest_after(self, group: PurePosixPath, measured: str) -> IndexRow | None:
+        """Return the newest session if it was measured after ``measured``; otherwise None."""
+        sql = f"SELECT {_COLUMN_LIST} FROM sessions WHERE folder = ? AND measured > ? ORDER BY measured DESC LIMIT 1"
+        return next(map(_parse_row, self._select(group, sql, (measured,))), None)
 
-    def commits(self, group: PurePosixPath, start: str) -> list[tuple[str, PurePosixPath]]:
-        """The commits that begin with ``start``, in order, each with a session of it."""
+    def find_commits(self, group: PurePosixPath, prefix: str) -> list[tuple[str, PurePosixPath]]:
+        """Return the commits that begin with ``prefix``, in order. Each commit comes with the file of one of its
+        sessions.
+        """
         sql = (
             'SELECT "commit", min(name) FROM sessions WHERE folder = ? AND "commit" >= ? AND "commit" < ? '
             'GROUP BY "commit" ORDER BY "commit"'
         )
-        return [(commit, group / name) for commit, name in self._asked(group, sql, (start, start + _LAST))]
+        return [(commit, group / name) for commit, name in self._select(group, sql, (prefix, prefix + _MAX_TEXT))]
 
-    def newest_counted(self, group: PurePosixPath, tier: Tier, commit: str | None = None) -> Row | None:
-        """The newest session of a tier that has a ledger; of ``commit``, where one is given."""
-        of_commit, values = ("", (tier,)) if commit is None else (' AND "commit" = ?', (commit, tier))
+    def newest_with_ledger(self, group: PurePosixPath, tier: Tier, commit: str | None = None) -> IndexRow | None:
+        """Return the newest session of ``tier`` that has a ledger; None if there is none. ``commit`` selects the
+        sessions of a commit.
+        """
+        commit_condition, values = ("", (tier,)) if commit is None else (' AND "commit" = ?', (commit, tier))
         sql = (
-            f"SELECT {_LIST} FROM sessions WHERE folder = ?{of_commit} AND tier = ? AND ledger IS NOT NULL "
-            "ORDER BY measured DESC, name DESC LIMIT 1"
+            f"SELECT {_COLUMN_LIST} FROM sessions WHERE folder = ?{commit_condition} AND tier = ? "
+            "AND ledger IS NOT NULL ORDER BY measured DESC, name DESC LIMIT 1"
         )
-        return next(map(_row, self._asked(group, sql, values)), None)
+        return next(map(_parse_row, self._select(group, sql, values)), None)
 
-    def newest(self, group: PurePosixPath) -> Iterator[Row]:
-        """All sessions of a folder, newest first, read as far as they are asked for."""
-        return (_row(values[3:]) for values in self._pages(group, f"measured, session, name, {_LIST}", PAGE))
+    def newest_first(self, group: PurePosixPath) -> Iterator[IndexRow]:
+        """Yield all sessions of a folder, newest first. Rows are read as they are needed."""
+        return (
+            _parse_row(values[3:])
+            for values in self._read_in_pages(group, f"measured, session, name, {_COLUMN_LIST}", PAGE_ROWS)
+        )
 
-    def levels(self, group: PurePosixPath) -> Iterator[Level]:
-        """The levels of all sessions of a folder, newest first, read as far as they are asked for."""
-        return map(Level._make, self._pages(group, _LEVEL_LIST, 1000))
+    def levels_newest_first(self, group: PurePosixPath) -> Iterator[SessionLevel]:
+        """Yield the levels of all sessions of a folder, newest first. Rows are read as they are needed."""
+        return map(SessionLevel._make, self._read_in_pages(group, _LEVEL_COLUMN_LIST, 1000))
 
-    def counts(self, group: PurePosixPath) -> dict[tuple[Any, ...], int]:
-        """How many sessions of a folder were timed, by their series and the terms on which they were."""
+    def count_by_terms(self, group: PurePosixPath) -> dict[tuple[Any, ...], int]:
+        """Return the number of timed sessions of a folder, by series and terms."""
         names = ", ".join(f'"{name}"' for name in ("series", *TERMS))
         sql = f"SELECT count(*), {names} FROM sessions WHERE folder = ? AND tier = 'timed' GROUP BY {names}"
-        return {tuple(key): count for count, *key in self._asked(group, sql)}
+        return {tuple(key): count for count, *key in self._select(group, sql)}
 
-    def add(self, group: PurePosixPath, rows: Iterable[Row]) -> None:
-        """Tell of sessions that have just been written into a folder. Nothing is lost where that cannot be kept."""
-        given = list(rows)
+    def add(self, group: PurePosixPath, rows: Iterable[IndexRow]) -> None:
+        """Add sessions that were just written into a folder. A failure does no harm, because the index updates itself
+        later.
+        """
+        new_rows = list(rows)
 
-        def put(db: sqlite3.Connection) -> None:
+        def insert(db: sqlite3.Connection) -> None:
             with transaction(db):
-                number = _folder_number(db, group)
-                _put(db, number, given)
-                stamp = _stamp(self._root / group)[0]
-                db.execute("UPDATE folders SET stamp = ?, settled = 0 WHERE id = ?", (stamp, number))
+                folder_id = _ensure_folder(db, group)
+                _insert_rows(db, folder_id, new_rows)
+                stamp = _folder_stamp(self._root / group)[0]
+                db.execute("UPDATE folders SET stamp = ?, settled = 0 WHERE id = ?", (stamp, folder_id))
 
-        self._db.run_if_open(put)
+        self._db.run_if_open(insert)
 
     def close(self) -> None:
         self._db.close()
 
-    def _asked(
-        self, group: PurePosixPath, sql: str, values: Sequence[object] = (), lax: bool = False
+    def _select(
+        self, group: PurePosixPath, sql: str, values: Sequence[object] = (), ignore_last_tick: bool = False
     ) -> list[tuple[Any, ...]]:
-        """What ``sql`` selects; its first parameter is the folder. Nothing where there is no such folder."""
+        """Return the rows that ``sql`` selects; [] if the folder does not exist. The first parameter of ``sql`` is the
+        folder.
+        """
         if not (self._root / group).is_dir():
             return []
-        return self._db.run(lambda db: db.execute(sql, (self._caught_up(db, group, lax), *values)).fetchall())
+        return self._db.run(
+            lambda db: db.execute(sql, (self._update_folder(db, group, ignore_last_tick), *values)).fetchall()
+        )
 
-    def _pages(self, group: PurePosixPath, columns: str, size: int) -> Iterator[tuple[Any, ...]]:
-        """Sessions newest first. ``columns`` begin with when a session was measured, its identity, its name."""
+    def _read_in_pages(self, group: PurePosixPath, columns: str, size: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the sessions of a folder, newest first. ``columns`` must begin with measured, session and name."""
         sql = (
             f"SELECT {columns} FROM sessions WHERE folder = ? AND (measured, session, name) < (?, ?, ?) "
             f"ORDER BY measured DESC, session DESC, name DESC LIMIT {size}"
         )
-        start: tuple[Any, ...] = (_LAST, _LAST, _LAST)
-        while rows := self._asked(group, sql, start):
+        start: tuple[Any, ...] = (_MAX_TEXT, _MAX_TEXT, _MAX_TEXT)
+        while rows := self._select(group, sql, start):
             yield from rows
             if len(rows) < size:
                 return
             start = rows[-1][:3]
 
-    def _caught_up(self, db: sqlite3.Connection, group: PurePosixPath, lax: bool) -> int:
-        """The number of a folder, everything in it known; ``lax``: but for what changed within the last tick."""
+    def _update_folder(self, db: sqlite3.Connection, group: PurePosixPath, ignore_last_tick: bool) -> int:
+        """Update the index of a folder and return the id of the folder.
+
+        With ``ignore_last_tick``, changes within the last clock tick may be missed.
+        """
         stamp: str | None
-        stamp, changed_ns = _stamp(self._root / group)
-        row = _folder(db, group)
-        if row is not None and row[1] == stamp and (row[2] or lax):
+        stamp, changed_ns = _folder_stamp(self._root / group)
+        row = _find_folder(db, group)
+        if row is not None and row[1] == stamp and (row[2] or ignore_last_tick):
             return int(row[0])
-        settled = time.time_ns() - changed_ns > SETTLED_NS
+        settled = time.time_ns() - changed_ns > STABLE_AGE_NS
         with transaction(db):
-            number = _folder_number(db, group)
-        # What is kept is read before the names are listed: another process may keep a file that came in between.
-        kept = dict(db.execute("SELECT name, sound FROM sessions WHERE folder = ?", (number,)))
-        listed = self._names(group)
-        rows: list[Row] = []
-        for name in (name for name in listed if not kept.get(name)):
-            if (told := self._read(group / name)) is not None:
-                rows.append(told)
-            if told is None or not told.sound:
-                stamp = None  # it is looked at again: it may be restored, and the folder's names stay the same
-            if len(rows) == ROWS:
+            folder_id = _ensure_folder(db, group)
+        # Read the index before listing the names, because another process may index a new file in between.
+        indexed = dict(db.execute("SELECT name, sound FROM sessions WHERE folder = ?", (folder_id,)))
+        file_names = self._list_names(group)
+        rows: list[IndexRow] = []
+        for name in (name for name in file_names if not indexed.get(name)):
+            if (index_row := self._read(group / name)) is not None:
+                rows.append(index_row)
+            if index_row is None or not index_row.sound:
+                stamp = None  # read the file again next time, because it may be restored without a change of names
+            if len(rows) == BATCH_ROWS:
                 with transaction(db):
-                    _put(db, number, rows)
+                    _insert_rows(db, folder_id, rows)
                 rows = []
         with transaction(db):
-            _put(db, number, rows)
-            gone = [(number, name) for name in kept.keys() - listed]
-            db.executemany("DELETE FROM sessions WHERE folder = ? AND name = ?", gone)
-            db.execute("UPDATE folders SET stamp = ?, settled = ? WHERE id = ?", (stamp, settled, number))
-        return number
+            _insert_rows(db, folder_id, rows)
+            removed = [(folder_id, name) for name in indexed.keys() - file_names]
+            db.executemany("DELETE FROM sessions WHERE folder = ? AND name = ?", removed)
+            db.execute("UPDATE folders SET stamp = ?, settled = ? WHERE id = ?", (stamp, settled, folder_id))
+        return folder_id
 
 
-def _folder(db: sqlite3.Connection, group: PurePosixPath) -> tuple[Any, ...] | None:
-    """Number and stamp of a folder, and whether the stamp can be relied upon."""
-    found: tuple[Any, ...] | None = db.execute(
+def _find_folder(db: sqlite3.Connection, group: PurePosixPath) -> tuple[Any, ...] | None:
+    """Return the id and the stamp of a folder, and whether the stamp is reliable; None if the folder is not
+    indexed.
+    """
+    folder_row: tuple[Any, ...] | None = db.execute(
         "SELECT id, stamp, settled FROM folders WHERE path = ?", (str(group),)
     ).fetchone()
-    return found
+    return folder_row
 
 
-def _folder_number(db: sqlite3.Connection, group: PurePosixPath) -> int:
+def _ensure_folder(db: sqlite3.Connection, group: PurePosixPath) -> int:
     db.execute("INSERT OR IGNORE INTO folders (path, settled) VALUES (?, 0)", (str(group),))
-    (number,) = db.execute("SELECT id FROM folders WHERE path = ?", (str(group),)).fetchone()
-    return int(number)
+    (folder_id,) = db.execute("SELECT id FROM folders WHERE path = ?", (str(group),)).fetchone()
+    return int(folder_id)
 
 
-def _put(db: sqlite3.Connection, number: int, rows: Sequence[Row]) -> None:
-    values = [(number, row.name, row.sound, *(_plain(row.scalars[name]) for name in SCALARS), *row[3:]) for row in rows]
+def _insert_rows(db: sqlite3.Connection, folder_id: int, rows: Sequence[IndexRow]) -> None:
+    values = [
+        (folder_id, row.name, row.sound, *(_to_sql_value(row.scalars[name]) for name in SCALARS), *row[3:])
+        for row in rows
+    ]
     db.executemany(f"INSERT OR REPLACE INTO sessions VALUES ({', '.join('?' * (1 + len(_COLUMNS)))})", values)
 
 
-def _plain(value: object) -> object:
-    """A scalar as a database can hold it. A number or a text that it cannot is of no use to anybody."""
+def _to_sql_value(value: object) -> object:
+    """Convert a scalar to a value that SQLite can store.
+
+    A very large integer becomes text, and characters that UTF-8 cannot represent are replaced. No query needs such
+    values.
+    """
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _row(values: Sequence[Any]) -> Row:
+def _parse_row(values: Sequence[Any]) -> IndexRow:
     end = 2 + len(SCALARS)
-    return Row(values[0], bool(values[1]), dict(zip(SCALARS, values[2:end], strict=True)), *values[end:])
+    return IndexRow(values[0], bool(values[1]), dict(zip(SCALARS, values[2:end], strict=True)), *values[end:])
 
 
-def _stamp(folder: Path) -> tuple[str, int]:
-    """What is another after any change of the names in a folder; and the moment of the last."""
-    found = folder.stat()
-    return f"{found.st_ino}:{found.st_ctime_ns}", found.st_ctime_ns
-
-
-def _mean(runs: Sequence[RunSummary], name: str) -> float | None:
-    return math.fsum(getattr(run, name) for run in runs) / len(runs) if runs else None
+def _folder_stamp(folder: Path) -> tuple[str, int]:
+    """Return a stamp that changes with the names in a folder, and the time of the last change in nanoseconds."""
+    status = folder.stat()
+    return f"{status.st_ino}:{status.st_ctime_ns}", status.st_ctime_ns

@@ -1,46 +1,52 @@
-"""What of a session is stored: the runs and traces of one arm. Refused unless every one of them is good.
+"""Selects which parts of a session are stored: the runs and traces of one arm, if all of them are good.
 
-A reference judges many pull requests, so it is held to more than a pair is: one bad run of the arm, one file that is
-not the commit's, one run on another node, and nothing of the session is stored.
+A reference judges many pull requests, so its requirements are stricter than those of a pair. If the arm has a single
+bad run, a changed file or a run on another node, nothing of the session is stored.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from regbot.baselines.names import STATIC_CLASS
-from regbot.baselines.store import BaselineError, digest_of
+from regbot.baselines.store import BaselineError, record_digest
 from regbot.records.baseline import (
-    ENTRY,
-    NONE,
-    AgainstAnchor,
-    BadTime,
+    ABSENT,
+    ENTRY_PATTERN,
+    AnchorComparison,
     Baseline,
     EnvironmentKey,
+    InvalidTime,
     Provenance,
     RunSummary,
     Series,
-    moment,
-    utc,
+    format_time,
+    parse_time,
 )
 from regbot.records.ledger import Ledger
-from regbot.records.run import Arm, Run, Tier, Timing
+from regbot.records.run import Arm, Run, Tier
 from regbot.records.session import Session, SessionHeader, TimedPlan
-from regbot.stats.launch import cut_of, launch_summaries
-from regbot.stats.screen import SCREEN_RUNS
+from regbot.records.verdict import RunVerdict, Throughput, Verdict
+from regbot.stats.prediction import SESSION_RUNS
+from regbot.text.clip import clip, short_commit
 
 FUTURE_TOLERANCE = timedelta(hours=1)
-"""How far a session's clock may be ahead of this one's."""
+"""Maximum time by which a session's clock may be ahead of this machine's clock."""
 
 DISPATCHER = "dispatcher"
-_NO_COMMIT = frozenset("0")
+_NULL_ID_DIGITS = frozenset("0")
+"""Digits of the commit id of uncommitted files, which is all zeros."""
 
 
 @dataclass(frozen=True)
 class Intake:
-    """What was asked for. ``container`` is the digest of the image that the session ran in, None if unknown."""
+    """Request to store one arm of a session.
+
+    ``container`` is the digest of the image in which the session ran; None if it is unknown.
+    """
 
     origin: str
     who: str
@@ -49,55 +55,81 @@ class Intake:
     workloads: Sequence[str] = ()
     series: Series = "rolling"
     container: str | None = None
-    against: AgainstAnchor | None = None
+    against: AnchorComparison | None = None
 
 
 @dataclass(frozen=True)
-class Distilled:
-    """What is to be stored: baselines, and by their hash the ledgers that they name."""
+class DistilledSession:
+    """Content to store: baselines, and the ledgers that they name, by hash."""
 
     baselines: list[Baseline]
     ledgers: dict[str, Ledger]
 
 
-def distil(session: Session, asked: Intake, now: datetime) -> Distilled:
-    """The baselines of one arm of a session, a trace and a timed session for each workload that has them.
+@dataclass(frozen=True)
+class _WorkloadSource:
+    """One workload of the session: its plan, its part of the verdict, and its runs in valid pairs."""
 
-    Raises BaselineError where a single run of the arm is not fit for a reference.
+    header: SessionHeader
+    plan: TimedPlan | None
+    throughput: Throughput | None
+    paired: Sequence[tuple[Run, RunVerdict]]
+    """The runs of the arm that are in valid pairs, in session order."""
+    measured: datetime
+    intake: Intake
+
+
+def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) -> DistilledSession:
+    """Return the baselines of one arm of a session: a trace and a timed session for each workload that has them.
+
+    ``verdict`` is the verdict on the session. It determines which timed runs count, and their step times. Raises
+    BaselineError if any run of the arm is unfit for a reference.
     """
     header = session.header
-    arm = header.base if asked.arm == "base" else header.head
-    _fit_arm(arm, asked.origin)
-    measured = _measured(header, asked.origin, now)
-    if unknown := sorted(set(asked.workloads) - set(header.workloads)):
+    arm = header.base if intake.arm == "base" else header.head
+    _check_arm(arm, intake.origin)
+    measured = _measured_time(header, intake.origin, now)
+    if unknown := sorted(set(intake.workloads) - set(header.workloads)):
         raise BaselineError(
-            asked.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
+            intake.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
         )
-    found = Distilled([], {})
+    distilled = DistilledSession([], {})
     for entry in header.workloads:
-        if asked.workloads and entry not in asked.workloads:
+        if intake.workloads and entry not in intake.workloads:
             continue
         if any(plan.entry == entry and plan.injected_pct for plan in header.timed):
-            raise BaselineError(asked.origin, f"{entry}: its steps were slowed down on purpose", "use no calibration")
+            raise BaselineError(
+                intake.origin, f"{entry}: its steps were slowed down on purpose", "use a session that is no calibration"
+            )
         runs = [run for run in session.runs if run.workload == entry and run.arm.name == arm.name]
-        runs = [run for run in runs if run.joined is None]  # what joined is of another session
+        runs = [run for run in runs if run.joined is None]  # leave out pooled runs of other sessions
         for run in runs:
-            for fault in _faults(run, arm):
-                raise BaselineError(asked.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
+            for fault in _find_faults(run, arm):
+                raise BaselineError(intake.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
+        plan = next((plan for plan in header.timed if plan.entry == entry), None)
+        section = next(
+            (workload_verdict.throughput for workload_verdict in verdict.workloads if workload_verdict.name == entry),
+            None,
+        )
+        judged = zip(session.timed_runs(entry), section.runs if section is not None else [], strict=False)
+        arm_runs = [
+            (run, run_verdict) for run, run_verdict in judged if run.arm.name == arm.name and run.joined is None
+        ]
+        paired = [(run, run_verdict) for run, run_verdict in arm_runs if run_verdict.pair is not None]
         for tier in ("static", "timed"):
-            of_tier = [run for run in runs if run.tier == tier]
-            plan = next((plan for plan in header.timed if plan.entry == entry), None)
-            if of_tier:
-                _collect(found, of_tier, tier, plan, header, measured, asked)
-    if not found.baselines:
-        raise BaselineError(asked.origin, f"holds no run of {arm.name}", "check what 'regbot check' said of it")
-    return found
+            if tier_runs := [run for run in runs if run.tier == tier]:
+                _add_baseline(
+                    distilled, tier_runs, tier, _WorkloadSource(header, plan, section, paired, measured, intake)
+                )
+    if not distilled.baselines:
+        raise BaselineError(intake.origin, f"has no run of {arm.name}", "see what 'regbot check' reported about it")
+    return distilled
 
 
 def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
-    """The environment of a run as far as its record tells. A trace and a run without GPUs have no driver to know."""
+    """Return the environment from the run's record. Traces and runs without GPUs have no driver."""
     without_gpu = run.tier == "static" or (run.node is not None and not run.node.gpus)
-    absent = NONE if without_gpu else None
+    absent = ABSENT if without_gpu else None
     software = run.environment
     framework = f"torch {software.torch}" if software is not None and software.torch else None
     if framework is None and run.ledger is not None and "jax" in run.ledger.software:
@@ -111,130 +143,131 @@ def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
         container=container or (run.node.container if run.node is not None else None),
         packages=software.packages if software is not None else None,
         variables=software.variables if software is not None else None,
+        model=software.model if software is not None else None,
     )
 
 
-def class_of(run: Run) -> str:
-    """The node class of a run; all traces are of one."""
+def node_class_of(run: Run) -> str:
+    """Return the node class of a run. All traces have the same class, ``STATIC_CLASS``."""
     return STATIC_CLASS if run.tier == "static" or run.node is None else run.node.node_class
 
 
-def run_summaries(timing: Timing) -> dict[str, float]:
-    """Median and mean on the log scale after the run's own cut, as a pair takes them after a cut of both."""
-    return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut_of(timing))
-
-
-def _collect(
-    found: Distilled,
-    runs: Sequence[Run],
-    tier: Tier,
-    plan: TimedPlan | None,
-    header: SessionHeader,
-    measured: datetime,
-    asked: Intake,
-) -> None:
-    last = runs[-1]
-    where = f"{last.workload}, {tier}"
-    for word, values in (
+def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, source: _WorkloadSource) -> None:
+    """Add the baseline of one workload and tier to ``distilled``. Raises BaselineError if ``runs`` differ in
+    node, class, variant, dispatcher or environment, or if there is nothing to store.
+    """
+    last_run = runs[-1]
+    header, plan, intake = source.header, source.plan, source.intake
+    context = f"{last_run.workload}, {tier}"
+    for property_name, values in (
         ("node", {run.node.name if run.node else "" for run in runs}),
-        ("node class", {class_of(run) for run in runs}),
+        ("node class", {node_class_of(run) for run in runs}),
         ("variant", {run.variant for run in runs}),
         ("executed dispatcher", {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}),
     ):
         if len(values) > 1:
-            words = ", ".join(sorted(values))
-            raise BaselineError(asked.origin, f"{where}: the {word} differs between runs: {words}", "measure it again")
-    keys = {environment_of(run, asked.container).model_dump_json() for run in runs if run.environment is not None}
-    if len(keys) != 1 or any(run.environment is None for run in runs):
+            value_list = ", ".join(sorted(values))
+            raise BaselineError(
+                intake.origin, f"{context}: the {property_name} differs between runs: {value_list}", "measure it again"
+            )
+    environments = {
+        environment_of(run, intake.container).model_dump_json() for run in runs if run.environment is not None
+    }
+    if len(environments) != 1 or any(run.environment is None for run in runs):
         raise BaselineError(
-            asked.origin,
-            f"{where}: the environment differs between runs, or a run does not tell it",
+            intake.origin,
+            f"{context}: the environment differs between runs, or is missing in a run",
             "measure it again",
         )
-    found_in = ENTRY.fullmatch(last.workload)
-    if found_in is None:
+    entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
+    if entry_match is None:
         raise BaselineError(
-            asked.origin, f"{last.workload!r} is no entry of a verdict", "use a session of regbot check"
+            intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
         )
-    kept = _of_last_attempts(runs) if tier == "timed" else [last]
-    ledger = next((run.ledger for run in reversed(kept) if run.ledger is not None), None)
-    if not kept or (tier == "static" and ledger is None) or (tier == "timed" and plan is None):
+    counted_runs = [run for run, _ in source.paired] if tier == "timed" else [last_run]
+    ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
+    if not counted_runs or (tier == "static" and ledger is None) or (tier == "timed" and plan is None):
+        missing = "no run is in a valid pair: there are only warm launches, or no pair is valid"
         raise BaselineError(
-            asked.origin, f"{where}: there are warm launches only" if tier == "timed" else f"{where}: has no ledger",
-            "let the check go on with --resume, then add it",
-        )  # fmt: skip
+            intake.origin,
+            f"{context}: {missing if tier == 'timed' else 'has no ledger'}",
+            "continue the check with --resume, then add it",
+        )
     if ledger is not None:
-        found.ledgers[digest_of(ledger)] = ledger
-    timed = plan if tier == "timed" else None
-    clock = kept[0].timing.clock if kept[0].timing is not None else None
-    found.baselines.append(
+        distilled.ledgers[record_digest(ledger)] = ledger
+    timed_plan = plan if tier == "timed" else None
+    clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
+    distilled.baselines.append(
         Baseline(
             tier=tier,
-            series=asked.series,
-            measured=utc(measured),
-            session=session_identity(header, last.workload, tier, last.arm.name),
-            workload=last.workload,
-            variant=last.variant,
-            shape_version=int(found_in[3]),
-            node_class=class_of(last),
-            commit=last.arm.commit,
-            tree=last.arm.tree,
-            world_size=timed.world_size if timed else (ledger.world_size if ledger else None) or 1,
-            steps=timed.steps if timed else None,
-            cut=timed.cut if timed else None,
-            clock=clock if timed else None,
+            series=intake.series,
+            measured=format_time(source.measured),
+            session=session_identity(header, last_run.workload, tier, last_run.arm.name),
+            workload=last_run.workload,
+            variant=last_run.variant,
+            shape_version=int(entry_match[3]),
+            node_class=node_class_of(last_run),
+            commit=last_run.arm.commit,
+            tree=last_run.arm.tree,
+            world_size=timed_plan.world_size if timed_plan else (ledger.world_size if ledger else None) or 1,
+            steps=timed_plan.steps if timed_plan else None,
+            cut=timed_plan.cut if timed_plan else None,
+            clock=clock if timed_plan else None,
             dispatcher=plan.dispatcher if plan else "",
-            executed=next((run.backends[DISPATCHER].executed for run in kept if DISPATCHER in run.backends), None),
-            ledger=digest_of(ledger) if ledger is not None else None,
-            environment=environment_of(last, asked.container),
+            executed=next(
+                (run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends), None
+            ),
+            ledger=record_digest(ledger) if ledger is not None else None,
+            environment=environment_of(last_run, intake.container),
             provenance=Provenance(
-                who=asked.who,
-                why=asked.why,
-                node=last.node.name if last.node else None,
-                container=environment_of(last, asked.container).container,
-                platform=last.environment.platform if last.environment else None,
-                revision=last.arm.revision,
+                who=intake.who,
+                why=intake.why,
+                node=last_run.node.name if last_run.node else None,
+                container=environment_of(last_run, intake.container).container,
+                platform=last_run.environment.platform if last_run.environment else None,
+                revision=last_run.arm.revision,
                 regbot=header.regbot,
             ),
-            runs=[_summary(run, asked.origin, number < SCREEN_RUNS) for number, run in enumerate(kept)]
-            if timed
+            runs=[_run_summary(*paired_run, number < SESSION_RUNS) for number, paired_run in enumerate(source.paired)]
+            if timed_plan
             else [],
-            against=asked.against if timed else None,
+            against=intake.against if timed_plan else None,
+            step_s=_arm_step_s(source) if timed_plan else None,
         )
     )
 
 
-def _fit_arm(arm: Arm, origin: str) -> None:
-    if set(arm.commit) <= _NO_COMMIT:
-        raise BaselineError(origin, "is of files as they stand, which no commit holds", "commit them, and check that")
+def _check_arm(arm: Arm, origin: str) -> None:
+    if set(arm.commit) <= _NULL_ID_DIGITS:
+        raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
         keys = ", ".join(sorted(arm.overrides))
         raise BaselineError(
-            origin, f"{arm.name} ran with overrides ({keys}): no commit has that configuration", "check without them"
+            origin, f"{arm.name} ran with overrides ({keys}), which no commit has", "check without overrides"
         )
 
 
-def _measured(header: SessionHeader, origin: str, now: datetime) -> datetime:
+def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetime:
     try:
-        at = moment(header.created)
-    except BadTime as error:
+        measured = parse_time(header.created)
+    except InvalidTime as error:
         raise BaselineError(origin, f"created: {error}", "measure it again") from error
-    if at > now + FUTURE_TOLERANCE:
+    if measured > now + FUTURE_TOLERANCE:
         raise BaselineError(
             origin,
-            f"was measured at {utc(at)}, and it is {utc(now)} here",
-            "set the clock that is wrong, measure again",
+            f"was measured at {format_time(measured)}, and it is {format_time(now)} here",
+            "correct the wrong clock, then measure again",
         )
-    return at
+    return measured
 
 
-def _faults(run: Run, arm: Arm) -> Iterator[str]:
-    """Why one run keeps its session from being stored."""
+def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
+    """Yield the faults of a run. A session with such a run is not stored."""
     name = f"a {run.tier} run of {arm.name}"
     if run.outcome != "ok":
-        yield f"{name} ended as {run.outcome!r}{f' ({run.reason[:200]})' if run.reason else ''}"
+        yield f"{name} ended as {run.outcome!r}{f' ({clip(run.reason, 200)})' if run.reason else ''}"
     if (run.arm.commit, run.arm.tree, run.arm.overrides) != (arm.commit, arm.tree, arm.overrides):
-        yield f"{name} was of commit {run.arm.commit[:12]}, and {arm.commit[:12]} was planned"
+        yield f"{name} was of commit {short_commit(run.arm.commit)} instead of {short_commit(arm.commit)}"
     if run.changed_by_build:
         names = ", ".join(run.changed_by_build[:5])
         yield f"{name} was of a dirty tree: the build changed tracked files: {names}"
@@ -247,39 +280,35 @@ def _faults(run: Run, arm: Arm) -> Iterator[str]:
         and run.ledger is not None
         and (run.ledger.liveness is None or not run.ledger.liveness.proven)
     ):
-        yield f"{name} was counted by a counter that was not proven alive"
+        yield f"{name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)
     if run.tier == "timed" and backend is not None and backend.executed != backend.requested:
-        yield f"{name} executed dispatcher {backend.executed!r} where {backend.requested!r} was asked for"
+        yield f"{name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
     if run.tier == "timed" and (run.position is None or run.timing is None or run.node is None):
-        yield f"{name} does not say where it was timed, or when in its session"
+        yield f"{name} lacks its node, its timing, or its position in the session"
 
 
-def _of_last_attempts(runs: Sequence[Run]) -> list[Run]:
-    """The runs that count: no warm launches, and of a repeated block its repeat."""
-    attempts: dict[int, int] = {}
-    for run in runs:
-        if run.position is not None:
-            attempts[run.position.block] = max(run.attempt, attempts.get(run.position.block, 1))
-    return [run for run in runs if run.position and run.position.block and run.attempt == attempts[run.position.block]]
+def _arm_step_s(source: _WorkloadSource) -> float | None:
+    """Return the step time of the arm in the verdict, in seconds; None if the verdict has no throughput section."""
+    if source.throughput is None:
+        return None
+    return source.throughput.base_step_s if source.intake.arm == "base" else source.throughput.head_step_s
 
 
-def _summary(run: Run, origin: str, with_loss: bool) -> RunSummary:
-    if run.position is None or run.timing is None:
-        raise AssertionError("a run without its place or times is refused before")
-    cut = cut_of(run.timing)
-    steady = len(run.timing.step_s) - cut
-    if steady < 1:
-        raise BaselineError(origin, f"{run.workload}: a run has no step after its warm-up", "measure more steps")
-    found = run_summaries(run.timing)
+def _run_summary(run: Run, verdict: RunVerdict, with_loss: bool) -> RunSummary:
+    assert run.position is not None
+    assert run.timing is not None
+    assert verdict.cut is not None
+    assert verdict.median_s is not None
+    assert verdict.mean_s is not None
     return RunSummary(
         block=run.position.block,
         slot=run.position.slot,
         attempt=run.attempt,
-        log_median=found["median"],
-        log_mean=found["mean"],
-        steady_steps=steady,
-        cut=cut,
+        log_median=math.log(verdict.median_s),
+        log_mean=math.log(verdict.mean_s),
+        steady_steps=len(run.timing.step_s) - verdict.cut,
+        cut=verdict.cut,
         memory_peak_bytes=run.timing.memory_peak_bytes,
         loss=run.loss if with_loss else [],
         dropped_tokens=run.timing.dropped_tokens,
@@ -288,5 +317,5 @@ def _summary(run: Run, origin: str, with_loss: bool) -> RunSummary:
 
 
 def session_identity(header: SessionHeader, workload: str, tier: Tier, arm: str) -> str:
-    """The same however far the session has gone, so that one that was resumed is known again."""
+    """Return an identity that stays the same while the session grows, so that a resumed session is recognised."""
     return hashlib.sha256(f"{header.to_line()}{workload}\n{tier}\n{arm}".encode()).hexdigest()

@@ -1,39 +1,42 @@
-"""Where a stored session, a ledger and an anchor lie in the store, told from what they are.
+"""Paths of stored sessions, ledgers and anchors in the store, derived from their content.
 
     <workload>@<version>/<class>/<environment>/<hash>.json
     <workload>@<version>/<class>/<environment>/calibration/<hash>.json
     <workload>@<version>/<class>/anchor.json
     ledgers/<hash>.json
 
-The workload's folder is ``[label+]shape+mesh+variant@version``. A class or an environment is a text or several; its
-folder is what a file name can show of it, and a short hash of all of it, so that no two share one.
+The folder of a workload is ``[label+]shape+mesh+variant@version``. The name of a class folder or an environment folder
+has two parts: a readable extract of the class or environment, and a short hash of all of it. Therefore two classes or
+environments never share a folder.
 """
 
 import hashlib
 import re
 from pathlib import PurePosixPath
 
-from regbot.records.baseline import ENTRY, NONE, Anchor, Baseline, EnvironmentKey
+from regbot.records.baseline import ABSENT, ENTRY_PATTERN, Anchor, Baseline, EnvironmentKey
 from regbot.records.calibration import Calibration
 
 ANCHOR = "anchor.json"
 LEDGERS = "ledgers"
 CALIBRATION = "calibration"
 STATIC_CLASS = "static: traced, any machine"
-"""The class of a trace: it has no times, and its counts are the same wherever it is made."""
+"""Node class of all traces. A trace has no times, and its counts are the same on any machine."""
 
-_SHOWN = 60
-_HASH = 10
+_MAX_SLUG_CHARS = 60
+_HASH_CHARS = 10
 
 
 def session_path(baseline: Baseline, digest: str) -> PurePosixPath:
-    """Of a stored session whose file has the hash ``digest``, relative to the store."""
+    """Return the path of a stored session, relative to the store. ``digest`` is the hash of its file."""
     folder = class_folder(baseline.workload, baseline.variant, baseline.node_class)
     return folder / environment_folder(baseline.environment) / f"{digest}.json"
 
 
 def calibration_path(calibration: Calibration, digest: str) -> PurePosixPath:
-    """Of a stored calibration: beside the sessions that were timed in its environment."""
+    """Return the path of a stored calibration, beside the sessions of its environment. ``digest`` is the hash of its
+    file.
+    """
     folder = class_folder(calibration.workload, calibration.variant, calibration.node_class)
     return folder / environment_folder(calibration.environment) / CALIBRATION / f"{digest}.json"
 
@@ -51,22 +54,24 @@ def class_folder(workload: str, variant: str, node_class: str) -> PurePosixPath:
 
 
 def workload_folder(workload: str, variant: str) -> str:
-    """Raises ValueError for what is no entry of a verdict. ``+`` stands in no part, so no two entries share one."""
-    found = ENTRY.fullmatch(workload)
-    if found is None:
-        raise ValueError(f"{workload!r} is no entry of a verdict, which are named [label:]shape@version/mesh")
-    label, shape, version, mesh = found.groups()
+    """Return the name of a workload's folder. No part contains ``+``, so the name is unique. Raises ValueError."""
+    match = ENTRY_PATTERN.fullmatch(workload)
+    if match is None:
+        raise ValueError(f"{workload!r} is not a workload entry; entries have the form [label:]shape@version/mesh")
+    label, shape, version, mesh = match.groups()
     return f"{'+'.join(part for part in (label, shape, mesh, variant) if part)}@{version}"
 
 
 def environment_folder(key: EnvironmentKey) -> str:
-    """Framework, toolkit and driver are shown, where they are known; the hash is of every field."""
-    words = [word for word in (key.framework, key.toolkit, key.driver) if word not in (None, NONE)]
+    """Return a folder name with the known framework, toolkit, driver and Python version, and a hash of every field."""
+    words = [word for word in (key.framework, key.toolkit, key.driver) if word not in (None, ABSENT)]
     python = [f"python {key.python}"] if key.python else []
-    return slug(" ".join([*(word for word in words if word), *python]) or "unknown", key.model_dump_json())
+    # Folders of sessions without a model keep the names that they had before this field existed.
+    hashed_text = key.model_dump_json(exclude={"model"} if key.model is None else None)
+    return slug(" ".join([*(word for word in words if word), *python]) or "unknown", hashed_text)
 
 
-def slug(shown: str, whole: str) -> str:
-    """``shown`` as a file name that no system misreads, and a short hash of ``whole``."""
-    plain = re.sub(r"[^A-Za-z0-9.]+", "-", shown)[:_SHOWN].strip("-.")
-    return f"{plain or 'x'}-{hashlib.sha256(whole.encode()).hexdigest()[:_HASH]}"
+def slug(text: str, hashed_text: str) -> str:
+    """Return ``text`` as a portable file name, with a short hash of ``hashed_text``."""
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", text)[:_MAX_SLUG_CHARS].strip("-.")
+    return f"{plain or 'x'}-{hashlib.sha256(hashed_text.encode()).hexdigest()[:_HASH_CHARS]}"

@@ -1,8 +1,8 @@
-"""Which stored sessions a run may be held against: those of exactly its node class and environment, and no others.
+"""Selects the stored sessions that a run may be compared with: only sessions of the same node class and environment.
 
-The answer is the sessions or a refusal that names what differs; which of them screen a pull request is for the judge.
-The folder tells workload, class and environment, so nothing else is opened; of the sessions in it the index tells which
-are the newest, and only those are read, whole.
+The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used
+for. A folder contains the sessions of one workload, class and environment, so no other folder has to be
+opened. The index lists the newest sessions of the folder, and only these sessions are read completely.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from regbot.baselines.index import FOLDER, SCALARS, TERMS
 from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.baselines.names import class_folder, environment_folder, workload_folder
 from regbot.baselines.store import RESTORE, BaselineError, Store
-from regbot.records.baseline import Baseline, EnvironmentKey, Series, utc
+from regbot.records.baseline import Baseline, EnvironmentKey, Series, format_time
 from regbot.records.ledger import Ledger
 from regbot.records.run import Clock, Tier
 
 ROLLING_SESSIONS = 40
-"""Sessions of the rolling reference (specification of the statistics, section 5, refresh policy 1)."""
+"""Maximum number of sessions in the rolling reference."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be compared with stored sessions: a workload, where it runs, and on which terms it is timed."""
+class ReferenceQuery:
+    """A workload to compare with stored sessions: its node class, its environment and the terms of its timing."""
 
     workload: str
     variant: str
@@ -38,28 +38,31 @@ class Asked:
     dispatcher: str = ""
 
 
-class Difference(NamedTuple):
-    """A field by which nothing stored is comparable; None is unknown."""
+class FieldDifference(NamedTuple):
+    """A field in which stored sessions differ from the query. The value None means unknown."""
 
     field: str
     stored: object
-    asked: object
+    wanted: object
 
     def __str__(self) -> str:
-        return f"{self.field.replace('_', ' ')} is {_shown(self.stored)} in store, {_shown(self.asked)} here"
+        return f"{self.field.replace('_', ' ')} is {_quote(self.stored)} in store, {_quote(self.wanted)} here"
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why no stored session is comparable: the fields that differ from the nearest; none where nothing is stored."""
+class ReferenceRefusal:
+    """Why no stored session is comparable.
 
-    differences: tuple[Difference, ...]
+    ``differences`` are the differences to the most similar stored session; () if nothing is stored.
+    """
+
+    differences: tuple[FieldDifference, ...]
     text: str
 
 
 @dataclass(frozen=True)
-class Rolling:
-    """Stored sessions that are comparable, oldest first."""
+class RollingReference:
+    """Comparable stored sessions, oldest first."""
 
     sessions: tuple[Baseline, ...]
     warnings: tuple[str, ...] = ()
@@ -67,147 +70,157 @@ class Rolling:
 
 @dataclass(frozen=True)
 class StoredLedger:
-    """A ledger and the session that it stands in."""
+    """A stored ledger, and the session that it belongs to."""
 
     baseline: Baseline
     ledger: Ledger
 
 
-def rolling(
-    store: Store, asked: Asked, now: datetime, series: Series = "rolling", last: int = ROLLING_SESSIONS
-) -> Rolling | Refusal:
-    """The ``last`` sessions that ``asked`` may be held against, or why there are none.
+def load_rolling_reference(
+    store: Store, query: ReferenceQuery, now: datetime, series: Series = "rolling", limit: int = ROLLING_SESSIONS
+) -> RollingReference | ReferenceRefusal:
+    """Return the newest ``limit`` comparable sessions, or a refusal with the differences.
 
-    Raises BaselineError where a session that would be used cannot be, or says that it was measured in the future: a
-    reference with a hole is no reference.
+    Raises BaselineError if a needed session is unusable or was measured in the future, because a reference with gaps is
+    unusable.
     """
-    group = class_folder(asked.workload, asked.variant, asked.node_class) / environment_folder(asked.environment)
-    terms = {name: getattr(asked, name) for name in TERMS}
+    group = class_folder(query.workload, query.variant, query.node_class) / environment_folder(query.environment)
+    terms = {name: getattr(query, name) for name in TERMS}
     used: dict[str, Baseline] = {}
-    others = 0
-    nearest: tuple[Difference, ...] = ()
-    for path, told in _newest(store, group, "timed", series, now):
-        if len(used) == last:
+    other_terms = 0
+    nearest: tuple[FieldDifference, ...] = ()
+    for path, scalars in _newest_sessions(store, group, "timed", series, now):
+        if len(used) == limit:
             break
-        if unlike := _differences(told, terms, TERMS):
-            others += 1
-            nearest = nearest or unlike
-        elif told["session"] not in used:  # stored twice, by two people: it counts once
-            found = store.session(path)
-            if found.node_class != asked.node_class or found.environment != asked.environment:
-                raise BaselineError(path, "lies in a folder with another class or environment", "run baseline verify")
-            if any(getattr(found, name) != told[name] for name in SCALARS):
-                raise BaselineError(path, "is not what the index says of it", f"delete {FOLDER}; it is made again")
-            used[found.session] = found
+        if differences := _find_differences(scalars, terms, TERMS):
+            other_terms += 1
+            nearest = nearest or differences
+        elif scalars["session"] not in used:  # if two users stored the same session, count it once
+            session = store.session(path)
+            if session.node_class != query.node_class or session.environment != query.environment:
+                raise BaselineError(path, "is in the folder of another class or environment", "run baseline verify")
+            if any(getattr(session, name) != scalars[name] for name in SCALARS):
+                raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
+            used[session.session] = session
     if used:
-        return Rolling(tuple(reversed(used.values())), tuple(_warnings(asked, others)))
-    if others:
-        return _refusal(asked, nearest, f"the {others} stored sessions")
-    return _nearest(store, asked)
+        return RollingReference(tuple(reversed(used.values())), tuple(_warnings(query, other_terms)))
+    if other_terms:
+        return _make_refusal(query, nearest, f"the {other_terms} stored sessions")
+    return _explain_mismatch(store, query)
 
 
 def stored_ledger(
     store: Store, workload: str, variant: str, tier: Tier, commit: str | None = None
 ) -> StoredLedger | None:
-    """The newest stored ledger of a workload, of ``commit`` where there is one of it.
+    """Return the newest stored ledger of a workload. If ledgers of ``commit`` are stored, return the newest of those
+    ledgers.
 
-    Of any environment: counts are no times, and that a new torch or XLA changes them is what this is to show. Raises
-    BaselineError.
+    The environment is ignored: counts are comparable across environments, and changes by a new torch or XLA should be
+    visible. Returns None if no ledger is stored. Raises BaselineError.
     """
-    top = PurePosixPath(workload_folder(workload, variant))
-    groups = [group for node_class in store.folders(top) for group in store.folders(node_class)]
-    for wanted in (commit, None) if commit is not None else (None,):
-        found = [(row, group) for group in groups if (row := store.index.newest_counted(group, tier, wanted))]
-        if found:
+    workload_path = PurePosixPath(workload_folder(workload, variant))
+    groups = [group for node_class in store.folders(workload_path) for group in store.folders(node_class)]
+    for wanted_commit in (commit, None) if commit is not None else (None,):
+        candidates = [
+            (row, group) for group in groups if (row := store.index.newest_with_ledger(group, tier, wanted_commit))
+        ]
+        if candidates:
             break
     else:
         return None
-    row, group = max(found, key=lambda each: (each[0].scalars["measured"], str(each[1] / each[0].name)))
+    row, group = max(
+        candidates, key=lambda candidate: (candidate[0].scalars["measured"], str(candidate[1] / candidate[0].name))
+    )
     baseline = store.session(group / row.name)
     if baseline.ledger is None:
-        raise BaselineError(group / row.name, "is not what the index says of it", f"delete {FOLDER}; it is made again")
+        raise BaselineError(group / row.name, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
     return StoredLedger(baseline, store.ledger(baseline.ledger))
 
 
-def environments(store: Store, workload: str, variant: str) -> list[tuple[str, EnvironmentKey, PurePosixPath]]:
-    """Class, environment and folder of every group of sessions of a workload. One file of each folder is read."""
+def list_environments(store: Store, workload: str, variant: str) -> list[tuple[str, EnvironmentKey, PurePosixPath]]:
+    """Return node class, environment and folder of every group of a workload's sessions. Reads one file per folder."""
     groups = [
         group
         for node_class in store.folders(PurePosixPath(workload_folder(workload, variant)))
         for group in store.folders(node_class)
     ]
-    found = []
+    listing = []
     for group in groups:
-        for path in store.index.named(group, most=1):
+        for path in store.index.find_by_name(group, limit=1):
             first = store.session(path)
-            found.append((first.node_class, first.environment, group))
-    return found
+            listing.append((first.node_class, first.environment, group))
+    return listing
 
 
-def _newest(
+def _newest_sessions(
     store: Store, group: PurePosixPath, tier: Tier, series: Series, now: datetime
 ) -> Iterator[tuple[PurePosixPath, dict[str, Any]]]:
-    """The sessions of one folder that serve a series, newest first, each with its scalars.
+    """Yield path and scalars of the sessions of a folder that belong to ``series`` and ``tier``, newest first.
 
-    Raises BaselineError where a session of the folder is of the future.
+    Raises BaselineError if a session of the folder was measured in the future.
     """
-    none_of_the_future(store, group, now)
-    for row in store.index.newest(group):
+    check_not_in_future(store, group, now)
+    for row in store.index.newest_first(group):
         if (row.scalars["tier"], row.scalars["series"]) == (tier, series):
             yield group / row.name, row.scalars
 
 
-def none_of_the_future(store: Store, group: PurePosixPath, now: datetime) -> None:
-    """Raises BaselineError where a session of a folder says that it was measured in the future."""
-    if late := store.index.after(group, utc(now + FUTURE_TOLERANCE)):
-        what = f"was measured at {late.scalars['measured']}, and it is {utc(now)} here"
-        raise BaselineError(group / late.name, what, RESTORE)
+def check_not_in_future(store: Store, group: PurePosixPath, now: datetime) -> None:
+    """Raise BaselineError if a session of a folder was measured in the future."""
+    if future_row := store.index.newest_after(group, format_time(now + FUTURE_TOLERANCE)):
+        problem = f"was measured at {future_row.scalars['measured']}, and it is {format_time(now)} here"
+        raise BaselineError(group / future_row.name, problem, RESTORE)
 
 
-def _nearest(store: Store, asked: Asked) -> Refusal:
-    """Names what keeps the nearest stored sessions from being compared: of this class if any are."""
-    there = environments(store, asked.workload, asked.variant)
-    here = asked.environment.model_dump()
+def _explain_mismatch(store: Store, query: ReferenceQuery) -> ReferenceRefusal:
+    """Return a refusal with the differences to the most similar stored sessions.
+
+    If sessions of this node class are stored, only these are considered.
+    """
+    stored_groups = list_environments(store, query.workload, query.variant)
+    wanted = query.environment.model_dump()
     same_class = [
-        _differences(key.model_dump(), here, tuple(EnvironmentKey.model_fields))
-        for node_class, key, _ in there
-        if node_class == asked.node_class
+        _find_differences(key.model_dump(), wanted, tuple(EnvironmentKey.model_fields))
+        for node_class, key, _ in stored_groups
+        if node_class == query.node_class
     ]
     if same_class:
-        return _refusal(asked, min(same_class, key=len), "the sessions stored of this class")
-    classes = sorted({node_class for node_class, _, _ in there})
+        return _make_refusal(query, min(same_class, key=len), "the stored sessions of this class")
+    classes = sorted({node_class for node_class, _, _ in stored_groups})
     if classes:
-        return _refusal(asked, (Difference("node_class", ", ".join(classes), asked.node_class),), "what is stored")
-    return Refusal(
-        (), f"no session of {asked.workload} ({asked.variant}) is stored; add one with 'regbot baseline add'"
+        return _make_refusal(
+            query, (FieldDifference("node_class", ", ".join(classes), query.node_class),), "what is stored"
+        )
+    return ReferenceRefusal(
+        (), f"no session of {query.workload} ({query.variant}) is stored; add one with 'regbot baseline add'"
     )
 
 
-def _refusal(asked: Asked, differences: tuple[Difference, ...], what: str) -> Refusal:
+def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...], subject: str) -> ReferenceRefusal:
     if not differences:
-        return Refusal(
-            (), f"no session of {asked.workload} ({asked.variant}) is stored that serves this reference; add one"
+        return ReferenceRefusal(
+            (), f"no session of {query.workload} ({query.variant}) is stored that serves this reference; add one"
         )
     words = "; ".join(map(str, differences))
-    return Refusal(differences, f"{what} of {asked.workload} cannot be compared: {words}")
+    return ReferenceRefusal(differences, f"{subject} of {query.workload} cannot be compared: {words}")
 
 
-def _differences(stored: dict[str, object], asked: dict[str, object], names: tuple[str, ...]) -> tuple[Difference, ...]:
-    pairs = (Difference(name, stored.get(name), asked[name]) for name in names)
-    return tuple(pair for pair in pairs if pair.stored != pair.asked)
+def _find_differences(
+    stored: dict[str, object], wanted: dict[str, object], names: tuple[str, ...]
+) -> tuple[FieldDifference, ...]:
+    pairs = (FieldDifference(name, stored.get(name), wanted[name]) for name in names)
+    return tuple(pair for pair in pairs if pair.stored != pair.wanted)
 
 
-def _warnings(asked: Asked, others: int) -> list[str]:
-    found = []
-    if asked.environment.unknown:
-        names = ", ".join(asked.environment.unknown)
-        found.append(
-            f"of the environment {names} are not known, neither here nor in store, and are taken to be the same"
-        )
-    if others:
-        found.append(f"{others} newer stored sessions were timed on other terms and are left out")
-    return found
+def _warnings(query: ReferenceQuery, other_terms: int) -> list[str]:
+    warnings = []
+    if query.environment.unknown:
+        names = ", ".join(query.environment.unknown)
+        warnings.append(f"{names} of the environment are unknown here and in store, and are assumed to be the same")
+    if other_terms:
+        warnings.append(f"{other_terms} newer stored sessions were timed with other terms and are left out")
+    return warnings
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return "unknown" if value is None else repr(value)

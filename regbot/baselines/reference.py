@@ -1,6 +1,6 @@
-"""What a check is told of the store: for each timed workload the stored sessions and calibrations of this node class.
+"""Loads references for a check: the stored sessions and calibrations of each timed workload on this node class.
 
-All environments of the class are looked up, because which of them a pull request runs in is known only when it has run.
+References of all environments of the class are loaded, because the environment is known only after the run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,71 +11,90 @@ from typing import NamedTuple
 
 from regbot.baselines.index import TERMS
 from regbot.baselines.names import class_folder
-from regbot.baselines.query import Asked, Refusal, Rolling, environments, rolling
+from regbot.baselines.query import (
+    ReferenceQuery,
+    ReferenceRefusal,
+    RollingReference,
+    list_environments,
+    load_rolling_reference,
+)
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
-from regbot.records.calibrated import Calibrated, Rate
 from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration_summary import CalibrationSummary, Correlation, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Clock
 from regbot.records.session import TimedPlan
 from regbot.stats import calibration as statistics
+from regbot.stats.correlation import CorrelationEstimate, block_correlation, lag_correlation
 from regbot.stats.launch import SUMMARIES
+from regbot.stats.look0 import pool_noise
 from regbot.stats.paired import Thresholds
-from regbot.stats.screen import SCREEN_RUNS
+from regbot.stats.prediction import SESSION_RUNS
 
-LEAST_POOL = 8
-"""Placebo pairs below which none are drawn again: four blocks are the first look, twice."""
+MIN_POOL_PAIRS = 8
+"""Minimum number of placebo pairs for resampling. Eight pairs are four blocks, twice as many as the first look has."""
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
 
 
-class Found(NamedTuple):
-    """What may be compared, one entry for each environment and clock; why what is stored may not be, '' where it may or
-    nothing is stored; and what of it cannot be used, which is told."""
+class ReferenceLookup(NamedTuple):
+    """Stored references for one workload.
+
+    ``references`` has one entry per environment and clock. ``reason`` says why the stored sessions are not comparable;
+    it is '' if some sessions are comparable, or if nothing is stored. ``faults`` are error messages about unusable
+    files.
+    """
 
     references: list[Reference]
-    why: str
+    reason: str
     faults: list[str]
 
 
-def references(store: Store, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime) -> Found:
-    """What the workload of ``plan`` may be held against on a node class. What is broken in one environment costs the
-    others nothing."""
-    found: list[Reference] = []
+def load_references(
+    store: Store, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
+) -> ReferenceLookup:
+    """Load the references for the workload of ``plan`` on a node class.
+
+    If the files of one environment are broken, the other environments are still loaded.
+    """
+    references: list[Reference] = []
     refusals: list[str] = []
     faults: list[str] = []
     for group in store.folders(class_folder(plan.entry, plan.variant, node_class)):
         try:
-            of_group, told = _of_group(store, group, plan, node_class, thresholds, now)
+            group_references, group_refusals = _load_group_references(store, group, plan, node_class, thresholds, now)
         except BaselineError as error:
             faults.append(str(error))
             continue
-        found += of_group
-        refusals += told
-    if found:
-        return Found(found, "", faults)
+        references += group_references
+        refusals += group_refusals
+    if references:
+        return ReferenceLookup(references, "", faults)
     if faults or refusals:
-        return Found([], (faults + refusals)[0], faults)
+        return ReferenceLookup([], (faults + refusals)[0], faults)
     try:
-        classes = sorted({node_class for node_class, _, _ in environments(store, plan.entry, plan.variant)})
+        stored_classes = sorted({node_class for node_class, _, _ in list_environments(store, plan.entry, plan.variant)})
     except BaselineError as error:
-        return Found([], "", [str(error)])
-    words = f"sessions of {plan.entry} are stored of {'; '.join(classes)}, and this is {node_class}"
-    return Found([], words if classes else "", [])
+        return ReferenceLookup([], "", [str(error)])
+    reason = f"sessions of {plan.entry} are stored for {'; '.join(stored_classes)}, and this is {node_class}"
+    return ReferenceLookup([], reason if stored_classes else "", [])
 
 
-def _of_group(
+def _load_group_references(
     store: Store, group: PurePosixPath, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
 ) -> tuple[list[Reference], list[str]]:
-    """The references of one environment, and why there is none. Raises BaselineError."""
-    found: list[Reference] = []
+    """Return the references of one environment, one per clock, and why the sessions of a clock cannot be compared.
+
+    Raises BaselineError.
+    """
+    references: list[Reference] = []
     refusals: list[str] = []
     calibrations = [store.calibration(path) for path in store.calibrations(group)]
-    environment = _environment(store, group, calibrations)
+    environment = _find_group_environment(store, group, calibrations)
     if environment is None:
-        return found, refusals
+        return references, refusals
     for clock in CLOCKS:
-        asked = Asked(
+        query = ReferenceQuery(
             workload=plan.entry,
             variant=plan.variant,
             node_class=node_class,
@@ -86,104 +105,159 @@ def _of_group(
             clock=clock,
             dispatcher=plan.dispatcher,
         )
-        answer = rolling(store, asked, now)
-        own = calibrated([each for each in calibrations if on_terms(each, plan, clock)], thresholds)
-        if isinstance(answer, Refusal):
-            refusals.append(answer.text)
-            answer = Rolling(())
-        if answer.sessions or own is not None:
-            found.append(_reference(asked, answer, own))
-    return found, refusals
+        reference = load_rolling_reference(store, query, now)
+        same_terms = [candidate for candidate in calibrations if has_same_terms(candidate, plan, clock)]
+        calibration = summarise_calibrations(same_terms, thresholds)
+        if isinstance(reference, ReferenceRefusal):
+            refusals.append(reference.text)
+            reference = RollingReference(())
+        if reference.sessions or calibration is not None:
+            noise = _pool_pair_noise(same_terms, reference.sessions)
+            references.append(_make_reference(query, reference, calibration, noise))
+    return references, refusals
 
 
-def on_terms(calibration: Calibration, plan: TimedPlan, clock: Clock) -> bool:
-    """Whether a calibration was timed as ``plan`` is, by the same clock."""
-    ours = (plan.world_size, plan.steps, plan.cut, clock, plan.dispatcher)
-    return tuple(getattr(calibration, name) for name in TERMS) == ours
+def has_same_terms(calibration: Calibration, plan: TimedPlan, clock: Clock) -> bool:
+    """Return whether a calibration was measured on the terms of ``plan`` and with ``clock``."""
+    plan_terms = (plan.world_size, plan.steps, plan.cut, clock, plan.dispatcher)
+    return tuple(getattr(calibration, name) for name in TERMS) == plan_terms
 
 
-def calibrated(calibrations: Iterable[Calibration], thresholds: Thresholds) -> Calibrated | None:
-    """What calibrations say together; None where they have too few placebo pairs to say anything."""
-    every = sorted(calibrations, key=lambda each: each.measured)
-    sessions = [*{session.session: session for each in every for session in each.sessions}.values()]
+def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thresholds) -> CalibrationSummary | None:
+    """Summarise calibrations. Return None if they have fewer than two placebo pairs together."""
+    ordered = sorted(calibrations, key=lambda calibration: calibration.measured)
+    sessions = [*{session.session: session for calibration in ordered for session in calibration.sessions}.values()]
     placebos = [session for session in sessions if session.injected_pct == 0]
-    pairs = [ratio for session in placebos for ratio in session.log_ratios.get("median", [])]
+    ratios_by_session = [session.log_ratios.get("median", []) for session in placebos]
+    pairs = [ratio for ratios in ratios_by_session for ratio in ratios]
     if len(pairs) < 2:
         return None
-    looked = [session for session in placebos if session.covered is not None]
-    flags = statistics.Rate.of(sum(each.decision in ("regressed", "improved") for each in looked), len(looked))
-    # An injected slowdown is as exact as a sleep is: it counts for what was held, and not against the gate.
-    held = statistics.Rate.of(sum(bool(each.covered) for each in looked), len(looked))
-    told = [session.covered for session in sessions if session.covered is not None]
-    covered = statistics.Rate.of(sum(told), len(told))
+    lag, block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
+    judged = [session for session in placebos if session.covered is not None]
+    flag_rate = statistics.RateEstimate.from_counts(
+        sum(session.decision in ("regressed", "improved") for session in judged), len(judged)
+    )
+    # An injected slowdown is made by a sleep, which is not exact. Therefore only placebo sessions decide whether the
+    # coverage contradicts the gate. The coverage in the summary also counts sessions with an injected slowdown.
+    coverage_rate = statistics.RateEstimate.from_counts(sum(bool(session.covered) for session in judged), len(judged))
+    outcomes = [session.covered for session in sessions if session.covered is not None]
+    covered = statistics.RateEstimate.from_counts(sum(outcomes), len(outcomes))
     injected = [session for session in sessions if session.injected_pct > 0 and session.covered is not None]
     largest = max((session.injected_pct for session in injected), default=None)
-    same = [session for session in injected if session.injected_pct == largest]
-    seen = sum(session.decision == "regressed" for session in same)
-    sd, low, high = statistics.scatter(pairs)
-    return Calibrated(
-        measured=every[-1].measured,
+    strongest = [session for session in injected if session.injected_pct == largest]
+    detected = sum(session.decision == "regressed" for session in strongest)
+    sd, low, high = statistics.estimate_pair_sd(pairs)
+    return CalibrationSummary(
+        measured=ordered[-1].measured,
         pairs=len(pairs),
         sd_pct=100 * sd,
         sd_low_pct=100 * low,
         sd_high_pct=100 * high,
-        false_flags=_rate(flags),
-        covered=_rate(covered),
+        false_flags=_convert_rate(flag_rate),
+        covered=_convert_rate(covered),
         injected_pct=largest,
-        found=_rate(statistics.Rate.of(seen, len(same))) if same else None,
-        resampled_false=_resampled(placebos, every[-1].primary_tests, thresholds),
-        contradicted=statistics.contradicted(flags, held),
+        detected=_convert_rate(statistics.RateEstimate.from_counts(detected, len(strongest))) if strongest else None,
+        resampled_false=_resampled_false_flags(placebos, ordered[-1].primary_tests, thresholds),
+        lag_correlation=_convert_correlation(lag),
+        block_correlation=_convert_correlation(block),
+        contradicted=statistics.contradiction(
+            flag_rate, coverage_rate, {"neighbouring pairs": lag, "the two pairs of a block": block}
+        ),
     )
 
 
-def _reference(asked: Asked, rolling: Rolling, calibrated: Calibrated | None) -> Reference:
-    newest = rolling.sessions[-1] if rolling.sessions else None
-    first = newest.runs[:SCREEN_RUNS] if newest is not None else []
-    dropped = [run.dropped_tokens for run in first if run.dropped_tokens is not None]
-    walls = [run.wall_s for run in first if run.wall_s is not None]
+def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Baseline]) -> PairNoise | None:
+    """Return the noise of a pair from placebo pairs and from nightly pairs against the anchor; None if too few exist.
+
+    All placebo pairs have the true effect 0, so they show what differs from session to session. The effect of the
+    anchor is constant within a night only, so nights show less. The noise is the larger of that of the placebo pairs
+    and that of all pairs, with the fewer degrees of freedom.
+    """
+    placebos = {
+        session.session: session.log_ratios
+        for calibration in calibrations
+        for session in calibration.sessions
+        if session.injected_pct == 0
+    }
+    pooled = {name: [ratio for ratios in placebos.values() for ratio in ratios.get(name, ())] for name in SUMMARIES}
+    groups = [pooled, *(night.against.log_ratios for night in nights if night.against is not None)]
+    groups = [group for group in groups if len({len(group.get(name, ())) for name in SUMMARIES}) == 1]
+    estimates = [noise for noise in (pool_noise([pooled]), pool_noise(groups)) if noise is not None]
+    if not estimates:
+        return None
+    return PairNoise(
+        df=min(noise.df for noise in estimates),
+        median_sd=max(noise.median_sd for noise in estimates),
+        mean_sd=max(noise.mean_sd for noise in estimates),
+    )
+
+
+def _make_reference(
+    query: ReferenceQuery,
+    rolling_reference: RollingReference,
+    calibration_summary: CalibrationSummary | None,
+    noise: PairNoise | None,
+) -> Reference:
+    newest = rolling_reference.sessions[-1] if rolling_reference.sessions else None
+    first_runs = newest.runs[:SESSION_RUNS] if newest is not None else []
+    dropped_tokens = [run.dropped_tokens for run in first_runs if run.dropped_tokens is not None]
+    wall_times = [run.wall_s for run in first_runs if run.wall_s is not None]
     return Reference(
-        node_class=asked.node_class,
-        environment=asked.environment,
-        clock=asked.clock,
+        node_class=query.node_class,
+        environment=query.environment,
+        clock=query.clock,
         executed=newest.executed if newest is not None else None,
-        sessions=[_stored(each) for each in rolling.sessions if len(each.runs) >= SCREEN_RUNS],
-        loss=[run.loss for run in first if run.loss],
-        dropped_tokens=max(dropped, default=None),
-        run_s=median(walls) if walls else None,
-        calibrated=calibrated,
-        warnings=list(rolling.warnings),
+        sessions=[
+            _make_stored_session(session) for session in rolling_reference.sessions if len(session.runs) >= SESSION_RUNS
+        ],
+        loss=[run.loss for run in first_runs if run.loss],
+        dropped_tokens=max(dropped_tokens, default=None),
+        run_s=median(wall_times) if wall_times else None,
+        calibrated=calibration_summary,
+        noise=noise,
+        warnings=list(rolling_reference.warnings),
     )
 
 
-def _stored(baseline: Baseline) -> StoredSession:
-    first = baseline.runs[:SCREEN_RUNS]
+def _make_stored_session(baseline: Baseline) -> StoredSession:
+    first_runs = baseline.runs[:SESSION_RUNS]
     return StoredSession(
         session=baseline.session,
         measured=baseline.measured,
         commit=baseline.commit,
         node=baseline.provenance.node,
-        log_median=[run.log_median for run in first],
-        log_mean=[run.log_mean for run in first],
+        log_median=[run.log_median for run in first_runs],
+        log_mean=[run.log_mean for run in first_runs],
     )
 
 
-def _environment(store: Store, group: PurePosixPath, calibrations: Sequence[Calibration]) -> EnvironmentKey | None:
-    if paths := store.index.named(group, most=1):
+def _find_group_environment(
+    store: Store, group: PurePosixPath, calibrations: Sequence[Calibration]
+) -> EnvironmentKey | None:
+    if paths := store.index.find_by_name(group, limit=1):
         return store.session(paths[0]).environment
     return calibrations[0].environment if calibrations else None
 
 
-def _resampled(placebos: Sequence[PlaceboSession], primary_tests: int, thresholds: Thresholds) -> float | None:
-    """Share of sessions drawn from the placebo pairs that are flagged; None where there are too few pairs."""
+def _resampled_false_flags(
+    placebos: Sequence[PlaceboSession], primary_tests: int, thresholds: Thresholds
+) -> float | None:
+    """Return the share of resampled placebo sessions that are flagged; None if there are too few pairs."""
     pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
-    for each in placebos:
-        for name, values in each.log_ratios.items():
-            pools[name] += values[: len(values) // 2 * 2]  # blocks are drawn whole, so half a one is left out
-    if len(pools["median"]) < LEAST_POOL:
+    for placebo in placebos:
+        for name, values in placebo.log_ratios.items():
+            pools[name] += values[: len(values) // 2 * 2]  # blocks are drawn whole, so leave out an incomplete block
+    if len(pools["median"]) < MIN_POOL_PAIRS:
         return None
-    found = statistics.resampled(pools, 0.0, primary_tests, thresholds)
-    return found.decisions["regressed"] + found.decisions["improved"]
+    simulation = statistics.resample_sessions(pools, 0.0, primary_tests, thresholds)
+    return simulation.decisions["regressed"] + simulation.decisions["improved"]
 
 
-def _rate(found: statistics.Rate) -> Rate:
-    return Rate(count=found.count, total=found.total, low=found.low, high=found.high)
+def _convert_correlation(correlation: CorrelationEstimate | None) -> Correlation | None:
+    if correlation is None:
+        return None
+    return Correlation(value=correlation.value, low=correlation.low, high=correlation.high, count=correlation.count)
+
+
+def _convert_rate(rate: statistics.RateEstimate) -> Rate:
+    return Rate(count=rate.count, total=rate.total, low=rate.low, high=rate.high)

@@ -1,12 +1,12 @@
-"""The store: a folder of immutable text files, each named after the hash of its bytes, and one anchor for each class.
+"""The store: a folder of immutable text files, each named after the hash of its bytes, and one anchor per class.
 
-Nothing is ever changed but an anchor, so two branches that both add sessions merge without a conflict, and two that
-both move an anchor have one. What ``add`` has returned is on the disk: written beside, synced, renamed into place, its
-folder synced. Whatever ends a writer half-way leaves a file in ``.incoming``, which git does not see and the next
-writer removes; writers of one machine follow each other by a lock.
+Only anchors ever change. Therefore branches that add sessions merge without conflict, and branches that move the same
+anchor conflict. When ``add`` returns, its files are on the disk: each file is written to a temporary file, synced and
+renamed, and the folder of the file is synced. If a writer is interrupted, it leaves a file in ``.incoming``. git
+ignores this folder, and the next writer removes the file. A lock serialises the writers of one machine.
 
-Reading takes no lock, and writes nothing but what ``index`` keeps to find sessions by, which git does not see either. A
-file is read here and nowhere else; one that is not what its name and its folder say is never used.
+Readers take no lock. They write only the files of ``index``, which git ignores too. Only this module reads files of the
+store. A file whose content does not match its name and folder is never used.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from filelock import FileLock
 from pydantic import ValidationError
 
-from regbot.baselines.index import SCALARS, Index, Row, row_of
+from regbot.baselines.index import SCALARS, Index, IndexRow, make_index_row
 from regbot.baselines.names import (
     ANCHOR,
     CALIBRATION,
@@ -39,33 +39,40 @@ from regbot.records.baseline import Anchor, Baseline
 from regbot.records.calibration import Calibration
 from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import Ledger
+from regbot.text.clip import clip
 
 INCOMING = ".incoming"
 ATTRIBUTES = ".gitattributes"
 ATTRIBUTES_TEXT = "* -text\n"
-"""No git may change line ends here: a file's name is the hash of its bytes."""
+"""Content of ``.gitattributes``. It keeps git from changing line ends, because the name of a file is the hash of its
+bytes.
+"""
 
 LOCK_TIMEOUT_S, LOCK_POLL_S = 120.0, 0.01
-GLANCE_BYTES = 4096
-"""More than the scalars at the beginning of a stored session take, texts of usual length provided."""
+SCALAR_BYTES = 4096
+"""Number of bytes to read from the start of a stored session. They contain all scalars unless a text is very long."""
 
 RESTORE = "restore it from the commit that added it (git log --diff-filter=A), or delete it and add the session again"
-HASHED = re.compile(r"[0-9a-f]{64}\.json")
-"""The name of a session's or a ledger's file."""
+HASH_NAME = re.compile(r"[0-9a-f]{64}\.json")
+"""Pattern for the file name of a session or a ledger."""
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
 _SCALAR = re.compile(r' "(\w+)": ([^{\[].*),')
+"""Pattern for a line of a stored session that has a scalar, such as `` "steps": 50,``."""
 
 R = TypeVar("R", bound=Record)
 
 
 class BaselineError(RecordError):
-    """Something stored, or to be stored, cannot be used. One line: file: what is wrong: what to do."""
+    """A file of the store, or content to store, is unusable. The text is one line: file: problem: advice."""
 
-    def __init__(self, file: object, what: str, fix: str) -> None:
-        super().__init__(f"{file}: {what}: {fix}")
+    def __init__(self, file: object, problem: str, advice: str) -> None:
+        super().__init__(f"{file}: {problem}", advice)
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.advice}"
 
 
-class _New(NamedTuple):
+class _NewSession(NamedTuple):
     """A session that is to be written."""
 
     path: PurePosixPath
@@ -74,17 +81,17 @@ class _New(NamedTuple):
 
 
 class Store:
-    """The stored references under ``root``, which need not exist yet."""
+    """The stored references under ``root``, which may not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.index = Index(root, self._names, self._told)
+        self.index = Index(root, self._session_names, self._index_row)
         """Finds sessions without opening every file."""
 
     # ---- reading
 
     def groups(self) -> list[PurePosixPath]:
-        """Folders of stored sessions, one for each workload, class and environment."""
+        """Return the folders of stored sessions, one per workload, class and environment."""
         return [
             environment
             for workload in self.folders(PurePosixPath())
@@ -93,159 +100,181 @@ class Store:
             for environment in self.folders(node_class)
         ]
 
-    def folders(self, at: PurePosixPath) -> list[PurePosixPath]:
-        """Folders in ``at``, by name; none where there is no such folder. Links are not followed."""
-        return sorted(at / entry.name for entry in self._entries(at) if entry.is_dir(follow_symlinks=False))
+    def folders(self, parent: PurePosixPath) -> list[PurePosixPath]:
+        """Return the folders in ``parent``, sorted; [] if ``parent`` does not exist. Links are not followed."""
+        return sorted(parent / entry.name for entry in self._entries(parent) if entry.is_dir(follow_symlinks=False))
 
     def sessions(self, group: PurePosixPath) -> list[PurePosixPath]:
-        """The stored sessions in one folder, as their names tell."""
-        return [group / name for name in self._names(group)]
+        """Return the paths of the stored sessions in one folder, sorted by name. The files are not read."""
+        return [group / name for name in self._session_names(group)]
 
-    def glance(self, path: PurePosixPath) -> dict[str, Any]:
-        """The scalars at the beginning of a stored session, unchecked: enough to know whether to read it."""
+    def read_scalars(self, path: PurePosixPath) -> dict[str, Any]:
+        """Return the scalars at the beginning of a stored session.
+
+        The scalars are not checked. They only serve to decide whether to read the whole session.
+        """
         with (self.root / path).open("rb") as file:
-            lines = file.read(GLANCE_BYTES).decode("utf-8", "replace").split("\n")
-        found: dict[str, Any] = {}
+            lines = file.read(SCALAR_BYTES).decode("utf-8", "replace").split("\n")
+        scalars: dict[str, Any] = {}
         for line in lines[1:-1]:
             scalar = _SCALAR.fullmatch(line)
             if scalar is None:
                 break
             with suppress(ValueError):
-                found[scalar[1]] = json.loads(scalar[2])
-        if isinstance(found.get("measured"), str) and found.keys() >= {*SCALARS}:
-            return found
-        return self.session(path).model_dump(by_alias=True)  # it is torn or was changed: reading it whole says how
+                scalars[scalar[1]] = json.loads(scalar[2])
+        if isinstance(scalars.get("measured"), str) and scalars.keys() >= {*SCALARS}:
+            return scalars
+        # The file is incomplete or was changed. Reading it as a session raises the error.
+        return self.session(path).model_dump(by_alias=True)
 
     def session(self, path: PurePosixPath) -> Baseline:
-        """One stored session. Raises BaselineError where it is not what its name and folder say."""
-        return self.identify(path, self._hashed(path, Baseline))
+        """Read a stored session. Raises BaselineError if its content does not match its name and folder."""
+        return self.check_location(path, self._read_hashed(path, Baseline))
 
-    def _told(self, path: PurePosixPath) -> Row | None:
-        """What the index keeps of a session; None where it has gone. Raises BaselineError as ``glance`` does."""
+    def _index_row(self, path: PurePosixPath) -> IndexRow | None:
+        """Return the index entry of a session; None if the file is gone. Raises BaselineError like ``read_scalars``."""
         file = self.root / path
         try:
             if not stat.S_ISREG(file.lstat().st_mode):
                 raise BaselineError(path, "is not a regular file", RESTORE)
-            with file.open("rb") as opened:
-                data = opened.read(MAX_RECORD_BYTES)
+            with file.open("rb") as stream:
+                data = stream.read(MAX_RECORD_BYTES)
         except FileNotFoundError:
             return None
         if hashlib.sha256(data).hexdigest() == path.stem:
             with suppress(ValidationError):
-                found = Baseline.model_validate_json(data)
-                if session_path(found, path.stem) == path:
-                    return row_of(path.name, found)
-        told = self.glance(path)
-        return Row(path.name, False, {name: told[name] for name in SCALARS}, 0, None, None, None, None)
+                baseline = Baseline.model_validate_json(data)
+                if session_path(baseline, path.stem) == path:
+                    return make_index_row(path.name, baseline)
+        scalars = self.read_scalars(path)
+        return IndexRow(path.name, False, {name: scalars[name] for name in SCALARS}, 0, None)
 
-    def identify(self, path: PurePosixPath, found: Baseline) -> Baseline:
-        """``found``, where it belongs into the folder of ``path``."""
-        right = session_path(found, path.stem)
-        if right != path:
-            raise BaselineError(path, _misplaced(path, right, found.shape_version), f"move it to {right}")
-        return found
+    def check_location(self, path: PurePosixPath, baseline: Baseline) -> Baseline:
+        """Return ``baseline`` if ``path`` is the right path for its content. Raises BaselineError otherwise."""
+        expected_path = session_path(baseline, path.stem)
+        if expected_path != path:
+            raise BaselineError(
+                path, _describe_misplacement(path, expected_path, baseline.shape_version), f"move it to {expected_path}"
+            )
+        return baseline
 
     def ledger(self, digest: str) -> Ledger:
-        """A stored ledger. Raises BaselineError."""
-        return self._hashed(ledger_path(digest), Ledger)
+        """Read a stored ledger. Raises BaselineError."""
+        return self._read_hashed(ledger_path(digest), Ledger)
 
     def calibrations(self, group: PurePosixPath) -> list[PurePosixPath]:
-        """The stored calibrations of one workload, class and environment, as their names tell."""
+        """Return the paths of the stored calibrations of one workload, class and environment, sorted by name."""
         return self.sessions(group / CALIBRATION)
 
     def calibration(self, path: PurePosixPath) -> Calibration:
-        """One stored calibration. Raises BaselineError where it is not what its name and folder say."""
-        found = self._hashed(path, Calibration)
-        if (right := calibration_path(found, path.stem)) != path:
-            raise BaselineError(path, "lies in the folder of another class or environment", f"move it to {right}")
-        return found
+        """Read a stored calibration. Raises BaselineError if its content does not match its name and folder."""
+        calibration = self._read_hashed(path, Calibration)
+        if (expected_path := calibration_path(calibration, path.stem)) != path:
+            raise BaselineError(path, "is in the folder of another class or environment", f"move it to {expected_path}")
+        return calibration
 
     def anchor(self, workload: str, variant: str, node_class: str) -> Anchor | None:
-        """The anchor of a class, None where there is none. Raises BaselineError."""
+        """Return the anchor of a variant and node class; None if there is no anchor. Raises BaselineError."""
         path = class_folder(workload, variant, node_class) / ANCHOR
         return self.read_anchor(path) if (self.root / path).exists() else None
 
     def read_anchor(self, path: PurePosixPath) -> Anchor:
-        """The anchor in ``path``. Raises BaselineError."""
-        data = self._bytes(path)
+        """Read the anchor in ``path``. Raises BaselineError."""
+        data = self._read_bytes(path)
         if _CONFLICT.search(data):
             raise BaselineError(
                 path,
-                "holds a conflict of two anchors",
-                "decide which commit it is, take that side (git checkout --ours or --theirs), "
-                "or move it on with 'regbot baseline anchor'",
+                "has a merge conflict of two anchors",
+                "choose a commit, take that side (git checkout --ours or --theirs), "
+                "or set the anchor with 'regbot baseline anchor'",
             )
         anchor = _parse(path, data, Anchor, "write it again with 'regbot baseline anchor'")
         if anchor_path(anchor) != path:
-            raise BaselineError(path, "lies in the folder of another class", f"move it to {anchor_path(anchor)}")
+            raise BaselineError(path, "is in the folder of another class", f"move it to {anchor_path(anchor)}")
         return anchor
 
     # ---- writing
 
     def add(self, baselines: Sequence[Baseline], ledgers: Mapping[str, Ledger]) -> list[PurePosixPath]:
-        """Store sessions and the ledgers that they name; where each lies, also if it was stored before.
+        """Store sessions and their ledgers. Return the path of each session, including sessions that were stored
+        before.
 
-        All of it is on the disk when this returns. Raises BaselineError where another content of the same session is
-        stored, OSError where there is no room; a part may then be stored, and adding again completes it.
+        Everything is on the disk when this function returns. Raises BaselineError if the same session is stored with
+        other content, OSError if the disk is full. After an error, some of the files may be stored. Calling ``add``
+        again stores the rest.
         """
-        new: dict[PurePosixPath, dict[str, _New]] = {}
-        with self._writing():
-            paths = [self._known(baseline) or self._new(baseline, new) for baseline in baselines]
+        new_sessions: dict[PurePosixPath, dict[str, _NewSession]] = {}
+        with self._write_lock():
+            paths = [self._stored_path(baseline) or self._plan_write(baseline, new_sessions) for baseline in baselines]
             for digest, ledger in ledgers.items():
                 text = ledger.to_json().encode()
                 if hashlib.sha256(text).hexdigest() != digest:
                     raise ValueError(f"{digest} is not the hash of its ledger")
-                self._put(ledger_path(digest), text)
-            if ledgers:  # on the disk before a session that names one is
+                self._write_file(ledger_path(digest), text)
+            if ledgers:  # ledgers must be on the disk before the sessions that name them
                 _sync_folder(self.root / LEDGERS)
             for folder in {path.parent: None for path in paths}:
-                added = [*new.get(folder, {}).values()]
-                for each in added:
-                    self._put(each.path, each.text)
+                added_sessions = [*new_sessions.get(folder, {}).values()]
+                for session in added_sessions:
+                    self._write_file(session.path, session.text)
                 _sync_folder(self.root / folder)
-                self.index.add(folder, (row_of(each.path.name, each.baseline) for each in added))
+                self.index.add(
+                    folder, (make_index_row(session.path.name, session.baseline) for session in added_sessions)
+                )
         return paths
 
     def remove(self, path: PurePosixPath) -> None:
-        """Take a stored session away, because another of the same run replaces it. Raises OSError."""
-        with self._writing():
+        """Remove a stored session, for example one that was held back and will be stored again as accepted.
+
+        Raises OSError.
+        """
+        with self._write_lock():
             (self.root / path).unlink(missing_ok=True)
             _sync_folder((self.root / path).parent)
 
     def add_calibration(self, calibration: Calibration) -> PurePosixPath:
-        """Store a calibration; where it lies. Raises BaselineError, OSError."""
+        """Store a calibration and return its path. Raises BaselineError, OSError."""
         text = calibration.to_json().encode()
         path = calibration_path(calibration, hashlib.sha256(text).hexdigest())
-        with self._writing():
-            self._place(path, text)
+        with self._write_lock():
+            self._write_synced(path, text)
         return path
 
     def move_anchor(self, anchor: Anchor) -> PurePosixPath:
-        """Write an anchor; ``previous`` becomes the commit that is there. Raises BaselineError, OSError."""
+        """Write an anchor. Its ``previous`` becomes the commit of the present anchor. Raises BaselineError, OSError."""
         path = anchor_path(anchor)
-        with self._writing():
-            before = self.anchor(anchor.workload, anchor.variant, anchor.node_class)
-            moved = anchor.model_copy(update={"previous": before.commit if before else None})
-            self._place(path, moved.to_json().encode())
+        with self._write_lock():
+            previous_anchor = self.anchor(anchor.workload, anchor.variant, anchor.node_class)
+            new_anchor = anchor.model_copy(update={"previous": previous_anchor.commit if previous_anchor else None})
+            self._write_synced(path, new_anchor.to_json().encode())
         return path
 
-    def _known(self, baseline: Baseline) -> PurePosixPath | None:
-        """Where the session of ``baseline`` lies already, whoever stored it."""
-        for path in self.index.holding(session_path(baseline, "").parent, baseline.session):
+    def _stored_path(self, baseline: Baseline) -> PurePosixPath | None:
+        """Return the path under which the session of ``baseline`` is already stored, by any user; None if it is not
+        stored.
+        """
+        for path in self.index.find_by_session(session_path(baseline, "").parent, baseline.session):
             if (self.root / path).exists():
-                return _same(path, self.session(path), baseline)
+                return _same_session_path(path, self.session(path), baseline)
         return None
 
-    def _new(self, baseline: Baseline, new: dict[PurePosixPath, dict[str, _New]]) -> PurePosixPath:
-        """Where ``baseline`` is to lie. What is to be written joins ``new``, by folder and session."""
+    def _plan_write(
+        self, baseline: Baseline, new_sessions: dict[PurePosixPath, dict[str, _NewSession]]
+    ) -> PurePosixPath:
+        """Return the path at which ``baseline`` will be stored, and add it to ``new_sessions``.
+
+        The keys of ``new_sessions`` are folders, and the keys of its values are session ids. Nothing is written yet.
+        """
         text = baseline.to_json().encode()
         path = session_path(baseline, hashlib.sha256(text).hexdigest())
-        first = new.setdefault(path.parent, {}).setdefault(baseline.session, _New(path, baseline, text))
-        return path if first.baseline is baseline else _same(first.path, first.baseline, baseline)
+        planned = new_sessions.setdefault(path.parent, {}).setdefault(
+            baseline.session, _NewSession(path, baseline, text)
+        )
+        return path if planned.baseline is baseline else _same_session_path(planned.path, planned.baseline, baseline)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Alone on this machine: what lies in ``.incoming`` then was left by a writer that is gone."""
+    def _write_lock(self) -> Iterator[None]:
+        """Lock the store on this machine, and remove the files that interrupted writers left in ``.incoming``."""
         incoming = self.root / INCOMING
         self.root.parent.mkdir(parents=True, exist_ok=True)
         _make_folder(incoming, self.root)
@@ -258,19 +287,19 @@ class Store:
                 (PurePosixPath(ATTRIBUTES), ATTRIBUTES_TEXT),
             ):
                 if not (self.root / path).exists():
-                    self._place(path, text.encode())
+                    self._write_synced(path, text.encode())
             yield
 
-    def _place(self, path: PurePosixPath, data: bytes) -> None:
-        """``data`` in ``path``, whole and on the disk, or not at all."""
-        self._put(path, data)
+    def _write_synced(self, path: PurePosixPath, data: bytes) -> None:
+        """Write ``data`` to ``path`` atomically and sync it to disk."""
+        self._write_file(path, data)
         _sync_folder((self.root / path).parent)
 
-    def _put(self, path: PurePosixPath, data: bytes) -> None:
-        """``data`` in ``path``, whole or not at all. It stays there once its folder has been synced."""
+    def _write_file(self, path: PurePosixPath, data: bytes) -> None:
+        """Write ``data`` to ``path`` atomically. The file is durable only after its folder is synced."""
         target = self.root / path
         _make_folder(target.parent, self.root)
-        if not _holds(target, data):
+        if not _has_content(target, data):
             descriptor, temporary = tempfile.mkstemp(dir=self.root / INCOMING)
             try:
                 with os.fdopen(descriptor, "wb") as file:
@@ -285,55 +314,57 @@ class Store:
 
     # ---- files
 
-    def _names(self, group: PurePosixPath) -> list[str]:
-        """Of the files of the stored sessions in one folder."""
-        return sorted(entry.name for entry in self._entries(group) if HASHED.fullmatch(entry.name))
+    def _session_names(self, group: PurePosixPath) -> list[str]:
+        """Return the file names of the stored sessions in one folder, sorted."""
+        return sorted(entry.name for entry in self._entries(group) if HASH_NAME.fullmatch(entry.name))
 
-    def _entries(self, at: PurePosixPath) -> list[os.DirEntry[str]]:
+    def _entries(self, folder: PurePosixPath) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(self.root / at) as entries:
+            with os.scandir(self.root / folder) as entries:
                 return [entry for entry in entries if not entry.name.startswith(".")]
         except FileNotFoundError:
             return []
 
-    def _bytes(self, path: PurePosixPath) -> bytes:
+    def _read_bytes(self, path: PurePosixPath) -> bytes:
         try:
             return read_capped(self.root / path, MAX_RECORD_BYTES)
         except RecordError as error:
             raise BaselineError(path, str(error).removeprefix(f"{self.root / path}: "), RESTORE) from error
 
-    def _hashed(self, path: PurePosixPath, model: type[R]) -> R:
-        """The record in a file that is named after its hash. Tells how it came not to be one."""
-        data = self._bytes(path)
+    def _read_hashed(self, path: PurePosixPath, model: type[R]) -> R:
+        """Read a record from a file named after its hash. The BaselineError that it raises says what is wrong with the
+        file.
+        """
+        data = self._read_bytes(path)
         if _CONFLICT.search(data):
-            raise BaselineError(
-                path, "holds conflict markers, and two versions of a file that never changes cannot be", RESTORE
-            )
+            raise BaselineError(path, "has conflict markers, although stored files never change", RESTORE)
         if hashlib.sha256(data).hexdigest() == path.stem:
-            return _parse(path, data, model, "store it again with the regbot that you use")
+            return _parse(path, data, model, "store it again with your version of regbot")
         if not data.rstrip().endswith(b"}"):
             raise BaselineError(path, f"is truncated after {len(data):,} bytes", RESTORE)
-        raise BaselineError(path, "was edited: its content is not the one that its name is the hash of", RESTORE)
+        raise BaselineError(path, "was edited: its name is not the hash of its content", RESTORE)
 
 
-def _same(path: PurePosixPath, found: Baseline, baseline: Baseline) -> PurePosixPath:
-    """``path``, which holds ``found``, where ``baseline`` is the same but for who stored it. Raises BaselineError."""
-    if found.model_copy(update={"provenance": baseline.provenance}) != baseline:
+def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
+    """Return ``path`` if ``stored`` and ``baseline`` differ only in provenance and step time. Raises BaselineError
+    otherwise.
+    """
+    if stored.model_copy(update={"provenance": baseline.provenance, "step_s": baseline.step_s}) != baseline:
         raise BaselineError(
             path,
-            f"holds the same session of {baseline.measured} with {len(found.runs)} runs, and this has "
+            f"has the same session of {baseline.measured} with {len(stored.runs)} runs, and the new one has "
             f"{len(baseline.runs)}",
             "delete it, then add the session again",
         )
     return path
 
 
-def digest_of(record: Record) -> str:
-    """The hash that a record's file is named after."""
+def record_digest(record: Record) -> str:
+    """Return the hash from which a record's file name is made."""
     return hashlib.sha256(record.to_json().encode()).hexdigest()
 
 
-def _parse(path: PurePosixPath, data: bytes, model: type[R], fix: str) -> R:
+def _parse(path: PurePosixPath, data: bytes, model: type[R], advice: str) -> R:
     if not data.strip():
         raise BaselineError(path, "is empty", RESTORE)
     expected = model.model_fields["schema_id"].default
@@ -341,28 +372,28 @@ def _parse(path: PurePosixPath, data: bytes, model: type[R], fix: str) -> R:
         document = parse_json(data, "it")
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != expected:
-            raise BaselineError(path, f"is of schema {str(schema)[:80]!r}, and {expected!r} is read here", fix)
+            raise BaselineError(path, f"is of schema {clip(str(schema), 80)!r}, but must be {expected!r}", advice)
         return parse_record(data, model, "it")
     except BaselineError:
         raise
     except RecordError as error:
-        raise BaselineError(path, str(error).removeprefix("it: "), fix) from error
+        raise BaselineError(path, str(error).removeprefix("it: "), advice) from error
 
 
-def _misplaced(path: PurePosixPath, right: PurePosixPath, version: int) -> str:
-    """In what the folder of ``path`` is not that of its content."""
-    (workload, *rest), (own, *own_rest) = path.parts, right.parts
-    if len(rest) == len(own_rest):
-        if workload != own:
-            of_folder = workload.rpartition("@")
-            if own.rpartition("@")[0] == of_folder[0]:
-                return f"is of shape version {version} in the folder of version {of_folder[2]}"
-            return "lies in the folder of another workload"
-        return "lies in the folder of another " + ("node class" if rest[0] != own_rest[0] else "environment")
-    return "lies outside the folder of its workload, class and environment"
+def _describe_misplacement(path: PurePosixPath, expected_path: PurePosixPath, version: int) -> str:
+    """Describe how the folder of ``path`` differs from the folder where its content belongs."""
+    (workload, *rest), (expected_workload, *expected_rest) = path.parts, expected_path.parts
+    if len(rest) == len(expected_rest):
+        if workload != expected_workload:
+            folder_parts = workload.rpartition("@")
+            if expected_workload.rpartition("@")[0] == folder_parts[0]:
+                return f"is of shape version {version} in the folder of version {folder_parts[2]}"
+            return "is in the folder of another workload"
+        return "is in the folder of another " + ("node class" if rest[0] != expected_rest[0] else "environment")
+    return "is outside the folder of its workload, class and environment"
 
 
-def _holds(target: Path, data: bytes) -> bool:
+def _has_content(target: Path, data: bytes) -> bool:
     try:
         return not target.is_symlink() and target.read_bytes() == data
     except OSError:
@@ -370,17 +401,21 @@ def _holds(target: Path, data: bytes) -> bool:
 
 
 def _make_folder(folder: Path, root: Path) -> None:
-    """``folder`` and those above it, each named on the disk by the one above."""
+    """Create ``folder`` and its missing parents, and sync the parent of each new folder."""
     if folder.is_dir():
         return
-    missing = [each for each in (folder, *folder.parents) if each.is_relative_to(root) and not each.is_dir()]
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        _sync_folder(each.parent)
+    missing = [
+        folder_path
+        for folder_path in (folder, *folder.parents)
+        if folder_path.is_relative_to(root) and not folder_path.is_dir()
+    ]
+    for folder_path in reversed(missing):
+        folder_path.mkdir(exist_ok=True)
+        _sync_folder(folder_path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Names in a folder are on the disk only when the folder is."""
+    """Sync a folder, so that the names in it are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

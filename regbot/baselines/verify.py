@@ -1,4 +1,4 @@
-"""Is the store what it says it is? Every file is read, and every problem is one line: file: what: what to do."""
+"""Verification of the store. It reads every file and reports each problem in one line: file: problem: advice."""
 
 import os
 from collections.abc import Iterator
@@ -8,136 +8,190 @@ from typing import NamedTuple
 
 from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.baselines.names import ANCHOR, CALIBRATION, LEDGERS
-from regbot.baselines.store import HASHED, RESTORE, BaselineError, Store
-from regbot.records.baseline import Anchor, Baseline, BaselineCheck, moment, utc
+from regbot.baselines.store import HASH_NAME, RESTORE, BaselineError, Store
+from regbot.records.baseline import Anchor, Baseline, BaselineCheck, format_time, parse_time
 from regbot.shapes import ShapeError, load_shape
+from regbot.shapes.model_code import MODEL_FILES, model_hash
+from regbot.text.clip import clip_message, short_commit
+from regbot.text.words import count
 
 README = "README.md"
 CPU_PROGRAM = "dispatch-mode"
-"""The source of a ledger that was counted in a CPU program."""
-_MESSAGE = 4000
+"""Value of ``source`` in a ledger that was counted in a CPU program."""
+OWN_MODEL_KEY = "reshard_after_forward"
+"""A key of the configuration in the ledgers of the adapters smoke and module, and of no other adapter."""
 
 
-class _Found(NamedTuple):
-    """What was read so far, and what could not be."""
+class _LedgerFacts(NamedTuple):
+    source: str
+    is_own_model: bool
+    """Whether regbot's own model ran: the smoke model, or the transformer around a user's layer."""
+
+
+class _StoreContent(NamedTuple):
+    """Content of the store, with the problems found while reading it."""
 
     sessions: dict[PurePosixPath, Baseline]
-    ledgers: dict[str, str]
-    """Their source by their hash."""
+    ledgers: dict[str, "_LedgerFacts"]
+    """By the hash of each ledger."""
     anchors: list[tuple[PurePosixPath, Anchor]]
     calibrations: list[PurePosixPath]
     problems: list[str]
 
 
 def verify(store: Store, now: datetime) -> BaselineCheck:
-    """Read the whole store. Raises BaselineError where there is none."""
+    """Read the whole store and return the result. Raises BaselineError if there is no store."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
-    found = _Found({}, {}, [], [], [])
-    for path in _files(store, PurePosixPath(), found.problems):
-        _read(store, path, found, now)
-    problems = [*found.problems, *_across(found)]
+    content = _StoreContent({}, {}, [], [], [])
+    for path in _list_files(store, PurePosixPath(), content.problems):
+        _read_file(store, path, content, now)
+    problems = [*content.problems, *_cross_check(content)]
     return BaselineCheck(
-        sessions=len(found.sessions),
-        ledgers=len(found.ledgers),
-        anchors=len(found.anchors),
-        calibrations=len(found.calibrations),
-        problems=[problem[:_MESSAGE] for problem in sorted(problems)],
-        notes=[note[:_MESSAGE] for note in _outdated(found)],
+        sessions=len(content.sessions),
+        ledgers=len(content.ledgers),
+        anchors=len(content.anchors),
+        calibrations=len(content.calibrations),
+        problems=[clip_message(problem) for problem in sorted(problems)],
+        notes=[clip_message(note) for note in (*_outdated_traces(content), *_outdated_times(content))],
     )
 
 
-def _read(store: Store, path: PurePosixPath, found: _Found, now: datetime) -> None:
+def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: datetime) -> None:
     try:
         if path.parts[0] == LEDGERS:
-            found.ledgers[path.stem] = store.ledger(_ledger_name(path)).source
+            ledger = store.ledger(_check_ledger_name(path))
+            content.ledgers[path.stem] = _LedgerFacts(ledger.source, OWN_MODEL_KEY in ledger.config)
         elif path.name == ANCHOR:
             anchor = store.read_anchor(path)
-            _in_time(path, anchor.moved, now)
-            found.anchors.append((path, anchor))
+            _check_not_in_future(path, anchor.moved, now)
+            content.anchors.append((path, anchor))
         elif path.parent.name == CALIBRATION:
-            _in_time(path, store.calibration(_session_name(path)).measured, now)
-            found.calibrations.append(path)
+            _check_not_in_future(path, store.calibration(_check_session_name(path)).measured, now)
+            content.calibrations.append(path)
         elif path != PurePosixPath(README):
-            baseline = store.session(_session_name(path))
-            found.sessions[path] = baseline
-            _in_time(path, baseline.measured, now)
+            baseline = store.session(_check_session_name(path))
+            content.sessions[path] = baseline
+            _check_not_in_future(path, baseline.measured, now)
     except BaselineError as error:
-        found.problems.append(str(error))
+        content.problems.append(str(error))
 
 
-def _across(read: _Found) -> Iterator[str]:
-    """What no file shows by itself."""
-    seen: dict[str, PurePosixPath] = {}
+def _cross_check(content: _StoreContent) -> Iterator[str]:
+    """Yield problems that concern several files, such as a missing ledger."""
+    path_by_session: dict[str, PurePosixPath] = {}
     commits: set[tuple[PurePosixPath, str]] = set()
-    versions: set[PurePosixPath] = set()
-    for path, found in sorted(read.sessions.items()):
-        if found.ledger is not None and found.ledger not in read.ledgers:
-            fix = "restore it, or delete this session and add it again"
-            yield str(BaselineError(path, f"its ledger {LEDGERS}/{found.ledger}.json is missing or unusable", fix))
-        if (first := seen.setdefault(found.session, path)) != path:
-            yield str(BaselineError(path, f"holds the same session as {first}", "delete one of the two"))
-        commits.add((path.parent.parent, found.commit))
-        top = PurePosixPath(path.parts[0])
-        if top not in versions and not _shape_is_here(found.workload):
-            what = "is of a shape or version that this regbot does not have"
-            yield str(BaselineError(top, what, "delete it, or use the regbot that has it"))
-        versions.add(top)
-    for path, anchor in read.anchors:
-        if (path.parent, anchor.commit) not in commits:
-            fix = "add a session of it with 'regbot baseline add', or move the anchor"
+    checked_folders: set[PurePosixPath] = set()
+    for path, baseline in sorted(content.sessions.items()):
+        if baseline.ledger is not None and baseline.ledger not in content.ledgers:
+            advice = "restore it, or delete this session and add it again"
             yield str(
-                BaselineError(path, f"no session of its commit {anchor.commit[:12]} is stored in this class", fix)
+                BaselineError(path, f"its ledger {LEDGERS}/{baseline.ledger}.json is missing or unusable", advice)
+            )
+        if (first := path_by_session.setdefault(baseline.session, path)) != path:
+            yield str(BaselineError(path, f"has the same session as {first}", "delete one of the two"))
+        commits.add((path.parent.parent, baseline.commit))
+        workload_folder = PurePosixPath(path.parts[0])
+        if workload_folder not in checked_folders and not _has_shape(baseline.workload):
+            problem = "has a shape or version that this regbot does not have"
+            yield str(BaselineError(workload_folder, problem, "delete it, or use a version of regbot that has it"))
+        checked_folders.add(workload_folder)
+    for path, anchor in content.anchors:
+        if (path.parent, anchor.commit) not in commits:
+            advice = "add a session of it with 'regbot baseline add', or move the anchor"
+            yield str(
+                BaselineError(
+                    path, f"no session of its commit {short_commit(anchor.commit)} is stored in this class", advice
+                )
             )
 
 
-def _outdated(read: _Found) -> Iterator[str]:
-    """The newest trace of a workload, where it is of a CPU program: a trace on a paper GPU is not compared with it."""
+def _outdated_traces(content: _StoreContent) -> Iterator[str]:
+    """Yield a note for each workload whose newest trace comes from a CPU program.
+
+    Such a trace is not comparable with traces on a paper GPU.
+    """
     newest: dict[str, PurePosixPath] = {}
-    for path, baseline in read.sessions.items():
-        last = newest.get(path.parts[0])
-        if baseline.tier == "static" and (last is None or read.sessions[last].measured < baseline.measured):
+    for path, baseline in content.sessions.items():
+        newest_path = newest.get(path.parts[0])
+        if baseline.tier == "static" and (
+            newest_path is None or content.sessions[newest_path].measured < baseline.measured
+        ):
             newest[path.parts[0]] = path
     for path in sorted(newest.values()):
-        if read.ledgers.get(read.sessions[path].ledger or "") == CPU_PROGRAM:
+        facts = content.ledgers.get(content.sessions[path].ledger or "")
+        if facts is not None and facts.source == CPU_PROGRAM:
             yield (
                 f"{path}: was traced as a CPU program; checks of the adapters smoke and module trace on a paper GPU "
-                "and do not compare with it: replace it with 'regbot baseline refresh', or set device = 'cpu'"
+                "and do not compare with it: replace it by 'regbot baseline refresh', or set device = 'cpu'"
             )
 
 
-def _files(store: Store, at: PurePosixPath, problems: list[str]) -> Iterator[PurePosixPath]:
-    """All files but those whose names begin with a dot. Links are told of and not followed."""
-    for entry in sorted(os.scandir(store.root / at), key=lambda each: each.name):
-        path = at / entry.name
+def _outdated_times(content: _StoreContent) -> Iterator[str]:
+    """Yield a note for each workload and node class that has times of other versions of regbot's model code only.
+
+    Checks do not compare with such times.
+    """
+    current = {model_hash(adapter) for adapter in MODEL_FILES}
+    timed = {path: baseline for path, baseline in content.sessions.items() if baseline.tier == "timed"}
+    with_current_times = {path.parts[:2] for path, baseline in timed.items() if baseline.environment.model in current}
+    outdated: dict[PurePosixPath, list[Baseline]] = {}
+    for path, baseline in sorted(timed.items()):
+        facts = content.ledgers.get(baseline.ledger or "")
+        is_own_model = baseline.environment.model is not None or (facts is not None and facts.is_own_model)
+        if is_own_model and path.parts[:2] not in with_current_times:
+            outdated.setdefault(PurePosixPath(*path.parts[:2]), []).append(baseline)
+    for folder, baselines in outdated.items():
+        calibrations = sum(path.parts[:2] == folder.parts for path in content.calibrations)
+        stored, workload = count(len(baselines), "session"), baselines[0].workload
+        commands = f"'regbot baseline refresh --workload {workload}'"
+        if calibrations:
+            stored += f" and {count(calibrations, 'calibration')}"
+            commands += f" and 'regbot calibrate {workload}'"
+        yield (
+            f"{folder}: {stored} of another version of regbot's model code: checks do not compare with them; measure "
+            f"again with {commands}"
+        )
+
+
+def _list_files(store: Store, folder: PurePosixPath, problems: list[str]) -> Iterator[PurePosixPath]:
+    """Yield all files whose names do not begin with a dot. Links are reported as problems and not followed."""
+    for entry in sorted(os.scandir(store.root / folder), key=lambda dir_entry: dir_entry.name):
+        path = folder / entry.name
         if entry.name.startswith("."):
             continue
         if entry.is_symlink():
-            problems.append(str(BaselineError(path, "is a link", "put the file itself there, or delete it")))
+            problems.append(str(BaselineError(path, "is a link", "replace it by the file itself, or delete it")))
         elif entry.is_dir():
-            yield from _files(store, path, problems)
+            yield from _list_files(store, path, problems)
         else:
             yield path
 
 
-def _ledger_name(path: PurePosixPath) -> str:
-    if len(path.parts) != 2 or not HASHED.fullmatch(path.name):
-        raise BaselineError(path, "is no ledger by its name", "delete it")
+def _check_ledger_name(path: PurePosixPath) -> str:
+    """Return the hash in the path of a ledger. Raises BaselineError if the path is not that of a ledger."""
+    if len(path.parts) != 2 or not HASH_NAME.fullmatch(path.name):
+        raise BaselineError(path, "does not have the name of a ledger", "delete it")
     return path.stem
 
 
-def _session_name(path: PurePosixPath) -> PurePosixPath:
-    if not HASHED.fullmatch(path.name):
-        raise BaselineError(path, "is no part of a store: files are named after their hash", "delete or move it")
+def _check_session_name(path: PurePosixPath) -> PurePosixPath:
+    """Return ``path``. Raises BaselineError if its name is not a hash."""
+    if not HASH_NAME.fullmatch(path.name):
+        raise BaselineError(
+            path, "does not belong to the store, whose files are named after their hash", "delete or move it"
+        )
     return path
 
 
-def _in_time(path: PurePosixPath, written: str, now: datetime) -> None:
-    if moment(written) > now + FUTURE_TOLERANCE:
-        raise BaselineError(path, f"is of {written}, and it is {utc(now)} here: one of the clocks is wrong", RESTORE)
+def _check_not_in_future(path: PurePosixPath, written: str, now: datetime) -> None:
+    if parse_time(written) > now + FUTURE_TOLERANCE:
+        raise BaselineError(
+            path, f"was written at {written}, and it is {format_time(now)} here: one of the clocks is wrong", RESTORE
+        )
 
 
-def _shape_is_here(workload: str) -> bool:
+def _has_shape(workload: str) -> bool:
     try:
         load_shape(workload.rpartition(":")[2].partition("/")[0])
     except ShapeError:

@@ -1,1 +1,1 @@
-"""Finding the change that brought a regression: along commits, or along the versions of a dependency."""
+"""Search for the change that caused a regression: among commits, or among the versions of a dependency."""

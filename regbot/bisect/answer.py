@@ -1,40 +1,47 @@
-"""From a bisection's observations to its answer. Nothing is measured here."""
+"""The answer of a bisection, computed from its observations. This module measures nothing."""
 
 from collections.abc import Sequence
 from statistics import fmean
 
 from regbot.bisect import noisy
+from regbot.bisect.broken import describe_failures
+from regbot.bisect.context import BisectionSetup
 from regbot.bisect.exact_answer import exact_answer
 from regbot.bisect.noisy_answer import noisy_answer
-from regbot.bisect.site import Site
 from regbot.records.bisection import Bisection, Observation
-from regbot.report.quantities import count
+from regbot.text.words import count
 
 
-def answer(site: Site, observations: Sequence[Observation]) -> Bisection:
-    """What the observations say, finished or not."""
-    if site.header.exact:
-        return exact_answer(site, observations)
-    return noisy_answer(site, observations, pace(observations))
+def compute_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> Bisection:
+    """Return the answer that the observations give, whether or not the search has finished."""
+    if setup.header.exact:
+        return exact_answer(setup, observations)
+    return noisy_answer(setup, observations, estimate_run_costs(observations))
 
 
-def pace(observations: Sequence[Observation]) -> noisy.Pace:
-    """What a run and a build cost, and what is built."""
-    launched = [each for each in observations if each.purpose != "reused" and not each.cached]
-    runs = [each.wall_s for each in launched if each.usable]
-    builds = [each.build_s for each in launched if each.built]
-    return noisy.Pace(
+def estimate_run_costs(observations: Sequence[Observation]) -> noisy.RunCosts:
+    """Return the mean seconds of the runs and of the builds so far, and the points that are already built."""
+    launched = [
+        observation for observation in observations if observation.purpose != "reused" and not observation.cached
+    ]
+    runs = [observation.wall_s for observation in launched if observation.usable]
+    builds = [observation.build_s for observation in launched if observation.built]
+    return noisy.RunCosts(
         run_s=max(fmean(runs), 1e-3) if runs else 1.0,
         build_s=fmean(builds) if builds else 0.0,
-        built=frozenset(each.point for each in launched),
+        built=frozenset(observation.point for observation in launched),
     )
 
 
-def standing(found: Bisection) -> str:
-    """Where the search stands, in a few words."""
-    if found.exact:
-        return f"{count(len(found.changes), 'change')} so far" if found.changes else "no change told apart yet"
-    if not found.candidates:
+def describe_progress(result: Bisection) -> str:
+    """Return the state of the search in a few words, for the progress line."""
+    return "; ".join(text for text in (_describe_belief(result), describe_failures(result.observations)) if text)
+
+
+def _describe_belief(result: Bisection) -> str:
+    if result.exact:
+        return f"{count(len(result.changes), 'change')} so far" if result.changes else "no change located yet"
+    if not result.candidates:
         return "no run yet"
-    best = found.candidates[0]
-    return f"{best.point.name} {100 * (found.posterior or 0):.0f}%, none {100 * (found.none_probability or 0):.0f}%"
+    best = result.candidates[0]
+    return f"{best.point.name} {100 * (result.posterior or 0):.0f}%, none {100 * (result.none_probability or 0):.0f}%"

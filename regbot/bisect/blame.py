@@ -1,96 +1,120 @@
-"""Where versions are walked between two commits: how much of the change is the dependency's, how much the code's.
+"""Attribution for a bisection of versions between two commits: does the slowdown come from the dependency or the code?
 
-The versions are walked under bad's code. What is left, bad's code against good's under the first version, is the
-code's own share: measured like a confirmation, in pairs, or by one more value where values are exact.
+The search compares the versions of the dependency, all with the code of the bad commit. It does not measure the effect
+of the code. The effect of the code is the difference between bad's code and good's code, both with the first version.
+``header.corner`` is the point with good's code and the first version. Noisy values are compared in pairs of runs, as in
+a confirmation. Exact values need only one more measurement.
 """
 
 from collections.abc import Sequence
 
 from regbot.bisect import noisy
-from regbot.bisect.noisy import Contrast, Node, Terms, Wanted
-from regbot.records.bisection import BisectionHeader, Found, Observation
+from regbot.bisect.noisy import Contrast, MeasurementRequest, SearchSettings, SearchState
+from regbot.records.bisection import BisectionHeader, BisectionOutcome, Observation
 from regbot.stats.paired import Thresholds
+from regbot.text.clip import short_commit
 
-NAME = "bad's code against good's, under the first version"
+CONTRAST_NAME = "bad's code against good's, under the first version"
 
 
 def next_exact(
-    header: BisectionHeader, observations: Sequence[Observation], pending: Sequence[tuple[Wanted, str]]
-) -> list[Wanted]:
-    """The corner, for every workload, once the versions are told apart."""
+    header: BisectionHeader, observations: Sequence[Observation], pending: Sequence[tuple[MeasurementRequest, str]]
+) -> list[MeasurementRequest]:
+    """Return the next measurement of good's code with the first version, after both ends of the axis are measured."""
     if header.corner is None or pending:
         return []
     ends = {header.points[0].key, header.points[-1].key}
-    told = {(each.point, each.entry) for each in observations if each.usable}
-    made = {each.entry for each in observations if each.point == header.corner.key}
-    left = [
-        entry for entry in header.entries or [""] if entry not in made and all((end, entry) in told for end in ends)
+    measured = {(observation.point, observation.entry) for observation in observations if observation.usable}
+    measured_entries = {observation.entry for observation in observations if observation.point == header.corner.key}
+    missing = [
+        entry
+        for entry in header.entries or [""]
+        if entry not in measured_entries and all((end, entry) in measured for end in ends)
     ]
-    return [Wanted(header.corner, "confirm", NAME, entry=left[0])] if left else []
+    return [MeasurementRequest(header.corner, "confirm", CONTRAST_NAME, entry=missing[0])] if missing else []
 
 
 def next_noisy(
     header: BisectionHeader,
-    terms: Terms,
-    root: Node,
+    settings: SearchSettings,
+    root: SearchState,
     observations: Sequence[Observation],
-    pending: Sequence[tuple[Wanted, str]],
+    pending: Sequence[tuple[MeasurementRequest, str]],
     stratum: str,
-) -> list[Wanted]:
-    """The next run of the comparison of the two commits; [] where there is none, or none yet."""
+) -> list[MeasurementRequest]:
+    """Return the next run that compares the code of the two commits.
+
+    Returns [] if no run is needed, if a run is pending, or if the search over the versions has not finished yet.
+    """
     if root.status not in ("found", "none") or pending:
         return []
-    found = code(header, terms, root, observations, stratum)
-    return found.wanted if found is not None else []
+    contrast = compare_code(header, settings, root, observations, stratum)
+    return contrast.requests if contrast is not None else []
 
 
-def code(
-    header: BisectionHeader, terms: Terms, root: Node, observations: Sequence[Observation], stratum: str = ""
+def compare_code(
+    header: BisectionHeader,
+    settings: SearchSettings,
+    root: SearchState,
+    observations: Sequence[Observation],
+    stratum: str = "",
 ) -> Contrast | None:
-    """Bad's code against good's, as far as that has been measured; None where one commit was given."""
+    """Return the paired comparison of bad's code with good's code so far; None if only one commit was given."""
     if header.corner is None:
         return None
-    limits = Thresholds(noisy.CLEARED_SHARE * root.span.smallest * 2, min(terms.indifference, root.span.smallest / 4))
-    return noisy.contrast(NAME, header.corner, root.span.points[0], observations, (), terms.seed, limits, stratum)
+    # The first threshold equals the smallest slowdown to look for.
+    thresholds = Thresholds(
+        noisy.CLEARED_SHARE * root.span.smallest * 2, min(settings.indifference, root.span.smallest / 4)
+    )
+    sides = noisy.ContrastSides(CONTRAST_NAME, header.corner, root.span.points[0])
+    return noisy.evaluate_contrast(sides, observations, (), settings.seed, thresholds, stratum)
 
 
-def exact_words(header: BisectionHeader, observations: Sequence[Observation], found: Found) -> str:
-    """Who is to blame, of exact values; '' where one commit was given."""
+def exact_blame(header: BisectionHeader, observations: Sequence[Observation], outcome: BisectionOutcome) -> str:
+    """Say whether the dependency or the code is to blame, from exact values; '' if only one commit was given."""
     if header.corner is None:
         return ""
-    differ = []
+    differences = []
     for entry in header.entries or [""]:
         states = [
             next(
-                (each.state for each in observations if (each.point, each.entry) == (key, entry) and each.usable), None
+                (
+                    observation.state
+                    for observation in observations
+                    if (observation.point, observation.entry) == (key, entry) and observation.usable
+                ),
+                None,
             )
             for key in (header.corner.key, header.points[0].key)
         ]
         if None in states:
-            return _words(header, found, None)
-        differ.append(states[0] != states[1])
-    return _words(header, found, any(differ))
+            return _blame_sentence(header, outcome, None)
+        differences.append(states[0] != states[1])
+    return _blame_sentence(header, outcome, any(differences))
 
 
-def noisy_words(header: BisectionHeader, found: Found, contrast: Contrast | None) -> str:
-    """Who is to blame, of noisy values; '' where one commit was given."""
+def noisy_blame(header: BisectionHeader, outcome: BisectionOutcome, contrast: Contrast | None) -> str:
+    """Say whether the dependency or the code is to blame, from noisy values; '' if only one commit was given."""
     if contrast is None:
         return ""
     decision = contrast.gate.decision if contrast.gate is not None else "undecided"
-    return _words(header, found, None if decision == "undecided" else decision == "regressed")
+    return _blame_sentence(header, outcome, None if decision == "undecided" else decision == "regressed")
 
 
-def _words(header: BisectionHeader, found: Found, code_too: bool | None) -> str:
+def _blame_sentence(header: BisectionHeader, outcome: BisectionOutcome, code_has_effect: bool | None) -> str:
+    """Return the sentence of the report. ``code_has_effect`` is None if the effect of the code is not known."""
     assert header.corner is not None
-    name, first = header.axis, header.points[0].version
-    commits = f"{header.corner.commit[:12]} and {header.points[0].commit[:12]}"
-    further = f"bisect the commits between {commits} too, with {name} {first} installed"
-    if found == "culprit":
-        if code_too is None:
-            return f"{name} is to blame; whether the code between {commits} has a share could not be told"
+    name, first_version = header.axis, header.points[0].version
+    commits = f"{short_commit(header.corner.commit)} and {short_commit(header.points[0].commit)}"
+    advice = f"bisect the commits between {commits} too, with {name} {first_version} installed"
+    if outcome == "culprit":
+        if code_has_effect is None:
+            return f"{name} is to blame; it is not known whether the code between {commits} has a share"
         return (
-            f"code and dependency share the blame: {further}" if code_too else f"{name} alone is to blame, not the code"
+            f"code and dependency share the blame: {advice}"
+            if code_has_effect
+            else f"{name} alone is to blame, not the code"
         )
-    if found == "none" and code_too:
-        return f"the code alone is to blame, not {name}: {further}"
+    if outcome == "none" and code_has_effect:
+        return f"the code alone is to blame, not {name}: {advice}"
     return ""

@@ -1,47 +1,48 @@
-"""Measuring what a command prints: its last line is one number, the cost."""
+"""Measurement of the cost that a command prints: one number in its last line."""
 
 import itertools
 import math
 import time
 from pathlib import Path
 
-from regbot.bisect.measure import Ground, Prepared, last_line, observed, unusable
-from regbot.bisect.noisy import Wanted
+from regbot.bisect.measure import PointCheckouts, PreparedPoint, build_observation, last_line, unusable_observation
+from regbot.bisect.noisy import MeasurementRequest
 from regbot.bisect.seats import Seats
-from regbot.engines import Ended, Engine, EngineError, Launch, NoSeatError, SeatLostError, clean_environment
-from regbot.node import this_node
+from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, SeatLostError, clean_environment
+from regbot.health.machine import this_node
 from regbot.records.bisection import Observation
 from regbot.records.files import RecordError, read_capped, write_text
-from regbot.trees import Trees
-from regbot.workloads.guest import exit_words
+from regbot.text.clip import clip
+from regbot.workloads.guest import describe_exit
 
-CANNOT_BE_MEASURED = 125
-"""Exit code of a command that says so, as git bisect has it."""
+SKIP_EXIT_CODE = 125
+"""Exit code by which a command says that it cannot measure this point, as in git bisect."""
 
-MOST_OUTPUT_BYTES = 2**25
+MAX_OUTPUT_BYTES = 2**25
+"""Limit for the standard output of a command, and again for its standard error."""
 
-COMPLAINTS = "record/stderr.txt"
-"""What a command wrote to standard error, in the folder of its run."""
+STDERR_FILE = "record/stderr.txt"
+"""File for the standard error of a command, relative to the folder of its run."""
 
-MOST_NUMBER = 100
-"""Characters of the line that a command's number may take."""
+MAX_NUMBER_CHARS = 100
+"""Maximum number of characters that a message quotes from the last line of the output."""
 
 
-class Costs:
-    """What a command prints as its last line, run in each point's checkout by bash."""
+class CommandMeasurer:
+    """Measurer that runs a command with bash in the checkout of each point and reads the last line of the output."""
 
     def __init__(
         self,
         command: str,
-        exact: bool,
-        ground: Ground,
-        trees: Trees,
+        checkouts: PointCheckouts,
         engine: Engine,
         seats: Seats | None,
         out: Path,
+        *,
+        exact: bool,
         timeout_min: float,
     ) -> None:
-        self._command, self._exact, self._ground, self._trees = command, exact, ground, trees
+        self._command, self._exact, self._checkouts = command, exact, checkouts
         self._engine, self._seats, self._out, self._timeout_min = engine, seats, out, timeout_min
         self._session = f"{this_node().name} {time.time_ns()}"
         self._numbers = itertools.count(1)
@@ -51,116 +52,127 @@ class Costs:
             return self._seats.stratum(slot)
         return f"{self._session} {slot}" if slot else self._session
 
-    def measure(self, wanted: Wanted, slot: int) -> Observation:
+    def measure(self, request: MeasurementRequest, slot: int) -> Observation:
         name = f"runs/{self._session.rsplit(' ', 1)[-1]}.{next(self._numbers)}"
         stratum = self.stratum(slot)
-        with self._ground.alone(wanted.point) as copy:
-            for last in (False, True):
-                ready = self._ground.prepare(wanted.point, None, self._trees, copy)
-                if isinstance(ready, str):
-                    return unusable(wanted, ready, stratum)
+        with self._checkouts.reserve_copy(request.point) as copy:
+            for is_retry in (False, True):
+                prepared = self._checkouts.prepare(request.point, None, copy)
+                if isinstance(prepared, str):
+                    return unusable_observation(request, prepared, stratum)
                 try:
-                    ended = self._run(ready, self._out / name, slot)
+                    result = self._run_command(prepared, self._out / name, slot)
                 except SeatLostError as error:
                     if self._seats is None:
                         raise
-                    return self._seats.lost(slot, wanted, error)
-                # A supervisor that was lost, or a checkout that was removed meanwhile, need not be the commit's fault.
-                if last or (isinstance(ended, Ended) and (ended.exit_code == 0 or ready.path.is_dir())):
+                    return self._seats.record_loss(slot, request, error)
+                # If the command failed and its checkout is gone, or if it could not be run at all, the cause may not be
+                # the commit. Try once more.
+                if is_retry or (isinstance(result, LaunchResult) and (result.exit_code == 0 or prepared.path.is_dir())):
                     break
-        assert not isinstance(ready, str)
-        if isinstance(ended, str):
-            _keep(self._out / name / "reason.txt", ended)
-            return unusable(wanted, ended, stratum)
-        return self._observed(wanted, stratum, ready, ended, name)
+        assert not isinstance(prepared, str)
+        if isinstance(result, str):
+            _write_reason(self._out / name / "reason.txt", result)
+            return unusable_observation(request, result, stratum)
+        return self._to_observation(request, stratum, prepared, result, name)
 
-    def _run(self, ready: Prepared, scratch: Path, slot: int) -> Ended | str:
-        """The end of a run of the command, or why it could not be run. Raises NoSeatError."""
-        # Standard error apart: a warning after the number is not the last line.
-        words = ("bash", "-c", 'exec 2>"$0"; exec bash -c "$1"', str(scratch / COMPLAINTS), self._command)
+    def _run_command(self, prepared: PreparedPoint, scratch: Path, slot: int) -> LaunchResult | str:
+        """Run the command once. Return how the command ended, or why it could not be run. Raises NoSeatError."""
+        # Standard error goes to a separate file. Otherwise a warning could become the last line after the number.
+        words = ("bash", "-c", 'exec 2>"$0"; exec bash -c "$1"', str(scratch / STDERR_FILE), self._command)
         launch = Launch(
             command=words,
-            cwd=ready.path,
-            env=clean_environment({"PYTHONDONTWRITEBYTECODE": "1", **ready.environment}),
+            cwd=prepared.path,
+            env=clean_environment({"PYTHONDONTWRITEBYTECODE": "1", **prepared.environment}),
             log=scratch / "output.log",
             record_dir=scratch / "record",
             timeout_s=self._timeout_min * 60,
-            max_output_bytes=MOST_OUTPUT_BYTES,
-            max_dir_bytes=MOST_OUTPUT_BYTES,
-            writable=(ready.path,),  # it may write where it stands
+            max_output_bytes=MAX_OUTPUT_BYTES,
+            max_dir_bytes=MAX_OUTPUT_BYTES,
+            writable=(prepared.path,),  # the command may write into its checkout
         )
         try:
-            return self._seats.of(slot).run(launch) if self._seats is not None else self._engine.run(launch)
+            return self._seats.seat(slot).run(launch) if self._seats is not None else self._engine.run(launch)
         except NoSeatError:
             raise
         except EngineError as error:
             return str(error)
 
-    def _observed(self, wanted: Wanted, stratum: str, ready: Prepared, ended: Ended, name: str) -> Observation:
+    def _to_observation(
+        self, request: MeasurementRequest, stratum: str, prepared: PreparedPoint, result: LaunchResult, name: str
+    ) -> Observation:
         number: float | None = None
-        if ended.timed_out:
-            reason = f"the command did not end within {self._timeout_min:g} min (--timeout) and was ended"
-        elif ended.dir_overflow:
-            reason = f"the command printed more than {MOST_OUTPUT_BYTES // 2**20} MiB on standard error and was ended"
-        elif ended.exit_code == CANNOT_BE_MEASURED:
+        if result.timed_out:
+            reason = f"the command did not end within {self._timeout_min:g} min (--timeout) and was killed"
+        elif result.dir_overflow:
+            reason = f"the command printed more than {MAX_OUTPUT_BYTES // 2**20} MiB on standard error and was killed"
+        elif result.exit_code == SKIP_EXIT_CODE:
             reason = "the command says that it cannot be measured (exit code 125)"
-        elif ended.exit_code != 0:
-            said = (
-                last_line(_end_of(self._out / name / COMPLAINTS)) or last_line(ended.log_tail) or "it printed nothing"
+        elif result.exit_code != 0:
+            complaint = (
+                last_line(_read_tail(self._out / name / STDERR_FILE))
+                or last_line(result.log_tail)
+                or "it printed nothing"
             )
-            reason = f"the command {exit_words(ended.exit_code or 0)}: {said}"
+            reason = f"the command {describe_exit(result.exit_code or 0)}: {complaint}"
         else:
-            number, reason = cost_of(ended.log_tail, self._exact)
+            number, reason = parse_cost(result.log_tail, self._exact)
         usable = number is not None
         values: dict[str, float] = {}
         if number is not None:
             values = {"cost": number if self._exact else math.log(number)}
-        return observed(
-            wanted,
+        return build_observation(
+            request,
             stratum,
-            ready,
+            prepared,
             usable=usable,
             reason=reason,
+            skipped=result.exit_code == SKIP_EXIT_CODE and not (result.timed_out or result.dir_overflow),
+            # Adding 0.0 turns -0.0 into 0.0, so that both are the same value.
             state=f"{number + 0.0:.17g}" if number is not None and self._exact else "",
             values=values,
-            wall_s=ended.wall_s,
+            wall_s=result.wall_s,
             record=f"{name}/output.log",
         )
 
 
-def cost_of(output: str, exact: bool) -> tuple[float | None, str]:
-    """The number in the last line of what a command printed; else None and what is wrong."""
+def parse_cost(output: str, exact: bool) -> tuple[float | None, str]:
+    """Parse the cost from the last line of a command's output.
+
+    Return the cost and ''. If the line is no valid cost, return None and the reason.
+    """
     line = last_line(output)
     if not line:
         return None, "the command printed nothing; its last line must be one number, the cost"
-    shown = line if len(line) <= MOST_NUMBER else f"{line[:MOST_NUMBER]}…"
+    quoted = clip(line, MAX_NUMBER_CHARS)
     try:
         number = float(line)
     except ValueError:
         words = line.split()
-        several = len(words) > 1 and all(_is_number(word) for word in words)
-        what = f"{len(words)} numbers" if several else "no number"
-        return None, f"the last line that the command printed is {what}: {shown!r}; print one number, the cost"
+        is_list_of_numbers = len(words) > 1 and all(_is_number(word) for word in words)
+        problem = f"{len(words)} numbers" if is_list_of_numbers else "no number"
+        return None, f"the last line that the command printed is {problem}: {quoted!r}; print one number, the cost"
     if not math.isfinite(number):
-        return None, f"the cost that the command printed is {shown}; it must be finite"
+        return None, f"the cost that the command printed is {quoted}; it must be finite"
     if not exact and number <= 0:
-        return None, f"the cost that the command printed is {shown}; a noisy cost must be positive (or give --exact)"
+        return None, f"the cost that the command printed is {quoted}; a noisy cost must be positive (or give --exact)"
     return number, ""
 
 
-def _keep(path: Path, reason: str) -> None:
-    """Keep why the engine failed. Raises EngineError where there is no room for that either: then it was the disk."""
+def _write_reason(path: Path, reason: str) -> None:
+    """Write the reason to a file. Raises EngineError if the file cannot be written, which is a fault of the disk."""
     try:
         write_text(path, f"{reason}\n")
     except OSError as error:
         raise EngineError(
-            f"{path.parent}: cannot be written to: {error.strerror or error}; see to it, and go on with --resume"
+            f"{path.parent}: cannot be written to: {error.strerror or error}",
+            "free space or mend the permissions, then continue with --resume",
         ) from error
 
 
-def _end_of(path: Path) -> str:
+def _read_tail(path: Path) -> str:
     try:
-        return read_capped(path, MOST_OUTPUT_BYTES)[-4000:].decode("utf-8", "replace")
+        return read_capped(path, MAX_OUTPUT_BYTES)[-4000:].decode("utf-8", "replace")
     except RecordError:
         return ""
 

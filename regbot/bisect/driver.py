@@ -1,8 +1,8 @@
-"""Runs a bisection: asks what to measure next, measures it, writes it down, asks again.
+"""The measuring loop of a bisection: choose a measurement, make it, write it down.
 
-An observation is on the disk before the next choice is made, so a bisection that was ended goes on from its log with
-nothing lost and nothing counted twice. Where several slots are free, several measurements run at a time; they may end
-in any order.
+Every observation is written to disk before the next choice. An interrupted bisection therefore continues from its log:
+no finished measurement is lost, and none is counted twice. With several free slots, several measurements run at the
+same time and may end in any order.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,79 +10,93 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from typing import Literal, ParamSpec, TypeVar
 
 from regbot.bisect.measure import Measurer
-from regbot.bisect.noisy import Wanted
+from regbot.bisect.noisy import MeasurementRequest
 from regbot.records.bisection import Observation
 
-Pending = Sequence[tuple[Wanted, str]]
-Next = Callable[[Sequence[Observation], Pending, str], Sequence[Wanted]]
-"""What to measure next: from all observations, what is running (and in which stratum), and the stratum that is free."""
+Pending = Sequence[tuple[MeasurementRequest, str]]
+"""The running requests, each with its stratum."""
+ChooseRequests = Callable[[Sequence[Observation], Pending, str], Sequence[MeasurementRequest]]
+"""A function that chooses the next measurements. Its arguments are all observations, the running requests with their
+strata, and the stratum of the free slot.
+"""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Ended = Literal["done", "enough", "spoilt"]
+StopReason = Literal["done", "enough", "spoilt"]
+"""Why the loop stopped: no request is left (done), ``is_enough`` returned true although a request is left (enough), or
+too many runs in a row were void (spoilt).
+"""
 
-GLANCE_S = 1.0
-"""A wait without end can miss an interrupt that comes just before it begins, or to another thread."""
+POLL_S = 1.0
+"""Maximum seconds of one wait. A wait without a limit can miss an interrupt that arrives just before the wait or in
+another thread.
+"""
 
 VOID_LIMIT = 5
-"""So many runs in a row that the node spoilt end a bisection: the node is not fit."""
+"""After this many void runs in a row the bisection stops, because the node is unfit."""
 
 
 def drive(
     observations: list[Observation],
-    next_wanted: Next,
+    next_requests: ChooseRequests,
     measurer: Measurer,
-    keep: Callable[[Observation], None],
+    write_observation: Callable[[Observation], None],
     slots: int = 1,
-    enough: Callable[[], bool] = lambda: False,
-    say: Callable[[Wanted], None] = lambda _: None,
-) -> Ended:
-    """Measure until nothing more is wanted, or it is ``enough``; ``observations`` grows by what is measured.
+    is_enough: Callable[[], bool] = lambda: False,
+    *,
+    announce: Callable[[MeasurementRequest], None] = lambda _: None,
+) -> StopReason:
+    """Measure until no request is left or ``is_enough`` returns true. Append each observation to ``observations``.
 
-    What is measured when ``enough`` turns true, or when a measurement or ``keep`` fails, is waited for and kept; an
-    interrupt waits for nothing. Raises what ``measurer`` and ``keep`` raise.
+    If ``is_enough`` returns true, or a measurement or ``write_observation`` fails, the running measurements are
+    finished and written first. After an interrupt the function does not wait for them. Raises what ``measurer`` and
+    ``write_observation`` raise.
     """
-    before = len(observations)
+    first_new = len(observations)
     free = list(range(slots))
-    running: dict[Future[Observation], tuple[Wanted, int]] = {}
-    pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _Here()
+    running: dict[Future[Observation], tuple[MeasurementRequest, int]] = {}
+    pool: Executor = ThreadPoolExecutor(slots) if slots > 1 else _InlineExecutor()
 
-    def take(done: Future[Observation]) -> None:
-        _, slot = running.pop(done)
+    def record(future: Future[Observation]) -> None:
+        _, slot = running.pop(future)
         free.append(slot)
-        observation = done.result()
-        keep(observation)
+        observation = future.result()
+        write_observation(observation)
         observations.append(observation)
 
     try:
         while True:
-            while free and not enough() and not _spoilt(observations[before:]):
-                pending = [(wanted, measurer.stratum(slot)) for wanted, slot in running.values()]
-                wanted = next_wanted(observations, pending, measurer.stratum(free[0]))
-                if not wanted:
+            while free and not is_enough() and not _has_void_streak(observations[first_new:]):
+                pending = [(request, measurer.stratum(slot)) for request, slot in running.values()]
+                requests = next_requests(observations, pending, measurer.stratum(free[0]))
+                if not requests:
                     break
                 slot = free.pop(0)
-                say(wanted[0])
-                running[pool.submit(measurer.measure, wanted[0], slot)] = (wanted[0], slot)
+                announce(requests[0])
+                running[pool.submit(measurer.measure, requests[0], slot)] = (requests[0], slot)
             if not running:
-                return "spoilt" if _spoilt(observations[before:]) else "enough" if enough() else "done"
-            ended = wait(running, GLANCE_S, FIRST_COMPLETED).done
-            for done in sorted(ended, key=lambda done: running[done][1]):
-                take(done)
+                if _has_void_streak(observations[first_new:]):
+                    return "spoilt"
+                # A search that has just ended is done, even if a limit was reached with its last measurement.
+                has_request = is_enough() and next_requests(observations, (), measurer.stratum(free[0]))
+                return "enough" if has_request else "done"
+            finished = wait(running, POLL_S, FIRST_COMPLETED).done
+            for future in sorted(finished, key=lambda future: running[future][1]):
+                record(future)
             free.sort()
     except BaseException as error:
-        patience = None if isinstance(error, Exception) else 0.0
-        for done in wait(running, timeout=patience).done:
-            if done.exception() is None:
-                take(done)
+        wait_s = None if isinstance(error, Exception) else 0.0
+        for future in wait(running, timeout=wait_s).done:
+            if future.exception() is None:
+                record(future)
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Here(Executor):
-    """Measures in the thread of the caller, so that an interrupt ends the measurement too."""
+class _InlineExecutor(Executor):
+    """Executor that runs each call in the caller's thread, so that an interrupt also stops the measurement."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -90,6 +104,6 @@ class _Here(Executor):
         return future
 
 
-def _spoilt(observations: Sequence[Observation]) -> bool:
+def _has_void_streak(observations: Sequence[Observation]) -> bool:
     last = observations[-VOID_LIMIT:]
-    return len(last) == VOID_LIMIT and all(each.void for each in last)
+    return len(last) == VOID_LIMIT and all(observation.void for observation in last)

@@ -1,11 +1,13 @@
-"""The search on values that are compared for equality: ledgers, counts, what a simulator prints.
+"""The search on exact values, which are compared for equality: ledgers, counts, numbers from a simulator.
 
-Where two neighbours on the line that were measured differ, something between them changed: the point in the middle of
-the suspicion between them is measured next. So a count that changed twice is traced twice. What changed and changed
-back between two equal neighbours is not seen, as by any bisection.
+If two measured neighbours on the line differ, a change lies between them. The suspicion of a point is its prior weight
+as the culprit. The next point to measure is chosen so that about half of the suspicion lies on each side of it. Where
+points cannot be measured, the choice also depends on the chance that the point can be (``broken``). If the value
+changed twice, both changes are searched. Like any bisection, the search misses a change that was undone before the next
+measured point.
 
-Points that run the same code share a value, and one of them is measured for all. In a history that is no line there is
-one question only: which commit made it differ from good.
+Points that run the same code form a class and share one value, so only one point of a class is measured. In a history
+with branches, the search answers one question only: which commit made the value differ from good's value?
 """
 
 import math
@@ -15,72 +17,89 @@ from typing import NamedTuple
 
 import numpy as np
 
+from regbot.bisect.broken import success_chances
 from regbot.stats.culprit import Bools, Floats
+from regbot.stats.next_run import split_worth
 
 
-class _Span(NamedTuple):
-    """Classes that may be measured between two neighbours that differ, each with its suspicion."""
+class _OpenSpan(NamedTuple):
+    """The measurable classes between two differing neighbours. ``inside`` has each class with its suspicion."""
 
     inside: list[tuple[int, float]]
     end: float
-    """Suspicion of what lies behind the last of them."""
+    """Suspicion of the points after the last class of ``inside``."""
 
 
-class Step(NamedTuple):
-    """A change between two neighbours that were measured, with nothing measurable between them."""
+class ValueStep(NamedTuple):
+    """A change of the value between two measured neighbours. ``before`` is the neighbour before the change."""
 
     before: int
     candidates: tuple[int, ...]
-    """Points, one of which brought it; the last of them was measured, what comes before it could not be."""
+    """Points after ``before``, up to the next measured point. One of them made the change."""
 
 
-def classes(same_as_before: Sequence[bool]) -> list[int]:
-    """For each point the first point that runs the same code without a break."""
-    first = 0
-    found = []
+def code_classes(same_as_before: Sequence[bool]) -> list[int]:
+    """Return the class of each point. A class is an unbroken series of points with the same code, named by its first
+    point.
+    """
+    class_start = 0
+    classes = []
     for number, same in enumerate(same_as_before):
-        first = first if same and number else number
-        found.append(first)
-    return found
+        class_start = class_start if same and number else number
+        classes.append(class_start)
+    return classes
 
 
 def next_on_line(
-    of: Sequence[int],
+    classes: Sequence[int],
     weights: Sequence[float],
     states: Mapping[int, str],
     broken: Collection[int],
     pending: Collection[int],
     slots: int,
 ) -> list[int]:
-    """Points to measure next, at most ``slots``, none of them pending; [] where nothing more can be learned now.
+    """Return the points to measure next, at most ``slots``; [] if nothing more can be learned now.
 
-    ``of`` are the points' classes; ``states``, ``broken`` and ``pending`` are of classes. Both ends come first.
+    ``classes`` has the class of each point; ``states``, ``broken`` and ``pending`` contain classes. The two ends are
+    measured first. Pending points are never returned. If all points can be measured and no weight is above 1, a search
+    for one change takes at most ``max_measurements``: small weights change the order only as far as this allows. A
+    suspect, with a weight above 1, may cost more.
     """
-    ends = [end for end in (of[0], of[-1]) if end not in states and end not in broken]
+    ends = [end for end in (classes[0], classes[-1]) if end not in states and end not in broken]
     if ends:
         return [end for end in dict.fromkeys(ends) if end not in pending][:slots]
-    if of[0] in broken or of[-1] in broken:
+    if classes[0] in broken or classes[-1] in broken:
         return []
     chosen: list[int] = []
-    spans = _open(of, weights, states, broken, pending)
+    chances = success_chances(len(classes), states, broken)
+    halvings_left = max_measurements(len(set(classes)) - 1) - len(states)
+    largest_side = math.inf if broken or max(weights) > 1 else 2.0 ** (halvings_left - 1)
+    spans = _open_spans(classes, weights, states, broken, pending)
     while spans and len(chosen) < slots:
-        spans.sort(key=lambda span: -_suspicion(span))
+        spans.sort(key=lambda span: -_sum_suspicion(span))
         span = spans.pop(0)
-        middle = _middle(span)
+        middle = _find_middle(span, chances, largest_side)
         chosen.append(span.inside[middle][0])
-        spans += _divided(span, [middle])
+        spans += _split_span(span, [middle])
     return chosen
 
 
-def steps_on_line(of: Sequence[int], states: Mapping[int, str], broken: Collection[int]) -> list[Step]:
-    """The changes between measured neighbours that are as near to each other as can be, in order."""
-    found = []
-    for before, after in _neighbours(of, states):
-        if states[before] != states[after]:
-            between = [each for each in dict.fromkeys(of) if before < each <= after]
-            if all(each in broken or each == after for each in between):
-                found.append(Step(before, tuple(between)))
-    return found
+def changes_on_line(classes: Sequence[int], states: Mapping[int, str], broken: Collection[int]) -> list[ValueStep]:
+    """Return the changes between measured neighbours that cannot be narrowed down further, in order."""
+    return [
+        step
+        for step in differing_neighbours(classes, states)
+        if all(code_class in broken or code_class == step.candidates[-1] for code_class in step.candidates)
+    ]
+
+
+def differing_neighbours(classes: Sequence[int], states: Mapping[int, str]) -> list[ValueStep]:
+    """Return the changes between measured neighbours, in order, however many candidates they have."""
+    return [
+        ValueStep(before, tuple(code_class for code_class in dict.fromkeys(classes) if before < code_class <= after))
+        for before, after in _neighbours(classes, states)
+        if states[before] != states[after]
+    ]
 
 
 def next_in_history(
@@ -91,114 +110,131 @@ def next_in_history(
     pending: Collection[int],
     slots: int,
 ) -> list[int]:
-    """The same for a history with branches: points that leave least doubt, whichever way they turn out."""
+    """Return the points to measure next in a history with branches, at most ``slots``.
+
+    The chosen points divide the remaining suspicion best.
+    """
     last = affected.shape[1] - 1
     ends = [end for end in (0, last) if end not in states and end not in broken]
     if ends:
         return [end for end in ends if end not in pending][:slots]
     if 0 in broken or last in broken or states[0] == states[last]:
         return []
-    free = np.ones(last + 1, dtype=bool)
-    free[[*states, *broken, *pending]] = False
-    parts = [remaining(affected, states)]
+    chances = success_chances(last + 1, states, broken)
+    is_free = np.ones(last + 1, dtype=bool)
+    is_free[[*states, *broken, *pending]] = False
+    # Parts are sets of hypotheses that no measurement separates. Pending and chosen points count as measured.
+    parts = [remaining_hypotheses(affected, states)]
     for point in pending:
-        parts = _told_apart(parts, affected[:, point])
+        parts = _split_parts(parts, affected[:, point])
     chosen: list[int] = []
     while parts and len(chosen) < slots:
         parts.sort(key=lambda part: -float(prior[part].sum()))
         reach = prior[parts[0]] @ affected[parts[0]]
         total = float(prior[parts[0]].sum())
-        inside = np.flatnonzero(free & affected[parts[0]].any(axis=0) & ~affected[parts[0]].all(axis=0))
-        if not inside.size:
+        useful = np.flatnonzero(is_free & affected[parts[0]].any(axis=0) & ~affected[parts[0]].all(axis=0))
+        if not useful.size:
             parts.pop(0)
             continue
-        point = int(inside[int(np.argmin(np.abs(reach[inside] - total / 2)))])
+        point = int(useful[int(np.argmax(chances[useful] * split_worth(reach[useful], total)))])
         chosen.append(point)
-        free[point] = False
-        parts = _told_apart(parts, affected[:, point])
+        is_free[point] = False
+        parts = _split_parts(parts, affected[:, point])
     return chosen
 
 
-def remaining(affected: Bools, states: Mapping[int, str]) -> Bools:
-    """[hypotheses] Those that every value agrees with: a point that contains the culprit is not as good is."""
-    left = np.ones(len(affected), dtype=bool)
+def remaining_hypotheses(affected: Bools, states: Mapping[int, str]) -> Bools:
+    """Return which hypotheses agree with all values. Shape: [hypotheses].
+
+    A hypothesis agrees if exactly the points that contain its commit differ from good.
+    """
+    remaining = np.ones(len(affected), dtype=bool)
     for point, state in states.items():
         if point:
-            left &= affected[:, point] == (state != states[0])
-    return left
+            remaining &= affected[:, point] == (state != states[0])
+    return remaining
 
 
-def _told_apart(parts: Sequence[Bools], hit: Bools) -> list[Bools]:
-    """The parts, each divided by whether the point that was measured contains the culprit."""
-    halves = (part & side for part in parts for side in (hit, ~hit))
+def _split_parts(parts: Sequence[Bools], contains_commit: Bools) -> list[Bools]:
+    """Divide each part of the hypotheses by ``contains_commit``. Return the parts that still have several hypotheses.
+
+    ``contains_commit`` says for each hypothesis whether the measured point contains its commit.
+    """
+    halves = (part & side for part in parts for side in (contains_commit, ~contains_commit))
     return [half for half in halves if np.count_nonzero(half) > 1]
 
 
-def most_measurements(different: int) -> int:
-    """Measurements of a search for one change among so many candidates, both ends among them."""
-    return 2 + max(0, different - 1).bit_length()
+def max_measurements(candidate_count: int) -> int:
+    """Return the maximum number of measurements, including both ends, of a search for one change."""
+    return 2 + max(0, candidate_count - 1).bit_length()
 
 
-def _neighbours(of: Sequence[int], states: Mapping[int, str]) -> list[tuple[int, int]]:
-    known = [each for each in dict.fromkeys(of) if each in states]
-    return list(pairwise(known))
+def _neighbours(classes: Sequence[int], states: Mapping[int, str]) -> list[tuple[int, int]]:
+    measured = [code_class for code_class in dict.fromkeys(classes) if code_class in states]
+    return list(pairwise(measured))
 
 
-def _open(
-    of: Sequence[int],
+def _open_spans(
+    classes: Sequence[int],
     weights: Sequence[float],
     states: Mapping[int, str],
     broken: Collection[int],
     pending: Collection[int],
-) -> list[_Span]:
-    """What may be measured between neighbours that differ, with the suspicion that each carries.
+) -> list[_OpenSpan]:
+    """Return the measurable classes between neighbours that differ, with the suspicion of each class.
 
-    A class that is broken leaves its suspicion to the one after it, which would show what it brought.
+    The suspicion of a broken class is added to the next class, because a change in the broken class shows there first.
     """
     spans = []
-    share = dict.fromkeys(of, 0.0)
-    for number, each in enumerate(of):
-        share[each] += weights[number]
-    for before, after in _neighbours(of, states):
+    weight_of = dict.fromkeys(classes, 0.0)
+    for number, code_class in enumerate(classes):
+        weight_of[code_class] += weights[number]
+    for before, after in _neighbours(classes, states):
         if states[before] == states[after]:
             continue
         inside: list[tuple[int, float]] = []
         carried = 0.0
-        for each in dict.fromkeys(of):
-            if not before < each <= after:
+        for code_class in dict.fromkeys(classes):
+            if not before < code_class <= after:
                 continue
-            carried += share[each]
-            if each not in broken and each != after:
-                inside.append((each, carried))
+            carried += weight_of[code_class]
+            if code_class not in broken and code_class != after:
+                inside.append((code_class, carried))
                 carried = 0.0
-        running = [place for place, (each, _) in enumerate(inside) if each in pending]
-        spans += _divided(_Span(inside, carried), running)
+        pending_places = [place for place, (code_class, _) in enumerate(inside) if code_class in pending]
+        spans += _split_span(_OpenSpan(inside, carried), pending_places)
     return spans
 
 
-def _divided(span: _Span, at: Sequence[int]) -> list[_Span]:
-    """The parts of a span between these places of it: one that is measured is the end of what lies before it."""
+def _split_span(span: _OpenSpan, places: Sequence[int]) -> list[_OpenSpan]:
+    """Divide a span at ``places``, which are indices of ``span.inside``.
+
+    The class at such a place has a measurement, so it is the end of the part before it.
+    """
     parts = []
-    first = 0
-    for place in at:
-        parts.append(_Span(span.inside[first:place], span.inside[place][1]))
-        first = place + 1
-    return [part for part in (*parts, _Span(span.inside[first:], span.end)) if part.inside]
+    start = 0
+    for place in places:
+        parts.append(_OpenSpan(span.inside[start:place], span.inside[place][1]))
+        start = place + 1
+    return [part for part in (*parts, _OpenSpan(span.inside[start:], span.end)) if part.inside]
 
 
-def _suspicion(span: _Span) -> float:
+def _sum_suspicion(span: _OpenSpan) -> float:
     return sum(weight for _, weight in span.inside) + span.end
 
 
-def _middle(span: _Span) -> int:
-    """Where to divide a span so that both sides are as suspicious.
+def _find_middle(span: _OpenSpan, chances: Floats, largest_side: float) -> int:
+    """Return the place in ``span.inside`` at which both sides carry about the same suspicion.
 
-    A culprit at the point itself would show there, so its suspicion lies on the side before.
+    The suspicion of the class at this place counts for the side before it: if the class made the change, its value
+    already differs. ``chances`` has the chance of each class that it can be measured. No side gets more candidates than
+    ``largest_side``, or than halves that are rounded up to a power of two.
     """
-    total = _suspicion(span)
-    before, best, chosen = 0.0, math.inf, 0
-    for number, (_, weight) in enumerate(span.inside):
-        before += weight
-        if abs(2 * before - total) < best:
-            best, chosen = abs(2 * before - total), number
-    return chosen
+    inside = np.array(span.inside)
+    before = np.cumsum(inside[:, 1])
+    worth = chances[inside[:, 0].astype(int)] * split_worth(before, _sum_suspicion(span))
+    candidates = len(inside) + 1
+    counts_before = np.arange(1, candidates)
+    limit = max(largest_side, 2.0 ** ((candidates - 1).bit_length() - 1))
+    is_allowed = np.maximum(counts_before, candidates - counts_before) <= limit
+    return int(np.argmax(np.where(is_allowed, worth, -1.0)))

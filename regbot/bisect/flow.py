@@ -1,56 +1,65 @@
-"""``regbot bisect``, readable top to bottom: the axis, what is asked of it, the measurements, the answer.
+"""``regbot bisect`` from start to end: prepare the axis, measure, compute the answer.
 
-Every measurement is in ``bisection.jsonl`` before the next is chosen, and the answer is told from that file alone: so a
-bisection that was ended goes on with ``--resume``. The user's repository is only read.
+Every measurement is written to ``bisection.jsonl`` before the next one is chosen, and the answer is computed from that
+file alone. An interrupted bisection can therefore continue with ``--resume``. The user's repository is only read.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from regbot.bisect import answer, blame, counting, noisy
-from regbot.bisect.costs import Costs
-from regbot.bisect.driver import VOID_LIMIT, Ended, Next, drive
-from regbot.bisect.environments import VersionEnvironment, environment_for
-from regbot.bisect.forecast import forecast, impossible
-from regbot.bisect.measure import Ground, Measurer
-from regbot.bisect.options import Options
-from regbot.bisect.outline import nothing_between, refused
-from regbot.bisect.prepare import prepare, python_of
+from regbot.bisect import answer, blame, broken, exact_search, noisy
+from regbot.bisect.chained import continued_stratum
+from regbot.bisect.context import BisectionSetup
+from regbot.bisect.costs import CommandMeasurer
+from regbot.bisect.driver import VOID_LIMIT, ChooseRequests, StopReason, drive
+from regbot.bisect.environments import VersionEnvironment, provide_environment
+from regbot.bisect.forecast import find_obstacle, forecast
+from regbot.bisect.measure import Measurer, PointCheckouts
+from regbot.bisect.options import BisectionOptions
+from regbot.bisect.outline import refused_answer, same_code_answer
+from regbot.bisect.prepare import common_interpreter, prepare
 from regbot.bisect.seats import Seats
-from regbot.bisect.site import Site
-from regbot.bisect.step_times import StepTimes
-from regbot.bisect.traces import Traces
+from regbot.bisect.step_times import StepTimeMeasurer
+from regbot.bisect.traces import TraceMeasurer
 from regbot.checkout import prune
 from regbot.config import ConfigError
 from regbot.engines import Engine, Needs, open_engine
 from regbot.nodes import Fitness, nodes_folder
-from regbot.progress import Progress, Watcher
-from regbot.records.bisection import Bisection, BisectionHeader, BisectionPlan, Observation, read_bisection
-from regbot.records.files import RecordError, append_line, mend, write_record, write_text
+from regbot.records.bisection import (
+    Bisection,
+    BisectionHeader,
+    BisectionLog,
+    BisectionPlan,
+    Observation,
+    read_bisection,
+)
+from regbot.records.files import RecordError, write_record, write_text
 from regbot.report.bisection import html
-from regbot.trees import Trees
+from regbot.sessions.run_log import RunLog
+from regbot.sessions.worktrees import Worktrees
+from regbot.text.clip import clip_message
+from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Limits, needs_of
 
 LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.html"
-KEPT_WORKTREES = 16
+MAX_WORKTREES = 16
 
 Picture = Callable[[Bisection], None]
-"""Shown after every measurement: the answer so far."""
+"""Show the answer so far. Called before each new measurement."""
 
 
-def forecast_of(options: Options) -> BisectionPlan:
-    """What the bisection may cost, before anything is spent. Raises ConfigError, CheckoutError, RecordError."""
-    site = prepare(options)
-    return forecast(site.header, site.span, site.reused)
+def plan_bisection(options: BisectionOptions) -> BisectionPlan:
+    """Estimate what the bisection will cost. Raises ConfigError, CheckoutError, RecordError."""
+    setup = prepare(options)
+    return forecast(setup.header, setup.noisy_span, setup.reused_runs)
 
 
 def bisect(
-    options: Options,
+    options: BisectionOptions,
     watch: Watcher = lambda _: None,
     picture: Picture = lambda _: None,
     engine: Engine | None = None,
@@ -58,204 +67,220 @@ def bisect(
 ) -> Bisection:
     """Find the culprit. Raises ConfigError, CheckoutError, RecordError, EngineError.
 
-    ``measurer`` takes the place of real measurements, in tests and simulations.
+    Tests and simulations pass a ``measurer``, which replaces real measurements.
     """
-    site = prepare(options)
-    if len(site.span.points) < 2 and not site.header.exact:
-        return _unbegun(options, nothing_between(site.header))
-    if (reason := impossible(site.header, site.span, site.reused)) and not options.anyway:
-        return _unbegun(options, refused(site.header, f"{reason} (--anyway begins all the same)"))
-    with ExitStack() as stack:
-        _own(stack, options.out)
-        header, observations = _begin(site)
-        site.header = header  # of one that is resumed the seed, the noise, and what is looked for are as they were
-        site.span = replace(site.span, smallest=math.log1p(header.smallest_pct / 100))
-        log = options.out / LOG
+    setup = prepare(options)
+    if len(setup.noisy_span.points) < 2 and not setup.header.exact:
+        return _discard_results(options, same_code_answer(setup.header))
+    if (reason := find_obstacle(setup.header, setup.noisy_span, setup.reused_runs)) and not options.anyway:
+        return _discard_results(options, refused_answer(setup.header, f"{reason} (--anyway starts it nevertheless)"))
+    log = _run_log(options.out)
+    with log.lock(), ExitStack() as stack:
+        header, observations = _open_log(log, setup)
+        setup.header = header  # A resumed bisection keeps the seed, the noise and the smallest slowdown of its log.
+        setup.noisy_span = replace(setup.noisy_span, smallest=math.log1p(header.smallest_pct / 100))
         fitness = Fitness(nodes_folder(options.cache), options.out)
-        where = engine or stack.enter_context(
+        active_engine = engine or stack.enter_context(
             open_engine(
-                options.engine, site.config, options.cache, untrusted=options.untrusted, refused=fitness.refused
+                options.engine,
+                setup.config,
+                options.cache,
+                untrusted=options.untrusted,
+                excluded_hosts=fitness.quarantined_hosts,
             )
         )
-        trees = Trees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), where.sandbox)
+        trees = Worktrees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), active_engine.sandbox)
         if measurer is None:
-            measurer = _measurer(site, trees, where, stack, watch)
+            is_new = all(observation.purpose == "reused" for observation in observations)
+            measurer = _create_measurer(setup, trees, active_engine, stack, watch, is_new=is_new)
 
-        def keep(observation: Observation) -> None:
-            with _room(log):
-                append_line(log, observation)
+        def announce(request: noisy.MeasurementRequest) -> None:
+            bisection = answer.compute_answer(setup, observations)
+            picture(bisection)
+            run_count = bisection.search_runs + bisection.confirm_runs + bisection.remainder_runs
+            description = " ".join(word for word in (request.purpose, request.point.name, request.entry) if word)
+            watch(Progress(run_count, 0, f"{description}; {answer.describe_progress(bisection)}"))
 
-        def say(wanted: noisy.Wanted) -> None:
-            found = answer.answer(site, observations)
-            picture(found)
-            done = found.search_runs + found.confirm_runs + found.remainder_runs
-            what = " ".join(word for word in (wanted.purpose, wanted.point.name, wanted.entry) if word)
-            watch(Progress(done, 0, f"{what}; {answer.standing(found)}"))
+        is_over_budget = _budget_check(setup, observations)
 
-        ended = drive(observations, _next(site), measurer, keep, options.slots, _enough(site, observations), say)
-        result = answer.answer(site, observations)
+        def find_common_failure() -> broken.CommonFailure | None:
+            return None if options.anyway else broken.find_common_failure(observations)
+
+        stop_reason = drive(
+            observations,
+            _make_chooser(setup),
+            measurer,
+            log.append,
+            options.slots,
+            lambda: is_over_budget() or find_common_failure() is not None,
+            announce=announce,
+        )
+        result = answer.compute_answer(setup, observations)
+        failure = find_common_failure() if stop_reason == "enough" else None
+        first_reasons = [broken.explain_common_failure(failure, setup.tasks)] if failure is not None else []
+        last_reasons = _stop_reasons(stop_reason, header) if failure is None else []
         result = result.model_copy(
             update={
-                "reasons": [*result.reasons, *_cut_short(ended, header)],
-                "warnings": [*result.warnings, *dict.fromkeys(note[:4000] for note in site.notes)],
+                "reasons": [*first_reasons, *result.reasons, *last_reasons],
+                "warnings": [*result.warnings, *dict.fromkeys(clip_message(note) for note in setup.notes)],
             }
         )
-        with _room(log):
+        with log.writing():
             write_record(options.out / RESULT, result)
             write_text(options.out / PAGE, html(result))
-        prune(options.cache, keep=KEPT_WORKTREES)
+        prune(options.cache, keep=MAX_WORKTREES)
         return result
 
 
-def _unbegun(options: Options, found: Bisection) -> Bisection:
-    """An answer without measurements. That of another bisection is not left to be taken for it.
+def _discard_results(options: BisectionOptions, bisection: Bisection) -> Bisection:
+    """Return an answer without measurements, and delete old results that could be mistaken for results of this
+    bisection.
 
-    With ``--resume`` what lies there belongs to its log, and stays with it.
+    With ``--resume`` nothing is deleted, because the results in the folder belong to the log there.
     """
     if options.out.is_dir() and not options.resume:
-        with ExitStack() as stack:
-            _own(stack, options.out)
-            _forget(options.out)
-    return found
+        log = _run_log(options.out)
+        with log.lock():
+            log.remove_results()
+    return bisection
 
 
-def _forget(out: Path) -> None:
-    """Drop the last answer: it is not of what is asked now, or not of all that was measured."""
-    for name in (RESULT, PAGE):
-        (out / name).unlink(missing_ok=True)
-
-
-def _cut_short(ended: Ended, header: BisectionHeader) -> list[str]:
-    if ended == "enough":
-        return [f"it was ended by --budget, {header.budget_min:g} minutes: go on with --resume and a larger one"]
-    if ended == "spoilt":
-        return [f"it was ended because the node spoilt {VOID_LIMIT} runs in a row: go on with --resume when it is fit"]
+def _stop_reasons(stop_reason: StopReason, header: BisectionHeader) -> list[str]:
+    if stop_reason == "enough":
+        return [
+            f"--budget ended the search after {header.budget_min:g} minutes; continue with --resume and a larger budget"
+        ]
+    if stop_reason == "spoilt":
+        return [f"{VOID_LIMIT} void runs in a row stopped the search: the node is unfit. Continue with --resume later"]
     return []
 
 
-def _next(site: Site) -> Next:
-    header = site.header
+def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
+    header = setup.header
     if header.exact:
 
         def next_exact(
-            observations: Sequence[Observation], pending: Sequence[tuple[noisy.Wanted, str]], _: str
-        ) -> Sequence[noisy.Wanted]:
+            observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], _: str
+        ) -> Sequence[noisy.MeasurementRequest]:
             entries = header.entries or [""]
-            stretch = site.suspected(observations) if header.on == "ledger" and not header.axis else site.stretch
-            found = counting.next_wanted(stretch, entries, observations, pending, site.expand, header.most_runs)
-            return found or blame.next_exact(header, observations, pending)
+            span = (
+                setup.weigh_exact_span(observations) if header.on == "ledger" and not header.axis else setup.exact_span
+            )
+            requests = exact_search.next_requests(
+                span, entries, observations, pending, setup.expand_merge_exact, header.most_runs
+            )
+            return requests or blame.next_exact(header, observations, pending)
 
         return next_exact
-    terms = site.terms
+    settings = setup.search_settings
 
     def next_noisy(
-        observations: Sequence[Observation], pending: Sequence[tuple[noisy.Wanted, str]], stratum: str
-    ) -> Sequence[noisy.Wanted]:
-        pace = answer.pace(observations)
-        root = noisy.walk(site.span, observations, pending, stratum, terms, pace, site.inside)
-        return noisy.wants(root) or blame.next_noisy(header, terms, root, observations, pending, stratum)
+        observations: Sequence[Observation], pending: Sequence[tuple[noisy.MeasurementRequest, str]], stratum: str
+    ) -> Sequence[noisy.MeasurementRequest]:
+        mean_costs = answer.estimate_run_costs(observations)
+        root = noisy.compute_search(
+            setup.noisy_span,
+            observations,
+            pending,
+            stratum,
+            settings,
+            mean_costs,
+            expand_merge=setup.expand_merge_noisy,
+        )
+        return noisy.collect_requests(root) or blame.next_noisy(header, settings, root, observations, pending, stratum)
 
     return next_noisy
 
 
-def _enough(site: Site, observations: Sequence[Observation]) -> Callable[[], bool]:
-    """Whether the minutes are spent."""
-    budget = site.header.budget_min
+def _budget_check(setup: BisectionSetup, observations: Sequence[Observation]) -> Callable[[], bool]:
+    """Return a predicate that is true once the minutes of --budget are spent."""
+    budget = setup.header.budget_min
     if budget is None:
         return lambda: False
-    return lambda: sum(each.wall_s + each.build_s for each in observations if each.purpose != "reused") >= budget * 60
+    return lambda: (
+        sum(observation.wall_s + observation.build_s for observation in observations if observation.purpose != "reused")
+        >= budget * 60
+    )
 
 
-def _measurer(site: Site, trees: Trees, engine: Engine, stack: ExitStack, watch: Watcher) -> Measurer:
-    """What measures; the seat that it needs for that is left with ``stack``."""
-    options, header = site.options, site.header
-    python = python_of(site.tasks)
+def _create_measurer(
+    setup: BisectionSetup, trees: Worktrees, engine: Engine, stack: ExitStack, watch: Watcher, *, is_new: bool
+) -> Measurer:
+    """Create the measurer. ``stack`` closes the seats that the measurer uses. Only a bisection that ``is_new`` can
+    continue the session of a check.
+    """
+    options, header = setup.options, setup.header
+    python = common_interpreter(setup.tasks)
 
     def environment(version: str) -> VersionEnvironment:
-        return environment_for(options.cache, header.axis, version, python, options.index_options)
+        return provide_environment(options.cache, header.axis, version, python, options.index_options)
 
-    versions = environment if header.axis else None
-    builder = trees.builder
-    ground = Ground(options.repo, options.cache, tuple(options.build), header.axis, versions, site.notes, builder)
-    local = site.config.local
+    provide_version = environment if header.axis else None
+    checkouts = PointCheckouts(trees, tuple(options.build), header.axis, provide_version, setup.notes)
+    local = setup.config.local
     limits = Limits(
         max_output_bytes=int(local.max_output_mb * 2**20), max_record_bytes=int(local.max_record_mb * 2**20)
     )
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
-        watch(Progress(0, 0, "wait for other timed runs there to end, where there are any"))
-        needs = needs_of(next(iter(site.tasks.values()))) if site.tasks else Needs(ranks=0, name="regbot bisect")
-        seats = stack.enter_context(Seats(engine, needs))
+        watch(Progress(0, 0, "waiting for other timed runs on these nodes"))
+        needs = needs_of(next(iter(setup.tasks.values()))) if setup.tasks else Needs(ranks=0, name="regbot bisect")
+        check_stratum = ""
+        if is_new and (node := engine.describe(needs)) is not None:
+            check_stratum = continued_stratum(setup.reused_runs.lease, engine.name, node.name, time.time())
+        seats = stack.enter_context(Seats(engine, needs, check_stratum))
     if header.on == "command":
-        return Costs(header.command, header.exact, ground, trees, engine, seats, options.out, options.timeout_min)
+        return CommandMeasurer(
+            header.command, checkouts, engine, seats, options.out, exact=header.exact, timeout_min=options.timeout_min
+        )
     if header.on == "ledger":
-        return Traces(site.tasks, ground, trees, engine, options.out, options.cache, limits, options.index_options)
-    (task,) = site.tasks.values()
+        return TraceMeasurer(setup.tasks, checkouts, engine, options.out, limits, options.index_options)
+    (task,) = setup.tasks.values()
     assert header.plan is not None
     if seats is None:
         raise ConfigError(
-            f"--slots {options.slots}: the engine {engine.name} times {engine.slots} at a time (slurm.slots), because "
-            "more would slow each other"
+            f"--slots {options.slots}: the engine {engine.name} allows {engine.slots} timed runs at a time "
+            "(slurm.slots), because more runs would slow each other down"
         )
-    return StepTimes(task, header.plan, ground, trees, seats, options.out, limits)
+    return StepTimeMeasurer(task, header.plan, checkouts, seats, options.out, limits)
 
 
-def _own(stack: ExitStack, out: Path) -> None:
-    """``out`` for this bisection alone."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ConfigError(f"--out {out}: is a file; give a folder for the log and the report") from error
-    try:
-        stack.enter_context(FileLock(out / ".lock", timeout=0))
-    except Timeout as error:
-        raise ConfigError(f"{out}: another bisection is writing there; wait for it, or give another --out") from error
+def _run_log(out: Path) -> RunLog[BisectionLog]:
+    return RunLog(
+        out / LOG,
+        "bisection",
+        read_bisection,
+        dict.fromkeys(MAY_DIFFER_ON_RESUME, True),
+        results=(RESULT, PAGE),
+        unwritable=(
+            "{log.parent}: cannot be written to: {error}",
+            "earlier measurements are in {log.name}: free space or mend the permissions, then continue with --resume",
+        ),
+        write_errors=(),
+    )
 
 
-@contextmanager
-def _room(log: Path) -> Iterator[None]:
-    """Says of a disk that is full how to go on: nothing of the log is lost."""
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(
-            f"{log.parent}: cannot be written to: {error.strerror or error}; what was measured before is in "
-            f"{log.name}: see to it, and go on with --resume"
-        ) from error
+def _open_log(log: RunLog[BisectionLog], setup: BisectionSetup) -> tuple[BisectionHeader, list[Observation]]:
+    """Create a log with the reused observations, or load the log that ``--resume`` continues. Raises RecordError."""
+    header = setup.header
+    if setup.options.resume and (resumed := log.resume(header)) is not None:
+        if setup.options.effect_pct not in (None, resumed.header.smallest_pct):
+            raise RecordError(
+                f"{log.path}: was begun with --effect {resumed.header.smallest_pct:g}",
+                "leave out --effect, or --resume",
+            )
+        log.remove_results()
+        limits = {"most_runs": header.most_runs, "budget_min": header.budget_min}
+        observations = resumed.observations
+        if not setup.options.anyway:
+            observations = broken.release_common_failures(observations)
+        return resumed.header.model_copy(update=limits), observations
+    log.create(header, setup.reused_runs.observations)
+    return header, list(setup.reused_runs.observations)
 
 
-def _begin(site: Site) -> tuple[BisectionHeader, list[Observation]]:
-    """A new log with what is reused, or the one to be resumed. Raises RecordError."""
-    out, header = site.options.out, site.header
-    log = out / LOG
-    if site.options.resume and log.exists():
-        mend(log)
-        if log.stat().st_size:
-            found = read_bisection(log)
-            if differs := _unlike(found.header, header):
-                raise RecordError(
-                    f"{log}: is of another bisection ({differs} differs); leave out --resume to begin anew, or give "
-                    "another --out"
-                )
-            if site.options.effect_pct not in (None, found.header.smallest_pct):
-                raise RecordError(
-                    f"{log}: looks for slowdowns of {found.header.smallest_pct:g}%; leave out --effect, or --resume"
-                )
-            _forget(out)
-            goes_on = {"most_runs": header.most_runs, "budget_min": header.budget_min}
-            return found.header.model_copy(update=goes_on), found.observations
-    _forget(out)
-    if log.exists():  # what it measured may have taken hours: it is kept, under another name
-        log.replace(out / "bisection.previous.jsonl")
-    with _room(log):
-        write_text(out / ".gitignore", "*\n")
-        append_line(log, header)
-        for observation in site.reused.observations:
-            append_line(log, observation)
-    return header, list(site.reused.observations)
-
-
-MAY_DIFFER = (
+# Fields of the header that may differ between a log and the bisection that resumes the log.
+MAY_DIFFER_ON_RESUME = (
     "created",
     "options",
     "seed",
@@ -266,10 +291,3 @@ MAY_DIFFER = (
     "noise_pairs",
     "smallest_pct",
 )
-
-
-def _unlike(found: BisectionHeader, planned: BisectionHeader) -> str:
-    for name in type(planned).model_fields:
-        if name not in MAY_DIFFER and getattr(found, name) != getattr(planned, name):
-            return name.replace("_", " ")
-    return ""

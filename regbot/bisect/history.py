@@ -1,7 +1,7 @@
-"""The commits between good and bad, as the points that a bisection walks along.
+"""The commits between good and bad, as the points of a bisection.
 
-Reads the user's repository and writes nothing anywhere. A few git commands serve a range of any length. Subjects,
-authors and dates are what their writers made of them, and are only made printable.
+This module only reads the user's repository. The number of git commands does not grow with the length of the range.
+Subjects, authors and dates are text by the commits' authors, so they are made printable.
 """
 
 import re
@@ -14,23 +14,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbot.checkout.arms import uncommitted
-from regbot.checkout.changes import OFFLINE, same_code
-from regbot.checkout.git import DEEPEN, CheckoutError, common_dir, find_commit, git, is_shallow, try_git
-from regbot.judge.identity import inert
+from regbot.checkout.arms import uncommitted_warnings
+from regbot.checkout.changes import have_same_code
+from regbot.checkout.git import (
+    DEEPEN_ADVICE,
+    OFFLINE,
+    CheckoutError,
+    common_dir,
+    find_commit,
+    git,
+    is_shallow,
+    try_git,
+)
+from regbot.checkout.inert import load_inert_rule
 from regbot.records.bisection import Point
-from regbot.text import printable
+from regbot.text.clip import clip, clip_label, short_commit
+from regbot.text.printable import printable
 
 SUSPECT_WEIGHT = 20.0
+"""Prior weight of a suspect relative to other commits."""
 
 _FIELDS = ("%H", "%T", "%P", "%an", "%aI", "%s")
 _PULL_REQUEST = re.compile(r"Merge pull request #([1-9][0-9]{0,9}) from |.* \(#([1-9][0-9]{0,9})\)$")
-"""GitHub's own two ways: of a merge, and at the end of a squashed commit's subject."""
+"""The two places where GitHub writes the number of a pull request: the subject of a merge, and the end of a squashed
+commit's subject.
+"""
 
 
 @dataclass(frozen=True)
-class Range:
-    """Good first, bad last; every commit after those that it was made from."""
+class CommitRange:
+    """Commits from good (first) to bad (last). Every commit comes after its ancestors."""
 
     points: list[Point]
     warnings: list[str]
@@ -38,205 +51,219 @@ class Range:
 
 @dataclass(frozen=True)
 class _Ends:
-    """A good commit and a bad one that has it among its ancestors, with what the user called them."""
+    """A good commit and a bad commit that descends from it, with the revisions by which the user named them."""
 
     repo: Path
-    good: str
-    first: str
-    bad: str
-    last: str
+    good_revision: str
+    good_commit: str
+    bad_revision: str
+    bad_commit: str
 
     @property
-    def between(self) -> str:
-        return f"{self.first}..{self.last}"
+    def revision_range(self) -> str:
+        return f"{self.good_commit}..{self.bad_commit}"
 
 
-def commit_range(
+def list_commits(
     repo: Path,
     good: str,
     bad: str,
+    *,
     full: bool = False,
     paths: Sequence[str] = (),
     suspects: Sequence[str] = (),
-    weight: float = SUSPECT_WEIGHT,
-) -> Range:
-    """The commits after ``good`` up to ``bad``, oldest first, with good before them.
+) -> CommitRange:
+    """Return the commits after ``good`` up to ``bad``, oldest first, with good before them.
 
-    ``full``: all commits that bad has and good has not, in topological order; without it, those on bad's line of first
-    parents. ``paths``: only commits that touch one of these (git pathspecs, relative to ``repo``), and good, bad and
-    suspects. ``suspects``: revisions of the range that weigh ``weight`` where others weigh 1; one that a merge brought
-    in stands for its merge, where only the merge is in the range. Raises CheckoutError.
+    ``full``: return all commits that bad contains and good does not, in topological order. Otherwise return only the
+    commits on bad's line of first parents. ``paths``: leave out commits that touch none of these git pathspecs
+    (relative to ``repo``), but keep good, bad and suspects. ``suspects``: revisions with weight ``SUSPECT_WEIGHT``;
+    other commits have weight 1. If a suspect is not in the range but a merge in the range brought it in, the merge gets
+    that weight. Raises CheckoutError.
     """
     common_dir(repo)
     ends = _Ends(repo, good, find_commit(repo, good, "GOOD"), bad, find_commit(repo, bad, "BAD"))
     _check_order(ends)
     suspected = {name: find_commit(repo, name, "suspect") for name in suspects}
-    found = _walk(ends, full, paths, suspected, weight)
-    return Range(found.points, [*uncommitted(repo), *found.warnings])
+    commit_range = _list_range(ends, full, paths, suspected)
+    return CommitRange(commit_range.points, [*uncommitted_warnings(repo), *commit_range.warnings])
 
 
-def inside(
+def list_merged_commits(
     repo: Path,
     merge: Point,
     paths: Sequence[str] = (),
     suspects: Sequence[str] = (),
-    weight: float = SUSPECT_WEIGHT,
-) -> Range | None:
-    """The branch that ``merge`` brought in, on its own line of first parents, from where it left to its tip.
+) -> CommitRange | None:
+    """Return the commits of the branch that ``merge`` brought in: the line of first parents from the fork to the tip.
 
-    None where the commit is no merge, or its branch has no commit or no beginning of its own: then there is nothing
-    to descend into. Of several merged branches, the first. ``paths``, ``suspects`` and ``weight`` as of commit_range,
-    but suspects elsewhere are passed over. Raises CheckoutError where a shallow repository lacks the branch's history.
+    Returns None if there is nothing to search: the commit is no merge, or its branch has no commits of its own or no
+    fork. If the merge joins several branches, only the first branch is returned. ``paths`` and ``suspects`` have the
+    same meaning as in ``list_commits``, but suspects outside the branch are ignored. Raises CheckoutError if the
+    repository is shallow and lacks the history of the branch.
     """
     if len(merge.parents) < 2:
         return None
-    line, tip = merge.parents[:2]
-    base = _merge_base(repo, line, tip)
+    first_parent, tip = merge.parents[:2]
+    base = _merge_base(repo, first_parent, tip)
     if not base and is_shallow(repo):
         raise CheckoutError(
-            f"{repo}: where the branch that {merge.name} merges began is not here, because the repository is shallow; "
-            f"{DEEPEN}"
+            f"{repo}: the fork of the branch that {merge.name} merges is missing, because the repository is shallow",
+            DEEPEN_ADVICE,
         )
     if base in ("", tip):
         return None
-    ends = _Ends(repo, base[:12], base, tip[:12], tip)
+    ends = _Ends(repo, short_commit(base), base, short_commit(tip), tip)
     suspected = {name: find_commit(repo, name, "suspect") for name in suspects}
     if suspected:
-        here = _parents(ends)
-        suspected = {name: commit for name, commit in suspected.items() if commit in here}
-    found = _walk(ends, False, paths, suspected, weight)
+        branch_commits = _read_parents(ends)
+        suspected = {name: commit for name, commit in suspected.items() if commit in branch_commits}
+    commit_range = _list_range(ends, False, paths, suspected)
     if len(merge.parents) == 2:
-        return found
+        return commit_range
     warning = (
-        f"{merge.name} merges {len(merge.parents) - 1} branches at once: only the first of them, with tip {tip[:12]}, "
-        "is searched; where the culprit is not on it, bisect to the tips of the others by hand"
+        f"{merge.name} merges {len(merge.parents) - 1} branches at once: only the first of them, with tip "
+        f"{short_commit(tip)}, is searched; if the culprit is not on it, bisect the other branches by hand"
     )
-    return Range(found.points, [warning, *found.warnings])
+    return CommitRange(commit_range.points, [warning, *commit_range.warnings])
 
 
-def by_tree(points: Sequence[Point]) -> list[Point]:
-    """``points`` for a command, which may read anything: the code of the one before is run only by an equal tree."""
+def list_first_parents(repo: Path, after: str, last: str) -> list[str]:
+    """Return the commits on the line of first parents of ``last`` that ``after`` does not contain, newest first."""
+    return git(repo, "rev-list", "--first-parent", f"{after}..{last}").split()
+
+
+def match_trees(points: Sequence[Point]) -> list[Point]:
+    """Mark the points that run the same code as the point before, for the measurement of a command.
+
+    A command may read any file, so only points with equal trees count as the same code.
+    """
     pairs = zip([None, *points[:-1]], points, strict=True)
     return [
         point.model_copy(
             update={
-                "same_as_before": before is not None
-                and before.tree == point.tree
-                and (before.commit in point.parents or point.same_as_before)
+                "same_as_before": previous is not None
+                and previous.tree == point.tree
+                and (previous.commit in point.parents or point.same_as_before)
             }
         )
-        for before, point in pairs
+        for previous, point in pairs
     ]
 
 
-def affected(repo: Path, points: Sequence[Point], full: bool = False) -> NDArray[np.bool_]:
-    """Which points have which culprit, [points - 1, points]: row k, column x is True where points[x] has points[k + 1].
+def containment_matrix(repo: Path, points: Sequence[Point], full: bool = False) -> NDArray[np.bool_]:
+    """Return which points contain which candidate commit.
 
-    ``full`` as the points were asked for: then git is asked for their ancestry, else each has all before it. Raises
+    Shape: [points - 1, points]; row k, column x is True if points[x] contains points[k + 1]. ``full``: the points come
+    from a full history, so git supplies their ancestry. Otherwise each point contains all points before it. Raises
     CheckoutError.
     """
     count = len(points)
     if not full:
         return np.triu(np.ones((count - 1, count), dtype=np.bool_), k=1)
-    place = {point.commit: number for number, point in enumerate(points)}
+    position = {point.commit: index for index, point in enumerate(points)}
     good, bad = points[0], points[-1]
-    has: dict[str, int] = {}  # commit -> the set of points that it has, one bit each
-    for commit, parents in _parents(_Ends(repo, good.name, good.commit, bad.name, bad.commit)).items():
-        bits = 1 << place[commit] if commit in place else 0
+    contained: dict[str, int] = {}  # commit -> the points that the commit contains, one bit for each point
+    for commit, parents in _read_parents(_Ends(repo, good.name, good.commit, bad.name, bad.commit)).items():
+        bits = 1 << position[commit] if commit in position else 0
         for parent in parents:
-            bits |= has.get(parent, 0)
-        has[commit] = bits
+            bits |= contained.get(parent, 0)
+        contained[commit] = bits
     size = -(-count // 8)
-    rows = b"".join(has.get(point.commit, 0).to_bytes(size, "little") for point in points)
-    bits_of = np.unpackbits(np.frombuffer(rows, dtype=np.uint8).reshape(count, size), axis=1, bitorder="little")
-    return np.ascontiguousarray(bits_of[:, 1:count].T.astype(np.bool_))
+    rows = b"".join(contained.get(point.commit, 0).to_bytes(size, "little") for point in points)
+    contains = np.unpackbits(np.frombuffer(rows, dtype=np.uint8).reshape(count, size), axis=1, bitorder="little")
+    return np.ascontiguousarray(contains[:, 1:count].T.astype(np.bool_))
 
 
 def _check_order(ends: _Ends) -> None:
-    """Raises CheckoutError where good is not an ancestor of bad, or bad itself."""
-    repo, good, bad = ends.repo, ends.good, ends.bad
-    if ends.first == ends.last:
+    """Raise CheckoutError if good is not an ancestor of bad, or if both are the same commit."""
+    repo, good, bad = ends.repo, ends.good_revision, ends.bad_revision
+    if ends.good_commit == ends.bad_commit:
+        commit = short_commit(ends.good_commit)
         raise CheckoutError(
-            f"{repo}: nothing between GOOD {good!r} and BAD {bad!r}: both are commit {ends.first[:12]}; "
-            "name an older commit as GOOD"
+            f"{repo}: no commit lies between GOOD {good!r} and BAD {bad!r}: both are commit {commit}",
+            "name an older commit as GOOD",
         )
-    base = _merge_base(repo, ends.first, ends.last)
-    if base == ends.first:
+    base = _merge_base(repo, ends.good_commit, ends.bad_commit)
+    if base == ends.good_commit:
         return
-    if base == ends.last:
+    if base == ends.bad_commit:
         raise CheckoutError(
-            f"{repo}: good and bad seem to be swapped: BAD {bad!r} is an ancestor of GOOD {good!r}; write them the "
-            f"other way round: {bad!r} as GOOD and {good!r} as BAD"
+            f"{repo}: good and bad seem to be swapped: BAD {bad!r} is an ancestor of GOOD {good!r}",
+            f"write them the other way round: {bad!r} as GOOD and {good!r} as BAD",
         )
     if is_shallow(repo):
         raise CheckoutError(
-            f"{repo}: no way from BAD {bad!r} back to GOOD {good!r} is here, because the repository is shallow; "
-            f"{DEEPEN}"
+            f"{repo}: the history between BAD {bad!r} and GOOD {good!r} is missing, because the repository is shallow",
+            DEEPEN_ADVICE,
         )
     if base:
         raise CheckoutError(
-            f"{repo}: GOOD {good!r} is not an ancestor of BAD {bad!r}, so no commits lie between them; they share "
-            f"their history up to {base[:12]}: see that it is good, and name it as GOOD"
+            f"{repo}: GOOD {good!r} is not an ancestor of BAD {bad!r}, so no commits lie between them",
+            f"they share their history up to {short_commit(base)}: check that this commit is good, and name it as GOOD",
         )
     raise CheckoutError(
-        f"{repo}: GOOD {good!r} and BAD {bad!r} have unrelated histories; name a GOOD that BAD came from"
+        f"{repo}: GOOD {good!r} and BAD {bad!r} have unrelated histories", "name an ancestor of BAD as GOOD"
     )
 
 
-def _merge_base(repo: Path, one: str, other: str) -> str:
-    """'' where the two commits share no history."""
-    answer = try_git(repo, "merge-base", one, other)
+def _merge_base(repo: Path, first: str, second: str) -> str:
+    """Return the merge base; '' if the two commits share no history."""
+    answer = try_git(repo, "merge-base", first, second)
     if answer.code not in (0, 1):
-        raise CheckoutError(f"{repo}: git merge-base failed: {answer.last_word}")
+        raise CheckoutError(f"{repo}: git merge-base failed: {answer.error_line}")
     return answer.out.split()[0] if answer.code == 0 else ""
 
 
-def _walk(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str], weight: float) -> Range:
-    way = "--topo-order" if full else "--first-parent"
-    after = _commits(ends.repo, way, "--reverse", ends.between)
-    _check_depth(ends, after)
+def _list_range(ends: _Ends, full: bool, paths: Sequence[str], suspected: Mapping[str, str]) -> CommitRange:
+    """Return the range with its warnings. ``suspected`` maps the user's name of each suspect to its commit."""
+    order_option = "--topo-order" if full else "--first-parent"
+    commits = _read_commits(ends.repo, order_option, "--reverse", ends.revision_range)
+    _check_depth(ends, commits)
     warnings = []
-    fork = next(iter(after[0]["parents"]), "")
-    if not full and fork != ends.first:
-        began = f"began at {fork[:12]}" if fork else "has a beginning of its own"
+    fork = next(iter(commits[0]["parents"]), "")
+    if not full and fork != ends.good_commit:
+        origin = f"starts at {short_commit(fork)}" if fork else "has a root commit of its own"
         warnings.append(
-            f"the good commit {ends.first[:12]} came into {printable(ends.bad)[:500]} by a merge: it is not on the "
-            f"line of first parents that is searched, which {began}; the commits before that merge do not have it. "
-            "The full history has both lines"
+            f"the good commit {short_commit(ends.good_commit)} entered {clip_label(printable(ends.bad_revision))} by a "
+            f"merge: the search follows first parents, and that line {origin}. The commits before that "
+            "merge do not contain the good commit. --full searches both lines"
         )
-    heavy = _heavy(ends, {commit["commit"] for commit in after}, suspected)
+    suspect_commits = _suspect_commits(ends, {commit["commit"] for commit in commits}, suspected)
     if paths:
-        touching = _touching(ends, full, paths)
-        stand = touching | heavy | {ends.last}
-        total, after = len(after), [commit for commit in after if commit["commit"] in stand]
-        asked = printable(", ".join(paths))[:1000]
-        if not touching:
-            warnings.append(f"no commit of the range touches {asked}: check the spelling, or leave the paths out")
-        if left_out := total - len(after):
+        touching_commits = _commits_touching(ends, full, paths)
+        kept_commits = touching_commits | suspect_commits | {ends.bad_commit}
+        commit_count, commits = len(commits), [commit for commit in commits if commit["commit"] in kept_commits]
+        path_names = clip(printable(", ".join(paths)), 1000)
+        if not touching_commits:
+            warnings.append(f"no commit of the range touches {path_names}: check the spelling, or leave the paths out")
+        if omitted := commit_count - len(commits):
             warnings.append(
-                f"{left_out} of {total} commits left out, which touch none of {asked}; good, bad and suspects stand, "
-                "whatever they touch"
+                f"{omitted} of {commit_count} commits are left out, which touch none of {path_names}; good, bad and "
+                "suspects always stay"
             )
-    fields = [*_commits(ends.repo, "--no-walk", ends.first), *after]
-    for commit, same in zip(fields[1:], _same_as_before(ends.repo, fields, full), strict=True):
-        commit["same_as_before"] = same
-        commit["weight"] = weight if commit["commit"] in heavy else 1.0
-    return Range([Point.model_validate(commit) for commit in fields], warnings)
+    fields = [*_read_commits(ends.repo, "--no-walk", ends.good_commit), *commits]
+    for commit, is_same in zip(fields[1:], _same_as_before(ends, fields, full), strict=True):
+        commit["same_as_before"] = is_same
+        commit["weight"] = SUSPECT_WEIGHT if commit["commit"] in suspect_commits else 1.0
+    return CommitRange([Point.model_validate(commit) for commit in fields], warnings)
 
 
-def _commits(repo: Path, *walk: str) -> list[dict[str, Any]]:
-    """The fields of a point for each commit, in the order of ``walk``, which is options and revisions of git log."""
-    shown = "%x00".join(_FIELDS)
-    out = git(repo, "log", "-z", f"--format={shown}", "--no-show-signature", *walk, "--", env=OFFLINE)
+def _read_commits(repo: Path, *walk: str) -> list[dict[str, Any]]:
+    """Return the fields of a ``Point`` for each commit that git log lists. ``walk`` has options and revisions of git
+    log.
+    """
+    fields_format = "%x00".join(_FIELDS)
+    out = git(repo, "log", "-z", f"--format={fields_format}", "--no-show-signature", *walk, "--", env=OFFLINE)
     words = iter(out.split("\0")[:-1])
     return [
         {
             "commit": commit,
             "tree": tree,
             "parents": parents.split(),
-            "subject": printable(subject)[:500],
-            "author": printable(author)[:500],
-            "date": printable(date)[:500],
+            "subject": clip_label(printable(subject)),
+            "author": clip_label(printable(author)),
+            "date": clip_label(printable(date)),
             "pull_request": _pull_request(printable(subject)),
         }
         for commit, tree, parents, author, date, subject in zip(*[words] * len(_FIELDS), strict=True)
@@ -244,65 +271,73 @@ def _commits(repo: Path, *walk: str) -> list[dict[str, Any]]:
 
 
 def _pull_request(subject: str) -> int | None:
-    found = _PULL_REQUEST.match(subject)
-    return int(found[1] or found[2]) if found else None
+    match = _PULL_REQUEST.match(subject)
+    return int(match[1] or match[2]) if match else None
 
 
 def _check_depth(ends: _Ends, commits: Sequence[Mapping[str, Any]]) -> None:
-    """Raises CheckoutError where the history was cut within the range."""
-    cut = common_dir(ends.repo) / "shallow"  # gitformat-shallow: the commits whose parents are not here
-    if not cut.is_file():
+    """Raise CheckoutError if commits of the range are missing because the history is shallow."""
+    # the file lists the commits whose parents are missing (gitformat-shallow)
+    shallow_file = common_dir(ends.repo) / "shallow"
+    if not shallow_file.is_file():
         return
-    here = set(cut.read_text().split())
-    if missing := next((commit["commit"] for commit in commits if commit["commit"] in here), None):
+    cut_commits = set(shallow_file.read_text().split())
+    if missing := next((commit["commit"] for commit in commits if commit["commit"] in cut_commits), None):
         raise CheckoutError(
-            f"{ends.repo}: what lies between GOOD {ends.good!r} and BAD {ends.bad!r} is not all here: the repository "
-            f"is shallow, cut at {missing[:12]}; {DEEPEN}"
+            f"{ends.repo}: some commits between GOOD {ends.good_revision!r} and BAD {ends.bad_revision!r} are missing: "
+            f"the repository is shallow, cut at {short_commit(missing)}",
+            DEEPEN_ADVICE,
         )
 
 
-def _heavy(ends: _Ends, walked: set[str], suspected: Mapping[str, str]) -> set[str]:
-    """The commits of the walk that the suspects are, or came in by."""
+def _suspect_commits(ends: _Ends, walked: set[str], suspected: Mapping[str, str]) -> set[str]:
+    """Return the walked commits that are suspects or that brought a suspect in."""
     if set(suspected.values()) <= walked:
         return set(suspected.values())
     carrier: dict[str, str] = {}
-    parents = _parents(ends)
-    for commit in (commit for commit in parents if commit in walked):  # older ones first: they keep what they brought
+    parents = _read_parents(ends)
+    # Oldest first, so that an ancestor is assigned to the first commit that brought it in.
+    for commit in (commit for commit in parents if commit in walked):
         stack = [commit]
         while stack:
-            one = stack.pop()
-            if one in parents and one not in carrier:
-                carrier[one] = commit
-                stack += parents[one]
+            ancestor = stack.pop()
+            if ancestor in parents and ancestor not in carrier:
+                carrier[ancestor] = commit
+                stack += parents[ancestor]
     for name, commit in suspected.items():
         if commit not in carrier:
             raise CheckoutError(
-                f"{ends.repo}: suspect {name!r} ({commit[:12]}) is outside the range: name a commit that BAD "
-                f"{ends.bad!r} has and GOOD {ends.good!r} has not"
+                f"{ends.repo}: suspect {name!r} ({short_commit(commit)}) is outside the range: name a commit that BAD "
+                f"{ends.bad_revision!r} contains and GOOD {ends.good_revision!r} does not"
             )
     return {carrier[commit] for commit in suspected.values()}
 
 
-def _parents(ends: _Ends) -> dict[str, list[str]]:
-    """The parents of every commit that bad has and good has not; parents before children."""
-    out = git(ends.repo, "rev-list", "--topo-order", "--reverse", "--parents", ends.between)
+def _read_parents(ends: _Ends) -> dict[str, list[str]]:
+    """Return the parents of every commit that bad contains and good does not. Parents come before children."""
+    out = git(ends.repo, "rev-list", "--topo-order", "--reverse", "--parents", ends.revision_range)
     lines = (line.split() for line in out.splitlines())
     return {commit: parents for commit, *parents in lines}
 
 
-def _touching(ends: _Ends, full: bool, paths: Sequence[str]) -> set[str]:
-    """The commits after good up to bad that touch one of the paths, or join lines that do; without ``full`` those on
-    the line of first parents."""
+def _commits_touching(ends: _Ends, full: bool, paths: Sequence[str]) -> set[str]:
+    """Return the commits after good up to bad that touch one of the paths, or that merge branches which touch one.
+
+    Without ``full``, only commits on the line of first parents are returned.
+    """
     if any("\0" in path for path in paths):
-        raise CheckoutError(f"{ends.repo}: a path to search has a NUL character in it; leave it out")
-    way = ("--full-history", "--simplify-merges") if full else ("--first-parent",)  # else git prunes like branches
-    return set(git(ends.repo, "rev-list", *way, ends.between, "--", *paths, env=OFFLINE).split())
+        raise CheckoutError(f"{ends.repo}: a path to search contains a NUL character", "leave the path out")
+    # Without --full-history, git drops a branch whose merge has the same content as its other parent.
+    options = ("--full-history", "--simplify-merges") if full else ("--first-parent",)
+    return set(git(ends.repo, "rev-list", *options, ends.revision_range, "--", *paths, env=OFFLINE).split())
 
 
-def _same_as_before(repo: Path, fields: Sequence[Mapping[str, Any]], full: bool) -> list[bool]:
-    """Of every commit but the first."""
+def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool) -> list[bool]:
+    """Return for every commit but the first whether it runs the same code as the commit before it."""
     steps = list(pairwise(fields))
     if full and any(after["parents"] != [before["commit"]] for before, after in steps):
-        # What lies before a commit need not be what it was made from: then a like tree would say nothing of it.
+        # The commit before is not always a parent. Then an equal tree does not show which of the two made a change.
         return [before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in steps]
-    return same_code(repo, [(before["tree"], after["tree"]) for before, after in steps], inert)
+    rule = load_inert_rule(ends.repo, [ends.good_commit, ends.bad_commit], ends.revision_range)
+    trees = [(before["tree"], after["tree"]) for before, after in steps]
+    return have_same_code(ends.repo, trees, rule.is_inert)

@@ -1,6 +1,6 @@
-"""Where a point is measured, and what every measurement has: its checkout, its environment, why it cannot be used.
+"""Steps that all measurements of a point share: checkout, environment, observation, and the reason for a failure.
 
-Nothing is raised for what the code under test does: a point that cannot be measured is an observation that says why.
+A fault of the code under test raises no exception. If a point cannot be measured, the observation contains the reason.
 """
 
 import itertools
@@ -9,105 +9,105 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from regbot.bisect.environments import VersionEnvironment, VersionUnavailable, hidden_by
-from regbot.bisect.noisy import Wanted
-from regbot.checkout import Builder, BuildError, Worktree, check_out
-from regbot.engines import clean_environment
+from regbot.bisect.environments import VersionEnvironment, VersionUnavailable, find_shadowing
+from regbot.bisect.noisy import MeasurementRequest
+from regbot.checkout import Worktree
 from regbot.records.bisection import Observation, Point
 from regbot.records.run import Arm, Run
-from regbot.text import printable
-from regbot.trees import BUILD_TIMEOUT_S, Trees, changed_by_build
+from regbot.sessions.worktrees import Worktrees, build_change_warnings
+from regbot.text.clip import clip, clip_message
+from regbot.text.printable import printable
 from regbot.workloads import Task
-
-T = TypeVar("T")
 
 
 class Measurer(Protocol):
-    """Makes the measurements of one bisection. Any number of slots may ask at a time."""
+    """Makes the measurements of one bisection. Several slots may measure at the same time."""
 
     def stratum(self, slot: int) -> str:
-        """Node and session of a slot: the runs that have one level."""
+        """Return the stratum of a slot: its node and session. Runs of one stratum share one level."""
         ...
 
-    def measure(self, wanted: Wanted, slot: int) -> Observation:
-        """One measurement. Raises CheckoutError, OSError where regbot itself cannot do its part."""
+    def measure(self, request: MeasurementRequest, slot: int) -> Observation:
+        """Make one measurement. Raises CheckoutError or OSError if a part of regbot itself fails."""
         ...
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A point that is ready to be run."""
+class PreparedPoint:
+    """A point that is ready for a run."""
 
     path: Path
     environment: Mapping[str, str]
     python: str | None
-    """Interpreter of the version under test; None for the workload's own."""
+    """Interpreter with the version under test; None for the workload's own interpreter."""
     built: bool
     build_s: float
 
 
-class Ground:
-    """The checkouts and environments of the points."""
+class PointCheckouts:
+    """The checkouts and environments of a bisection's points."""
 
     def __init__(
         self,
-        repo: Path,
-        cache: Path,
+        trees: Worktrees,
         build: tuple[str, ...],
         package: str = "",
         version_environment: Callable[[str], VersionEnvironment] | None = None,
         notes: list[str] | None = None,
-        builder: Builder | None = None,
     ) -> None:
-        """``notes`` grows by what is to be known of the environments. ``builder`` confines build commands."""
-        self._builder = builder
+        """Warnings about the environments are appended to ``notes``."""
         self._notes = notes if notes is not None else []
-        self.repo, self._cache, self._build = repo, cache, build
-        self.package, self._version = package, version_environment
+        self.trees, self._build = trees, build
+        self.package, self._provide_version = package, version_environment
 
-    def prepare(self, point: Point, task: Task | None, trees: Trees, copy: int = 0) -> Prepared | str:
-        """The point, or why it cannot be had. ``copy``: of a checkout without a task. Raises CheckoutError."""
+    def prepare(self, point: Point, task: Task | None, copy: int = 0) -> PreparedPoint | str:
+        """Prepare the point, or return why it cannot be prepared. Raises CheckoutError.
+
+        ``copy`` is the number of the checkout if there is no task; see ``reserve_copy``.
+        """
         start = time.monotonic()
         if task is not None:
-            tree = trees.of(arm_of(point), task)
+            tree = self.trees.worktree(arm_of(point), task)
         else:
-            tree = self._plain(point, copy)
+            tree = self._check_out(point, copy)
         if isinstance(tree, str):
             return tree
-        environment, python, made = dict(tree.environment), None, False
-        if point.version and self._version is not None:
+        environment, python, environment_built = dict(tree.environment), None, False
+        if point.version and self._provide_version is not None:
             try:
-                found = _twice(partial(self._version, point.version), VersionUnavailable)
+                try:
+                    version_environment = self._provide_version(point.version)
+                except VersionUnavailable:  # try once more: the cause may be the network
+                    version_environment = self._provide_version(point.version)
             except VersionUnavailable as error:
                 return str(error)
-            self.note(*(f"{point.version}: {note}" for note in found.warnings))
-            environment |= found.variables
-            python, made = found.python, found.built
+            self.note(*(f"{point.version}: {note}" for note in version_environment.warnings))
+            environment |= version_environment.variables
+            python, environment_built = version_environment.python, version_environment.built
             roots = task.workload.source_roots if task is not None else ["."]
-            if hidden := hidden_by(found, self.package, [tree.path / root for root in roots]):
-                return f"the checkout hides {self.package} {point.version}: {hidden} comes first"
-        self.note(*changed_by_build(tree))
-        built = tree.built or made
-        return Prepared(tree.path, environment, python, built, time.monotonic() - start if built else 0.0)
+            if shadowing := find_shadowing(version_environment, self.package, [tree.path / root for root in roots]):
+                return f"the checkout hides {self.package} {point.version}: {shadowing} comes first on the import path"
+        self.note(*build_change_warnings(tree))
+        built = tree.built or environment_built
+        return PreparedPoint(tree.path, environment, python, built, time.monotonic() - start if built else 0.0)
 
     def note(self, *texts: str) -> None:
-        """Keep what is to be known of the measurements, once."""
+        """Keep warnings about the measurements. Each text is kept once."""
         self._notes += [text for text in texts if text not in self._notes]
 
     @contextmanager
-    def alone(self, point: Point) -> Iterator[int]:
-        """The number of a checkout of the point that no other command runs in.
+    def reserve_copy(self, point: Point) -> Iterator[int]:
+        """Reserve a checkout of the point for one command. Yield the number of the checkout.
 
-        A command may write into its checkout. Another one there would read that, and to make it clean again would
-        take it away from the first.
+        A command may write files into its checkout. If two commands shared one checkout, the second would read the
+        files of the first, and cleaning the checkout would remove files that the first still needs.
         """
-        folder = self._cache / "running"
+        folder = self.trees.cache / "running"
         folder.mkdir(parents=True, exist_ok=True)
         for copy in itertools.count():
             lock = FileLock(folder / f"{point.tree}.{copy}.lock", timeout=0)
@@ -121,71 +121,53 @@ class Ground:
                 lock.release()
             return
 
-    def _plain(self, point: Point, copy: int) -> Worktree | str:
-        other = (f": copy {copy}",) if copy else ()  # does nothing, but a checkout is named by its build commands
-        attempt = partial(
-            check_out,
-            self.repo,
-            point.commit,
-            self._cache,
-            (*self._build, *other),
-            sys.executable,
-            BUILD_TIMEOUT_S,
-            clean_environment({}),
-            self._builder,
-        )
-        try:
-            return _twice(attempt, BuildError)
-        except BuildError as error:
-            return f"the build failed twice: {error}"
-
-
-def _twice(attempt: Callable[[], T], fault: type[Exception]) -> T:
-    """What fails once may be the network's fault, and a point that failed is not tried again."""
-    try:
-        return attempt()
-    except fault:
-        return attempt()
+    def _check_out(self, point: Point, copy: int) -> Worktree | str:
+        # The marker is a build command without effect. The build commands are part of the name of a checkout, so each
+        # copy gets a checkout of its own.
+        copy_marker = (f": copy {copy}",) if copy else ()
+        return self.trees.check_out(point.commit, (*self._build, *copy_marker), sys.executable)
 
 
 def arm_of(point: Point) -> Arm:
-    """A point as the arm that a run is of."""
-    return Arm(name="head", revision=point.name, commit=point.commit, tree=point.tree, subject=point.subject[:200])
+    """Return the arm of a run at this point."""
+    return Arm(name="head", revision=point.name, commit=point.commit, tree=point.tree, subject=clip(point.subject, 200))
 
 
-def observed(wanted: Wanted, stratum: str, ready: Prepared | None = None, **found: Any) -> Observation:
-    """What was ``found`` at a point, with what was wanted and what it took to prepare."""
+def build_observation(
+    request: MeasurementRequest, stratum: str, prepared: PreparedPoint | None = None, **fields: Any
+) -> Observation:
+    """Build an observation from the request, the cost of preparing the point, and the other ``fields``."""
     return Observation(
-        point=wanted.point.key,
-        entry=wanted.entry,
-        purpose=wanted.purpose,
-        contrast=wanted.contrast,
-        block=wanted.block,
-        slot=wanted.slot,
+        point=request.point.key,
+        entry=request.entry,
+        purpose=request.purpose,
+        contrast=request.contrast,
+        block=request.block,
+        slot=request.slot,
         stratum=stratum,
-        built=bool(ready and ready.built),
-        build_s=ready.build_s if ready else 0.0,
-        **found,
+        built=bool(prepared and prepared.built),
+        build_s=prepared.build_s if prepared else 0.0,
+        **fields,
     )
 
 
-def unusable(wanted: Wanted, reason: str, stratum: str = "") -> Observation:
-    """An observation that says why there is no value."""
-    return observed(wanted, stratum, usable=False, reason=printable(reason)[:4000])
+def unusable_observation(request: MeasurementRequest, reason: str, stratum: str = "") -> Observation:
+    """Build an observation that has a reason instead of a value."""
+    return build_observation(request, stratum, usable=False, reason=clip_message(printable(reason)))
 
 
-def without_arm(reason: str) -> str:
-    """What the judge says of a run of head, where there is no head: ``imported moe from ...``."""
+def strip_arm_prefix(reason: str) -> str:
+    """Strip the name of the arm from a reason of the judge: ``head imported moe`` becomes ``imported moe``."""
     return reason.removeprefix("head").lstrip(": ")
 
 
-def why(run: Run) -> str:
-    """Why a run cannot be used, with its last line where it crashed."""
+def failure_reason(run: Run) -> str:
+    """Return why a run cannot be used. If the run crashed, the reason includes the last line of its log."""
     last = last_line(run.log_tail)
-    return printable(f"{run.outcome}: {run.reason}" + (f" ({last[:300]})" if last else ""))[:4000]
+    return clip_message(printable(f"{run.outcome}: {run.reason}" + (f" ({clip(last, 300)})" if last else "")))
 
 
 def last_line(text: str) -> str:
-    """The last line that is not blank, printable; '' where there is none."""
+    """Return the last line that is not blank, as printable text; '' if there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable(lines[-1]) if lines else ""

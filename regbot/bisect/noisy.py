@@ -1,59 +1,82 @@
-"""The search on noisy values: which run comes next, told from the runs there are.
+"""The search on noisy values: choose the next run from the runs so far.
 
-    search      runs that teach most about the culprit, until one is as probable as was asked, or "none" is
-    confirm     the culprit against its parent, in ABBA blocks, by the paired gate; a culprit that the gate clears is
-                taken out, and the search goes on
-    remainder   what is left before the culprit and after it is searched with the same runs: a second culprit is found
-                there, and confirmed, and so on
-    inside      a culprit that is a merge: the commits that it brought are searched
+A search has up to four parts:
 
-Nothing is remembered anywhere else, so a bisection that was killed goes on from its log. Search runs and confirmation
-runs are told apart by their purpose and never mixed in a count; for the posterior they all count.
+    search      makes the most informative runs until one commit, or "none", reaches the requested probability
+    confirm     compares the culprit with its parent, in ABBA blocks, by the paired gate. A culprit that the gate clears
+                is excluded, and the search continues. After a check in the same session, the posterior may confirm the
+                culprit after any block
+    remainder   searches the ranges before and after the culprit, from the same runs. A second culprit in them is
+                confirmed in turn
+    inside      searches the commits that the culprit brought in, if the culprit is a merge
+
+The observations are the only state, so an interrupted bisection continues from its log. Search runs and confirmation
+runs are counted separately. The posterior uses both kinds.
 """
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regbot.bisect.span import Noise, Span, Standing, asked, failing, stand
+import numpy as np
+
+from regbot.bisect import chained
+from regbot.bisect.broken import success_chances
+from regbot.bisect.span import Noise, NoisySpan, SpanAnalysis, analyse_span, build_culprit_model, failing_places
 from regbot.records.bisection import BisectionHeader, Observation, Point, Purpose
-from regbot.stats.culprit import Sample, noise_is_seen
-from regbot.stats.next_run import choose, costs
-from regbot.stats.paired import LOOKS, Sequential, Thresholds, sequential
+from regbot.sessions.blocks import (
+    BLOCK_SLOTS,
+    MAX_ATTEMPTS,
+    Attempt,
+    block_count,
+    block_state,
+    draw_order,
+    pair_slots,
+)
+from regbot.stats.culprit import Floats, Sample, is_noise_known
+from regbot.stats.next_run import choose_next_run, run_costs, runs_before_none, unmeasured_shares
+from regbot.stats.paired import LOOKS, SequentialTest, Thresholds, sequential_test
 
-BLOCK_SLOTS = 4
-ATTEMPTS = 2
-"""Of a block of a confirmation, and of a point that could be measured and now fails."""
-VOIDS = 5
-"""So many runs that the node spoilt end a confirmation for one session, in one block of it."""
-MOVED = ", nodes lost: "
-"""In the name of a stratum before how often its slot lost its nodes; what stands before it is the session."""
+BLOCK_VOID_LIMIT = 5
+"""After this many void runs in one block, the confirmation ends for this session."""
+MOVED_MARKER = ", nodes lost: "
+"""Marker in the name of a stratum. The text before it is the session; the text after it says how often nodes
+were lost.
+"""
 
-REFUTATIONS = 3
-"""So many culprits may be cleared by the gate, or be given up while it looks at them, before the search gives up: the
-runs do not fit the model."""
+MAX_CLEARED_CULPRITS = 3
+"""Maximum number of culprits that the gate clears or does not confirm. With more of them the search stops, because the
+runs do not fit the model.
+"""
 
-REMAINDER_NONE = 0.7
-"""Prior probability that nothing is left beside a culprit that was found."""
-REMAINDER_SHARE = 1 / 3
-"""A second change is looked for down to this share of the first."""
-REMAINDER_RUNS = 10
-"""Search runs at most that the question costs, before or after a culprit, where earlier runs have not answered it."""
+REMAINDER_NONE_PRIOR = 0.7
+"""Prior probability that there is no second culprit."""
+REMAINDER_EFFECT_SHARE = 1 / 3
+"""The smallest second slowdown to look for, as a share of the first slowdown."""
+MAX_REMAINDER_RUNS = 10
+"""Maximum number of additional search runs for the range before or after a culprit, if the earlier runs do
+not suffice.
+"""
 
-INSIDE_NONE = 0.2
-"""Prior probability that a merge itself is to blame, and no commit that it brought."""
+MERGE_ITSELF_PRIOR = 0.2
+"""Prior probability that the merge itself is the culprit, and not a commit that it brought in."""
 
 SLOWER_SHARE, CLEARED_SHARE = 1 / 4, 1 / 2
-"""Of the effect that the search saw: what the gate must prove culprit and parent to differ by, or not to."""
+"""Shares of the effect that the search estimates. The gate confirms a culprit by proving a slowdown above the first
+share, and clears it by ruling out a slowdown of the second share.
+"""
 
 Status = Literal["searching", "none", "found", "undecided", "unmeasurable"]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """One measurement to make."""
+class MeasurementRequest:
+    """A request for one measurement.
+
+    For a run of a confirmation, ``contrast`` is the name of the confirmation, and ``block`` and ``slot`` say where the
+    run belongs in it. ``entry`` is the workload.
+    """
 
     point: Point
     purpose: Purpose
@@ -64,20 +87,20 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """How a bisection is to be done."""
+class SearchSettings:
+    """Settings of a noisy search."""
 
     noise: Noise
     posterior: float
     most_runs: int
     summary: str
     indifference: float
-    """Log-ratio that the gate lets pass at most."""
+    """The gate's indifference threshold, as a log-ratio."""
     confirm: bool = True
     seed: int = 0
 
     @classmethod
-    def of(cls, header: BisectionHeader, indifference: float) -> "Terms":
+    def from_header(cls, header: BisectionHeader, indifference: float) -> "SearchSettings":
         noise = Noise(math.log1p(header.noise_pct / 100) if header.noise_pct else None, header.noise_pairs)
         return cls(
             noise,
@@ -91,8 +114,8 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """What runs have cost so far, and which points need no build."""
+class RunCosts:
+    """Mean seconds of a run and of a build so far, and the keys of the points that need no build."""
 
     run_s: float = 1.0
     build_s: float = 0.0
@@ -100,282 +123,366 @@ class Pace:
 
 
 @dataclass
-class Node:
-    """One question, how it stands, and those that follow from its answer."""
+class SearchState:
+    """State of one search and its follow-up searches."""
 
-    span: Span
+    span: NoisySpan
     status: Status
-    standing: Standing | None = None
-    gate: Sequential | None = None
-    gate_ended: bool = False
-    """Whether the confirmation has said all it can."""
+    analysis: SpanAnalysis | None = None
+    gate: SequentialTest | None = None
+    gate_finished: bool = False
+    """Whether the result of the confirmation is final, so that no more runs are needed."""
     failure: str = ""
-    spoilt: bool = False
-    """Whether the node ended the confirmation: another session may bring it to its end."""
-    refuted: tuple[int, ...] = ()
-    wanted: list[Wanted] = field(default_factory=list)
-    children: dict[str, "Node"] = field(default_factory=dict)
+    nodes_unfit: bool = False
+    """Whether the confirmation ended because nodes were unfit. Another session can finish it."""
+    blocks: int = 0
+    """Number of complete blocks of the confirmation."""
+    cleared_places: tuple[int, ...] = ()
+    unmeasured_shares: tuple[float, ...] = ()
+    """After the answer "none": shares of the prior probability near which no place can be measured."""
+    requests: list[MeasurementRequest] = field(default_factory=list)
+    children: dict[str, "SearchState"] = field(default_factory=dict)
 
     @property
     def place(self) -> int:
-        """The culprit's: of a set the one that was measured."""
-        assert self.standing is not None
-        usable = [place for place in self.standing.likeliest if self.standing.available[place]]
-        return max(usable or self.standing.likeliest)
+        """The place of the culprit. If no run can separate several places, the last of them that can be measured."""
+        assert self.analysis is not None
+        usable = [place for place in self.analysis.likeliest if self.analysis.available[place]]
+        return max(usable or self.analysis.likeliest)
 
 
-Inside = Callable[[Point], Span | None]
-"""The span of what a merge brought; None for a commit that is none."""
+ExpandNoisyMerge = Callable[[Point], NoisySpan | None]
+"""Return the span of the commits that a merge brought in; None if the commit is no merge."""
 
 
-def walk(
-    span: Span,
+def compute_search(
+    span: NoisySpan,
     observations: Sequence[Observation],
-    pending: Sequence[tuple[Wanted, str]],
+    pending: Sequence[tuple[MeasurementRequest, str]],
     stratum: str,
-    terms: Terms,
-    pace: Pace,
-    inside: Inside,
-) -> Node:
-    """How the question of ``span`` stands, and the next run for ``stratum``, if any, in the first node that wants one.
+    settings: SearchSettings,
+    mean_costs: RunCosts,
+    *,
+    expand_merge: ExpandNoisyMerge,
+) -> SearchState:
+    """Compute the state of the search in ``span`` and, as needed, of its follow-up searches.
 
-    ``pending``: what is running, and in which stratum.
+    The first state that needs a run holds a request for ``stratum``. ``pending`` has the running requests, each with
+    its stratum.
     """
-    node = _answered(span, observations, pending, stratum, terms, pace)
-    if node.status != "found" or node.wanted or (terms.confirm and not node.gate_ended) or node.standing is None:
-        return node
-    for name, follows in _followers(node, inside):
-        node.children[name] = walk(follows, observations, pending, stratum, terms, pace, inside)
-        if wants(node.children[name]):
+    state = _compute_state(span, observations, pending, stratum, settings, mean_costs)
+    if (
+        state.status != "found"
+        or state.requests
+        or (settings.confirm and not state.gate_finished)
+        or state.analysis is None
+    ):
+        return state
+    for name, follow_up in _follow_up_spans(state, expand_merge):
+        state.children[name] = compute_search(
+            follow_up, observations, pending, stratum, settings, mean_costs, expand_merge=expand_merge
+        )
+        if collect_requests(state.children[name]):
             break
-    return node
+    return state
 
 
-def wants(node: Node) -> list[Wanted]:
-    """What is to be run next, of a node or of those below it."""
-    return node.wanted or [each for child in node.children.values() for each in wants(child)]
+def collect_requests(state: SearchState) -> list[MeasurementRequest]:
+    """Return the next requests of a state or of its follow-up searches."""
+    return state.requests or [request for child in state.children.values() for request in collect_requests(child)]
 
 
-def _answered(
-    span: Span,
+def _compute_state(
+    span: NoisySpan,
     observations: Sequence[Observation],
-    pending: Sequence[tuple[Wanted, str]],
+    pending: Sequence[tuple[MeasurementRequest, str]],
     stratum: str,
-    terms: Terms,
-    pace: Pace,
-) -> Node:
-    refuted: tuple[int, ...] = ()
+    settings: SearchSettings,
+    mean_costs: RunCosts,
+) -> SearchState:
+    cleared_places: tuple[int, ...] = ()
     while True:
-        the_question = asked(span, terms.noise, refuted)
-        standing = stand(span, the_question, observations, terms.summary)
-        node = Node(span, "searching", standing, refuted=refuted)
-        if not (standing.available[0] and standing.available[-1]):
-            node.status = "unmeasurable"
-            return node
-        if not noise_is_seen(the_question, standing.samples):
+        model = build_culprit_model(span, settings.noise, cleared_places)
+        analysis = analyse_span(span, model, observations, settings.summary)
+        state = SearchState(span, "searching", analysis, cleared_places=cleared_places)
+        if not (analysis.available[0] and analysis.available[-1]):
+            state.status = "unmeasurable"
+            return state
+        if not is_noise_known(model, analysis.samples):
             break
-        if standing.belief.none >= terms.posterior:
-            node.status = "none"
-            return node
-        begun = terms.confirm and _pairs_of(span, node.place, observations) is not None
-        sure = standing.probability >= (0.5 if begun else terms.posterior)
-        at_a_loss = terms.confirm and _unconfirmed(span, standing, observations, terms) > REFUTATIONS
-        if at_a_loss and not (begun and sure):
-            node.status = "undecided"
-            return node
-        if sure:
-            node.status = "found"
-            if not terms.confirm:
-                return node
-            cleared = _confirm(node, observations, pending, stratum, terms)
-            if not cleared:
-                return node
-            refuted = (*refuted, *standing.likeliest)
-            if len(refuted) < len(span.points) - 1:
+        if analysis.posterior.none >= settings.posterior:
+            chances = _measurement_chances(span, analysis, observations)
+            if span.remainder or span.merge or not runs_before_none(model, analysis.samples, stratum, chances):
+                state.status = "none"
+                if not (span.remainder or span.merge):
+                    state.unmeasured_shares = tuple(unmeasured_shares(model, chances))
+                return state
+            break
+        has_confirmation = settings.confirm and _confirmation_runs(span, state.place, observations) is not None
+        is_chained = settings.confirm and not span.name and chained.has_check_of_session(observations)
+        least = min(settings.posterior, chained.HANDOVER_POSTERIOR) if is_chained else settings.posterior
+        is_likely = analysis.probability >= (0.5 if has_confirmation else least)
+        has_failed_often = (
+            settings.confirm and _count_unconfirmed(span, analysis, observations, settings) > MAX_CLEARED_CULPRITS
+        )
+        if has_failed_often and not (has_confirmation and is_likely):
+            state.status = "undecided"
+            return state
+        if is_likely:
+            state.status = "found"
+            if not settings.confirm:
+                return state
+            is_cleared = _confirm(state, observations, pending, stratum, settings)
+            # The posterior is looked at between blocks only, so that no block is left unfinished.
+            if is_chained and not state.gate_finished and not pending and state.requests[0].slot == 0:
+                thresholds = _gate_thresholds(span, analysis, settings)
+                gate = chained.posterior_test(analysis, state.blocks, thresholds, settings.posterior, settings.summary)
+                if gate is not None:
+                    state.gate, state.gate_finished, state.requests = gate, True, []
+            if not is_cleared:
+                return state
+            cleared_places = (*cleared_places, *analysis.likeliest)
+            if len(cleared_places) < len(span.points) - 1:
                 continue
-            node.status, node.refuted = "none", refuted
-            return node
+            state.status, state.cleared_places = "none", cleared_places
+            return state
         break
     purpose: Purpose = "remainder" if span.remainder else "search"
-    made = [each for each in observations if each.purpose == purpose and not each.cached]
-    own = sum(each.contrast == span.name for each in made) + len(pending)
-    if own >= REMAINDER_RUNS if purpose == "remainder" else len(made) + len(pending) >= terms.most_runs:
-        node.status = "undecided"
-        return node
-    if any(each.purpose == "confirm" for each, _ in pending):
-        return node
-    running = [
-        Sample(span.places[each.point.key], 0.0, where) for each, where in pending if each.point.key in span.places
+    purpose_runs = [
+        observation for observation in observations if observation.purpose == purpose and not observation.cached
     ]
-    built = [place for place, point in enumerate(span.points) if point.key in pace.built]
-    available = standing.available.copy()
-    available[failing(span, observations, ATTEMPTS)] = False
-    if not available.any():
-        node.status = "undecided"
-        return node
-    chosen = choose(
-        the_question,
-        standing.samples,
-        stratum,
-        available,
-        running,
-        costs(len(span.points), built, pace.run_s, pace.build_s),
-        terms.seed,
-    )
-    node.wanted = [Wanted(span.points[chosen], purpose, span.name)]
-    return node
+    span_run_count = sum(run.contrast == span.name for run in purpose_runs) + len(pending)
+    if (
+        span_run_count >= MAX_REMAINDER_RUNS
+        if purpose == "remainder"
+        else len(purpose_runs) + len(pending) >= settings.most_runs
+    ):
+        state.status = "undecided"
+        return state
+    if any(request.purpose == "confirm" for request, _ in pending):
+        return state
+    running = [
+        Sample(span.places[request.point.key], 0.0, request_stratum)
+        for request, request_stratum in pending
+        if request.point.key in span.places
+    ]
+    built = [place for place, point in enumerate(span.points) if point.key in mean_costs.built]
+    chances = _measurement_chances(span, analysis, observations)
+    if not chances.any():
+        state.status = "undecided"
+        return state
+    if is_noise_known(model, analysis.samples) and analysis.posterior.none >= settings.posterior:
+        places = runs_before_none(model, analysis.samples, stratum, chances, running)
+        if not places:
+            return state
+        chosen = places[0]
+    else:
+        chosen = choose_next_run(
+            model,
+            analysis.samples,
+            stratum,
+            chances,
+            running,
+            run_costs(len(span.points), built, mean_costs.run_s, mean_costs.build_s),
+            seed=settings.seed,
+        )
+    state.requests = [MeasurementRequest(span.points[chosen], purpose, span.name)]
+    return state
 
 
-def contrast_of(span: Span, place: int) -> str:
+def _measurement_chances(span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation]) -> Floats:
+    """Return [places] the chance that a run of the place gives a value; 0 if the place cannot be measured any more."""
+    measured = {sample.point for sample in analysis.samples}
+    broken = [int(place) for place in np.flatnonzero(~analysis.available)]
+    chances = success_chances(len(span.points), measured, broken)
+    chances[failing_places(span, observations, MAX_ATTEMPTS)] = 0.0
+    return chances
+
+
+def contrast_name(span: NoisySpan, place: int) -> str:
     return f"{span.points[place].key} against its parent"
 
 
-def turn(seed: int, contrast: str, block: int) -> str:
-    """The order of a block, A the parent: as good as random, and the same whenever it is asked for."""
-    return random.Random(f"{seed}/{contrast}/{block}").choice(("ABBA", "BAAB"))
+def _confirmation_runs(span: NoisySpan, place: int, observations: Sequence[Observation]) -> list[Observation] | None:
+    runs = [run for run in observations if run.purpose == "confirm" and run.contrast == contrast_name(span, place)]
+    return runs or None
 
 
-def _pairs_of(span: Span, place: int, observations: Sequence[Observation]) -> list[Observation] | None:
-    found = [each for each in observations if each.purpose == "confirm" and each.contrast == contrast_of(span, place)]
-    return found or None
-
-
-def _unconfirmed(span: Span, standing: Standing, observations: Sequence[Observation], terms: Terms) -> int:
-    """How many places of the span the gate has looked at and not proven slower."""
-    begun = {each.contrast for each in observations if each.purpose == "confirm"}
-    names = begun & {contrast_of(span, place) for place in range(1, len(span.points))}
-    limits = _limits(span, standing, terms)
+def _count_unconfirmed(
+    span: NoisySpan, analysis: SpanAnalysis, observations: Sequence[Observation], settings: SearchSettings
+) -> int:
+    """Return how many places of the span have a confirmation that did not prove a slowdown."""
+    confirmation_names = {run.contrast for run in observations if run.purpose == "confirm"}
+    names = confirmation_names & {contrast_name(span, place) for place in range(1, len(span.points))}
+    thresholds = _gate_thresholds(span, analysis, settings)
     good = span.points[0]
-    found = (contrast(name, good, good, observations, (), terms.seed, limits) for name in names)
-    return sum(each.gate is None or each.gate.decision != "regressed" for each in found)
+    contrasts = (
+        evaluate_contrast(ContrastSides(name, good, good), observations, (), settings.seed, thresholds)
+        for name in names
+    )
+    return sum(contrast.gate is None or contrast.gate.decision != "regressed" for contrast in contrasts)
 
 
-def _limits(span: Span, standing: Standing, terms: Terms) -> Thresholds:
-    effect = max(standing.belief.effect, span.smallest)
-    return Thresholds(CLEARED_SHARE * effect, min(terms.indifference, SLOWER_SHARE * effect))
+def _gate_thresholds(span: NoisySpan, analysis: SpanAnalysis, settings: SearchSettings) -> Thresholds:
+    effect = max(analysis.posterior.effect, span.smallest)
+    return Thresholds(CLEARED_SHARE * effect, min(settings.indifference, SLOWER_SHARE * effect))
 
 
 def _confirm(
-    node: Node,
+    state: SearchState,
     observations: Sequence[Observation],
-    pending: Sequence[tuple[Wanted, str]],
+    pending: Sequence[tuple[MeasurementRequest, str]],
     stratum: str,
-    terms: Terms,
+    settings: SearchSettings,
 ) -> bool:
-    """Whether the gate clears the culprit of ``node``; else it is confirmed, undecided, or a run is wanted."""
-    assert node.standing is not None
-    span, place = node.span, node.place
-    parent = span.points[_measurable_before(node)]
-    limits = _limits(span, node.standing, terms)
-    name, culprit = contrast_of(span, place), span.points[place]
-    found = contrast(name, parent, culprit, observations, pending, terms.seed, limits, stratum)
-    node.gate, node.gate_ended, node.failure, node.wanted = found.gate, found.ended, found.failure, found.wanted
-    node.spoilt = found.spoilt
-    return found.cleared
+    """Evaluate the confirmation of ``state`` from the runs so far. Return whether the gate clears the culprit.
+
+    If the result is False, the culprit is confirmed or undecided, or ``state`` holds a request for the next run.
+    """
+    assert state.analysis is not None
+    span, place = state.span, state.place
+    parent = span.points[_nearest_measurable_before(state)]
+    thresholds = _gate_thresholds(span, state.analysis, settings)
+    name, culprit = contrast_name(span, place), span.points[place]
+    result = evaluate_contrast(
+        ContrastSides(name, parent, culprit), observations, pending, settings.seed, thresholds, stratum
+    )
+    state.gate, state.gate_finished, state.failure, state.requests = (
+        result.gate,
+        result.finished,
+        result.failure,
+        result.requests,
+    )
+    state.nodes_unfit, state.blocks = result.nodes_unfit, result.blocks
+    return result.is_cleared
+
+
+@dataclass(frozen=True)
+class ContrastSides:
+    """The two points that a contrast compares. ``name`` is the name of the contrast, which its runs carry."""
+
+    name: str
+    parent: Point
+    culprit: Point
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two points held against each other in pairs, as far as that has gone."""
+    """State of a paired comparison of two points after the runs so far."""
 
-    gate: Sequential | None
-    ended: bool
-    wanted: list[Wanted]
+    gate: SequentialTest | None
+    finished: bool
+    requests: list[MeasurementRequest]
     failure: str = ""
-    """Why it could not be brought to its end."""
-    spoilt: bool = False
-    """Whether that is the fault of this session's nodes, and no point's."""
+    """Why the comparison could not be finished; '' if there is no such reason."""
+    nodes_unfit: bool = False
+    """Whether the comparison failed because nodes of this session were unfit, and not because of a point."""
+    blocks: int = 0
+    """Number of complete blocks."""
 
     @property
-    def cleared(self) -> bool:
-        """Whether the two are shown to be alike, or the culprit to be the faster one."""
-        return self.ended and self.gate is not None and self.gate.decision in ("no_change", "improved")
+    def is_cleared(self) -> bool:
+        """Whether the gate shows no slowdown: the two points are equally fast, or the culprit is faster."""
+        return self.finished and self.gate is not None and self.gate.decision in ("no_change", "improved")
 
 
-def contrast(
-    name: str,
-    parent: Point,
-    culprit: Point,
+def evaluate_contrast(
+    sides: ContrastSides,
     observations: Sequence[Observation],
-    pending: Sequence[tuple[Wanted, str]],
+    pending: Sequence[tuple[MeasurementRequest, str]],
     seed: int,
-    limits: Thresholds,
+    thresholds: Thresholds,
     stratum: str = "",
 ) -> Contrast:
-    """ABBA blocks of two points, A the parent, and the paired gate's looks at them.
+    """Evaluate the ABBA blocks of two points (A is the parent) by the looks of the paired gate.
 
-    ``stratum``: the one that is free. A block that another one has begun is begun again in it: the two runs of a pair
-    are never of two sessions. '' where only the answer is asked for.
+    ``stratum`` is the stratum that is free for the next run; '' if only the result is needed. If another stratum has
+    begun a block, the block is repeated in ``stratum``, because the two runs of a pair must come from one session.
     """
-    made = [each for each in observations if each.purpose == "confirm" and each.contrast == name]
+    contrast_runs = [run for run in observations if run.purpose == "confirm" and run.contrast == sides.name]
     ratios: dict[str, list[float]] = {}
-    gate: Sequential | None = None
-    for block in range(1, LOOKS[-1] // 2 + 1):
-        order = turn(seed, name, block)
-        begun = [each for each in made if each.block == block]
-        failures = [each for each in begun if not each.usable]
-        failed = sum(not each.void for each in failures) >= ATTEMPTS
-        if failed or _spoilt(begun, stratum):
-            return Contrast(gate, True, [], failures[-1].reason, not failed)
-        runs = _last_attempt(begun)
-        if len(runs) < BLOCK_SLOTS:
-            if stratum and runs and runs[-1].stratum != stratum:
-                runs = []
-            point = parent if order[len(runs)] == "A" else culprit
-            return Contrast(gate, False, [] if pending else [Wanted(point, "confirm", name, block, len(runs))])
-        for first, second in ((0, 1), (2, 3)):
-            base, head = (runs[first], runs[second]) if order[first] == "A" else (runs[second], runs[first])
+    gate: SequentialTest | None = None
+    for block in range(1, block_count(LOOKS[-1]) + 1):
+        order = draw_order(seed, sides.name, block)
+        block_runs = [run for run in contrast_runs if run.block == block]
+        state = block_state(_list_attempts(block_runs, stratum), BLOCK_VOID_LIMIT)
+        if state.status in ("failed", "lost"):
+            reason = [run.reason for run in block_runs if not run.usable][-1]
+            return Contrast(gate, True, [], reason, state.status == "lost")
+        if state.status == "open":
+            point = sides.parent if order[state.slot] == "A" else sides.culprit
+            request = MeasurementRequest(point, "confirm", sides.name, block, state.slot)
+            return Contrast(gate, False, [] if pending else [request], blocks=block - 1)
+        runs = _last_attempt(block_runs)
+        for base, head in ((runs[first], runs[second]) for first, second in pair_slots(order)):
             for summary in base.values.keys() & head.values.keys():
                 ratios.setdefault(summary, []).append(head.values[summary] - base.values[summary])
-        gate = sequential(ratios, len(ratios), limits)
+        gate = sequential_test(ratios, len(ratios), thresholds)
         if gate is not None and gate.final:
             break
     return Contrast(gate, True, [])
 
 
-def _spoilt(runs: Sequence[Observation], stratum: str) -> bool:
-    """Whether the node has spoilt too many runs of a block in the session that is asked for, by default the last."""
-    last = stratum or (runs[-1].stratum if runs else "")
-    session = last.partition(MOVED)[0]
-    return sum(each.void and each.stratum.partition(MOVED)[0] == session for each in runs) >= VOIDS
+def _list_attempts(runs: Sequence[Observation], stratum: str) -> list[Attempt]:
+    """Return the attempts at a block that count in the session of ``stratum`` (by default the session of the last run).
+
+    A block that another stratum has begun is repeated. Nodes that were lost in another session do not count.
+    """
+    session = _stratum_session(stratum or (runs[-1].stratum if runs else ""))
+    failed = sum(not run.usable and not run.void for run in runs)
+    lost = sum(run.void and _stratum_session(run.stratum) == session for run in runs)
+    last_attempt = _last_attempt(runs)
+    is_repeated = (
+        bool(stratum and last_attempt) and last_attempt[-1].stratum != stratum and len(last_attempt) < BLOCK_SLOTS
+    )
+    return [
+        *[Attempt(1, "run")] * failed,
+        *[Attempt(1, "nodes")] * lost,
+        Attempt(0 if is_repeated else len(last_attempt)),
+    ]
 
 
 def _last_attempt(runs: Sequence[Observation]) -> list[Observation]:
-    """The runs of a block that count: those since the last failure, of one stratum."""
-    failures = [number for number, each in enumerate(runs) if not each.usable]
-    found = list(runs[failures[-1] + 1 :] if failures else runs)
-    return [each for each in found if each.stratum == found[-1].stratum]
+    """Return the runs of a block after its last failure that come from the same stratum as the last run."""
+    failures = [number for number, run in enumerate(runs) if not run.usable]
+    attempt = list(runs[failures[-1] + 1 :] if failures else runs)
+    return [run for run in attempt if run.stratum == attempt[-1].stratum]
 
 
-def _measurable_before(node: Node) -> int:
-    assert node.standing is not None
-    parent = node.span.before(min(node.standing.likeliest))
-    while parent > 0 and not node.standing.available[parent]:
-        parent = node.span.before(parent)
+def _stratum_session(stratum: str) -> str:
+    return stratum.partition(MOVED_MARKER)[0]
+
+
+def _nearest_measurable_before(state: SearchState) -> int:
+    """Return the nearest measurable place before the culprit."""
+    assert state.analysis is not None
+    parent = state.span.before(min(state.analysis.likeliest))
+    while parent > 0 and not state.analysis.available[parent]:
+        parent = state.span.before(parent)
     return parent
 
 
-def _followers(node: Node, inside: Inside) -> list[tuple[str, Span]]:
-    """The questions that follow from a culprit."""
-    assert node.standing is not None
-    span, place = node.span, node.place
+def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list[tuple[str, NoisySpan]]:
+    """Return the names and spans of the follow-up searches for a culprit."""
+    assert state.analysis is not None
+    span, place = state.span, state.place
     point = span.points[place]
-    found: list[tuple[str, Span]] = []
-    if len(node.standing.likeliest) == 1 and (brought := inside(point)) is not None:
-        found.append(("inside", brought))
+    follow_ups: list[tuple[str, NoisySpan]] = []
+    if len(state.analysis.likeliest) == 1 and (merged_span := expand_merge(point)) is not None:
+        follow_ups.append(("inside", merged_span))
     if not span.is_line:
-        return found
-    smallest = max(span.smallest, REMAINDER_SHARE * node.standing.belief.effect)
-    before, last = _measurable_before(node), len(span.points) - 1
+        return follow_ups
+    smallest = max(span.smallest, REMAINDER_EFFECT_SHARE * state.analysis.posterior.effect)
+    before, last = _nearest_measurable_before(state), len(span.points) - 1
     if before > 0:
         name = f"before {point.key}"
-        found.append(("before", span.part(name, 0, before, REMAINDER_NONE, smallest)))
+        follow_ups.append(("before", span.part(name, 0, before, REMAINDER_NONE_PRIOR, smallest)))
     if place < last:
-        found.append(("after", span.part(f"after {point.key}", place, last, REMAINDER_NONE, smallest)))
-    return found
+        follow_ups.append(("after", span.part(f"after {point.key}", place, last, REMAINDER_NONE_PRIOR, smallest)))
+    return follow_ups
 
 
-def spread(node: Node) -> list[float]:
-    """The probability of every place of the node's span."""
-    assert node.standing is not None
-    return [0.0, *map(float, node.standing.belief.culprit)]
+def culprit_probabilities(state: SearchState) -> list[float]:
+    """Return the culprit probability of every place in the state's span."""
+    assert state.analysis is not None
+    return [0.0, *map(float, state.analysis.posterior.culprit)]

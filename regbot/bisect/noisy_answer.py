@@ -1,4 +1,4 @@
-"""The answer of a search on noisy values: who it is with which probability, by how much, and what is left."""
+"""The answer of a noisy search: the culprit with its probability, its slowdown, and possible further changes."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -6,257 +6,308 @@ from statistics import fmean
 from typing import Literal
 
 from regbot.bisect import blame, noisy
-from regbot.bisect.outline import outline
-from regbot.bisect.site import Site
+from regbot.bisect.context import BisectionSetup
+from regbot.bisect.outline import build_outline, find_parent
 from regbot.judge.estimates import percent
 from regbot.records.bisection import (
     Bisection,
     BisectionHeader,
+    BisectionOutcome,
     Candidate,
     Change,
     Estimate,
-    Found,
     Observation,
-    Place,
+    PointSummary,
     Remainder,
 )
 from regbot.report.posterior import share
-from regbot.stats.paired import Sequential
+from regbot.stats.paired import SequentialTest
+from regbot.text.clip import clip_message
 
 
-def noisy_answer(site: Site, observations: Sequence[Observation], pace: noisy.Pace) -> Bisection:
-    """What the runs say, finished or not."""
-    header = site.header
-    terms = site.terms
-    root = noisy.walk(site.span, observations, (), "", terms, pace, site.inside)
-    standing = root.standing
-    assert standing is not None
-    found, reasons = _status(site, root, observations)
-    code = blame.code(header, terms, root, observations)
-    changes = [change for node in _nodes(root) if (change := _slower(header, node)) is not None]
+def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mean_costs: noisy.RunCosts) -> Bisection:
+    """Return the answer that the runs give, whether or not the search has finished."""
+    header = setup.header
+    settings = setup.search_settings
+    root = noisy.compute_search(
+        setup.noisy_span, observations, (), "", settings, mean_costs, expand_merge=setup.expand_merge_noisy
+    )
+    analysis = root.analysis
+    assert analysis is not None
+    outcome, reasons = _decide_outcome(setup, root, observations)
+    code_contrast = blame.compare_code(header, settings, root, observations)
+    code_gate = code_contrast.gate if code_contrast is not None else None
+    changes = [change for state in _all_states(root) if (change := _state_change(setup, state)) is not None]
     ordered = sorted(changes, key=lambda change: -(change.estimate.pct if change.estimate else 0.0))
-    posterior = standing.probability
+    probability = analysis.probability
     if root.status == "found" and changes:
         candidates = changes[0].candidates
     else:
-        candidates = _most_probable(root) if found == "undecided" else []
-    first = changes[0] if found == "culprit" and changes else None
-    sole = first is not None and len(first.candidates) == 1
-    return outline(header, observations, found, reasons).model_copy(
+        candidates = _list_most_probable(root) if outcome == "undecided" else []
+    first = changes[0] if outcome == "culprit" and changes else None
+    is_sole = first is not None and len(first.candidates) == 1
+    return build_outline(header, observations, outcome, reasons).model_copy(
         update={
-            "culprit": first.candidates[0].point.commit if first is not None and sole else None,
-            "version": first.candidates[0].point.version if first is not None and sole else "",
+            "culprit": first.candidates[0].point.commit if first is not None and is_sole else None,
+            "version": first.candidates[0].point.version if first is not None and is_sole else "",
             "candidates": candidates,
-            "posterior": min(1.0, posterior),
-            "none_probability": min(1.0, standing.belief.none),
-            "changes": [changes[0], *(each for each in ordered if each is not changes[0])] if changes else [],
-            "remainders": list(_remainders(root)),
-            "places": _places(root),
-            "noise_pct": 100 * math.expm1(standing.belief.noise) if standing.samples else None,
-            "code": _estimate(header, code.gate) if code is not None and code.gate is not None else None,
-            "blame": blame.noisy_words(header, found, code),
+            "posterior": min(1.0, probability),
+            "none_probability": min(1.0, analysis.posterior.none),
+            "changes": [changes[0], *(other for other in ordered if other is not changes[0])] if changes else [],
+            "remainders": list(_build_remainders(root)),
+            "places": _build_places(root),
+            "noise_pct": 100 * math.expm1(analysis.posterior.noise) if analysis.samples else None,
+            "code": _build_estimate(header, code_gate) if code_gate is not None else None,
+            "blame": blame.noisy_blame(header, outcome, code_contrast),
         }
     )
 
 
-def _status(site: Site, root: noisy.Node, observations: Sequence[Observation]) -> tuple[Found, list[str]]:
-    header = site.header
-    standing = root.standing
-    assert standing is not None
+def _decide_outcome(
+    setup: BisectionSetup, root: noisy.SearchState, observations: Sequence[Observation]
+) -> tuple[BisectionOutcome, list[str]]:
+    """Return the outcome and its reasons."""
+    header = setup.header
+    analysis = root.analysis
+    assert analysis is not None
     if root.status == "unmeasurable":
-        said = {each.point: each.reason for each in observations if not each.usable}
-        of = {place: said[key] for key, place in root.span.places.items() if key in said}
+        reason_by_key = {
+            observation.point: observation.reason for observation in observations if not observation.usable
+        }
+        reason_by_place = {place: reason_by_key[key] for key, place in root.span.places.items() if key in reason_by_key}
         ends = (("good", 0), ("bad", len(root.span.points) - 1))
-        return "unmeasurable", [f"{name} cannot be measured: {of[place]}" for name, place in ends if place in of]
-    if root.status == "none" and root.refuted:
-        names = ", ".join(root.span.points[place].name for place in root.refuted)
-        return "none", [f"the gate has cleared {names}, and no other commit is left: nothing slower was confirmed"]
+        return "unmeasurable", [
+            f"{name} cannot be measured: {reason_by_place[place]}" for name, place in ends if place in reason_by_place
+        ]
+    if root.status == "none" and root.cleared_places:
+        names = ", ".join(root.span.points[place].name for place in root.cleared_places)
+        return "none", [f"the gate has cleared {names}, and no other candidate remains: no slowdown is confirmed"]
     if root.status == "none":
-        sure = f"with probability {share(standing.belief.none)}"
-        return "none", [f"{sure} no commit made it {header.smallest_pct:.3g}% slower or more", *_faster(root)]
+        certainty = f"with probability {share(analysis.posterior.none)}"
+        return "none", [
+            f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
+            *_unmeasured_shares_reason(root),
+            *_faster_reason(root),
+        ]
     if root.status == "found":
-        if header.confirm and (root.spoilt or not root.gate_ended):
+        if header.confirm and (root.nodes_unfit or not root.gate_finished):
             name, failure = root.span.points[root.place].name, f" ({root.failure})" if root.failure else ""
-            reason = f"{name} is the likeliest by far; its confirmation did not come to its end{failure}"
-            return "undecided", [f"{reason}: go on with --resume"]
-        return "culprit", [*_unresolved(root), *_taken_back(root)]
-    made = sum(each.purpose == "search" for each in observations)
-    best = (
-        f"the likeliest commit has {100 * standing.probability:.0f}%, and {100 * header.posterior:.0f}% were asked for"
+            reason = f"{name} is by far the likeliest culprit, but its confirmation is not finished{failure}"
+            return "undecided", [f"{reason}; continue with --resume"]
+        return "culprit", [*_unresolved_merge_reason(root), *_undone_reason(root)]
+    run_count = sum(observation.purpose == "search" for observation in observations)
+    best_candidate = (
+        f"the likeliest commit has {100 * analysis.probability:.0f}%, less than the {100 * header.posterior:.0f}% of "
+        "--posterior"
     )
-    reasons = [f"undecided after {made} search runs: {best}; go on with --resume and more --runs"]
-    if root.refuted:
-        names = ", ".join(root.span.points[place].name for place in root.refuted)
-        reasons.append(f"the gate has cleared {names}: the runs do not fit one slowdown that stays")
-    return "undecided", [*reasons, *_faster(root)]
+    if analysis.posterior.none >= header.posterior:
+        best_candidate = (
+            "good and bad do not differ, but some commits between them, which could show an undone slowdown, were not "
+            "run"
+        )
+    reasons = [f"undecided after {run_count} search runs: {best_candidate}; continue with --resume and more --runs"]
+    if root.cleared_places:
+        names = ", ".join(root.span.points[place].name for place in root.cleared_places)
+        reasons.append(f"the gate has cleared {names}: the runs do not fit a single lasting slowdown")
+    return "undecided", [*reasons, *_faster_reason(root)]
 
 
-def _unresolved(root: noisy.Node) -> list[str]:
+def _unresolved_merge_reason(root: noisy.SearchState) -> list[str]:
     inside = root.children.get("inside")
     if inside is None or inside.status in ("found", "none"):
         return []
-    return [f"which of the commits that {root.span.points[root.place].name} merged it was could not be told"]
+    return [f"the culprit among the commits that {root.span.points[root.place].name} merged is not known"]
 
 
-def _taken_back(root: noisy.Node) -> list[str]:
-    """What to say where bad is no slower than good although a culprit lies between them."""
-    standing = root.standing
-    assert standing is not None
-    good, bad = ([each.value for each in standing.samples if each.point == at] for at in (0, len(root.span.points) - 1))
+def _undone_reason(root: noisy.SearchState) -> list[str]:
+    """Return a list with a reason if bad is hardly slower than good although a culprit lies between them;
+    otherwise [].
+    """
+    analysis = root.analysis
+    assert analysis is not None
+    good, bad = (
+        [sample.value for sample in analysis.samples if sample.point == place]
+        for place in (0, len(root.span.points) - 1)
+    )
     if not good or not bad:
         return []
-    gap, error = fmean(bad) - fmean(good), standing.belief.noise * math.sqrt(1 / len(good) + 1 / len(bad))
-    if gap + 2 * error > standing.belief.effect / 2:
+    gap, error = fmean(bad) - fmean(good), analysis.posterior.noise * math.sqrt(1 / len(good) + 1 / len(bad))
+    if gap + 2 * error > analysis.posterior.effect / 2:
         return []
-    return ["bad is hardly slower than good: a later commit of the range seems to have taken it back"]
+    return ["bad is hardly slower than good: a later commit of the range seems to have undone the slowdown"]
 
 
-def _faster(root: noisy.Node) -> list[str]:
-    """What to say where bad is faster than good."""
-    standing = root.standing
-    assert standing is not None
+def _unmeasured_shares_reason(root: noisy.SearchState) -> list[str]:
+    """Return a list with a reason if a slowdown that a later commit took back could not be looked for everywhere;
+    otherwise [].
+    """
+    if not root.unmeasured_shares:
+        return []
+    shares = ", ".join(f"{100 * probability:.0f}%" for probability in root.unmeasured_shares)
+    reason = f"no commit near {shares} of the prior probability could be measured"
+    return [f"{reason}, so a slowdown there that a later commit took back would not be seen"]
+
+
+def _faster_reason(root: noisy.SearchState) -> list[str]:
+    """Return a list with a reason if bad is faster than good; otherwise []."""
+    analysis = root.analysis
+    assert analysis is not None
     last = len(root.span.points) - 1
-    good = [each.value for each in standing.samples if each.point == 0]
-    bad = [each.value for each in standing.samples if each.point == last]
+    good = [sample.value for sample in analysis.samples if sample.point == 0]
+    bad = [sample.value for sample in analysis.samples if sample.point == last]
     if len(good) < 2 or len(bad) < 2:
         return []
     gap = fmean(bad) - fmean(good)
-    error = standing.belief.noise * math.sqrt(1 / len(good) + 1 / len(bad))
+    error = analysis.posterior.noise * math.sqrt(1 / len(good) + 1 / len(bad))
     if gap > -3 * error:
         return []
     return [f"bad is faster than good by {percent_words(-gap)}: are good and bad swapped?"]
 
 
-def _nodes(root: noisy.Node) -> Iterator[noisy.Node]:
+def _all_states(root: noisy.SearchState) -> Iterator[noisy.SearchState]:
     yield root
     for child in root.children.values():
-        yield from _nodes(child)
+        yield from _all_states(child)
 
 
-def _slower(header: BisectionHeader, node: noisy.Node) -> Change | None:
-    """The change of a node that has found one. Where a merge's branch has the culprit, that tells it."""
-    if node.status != "found" or node.standing is None:
+def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | None:
+    """Return the change that a finished search found.
+
+    Returns None if the search found no change, or if the culprit is a merge and the follow-up search found the culprit
+    inside it.
+    """
+    if state.status != "found" or state.analysis is None:
         return None
-    inside = node.children.get("inside")
+    inside = state.children.get("inside")
     if inside is not None and inside.status == "found":
         return None
-    candidates = _candidates(node)
-    estimate, confirmed = _confirmed(header, node)
+    header, span = setup.header, state.span
+    candidates = _list_likeliest(state)
+    earliest = min(state.analysis.likeliest)
+    estimate, confirmed = _read_confirmation(header, state)
     name = candidates[0].point.name if len(candidates) == 1 else f"one of {len(candidates)} commits"
     if estimate is not None:
         size = f"{estimate.pct:+.1f}% [{estimate.low_pct:+.1f}, {estimate.high_pct:+.1f}]"
     else:
-        size = f"about {percent_words(node.standing.belief.effect)}"
+        size = f"about {percent_words(state.analysis.posterior.effect)}"
     words = {
-        "yes": "confirmed against its parent",
-        "undecided": "not confirmed: its parent and it could not be told apart by pairs",
-        "not asked": "by the search alone",
+        "yes": "confirmed by pairs",
+        "undecided": "not confirmed: pairs do not separate it from the commit before it",
+        "not asked": "from the search alone",
     }
-    of_merge = " itself, and no commit that it merges" if inside is not None and inside.status == "none" else ""
-    failure = f" ({node.failure})" if node.failure else ""
+    merge_note = (
+        ", the merge itself and no commit that it merges," if inside is not None and inside.status == "none" else ""
+    )
+    failure = f" ({state.failure})" if state.failure else ""
+    point_before = span.points[span.before(earliest)]
+    parent, left_out = find_parent(setup.options.repo, span.points[earliest], point_before, span.places)
     return Change(
         candidates=candidates,
-        parent=node.span.points[node.span.before(min(node.standing.likeliest))].key,
-        merge=node.span.merge or None,
+        parent=parent,
+        left_out=left_out,
+        merge=span.merge or None,
         entries=header.entries,
         estimate=estimate,
         confirmed=confirmed,
-        text=f"{name}{of_merge} is {size} slower, {words[confirmed]}{failure}"[:4000],
+        text=clip_message(f"{name}{merge_note} is {size} slower, {words[confirmed]}{failure}"),
     )
 
 
-def _confirmed(
-    header: BisectionHeader, node: noisy.Node
+def _read_confirmation(
+    header: BisectionHeader, state: noisy.SearchState
 ) -> tuple[Estimate | None, Literal["yes", "undecided", "not asked"]]:
-    if node.gate is None:
+    if state.gate is None:
         return None, "undecided" if header.confirm else "not asked"
-    return _estimate(header, node.gate), "yes" if node.gate.decision == "regressed" else "undecided"
+    return _build_estimate(header, state.gate), "yes" if state.gate.decision == "regressed" else "undecided"
 
 
-def _estimate(header: BisectionHeader, gate: Sequential) -> Estimate:
-    _, shown = gate.tests[header.summary]
+def _build_estimate(header: BisectionHeader, gate: SequentialTest) -> Estimate:
+    _, interval = gate.tests[header.summary]
     return Estimate(
-        pct=percent(shown.estimate),
-        low_pct=percent(shown.low),
-        high_pct=percent(shown.high),
+        pct=percent(interval.estimate),
+        low_pct=percent(interval.low),
+        high_pct=percent(interval.high),
         pairs=gate.pairs,
         decision=gate.decision,
     )
 
 
-def _candidates(node: noisy.Node) -> list[Candidate]:
-    standing = node.standing
-    assert standing is not None
-    shares = [float(each) for each in standing.belief.culprit]
-    ordered = sorted(standing.likeliest, key=lambda place: (not standing.available[place], -shares[place - 1]))
+def _list_likeliest(state: noisy.SearchState) -> list[Candidate]:
+    """Return the culprit of a finished search: one candidate, or several that no run can separate."""
+    analysis = state.analysis
+    assert analysis is not None
+    shares = [float(probability) for probability in analysis.posterior.culprit]
+    ordered = sorted(analysis.likeliest, key=lambda place: (not analysis.available[place], -shares[place - 1]))
     return [
         Candidate(
-            point=node.span.points[place],
+            point=state.span.points[place],
             probability=min(1.0, shares[place - 1]),
-            measurable=bool(standing.available[place]),
+            measurable=bool(analysis.available[place]),
         )
         for place in ordered
     ]
 
 
-def _most_probable(node: noisy.Node) -> list[Candidate]:
-    standing = node.standing
-    assert standing is not None
-    shares = [float(each) for each in standing.belief.culprit]
+def _list_most_probable(state: noisy.SearchState) -> list[Candidate]:
+    """Return up to ten candidates with a probability of at least 0.5%, for a search that is undecided."""
+    analysis = state.analysis
+    assert analysis is not None
+    shares = [float(probability) for probability in analysis.posterior.culprit]
     ordered = sorted(range(len(shares)), key=lambda place: -shares[place])[:10]
     return [
         Candidate(
-            point=node.span.points[at + 1],
-            probability=min(1.0, shares[at]),
-            measurable=bool(standing.available[at + 1]),
+            point=state.span.points[index + 1],
+            probability=min(1.0, shares[index]),
+            measurable=bool(analysis.available[index + 1]),
         )
-        for at in ordered
-        if shares[at] >= 0.005
+        for index in ordered
+        if shares[index] >= 0.005
     ]
 
 
-def _remainders(root: noisy.Node) -> Iterator[Remainder]:
-    for node in _nodes(root):
-        for name, child in node.children.items():
-            if name not in ("before", "after") or child.standing is None or child.status == "found":
+def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
+    for state in _all_states(root):
+        for name, child in state.children.items():
+            if name not in ("before", "after") or child.analysis is None or child.status == "found":
                 continue
-            none = child.standing.belief.none
+            none = child.analysis.posterior.none
             words = {
-                "none": f"nothing of {percent_words(child.span.smallest)} or more {name} it",
-                "searching": f"not yet known whether something slower lies {name} it",
-                "undecided": f"whether something slower lies {name} it could not be told",
-                "unmeasurable": f"what lies {name} it cannot be measured",
+                "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it",
+                "searching": f"it is not yet known whether another slowdown lies {name} it",
+                "undecided": f"it is not known whether another slowdown lies {name} it",
+                "unmeasurable": f"the commits {name} it cannot be measured",
             }
             yield Remainder(
                 where="before" if name == "before" else "after",
-                of=node.span.points[node.place].key,
+                culprit=state.span.points[state.place].key,
                 none_probability=min(1.0, none),
-                text=f"{words[child.status]} (with probability {share(none)} there is nothing)",
+                text=f"{words[child.status]} (probability of none: {share(none)})",
             )
 
 
-def _places(root: noisy.Node) -> list[Place]:
-    standing = root.standing
-    assert standing is not None
-    shares = noisy.spread(root)
+def _build_places(root: noisy.SearchState) -> list[PointSummary]:
+    analysis = root.analysis
+    assert analysis is not None
+    shares = noisy.culprit_probabilities(root)
+    # Each value is relative to the mean of good in the same stratum.
     values: dict[int, list[float]] = {}
-    levels: dict[str, list[float]] = {}
-    for each in standing.samples:
-        if each.point == 0:
-            levels.setdefault(each.stratum, []).append(each.value)
-    for each in standing.samples:
-        if each.stratum in levels:
-            values.setdefault(each.point, []).append(each.value - fmean(levels[each.stratum]))
+    good_values: dict[str, list[float]] = {}
+    for sample in analysis.samples:
+        if sample.point == 0:
+            good_values.setdefault(sample.stratum, []).append(sample.value)
+    for sample in analysis.samples:
+        if sample.stratum in good_values:
+            values.setdefault(sample.point, []).append(sample.value - fmean(good_values[sample.stratum]))
     runs: dict[int, int] = {}
-    for each in standing.samples:
-        runs[each.point] = runs.get(each.point, 0) + 1
+    for sample in analysis.samples:
+        runs[sample.point] = runs.get(sample.point, 0) + 1
     return [
-        Place(
+        PointSummary(
             key=point.key,
             probability=min(1.0, shares[place]),
             runs=runs.get(place, 0),
             mean=percent(fmean(values[place])) if place in values else None,
-            measurable=bool(standing.available[place]),
+            measurable=bool(analysis.available[place]),
         )
         for place, point in enumerate(root.span.points)
     ]

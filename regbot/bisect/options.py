@@ -1,4 +1,4 @@
-"""What a bisection is asked, as the command line gives it; and which of it goes together."""
+"""Options of a bisection, as the command line gives them, and a check of which options can be combined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,16 @@ from typing import Literal
 
 from regbot.checkout.git import without_credentials
 from regbot.config import ConfigError
-from regbot.records.bisection import On
+from regbot.records.bisection import SearchMetric
+from regbot.text.clip import clip_label
 
 DEFAULT_POSTERIOR = 0.95
 DEFAULT_TIMEOUT_MIN = 10.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the user asked for."""
+class BisectionOptions:
+    """Options of one bisection."""
 
     repo: Path
     cache: Path
@@ -23,7 +24,7 @@ class Options:
     good: str
     bad: str
     workloads: Sequence[str] = ()
-    on: On | None = None
+    on: SearchMetric | None = None
     command: str = ""
     exact: bool = False
     axis: str = ""
@@ -33,10 +34,10 @@ class Options:
     config: Path | None = None
     node_config: Path | None = None
     check: Path | None = None
-    """Folder or session file of the check that saw the slowdown; None looks into ``regbot-out``."""
+    """Folder or session file of the check that saw the slowdown; None for ``regbot-out``."""
     reuse: bool = True
     effect_pct: float | None = None
-    """The smallest slowdown that is worth finding."""
+    """The smallest slowdown to look for, in percent."""
     noise_pct: float | None = None
     summary: Literal["median", "mean"] = "median"
     posterior: float = DEFAULT_POSTERIOR
@@ -49,14 +50,16 @@ class Options:
     slots: int = 1
     engine: str = "local"
     untrusted: bool = False
-    """Run the code in a sandbox, or not at all."""
+    """Whether the code must run in a sandbox."""
     resume: bool = False
     anyway: bool = False
 
 
-def words_of(options: Options) -> list[str]:
-    """What was given besides the question itself, as it stands on the command line."""
-    given = {
+def option_words(options: BisectionOptions) -> list[str]:
+    """Return the options that the record has no field for, as words of the command line. Options with default values
+    are left out.
+    """
+    values_by_option = {
         "--config": [str(options.config)] if options.config is not None else [],
         "--suspect": options.suspects,
         "--build": options.build,
@@ -66,35 +69,43 @@ def words_of(options: Options) -> list[str]:
         "--summary": [options.summary] if options.summary != "median" else [],
         "--posterior": [f"{options.posterior:g}"] if options.posterior != DEFAULT_POSTERIOR else [],
     }
-    words = [word for option, values in given.items() for value in values for word in (option, value)]
+    words = [word for option, values in values_by_option.items() for value in values for word in (option, value)]
     words += ["--timeout", f"{options.timeout_min:g}"] if options.timeout_min != DEFAULT_TIMEOUT_MIN else []
-    return [without_credentials(word)[:500] for word in (*words, *(["--no-confirm"] if not options.confirm else []))]
+    return [
+        clip_label(without_credentials(word)) for word in (*words, *(["--no-confirm"] if not options.confirm else []))
+    ]
 
 
-def check_options(options: Options, on: On) -> None:
-    """Raises ConfigError for options that do not go together."""
+def check_options(options: BisectionOptions, on: SearchMetric) -> None:
+    """Raise ConfigError for options that cannot be combined."""
     if on == "command" and not options.command:
         raise ConfigError("--on command needs --command CMD, which prints one number, the cost, as its last line")
     if on != "command" and options.command:
-        raise ConfigError(f"--command is a measurement of its own; leave out --on {on}")
+        raise ConfigError(f"--command cannot be combined with --on {on}", "leave out one of them")
     if options.exact and on == "time":
-        raise ConfigError("--exact: step times are never exact; leave it out")
+        raise ConfigError("--exact: step times are never exact", "leave out --exact")
     if options.untrusted and (on == "command" or options.axis):
-        what = "--axis installs packages and" if options.axis else "--command"
-        raise ConfigError(f"{what} runs outside of the sandbox; leave out --untrusted, or bisect the workloads")
+        source = "--axis installs packages and" if options.axis else "--command"
+        raise ConfigError(f"{source} runs outside the sandbox", "leave out --untrusted, or bisect the workloads")
     if on == "command" and options.workloads:
-        raise ConfigError("--workload: a command measures what it runs; leave out --workload or --command")
+        raise ConfigError("--workload: --command measures no workload", "leave out --workload or --command")
     if options.full and options.axis:
-        raise ConfigError("--full is of commits, and --axis walks versions at one commit; give one of them")
+        raise ConfigError("--full is for commits, but --axis walks versions at one commit", "leave out one of them")
     if on == "time" and options.slots > 1 and options.engine == "local":
-        raise ConfigError("--slots: timed runs at the same time on one machine would slow each other; leave it out")
+        raise ConfigError(
+            "--slots: timed runs at the same time on one machine would slow each other down", "leave out --slots"
+        )
     if options.build and on != "command":
-        raise ConfigError("--build goes with --command; the workloads of regbot.toml have build commands of their own")
+        raise ConfigError("--build needs --command", "the workloads of regbot.toml have build commands of their own")
     if options.index_options and not options.axis:
-        raise ConfigError("--pip goes with --axis; leave it out")
+        raise ConfigError("--pip needs --axis", "leave out --pip")
     if options.check is not None and on != "time":
-        raise ConfigError("--check: the runs of a check are step times, which only --on time can use; leave it out")
+        raise ConfigError(
+            "--check: the runs of a check are step times, which only --on time can use", "leave out --check"
+        )
     if options.exact or on == "ledger":
         for option, value in (("--noise", options.noise_pct), ("--effect", options.effect_pct)):
             if value is not None:
-                raise ConfigError(f"{option}: exact values have no noise, and every change counts; leave it out")
+                raise ConfigError(
+                    f"{option}: exact values have no noise, and every change counts", f"leave out {option}"
+                )

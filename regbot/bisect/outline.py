@@ -1,22 +1,26 @@
-"""What every answer of a bisection has, whoever is to blame."""
+"""The fields that all answers of a bisection share."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from regbot.records.bisection import Bisection, BisectionHeader, Candidate, Found, Observation
+from regbot.bisect import history
+from regbot.records.bisection import Bisection, BisectionHeader, BisectionOutcome, Candidate, Observation, Point
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Run
+from regbot.text.clip import clip_message, short_commit
 
 
-def outline(
-    header: BisectionHeader, observations: Sequence[Observation], found: Found, reasons: Sequence[str]
+def build_outline(
+    header: BisectionHeader, observations: Sequence[Observation], outcome: BisectionOutcome, reasons: Sequence[str]
 ) -> Bisection:
-    """An answer that names nobody: what was asked, what was measured, what it cost."""
-    launched = [each for each in observations if each.purpose != "reused" and not each.cached]
-    seconds = sum(each.wall_s + each.build_s for each in launched)
+    """Build an answer without a culprit: the inputs, the measurements and their cost."""
+    launched = [
+        observation for observation in observations if observation.purpose != "reused" and not observation.cached
+    ]
+    seconds = sum(observation.wall_s + observation.build_s for observation in launched)
     return Bisection(
-        found=found,
+        outcome=outcome,
         culprit=None,
         candidates=[],
         posterior=None,
@@ -27,62 +31,83 @@ def outline(
         bad=header.points[-1],
         commits=len(header.points) - 1,
         different=sum(not point.same_as_before for point in header.points[1:]),
-        search_runs=sum(each.purpose == "search" for each in launched),
-        confirm_runs=sum(each.purpose == "confirm" for each in launched),
-        remainder_runs=sum(each.purpose == "remainder" for each in launched),
-        reused_runs=sum(each.purpose == "reused" for each in observations),
-        cached_runs=sum(each.cached for each in observations),
-        builds=sum(each.built for each in launched),
+        search_runs=sum(observation.purpose == "search" for observation in launched),
+        confirm_runs=sum(observation.purpose == "confirm" for observation in launched),
+        remainder_runs=sum(observation.purpose == "remainder" for observation in launched),
+        reused_runs=sum(observation.purpose == "reused" for observation in observations),
+        cached_runs=sum(observation.cached for observation in observations),
+        builds=sum(observation.built for observation in launched),
         minutes=seconds / 60,
-        unmeasurable=_unmeasurable(header, observations),
+        unmeasurable=_list_unmeasurable(header, observations),
         observations=list(observations),
-        reasons=[reason[:4000] for reason in reasons],
-        reproduce=reproduce(header),
+        reasons=[clip_message(reason) for reason in reasons],
+        reproduce=reproduce_command(header),
         warnings=header.warnings,
     )
 
 
-def nothing_between(header: BisectionHeader) -> Bisection:
-    """The answer where no commit of the range runs other code than the one before it."""
+def same_code_answer(header: BisectionHeader) -> Bisection:
+    """Return the answer for a range in which no commit changes the code that runs."""
     reason = "good and bad run the same code: only comments, documents or tests differ, and nothing was measured"
-    return outline(header, [], "none", [reason])
+    return build_outline(header, [], "none", [reason])
 
 
-def refused(header: BisectionHeader, reason: str) -> Bisection:
-    """The answer of a bisection that was not begun."""
-    return outline(header, [], "unmeasurable", [reason])
+def refused_answer(header: BisectionHeader, reason: str) -> Bisection:
+    """Return the answer of a bisection that was not started."""
+    return build_outline(header, [], "unmeasurable", [reason])
 
 
-def reproduce(header: BisectionHeader) -> str:
-    """The command that asks the same again."""
+def reproduce_command(header: BisectionHeader) -> str:
+    """Return the command that repeats this bisection."""
     good, bad = header.points[0], header.points[-1]
-    first = header.corner or good
-    words = ["regbot", "bisect", first.commit[:12], bad.commit[:12]]
+    first_point = header.corner or good
+    words = ["regbot", "bisect", short_commit(first_point.commit), short_commit(bad.commit)]
     words += ["--command", header.command] if header.on == "command" else ["--on", header.on]
     words += ["--exact"] if header.exact and header.on == "command" else []
     words += ["--axis", f"{header.axis}={good.version}..{bad.version}"] if header.axis else []
     words += [word for entry in header.entries for word in ("--workload", entry)]
     words += ["--full"] if header.full else []
     words += [word for path in header.paths for word in ("--path", path)]
-    return shlex.join([*words, *header.options])[:4000]
+    return clip_message(shlex.join([*words, *header.options]))
 
 
-def run_of(out: Path, observation: Observation) -> Run | None:
-    """The whole run behind an observation, as long as its file is there."""
+def find_parent(repo: Path, point: Point, before: Point, places: Mapping[str, int]) -> tuple[str, int | None]:
+    """Return the key of the point that a culprit is compared with, and the number of commits left out between them.
+
+    ``before`` is the measured point before the culprit, and ``places`` maps the key of each point to its code class. If
+    the first parent in git has the class of ``before``, it is returned, and the number is None. The measurement of
+    ``before`` holds for it. A version has no parent in git, so ``before`` is returned with None. Raises CheckoutError.
+    """
+    if point.version or not point.parents:
+        return before.key, None
+    parent = point.parents[0]
+    if places.get(parent) == places[before.key]:
+        return parent, None
+    line = history.list_first_parents(repo, before.commit, point.commit)
+    return before.key, sum(commit not in places for commit in line)
+
+
+def load_run(out: Path, observation: Observation) -> Run | None:
+    """Load the run behind an observation; None if the file of the run is missing."""
     try:
         return read_record(out / observation.record, Run) if observation.record else None
     except RecordError:
         return None
 
 
-def _unmeasurable(header: BisectionHeader, observations: Sequence[Observation]) -> list[Candidate]:
+def _list_unmeasurable(header: BisectionHeader, observations: Sequence[Observation]) -> list[Candidate]:
     points = {point.key: point for point in header.points}
-    usable = {each.point for each in observations if each.usable}
-    said: dict[str, str] = {}
-    for each in observations:
-        if not each.usable and not each.void and each.point in points and each.point not in usable:
-            said.setdefault(each.point, each.reason)
+    usable = {observation.point for observation in observations if observation.usable}
+    reasons: dict[str, str] = {}
+    for observation in observations:
+        if (
+            not observation.usable
+            and not observation.void
+            and observation.point in points
+            and observation.point not in usable
+        ):
+            reasons.setdefault(observation.point, observation.reason)
     return [
         Candidate(point=points[key], measurable=False, reason=reason)
-        for key, reason in sorted(said.items(), key=lambda pair: list(points).index(pair[0]))
+        for key, reason in sorted(reasons.items(), key=lambda pair: list(points).index(pair[0]))
     ]

@@ -1,4 +1,7 @@
-"""From what was asked to a site: the points of the axis, the workloads, what is on record. Nothing is measured."""
+"""Preparation of a bisection: list the points of its axis, load its workloads, and load the noise on record.
+
+This module measures nothing.
+"""
 
 import hashlib
 import json
@@ -11,29 +14,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from regbot import __version__
-from regbot.bisect import counting, history
-from regbot.bisect.options import Options, check_options, words_of
-from regbot.bisect.reuse import Reused, reused
-from regbot.bisect.site import Site
-from regbot.bisect.span import span_of
-from regbot.bisect.versions import parse_axis, points_of, versions_between
-from regbot.check import HEADS_CONFIG, CheckOptions, find_config
-from regbot.checkout import resolve_exactly
-from regbot.checkout.git import find_commit
-from regbot.config import FILE_NAME, Config, ConfigError
+from regbot.bisect import exact_search, history
+from regbot.bisect.context import BisectionSetup
+from regbot.bisect.options import BisectionOptions, check_options, option_words
+from regbot.bisect.reuse import ReusedRuns, load_reused_runs
+from regbot.bisect.span import build_span
+from regbot.bisect.versions import build_points, parse_axis, versions_between
+from regbot.check.configuration import confine, find_config
+from regbot.check.references import store_at, with_references
+from regbot.checkout.git import check_files_present, find_commit
+from regbot.config import DEFAULTS, Config, ConfigError
 from regbot.engines import open_engine
-from regbot.records.bisection import BisectionHeader, On, Point
-from regbot.stored import store_at, with_references
+from regbot.records.bisection import BisectionHeader, Point, SearchMetric
 from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 
 
-def prepare(options: Options) -> Site:
-    """The site of a bisection. Raises ConfigError, CheckoutError, RecordError, ShapeError."""
+def prepare(options: BisectionOptions) -> BisectionSetup:
+    """Prepare a bisection from its options. Raises ConfigError, CheckoutError, RecordError, ShapeError."""
     on = options.on or ("command" if options.command else "ledger")
     check_options(options, on)
     good, bad = (find_commit(options.repo, rev, name) for rev, name in ((options.good, "GOOD"), (options.bad, "BAD")))
-    config, tasks, notes = _workloads(options, good, bad, on)
-    points, warnings = _points(options, bad, tasks)
+    check_files_present(options.repo, good, bad)
+    config, tasks, notes = _load_workloads(options, good, bad, on)
+    points, warnings = _list_points(options, bad, tasks)
     exact = on == "ledger" or options.exact
     header = BisectionHeader(
         regbot=__version__,
@@ -42,14 +45,14 @@ def prepare(options: Options) -> Site:
         exact=exact,
         axis=parse_axis(options.axis).package if options.axis else "",
         points=points,
-        corner=_corner(options, good, bad, points),
+        corner=_corner_point(options, good, bad, points),
         full=options.full,
         paths=list(options.paths),
         entries=[] if on == "command" else list(tasks),
         plan=plan_of(next(iter(tasks.values())), config.session) if on == "time" else None,
         command=options.command,
-        options=words_of(options),
-        terms=_terms(options, tasks, config),
+        options=option_words(options),
+        terms=_terms_digest(options, tasks, config),
         summary="cost" if on == "command" else options.summary,
         posterior=options.posterior,
         most_runs=options.most_runs,
@@ -58,109 +61,131 @@ def prepare(options: Options) -> Site:
         seed=secrets.randbelow(2**32),
         warnings=[*warnings, *notes],
     )
-    found = _on_record(options, header, config, good, next(iter(tasks.values()), None)) if on == "time" else Reused()
-    noise = options.noise_pct or found.noise_pct
+    reused_runs = (
+        _load_known_noise(options, header, config, good, next(iter(tasks.values()), None))
+        if on == "time"
+        else ReusedRuns()
+    )
+    noise = options.noise_pct or reused_runs.noise_pct
     smallest = options.effect_pct or max(config.throughput.threshold_pct, noise or 0.0)
     header = header.model_copy(
         update={
             "smallest_pct": smallest,
             "noise_pct": noise,
-            "noise_pairs": 0 if options.noise_pct else found.pairs,
-            "warnings": [*header.warnings, *found.warnings],
+            "noise_pairs": 0 if options.noise_pct else reused_runs.pairs,
+            "warnings": [*header.warnings, *reused_runs.warnings],
         }
     )
-    affected = history.affected(options.repo, points, options.full and not header.axis)
-    span = span_of(points, affected, header.none_prior, math.log1p(smallest / 100))
-    stretch = counting.Stretch(tuple(points), affected if options.full and not header.axis else None)
-    return Site(options, header, config, tasks, found, span, stretch)
+    containment = history.containment_matrix(options.repo, points, options.full and not header.axis)
+    noisy_span = build_span(points, containment, header.none_prior, math.log1p(smallest / 100))
+    exact_span = exact_search.ExactSpan(tuple(points), containment if options.full and not header.axis else None)
+    return BisectionSetup(options, header, config, tasks, reused_runs, noisy_span, exact_span)
 
 
-def _terms(options: Options, tasks: Mapping[str, Task], config: Config) -> str:
-    """A digest of what decides every measurement, so that a log goes on only on the terms on which it was begun."""
+def _terms_digest(options: BisectionOptions, tasks: Mapping[str, Task], config: Config) -> str:
+    """Return a digest of everything that decides a measurement. A log can be resumed only if its digest is the same."""
     workloads = [task.workload.model_dump(mode="json") for task in tasks.values()]
-    asked = [
+    settings = [
         list(options.build),
         list(options.index_options),
         options.timeout_min,
         config.session.model_dump(mode="json"),
     ]
-    return hashlib.sha256(json.dumps([workloads, asked]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([workloads, settings]).encode()).hexdigest()
 
 
-def _on_record(options: Options, header: BisectionHeader, config: Config, good: str, task: Task | None) -> Reused:
-    """The runs of the check that saw it; where that does not tell the noise, that of the calibrations at good."""
+def _load_known_noise(
+    options: BisectionOptions, header: BisectionHeader, config: Config, good: str, task: Task | None
+) -> ReusedRuns:
+    """Load the runs of the check that saw the slowdown.
+
+    If these runs do not give the noise, use the noise of the calibrations that are stored at good.
+    """
     with open_engine(options.engine, config, options.cache) as engine:
         node = engine.describe(needs_of(task)) if task is not None else None
-    if node is None:  # of a cluster that has never been timed on
-        return Reused()
-    found = reused(options, header, node.node_class)
-    if found.noise_pct is not None or header.plan is None:
-        return found
-    wanted = [(header.plan.entry, header.plan.variant)]
-    with store_at(options.repo, good, config.baselines.folder, None, wanted) as store:
-        looked_up, notes = with_references(header.plan, store, config.throughput, node.node_class)
-    known = [each.calibrated for each in looked_up.references if each.calibrated is not None and each.calibrated.sd_pct]
-    if not known:
-        return replace(found, warnings=(*found.warnings, *notes))
-    worst = max(known, key=lambda each: each.sd_pct)
-    return replace(found, noise_pct=worst.sd_pct / math.sqrt(2), pairs=worst.pairs, warnings=(*found.warnings, *notes))
+    if node is None:  # None for a cluster that has not timed a run yet
+        return ReusedRuns()
+    reused_runs = load_reused_runs(options, header, node.node_class)
+    if reused_runs.noise_pct is not None or header.plan is None:
+        return reused_runs
+    workload_variants = [(header.plan.entry, header.plan.variant)]
+    with store_at(options.repo, good, config.baselines.folder, None, workload_variants) as store:
+        stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
+    calibrations = [
+        reference.calibrated
+        for reference in stored.references
+        if reference.calibrated is not None and reference.calibrated.sd_pct
+    ]
+    if not calibrations:
+        return replace(reused_runs, warnings=(*reused_runs.warnings, *notes))
+    noisiest = max(calibrations, key=lambda calibration: calibration.sd_pct)
+    return replace(
+        reused_runs,
+        noise_pct=noisiest.sd_pct / math.sqrt(2),
+        pairs=noisiest.pairs,
+        warnings=(*reused_runs.warnings, *notes),
+    )
 
 
-def _points(options: Options, bad: str, tasks: Mapping[str, Task]) -> tuple[list[Point], list[str]]:
+def _list_points(options: BisectionOptions, bad: str, tasks: Mapping[str, Task]) -> tuple[list[Point], list[str]]:
     if not options.axis:
-        found = history.commit_range(
-            options.repo, options.good, options.bad, options.full, options.paths, options.suspects
+        walked = history.list_commits(
+            options.repo, options.good, options.bad, full=options.full, paths=options.paths, suspects=options.suspects
         )
-        points = found.points
+        points = walked.points
         if options.command:
-            points = history.by_tree(points)
-        return points, found.warnings
+            points = history.match_trees(points)
+        return points, walked.warnings
     axis = parse_axis(options.axis)
-    versions = versions_between(axis, python_of(tasks), options.index_options)
-    return points_of(options.repo, bad, axis, versions), []
+    versions = versions_between(axis, common_interpreter(tasks), options.index_options)
+    return build_points(options.repo, bad, axis, versions), []
 
 
-def _corner(options: Options, good: str, bad: str, points: Sequence[Point]) -> Point | None:
-    """Good's code with the first version, where versions are walked between two commits."""
+def _corner_point(options: BisectionOptions, good: str, bad: str, points: Sequence[Point]) -> Point | None:
+    """Return the point with good's code and the first version.
+
+    Returns None if the points are not versions, or if good and bad are the same commit.
+    """
     if not options.axis or good == bad:
         return None
-    return points_of(options.repo, good, parse_axis(options.axis), [point.version for point in points])[0]
+    return build_points(options.repo, good, parse_axis(options.axis), [point.version for point in points])[0]
 
 
-def python_of(tasks: Mapping[str, Task]) -> str:
-    """The interpreter whose packages are taken over: that of the workloads, where they name one on this machine."""
-    named = {task.workload.python for task in tasks.values() if task.workload.python}
-    if len(named) > 1:
-        raise ConfigError("--axis: these workloads run under several interpreters; name those of one with --workload")
-    python = next(iter(named), sys.executable)
+def common_interpreter(tasks: Mapping[str, Task]) -> str:
+    """Return the interpreter whose packages the version environments see.
+
+    It is the interpreter that the workloads name, or the interpreter of regbot itself if they name none.
+
+    Raises ConfigError if the workloads name different interpreters, or an interpreter in the checkout.
+    """
+    interpreters = {task.workload.python for task in tasks.values() if task.workload.python}
+    if len(interpreters) > 1:
+        raise ConfigError(
+            "--axis: these workloads use different interpreters", "select workloads of one interpreter with --workload"
+        )
+    python = next(iter(interpreters), sys.executable)
     if "/" in python and not Path(python).is_absolute():
-        raise ConfigError(f"--axis: the interpreter {python} lies in the checkout, where its build puts the versions")
+        raise ConfigError(
+            f"--axis: the interpreter {python} lies in the checkout, where its build installs the versions",
+            "set 'python' to an interpreter outside the checkout",
+        )
     return python
 
 
-def _workloads(options: Options, good: str, bad: str, on: On) -> tuple[Config, dict[str, Task], list[str]]:
-    """The tasks of good's regbot.toml that are asked for."""
-    lookup = CheckOptions(
-        repo=options.repo,
-        cache=options.cache,
-        out=options.out,
-        base=good,
-        exact=True,
-        config=options.config,
-        node_config=options.node_config,
-    )
-    base, head, _ = resolve_exactly(options.repo, good, bad)
+def _load_workloads(
+    options: BisectionOptions, good: str, bad: str, on: SearchMetric
+) -> tuple[Config, dict[str, Task], list[str]]:
+    """Load good's regbot.toml, and plan the selected workloads. Return the configuration, the tasks by entry, and
+    notes.
+    """
     try:
-        config, notes = find_config(lookup, base, head)
+        loaded = find_config(options.repo, good, bad, exact=True, file=options.config)
     except ConfigError:
         if on != "command":
             raise
-        config, notes = Config(), []  # a command needs none
-    if options.untrusted and options.node_config is None and HEADS_CONFIG in notes:
-        raise ConfigError(
-            f"--untrusted: only BAD has a {FILE_NAME}, and it does not say itself how it is confined; "
-            "give --config FILE"
-        )
+        loaded = DEFAULTS  # a command can be measured without a configuration
+    loaded = confine(loaded, options.node_config, options.untrusted, "BAD", "give --config FILE")
+    config, notes = loaded.config, loaded.messages()
     if on == "command":
         return config, {}, []
     tasks = plan(config, options.workloads)
@@ -168,12 +193,14 @@ def _workloads(options: Options, good: str, bad: str, on: On) -> tuple[Config, d
         with open_engine(options.engine, config, options.cache) as engine:
             timed = timed_tasks(config, tasks, engine.gpus)
         if not timed:
-            raise ConfigError("none of these workloads is timed; name one that is with --workload")
+            raise ConfigError("none of these workloads is timed", "select a timed one with --workload")
         if len(timed) > 1:
             names = ", ".join(task.entry for task in timed)
-            raise ConfigError(f"--on time follows one workload, and these are timed: {names}; name one with --workload")
+            raise ConfigError(
+                f"--on time measures one workload, but these are timed: {names}", "select one with --workload"
+            )
         return config, {timed[0].entry: timed[0]}, notes
     traced = [task for task in tasks if task.workload.adapter != "command"]
     if not traced:
-        raise ConfigError("these workloads are commands, which have no ledger; bisect them with --on time")
+        raise ConfigError("these workloads are commands, which have no ledger", "use --on time")
     return config, {task.entry: task for task in traced}, notes

@@ -1,11 +1,11 @@
-"""What an interpreter sees: where its packages lie, and which version of one package it would import from where.
+"""Report which packages this interpreter sees, which version of one package it would import, and from where.
 
-Run by the interpreter that is asked, not imported: standard library only, Python 3.10 and newer. Imports nothing of
-the package itself.
+The interpreter under test runs this file; regbot does not import it. The file uses the standard library only, supports
+Python 3.10 and newer, and imports nothing from the package that it reports on.
 
     python probe.py PACKAGE [FOLDER...]
 
-FOLDERs come first on its import path, as those of a checkout do in a launch. Prints one JSON object.
+The FOLDERs are put first on the import path, like those of a checkout in a launch. The program prints one JSON object.
 """
 
 import importlib.metadata
@@ -18,15 +18,17 @@ import sysconfig
 from pathlib import Path, PurePosixPath
 
 COMPANIONS = frozenset({"test", "tests", "doc", "docs", "example", "examples", "benchmarks", "scripts", "tools"})
-"""Top-level folders that some packages bring by mistake. They clash, and nobody imports them."""
+"""Top-level folders that some packages install by mistake. Several packages install the same names, and nothing imports
+them.
+"""
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def inherits() -> bool:
-    """Does this virtual environment see the packages of the interpreter that it was made from?"""
+def sees_base_packages() -> bool:
+    """Return whether this virtual environment sees the packages of its base interpreter."""
     try:
         text = Path(sys.prefix, "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError:
@@ -35,17 +37,17 @@ def inherits() -> bool:
 
 
 def import_names(package: str, files: list[PurePosixPath]) -> list[str]:
-    """The modules that a package is imported by: the one it shares its name with, else all of its own."""
+    """Return the modules of a package. If one module has the name of the package, return only that one."""
     names = set()
     for file in files:
         top = file.parts[0] if len(file.parts) > 1 else inspect.getmodulename(file.name) or ""
         if top.isidentifier() and top not in sys.stdlib_module_names and top not in COMPANIONS and top != "__pycache__":
             names.add(top)
-    return [name for name in names if canonical(name) == canonical(package)] or sorted(names)
+    return [name for name in names if canonical_name(name) == canonical_name(package)] or sorted(names)
 
 
-def places(name: str) -> list[str]:
-    """The folders and files that ``import name`` would look at, first one first. Nothing is imported."""
+def import_places(name: str) -> list[str]:
+    """Return the folders or the file that ``import name`` would use, in order. Nothing is imported."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -56,19 +58,21 @@ def places(name: str) -> list[str]:
     return list(spec.submodule_search_locations or []) if namespace else [str(spec.origin)]
 
 
-def libraries_only(files: list[PurePosixPath]) -> bool:
-    """Shared libraries and no Python code: other packages load them, by paths of their own."""
+def has_only_libraries(files: list[PurePosixPath]) -> bool:
+    """Return whether a package contains only shared libraries. Other packages load such libraries by path, not by
+    import.
+    """
     code = any(file.suffix == ".py" and file.name != "__init__.py" for file in files)
     return not code and any(re.fullmatch(r"lib.+\.so(\.\d+)*", file.name) for file in files)
 
 
-def look(package: str) -> dict[str, object]:
-    seen: dict[str, object] = {
+def build_report(package: str) -> dict[str, object]:
+    report: dict[str, object] = {
         "executable": sys.executable,
         "version": sys.version,
         "prefix": sys.prefix,
         "venv": sys.prefix != sys.base_prefix,
-        "inherits": inherits(),
+        "inherits": sees_base_packages(),
         "site": sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}),
         "scripts": sorted({sysconfig.get_path("scripts"), str(Path(sys.executable).parent)}),
         "path": sys.path,
@@ -77,18 +81,18 @@ def look(package: str) -> dict[str, object]:
         "libraries_only": False,
     }
     try:
-        found = importlib.metadata.distribution(package)
+        distribution = importlib.metadata.distribution(package)
     except importlib.metadata.PackageNotFoundError:
-        return seen
-    files = [PurePosixPath(file) for file in found.files or []]
+        return report
+    files = [PurePosixPath(file) for file in distribution.files or []]
     return {
-        **seen,
-        "installed": found.version or "",
-        "names": {name: places(name) for name in import_names(package, files)},
-        "libraries_only": libraries_only(files),
+        **report,
+        "installed": distribution.version or "",
+        "names": {name: import_places(name) for name in import_names(package, files)},
+        "libraries_only": has_only_libraries(files),
     }
 
 
 if __name__ == "__main__":
-    sys.path[:1] = sys.argv[2:]  # instead of the folder of this file
-    sys.stdout.write(json.dumps(look(sys.argv[1])))
+    sys.path[:1] = sys.argv[2:]  # replace the folder of this file, which Python puts first
+    sys.stdout.write(json.dumps(build_report(sys.argv[1])))

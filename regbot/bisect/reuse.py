@@ -1,4 +1,4 @@
-"""What the check that saw the slowdown knows already: its runs of good and bad, and the noise of its node."""
+"""Reuse of the check that saw the slowdown: its runs of good and bad, and the noise of the node."""
 
 import math
 from collections.abc import Sequence
@@ -6,37 +6,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from regbot.judge.pairs import pair_up, summaries, timed_runs
+from regbot.bisect.chained import CheckLease
+from regbot.judge.pairs import pair_up, summarise_timing
 from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError
 from regbot.records.run import Run
 from regbot.records.session import Session, TimedPlan, read_session
-from regbot.stats.launch import cut_of
+from regbot.stats.launch import launch_cut
 from regbot.stats.paired import interval
+from regbot.text.clip import clip_label, short_commit
 
 SESSION = "session.jsonl"
 CHECK_FOLDER = Path("regbot-out")
-"""Where a check leaves its session if nothing else is said."""
+"""Default output folder of a check."""
 
 ALPHA = 0.05
+"""Level of the interval from which the effect and the noise are taken. Neither depends on it."""
 
 
 @dataclass(frozen=True)
-class Reused:
-    """Nothing, where there is no check of the same commits."""
+class ReusedRuns:
+    """Runs and noise from a check of the same commits. Empty if there is no such check."""
 
     observations: tuple[Observation, ...] = ()
     noise_pct: float | None = None
-    """Standard deviation of one run: a pair's over the square root of two."""
+    """Standard deviation of one run, in percent: the standard deviation of a pair divided by the square root of two."""
     pairs: int = 0
     effect: float | None = None
-    """Log-ratio of the pairs."""
+    """Slowdown that the pairs of the check estimate, as a log-ratio."""
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
+    lease: CheckLease | None = None
+    """The machine of the check; None if it cannot be held any more, as after a job of a scheduler."""
 
 
-class Asked(Protocol):
-    """Of the options those that tell where to look."""
+class ReuseOptions(Protocol):
+    """The options that select the check: its place, and whether to use it at all."""
 
     @property
     def check(self) -> Path | None: ...
@@ -44,57 +49,62 @@ class Asked(Protocol):
     def reuse(self) -> bool: ...
 
 
-def reused(asked: Asked, header: BisectionHeader, node_class: str) -> Reused:
-    """What can be used again. Raises RecordError where a check was named that cannot be."""
-    if not asked.reuse:
-        return Reused()
-    place = asked.check if asked.check is not None else CHECK_FOLDER
-    file = place / SESSION if place.is_dir() else place
-    if asked.check is None and not file.exists():
-        return Reused()
+def load_reused_runs(options: ReuseOptions, header: BisectionHeader, node_class: str) -> ReusedRuns:
+    """Load the runs of the check. Raises RecordError if --check names a check that cannot be used."""
+    if not options.reuse:
+        return ReusedRuns()
+    path = options.check if options.check is not None else CHECK_FOLDER
+    file = path / SESSION if path.is_dir() else path
+    if options.check is None and not file.exists():
+        return ReusedRuns()
     try:
         session = read_session(file)
     except RecordError:
-        if asked.check is not None:
+        if options.check is not None:
             raise
-        return Reused()
-    if differs := _unlike(session, header, node_class):
-        if asked.check is not None:
-            raise RecordError(f"{file}: {differs}; leave out --check, or name another one")
-        return Reused()
-    return _taken(session, header)
+        return ReusedRuns()
+    if mismatch := _find_mismatch(session, header, node_class):
+        if options.check is not None:
+            raise RecordError(f"{file}: {mismatch}", "leave out --check, or name another check")
+        return ReusedRuns()
+    return _reuse_session(session, header)
 
 
-def _unlike(session: Session, header: BisectionHeader, node_class: str) -> str:
+def _find_mismatch(session: Session, header: BisectionHeader, node_class: str) -> str:
+    """Return why the runs of the check cannot be reused, '' if they can."""
     if header.axis:
-        return "is a check of commits, and versions are walked"
+        return "is a check of commits, but this bisection searches versions"
     good, bad = header.points[0], header.points[-1]
-    ours, theirs = (good.commit, bad.commit), (session.header.base.commit, session.header.head.commit)
-    if ours != theirs:
-        return f"is a check of {theirs[0][:12]} and {theirs[1][:12]}, not of {ours[0][:12]} and {ours[1][:12]}"
+    searched_commits, checked_commits = (
+        (good.commit, bad.commit),
+        (session.header.base.commit, session.header.head.commit),
+    )
+    if searched_commits != checked_commits:
+        checked, searched = (" and ".join(map(short_commit, ends)) for ends in (checked_commits, searched_commits))
+        return f"is a check of {checked}, not of {searched}"
     entry = header.entries[0]
     plans = [plan for plan in session.header.timed if plan.entry == entry]
     if not plans:
         return f"has not timed {entry}"
-    if header.plan is not None and _terms(plans[0]) != _terms(header.plan):
-        return f"has timed {entry} on other terms (variant, ranks, dispatcher, steps or warm-up)"
-    classes = {run.node.node_class for run in timed_runs(session, entry) if run.node is not None}
-    if classes - {node_class}:
-        return f"was timed on {'; '.join(sorted(classes))}, and this is {node_class}"
+    if header.plan is not None and _plan_settings(plans[0]) != _plan_settings(header.plan):
+        return f"has timed {entry} with another variant, number of ranks, dispatcher, number of steps or warm-up"
+    node_classes = {run.node.node_class for run in session.timed_runs(entry) if run.node is not None}
+    if node_classes - {node_class}:
+        return f"was timed on {'; '.join(sorted(node_classes))}, and this is {node_class}"
     if session.header.base.overrides or session.header.head.overrides:
-        return "compares overrides of the configuration, which no commit brought"
+        return "compares overrides of the configuration, which come from no commit"
     return ""
 
 
-def _terms(plan: TimedPlan) -> tuple[object, ...]:
+def _plan_settings(plan: TimedPlan) -> tuple[object, ...]:
     return plan.variant, plan.world_size, plan.dispatcher, plan.steps, plan.cut
 
 
-def _taken(session: Session, header: BisectionHeader) -> Reused:
+def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
     entry = header.entries[0]
-    pairs = pair_up(timed_runs(session, entry)).valid
+    pairs = pair_up(session.timed_runs(entry)).valid
     if not pairs:
-        return Reused()
+        return ReusedRuns()
     keys = {"base": header.points[0].key, "head": header.points[-1].key}
     observations = []
     for number, pair in enumerate(pairs):
@@ -105,25 +115,45 @@ def _taken(session: Session, header: BisectionHeader) -> Reused:
                     point=keys[run.arm.name],
                     purpose="reused",
                     usable=True,
-                    values=summaries(run.timing, cut_of(run.timing)),
-                    stratum=_stratum(session, run),
+                    values=summarise_timing(run.timing, launch_cut(run.timing)),
+                    stratum=_run_stratum(session, run),
                     block=number,
                     wall_s=run.wall_s,
                 )
             )
     ratios = [pair.log_ratios[header.summary] for pair in pairs]
-    noise, effect = _noise(ratios)
+    noise, effect = _estimate_noise(ratios)
     seconds = [run.wall_s for pair in pairs for run in (pair.base, pair.head)]
-    return Reused(tuple(observations), noise, len(pairs), effect, sum(seconds) / len(seconds))
+    last_run = max((run for pair in pairs for run in (pair.base, pair.head)), key=lambda run: run.started_unix_s or 0.0)
+    return ReusedRuns(
+        tuple(observations),
+        noise,
+        len(pairs),
+        effect,
+        sum(seconds) / len(seconds),
+        lease=_find_lease(session, last_run),
+    )
 
 
-def _noise(ratios: Sequence[float]) -> tuple[float | None, float]:
+def _find_lease(session: Session, last_run: Run) -> CheckLease | None:
+    """Return the lease of the check from its last run. A job of a scheduler is over when its check is."""
+    allocation, start = last_run.allocation, last_run.started_unix_s
+    if allocation is None or start is None or allocation.job or last_run.joined:
+        return None
+    return CheckLease(allocation.engine, allocation.hosts[0], start + last_run.wall_s, _run_stratum(session, last_run))
+
+
+def _estimate_noise(ratios: Sequence[float]) -> tuple[float | None, float]:
     if len(ratios) < 4:
         return None, math.fsum(ratios) / len(ratios)
-    found = interval(ratios, ALPHA)
-    return (100 * math.expm1(found.sd / math.sqrt(2)) if found.sd > 0 else None), found.estimate
+    interval_ = interval(ratios, ALPHA)
+    return (100 * math.expm1(interval_.sd / math.sqrt(2)) if interval_.sd > 0 else None), interval_.estimate
 
 
-def _stratum(session: Session, run: Run) -> str:
-    """The session and node that a run is of: earlier sessions on the same trees have levels of their own."""
-    return f"check of {run.joined or session.header.created} {run.node.name if run.node is not None else ''}"[:500]
+def _run_stratum(session: Session, run: Run) -> str:
+    """Return the stratum of a run: its session and node. Each earlier session forms its own stratum, with its own
+    level.
+    """
+    return clip_label(
+        f"check of {run.joined or session.header.created} {run.node.name if run.node is not None else ''}"
+    )

@@ -1,65 +1,75 @@
-"""The nodes that the slots of a bisection have for themselves."""
+"""Exclusive node reservations (seats) for the slots of a bisection."""
 
 import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
 
-from regbot.bisect.measure import observed
-from regbot.bisect.noisy import MOVED, Wanted
+from regbot.bisect.measure import build_observation
+from regbot.bisect.noisy import MOVED_MARKER, MeasurementRequest
 from regbot.engines import Engine, Needs, Seat, SeatLostError
 from regbot.records.bisection import Observation
-from regbot.text import printable
+from regbot.text.clip import clip_message
+from regbot.text.printable import printable
 
 
 class Seats:
-    """A seat for each slot, from its first measurement to the end; another where its nodes are lost. A context."""
+    """The seats of the slots, at most one for each slot.
 
-    def __init__(self, engine: Engine, needs: Needs) -> None:
-        self._engine, self._needs = engine, needs
+    A slot keeps its seat from its first measurement to the end. The seat is replaced if its nodes are lost. Use this
+    class as a context manager.
+    """
+
+    def __init__(self, engine: Engine, needs: Needs, check_stratum: str = "") -> None:
+        """``check_stratum`` is the stratum of a check whose level the runs of slot 0 share; '' if there is none."""
+        self._engine, self._needs, self._check_stratum = engine, needs, check_stratum
         self._session = time.time_ns()
         self._lock = threading.Lock()
         self._moves: Counter[int] = Counter()
-        self._taken: dict[int, tuple[Seat, ExitStack]] = {}
+        self._seats: dict[int, tuple[Seat, ExitStack]] = {}
 
     def __enter__(self) -> "Seats":
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as every:  # one that cannot be given back keeps none of the others
-            for slot in list(self._taken):
-                every.callback(self._leave, slot)
+        with ExitStack() as stack:  # all seats are released, even if releasing one fails
+            for slot in list(self._seats):
+                stack.callback(self._release, slot)
 
-    def of(self, slot: int) -> Seat:
-        """The slot's seat; waits where it has none yet. Only one thread asks for one slot.
+    def seat(self, slot: int) -> Seat:
+        """Return the seat of the slot. Wait for a new seat if the slot has none. Each slot must be used by one thread
+        only.
 
-        Raises NoSeatError, and SeatLostError where another may be had.
+        Raises NoSeatError if no seat is available, and SeatLostError if this seat was lost but another may be
+        available.
         """
-        if slot not in self._taken:
+        if slot not in self._seats:
             stack = ExitStack()
             seat = stack.enter_context(self._engine.seat(self._needs))
             with self._lock:
-                self._taken[slot] = seat, stack
-        return self._taken[slot][0]
+                self._seats[slot] = seat, stack
+        return self._seats[slot][0]
 
-    def lost(self, slot: int, wanted: Wanted, error: SeatLostError) -> Observation:
-        """Leave nodes that went away, before they were had or under a run: nothing is known of the point."""
+    def record_loss(self, slot: int, request: MeasurementRequest, error: SeatLostError) -> Observation:
+        """Release the lost nodes of the slot and return a void observation. The loss says nothing about the point."""
         stratum = self.stratum(slot)
-        self.leave(slot)
-        return observed(wanted, stratum, usable=False, void=True, reason=printable(str(error))[:4000])
+        self.replace(slot)
+        return build_observation(request, stratum, usable=False, void=True, reason=clip_message(printable(str(error))))
 
-    def leave(self, slot: int) -> None:
-        """The slot's nodes are gone: the next ones are another stratum."""
+    def replace(self, slot: int) -> None:
+        """Release the lost nodes of the slot. The next nodes of the slot form another stratum."""
         self._moves[slot] += 1
-        self._leave(slot)
+        self._release(slot)
 
     def stratum(self, slot: int) -> str:
-        """What the runs of a slot have in common, before and after it has its seat."""
+        """Return the stratum of the slot's runs."""
         moves = self._moves[slot]
-        return f"{self._session} {slot}{f'{MOVED}{moves}' if moves else ''}"
+        if self._check_stratum and not slot and not moves:
+            return self._check_stratum
+        return f"{self._session} {slot}{f'{MOVED_MARKER}{moves}' if moves else ''}"
 
-    def _leave(self, slot: int) -> None:
+    def _release(self, slot: int) -> None:
         with self._lock:
-            taken = self._taken.pop(slot, None)
-        if taken is not None:
-            taken[1].close()
+            entry = self._seats.pop(slot, None)
+        if entry is not None:
+            entry[1].close()

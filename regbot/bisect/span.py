@@ -1,7 +1,7 @@
-"""A part of the axis in which a culprit is looked for, and what the runs in it say so far.
+"""The range of commits or versions that a noisy search works on, and the analysis of its runs.
 
-Points that run the same code are one place: what is measured at one of them holds for all, and only the first of them
-can be the culprit.
+Points that run the same code form one place. A measurement of one of these points holds for all of them, and only the
+first of them can be the culprit.
 """
 
 from collections import Counter
@@ -11,57 +11,73 @@ from functools import cached_property
 
 import numpy as np
 
-from regbot.bisect.exact import classes
+from regbot.bisect.exact import code_classes
 from regbot.records.bisection import Observation, Point
-from regbot.stats.culprit import Bools, Floats, Posterior, Question, Sample, linear, posterior, question, sets
+from regbot.stats.culprit import (
+    Bools,
+    CulpritModel,
+    Floats,
+    Posterior,
+    Sample,
+    affected_on_line,
+    culprit_model,
+    hypothesis_sets,
+    posterior,
+)
 
 END_ATTEMPTS = 2
-"""So often good and bad are tried where they fail: without one of them there is no answer at all."""
+"""Number of attempts at measuring good and bad before they count as failed. Both ends are needed for an answer."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known of the noise of one run. ``sd`` of its log time; None where nothing is on record."""
+    """Knowledge about the noise of one run. ``sd`` is the standard deviation of the log time of a run, estimated from
+    ``pairs`` pairs, or stated by somebody if ``pairs`` is 0; None if no noise is on record.
+    """
 
     sd: float | None
     pairs: int = 0
 
 
 @dataclass(frozen=True)
-class Span:
-    """Places in order, good first. ``name`` tells the runs that were made for it from others."""
+class NoisySpan:
+    """Places in order, good first. ``name`` marks the runs that were made for this span."""
 
     name: str
     points: tuple[Point, ...]
-    """One for each place: the first that runs its code."""
+    """For each place, the first point that runs the code of the place."""
     weights: tuple[float, ...]
     """Prior suspicion of every place but the first."""
     affected: Bools
-    """[places - 1, places] As ``stats.culprit`` has it."""
+    """[places - 1, places] Which places contain which candidate, as in ``stats.culprit``."""
     places: Mapping[str, int]
-    """Key of every point, the others of a place among them -> its place."""
+    """Key of every point -> number of its place."""
     none: float
-    """Prior probability that no place is to blame."""
+    """Prior probability that no place is the culprit."""
     smallest: float
-    """Log-ratio below which a slowdown is none."""
+    """Smallest slowdown to look for, as a log-ratio."""
     merge: str = ""
-    """The merge whose branch this is."""
+    """The merge that brought in the commits of this span; '' if the span is no branch of a merge."""
     remainder: bool = False
-    """Whether it is what a culprit has left over."""
+    """Whether this span is the range before or after a culprit."""
 
     @cached_property
     def is_line(self) -> bool:
-        return bool(np.array_equal(self.affected, linear(len(self.points))))
+        return bool(np.array_equal(self.affected, affected_on_line(len(self.points))))
 
     def before(self, place: int) -> int:
-        """The place before one: its first parent, or the last place that does not contain it."""
+        """Return the place to compare ``place`` with.
+
+        It is the place of the first parent. If the span has no such place, it is the last earlier place that does not
+        contain the commit of ``place``.
+        """
         parents = self.points[place].parents
-        if parents and (first := self.places.get(parents[0])) is not None and first < place:
-            return first
+        if parents and (parent_place := self.places.get(parents[0])) is not None and parent_place < place:
+            return parent_place
         return int(np.flatnonzero(~self.affected[place - 1][:place])[-1])
 
-    def part(self, name: str, first: int, last: int, none: float, smallest: float) -> "Span":
-        """The places from ``first`` to ``last``, to ask whether something is left there."""
+    def part(self, name: str, first: int, last: int, none: float, smallest: float) -> "NoisySpan":
+        """Return the span from ``first`` to ``last``, in which a further culprit is searched."""
         return replace(
             self,
             name=name,
@@ -76,90 +92,100 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What is known of a span."""
+class SpanAnalysis:
+    """Analysis of the runs in a span."""
 
     samples: tuple[Sample, ...]
     available: Bools
-    """[places] That can be measured, as far as is known."""
-    belief: Posterior
+    """[places] Whether the place can be measured, as far as known."""
+    posterior: Posterior
     likeliest: tuple[int, ...]
-    """Places of the likeliest set: those that cannot be told apart, because what lies between cannot be measured."""
+    """The likeliest places. There are several if they cannot be separated, because the points between them cannot be
+    measured.
+    """
     probability: float
-    """Of that set."""
+    """Probability that one of the likeliest places is the culprit."""
 
 
-def span_of(
+def build_span(
     points: Sequence[Point], affected: Bools, none: float, smallest: float, name: str = "", merge: str = ""
-) -> Span:
-    """The places of a range. ``affected`` is that of the points."""
-    of = classes([point.same_as_before for point in points])
-    firsts = sorted(set(of))
-    number = {first: place for place, first in enumerate(firsts)}
-    return Span(
+) -> NoisySpan:
+    """Build the span of a range. ``affected`` is [points - 1, points], as ``containment_matrix`` returns it."""
+    classes = code_classes([point.same_as_before for point in points])
+    class_starts = sorted(set(classes))
+    place_by_class = {first: place for place, first in enumerate(class_starts)}
+    return NoisySpan(
         name=name,
-        points=tuple(points[first] for first in firsts),
-        weights=tuple(points[first].weight for first in firsts[1:]),
-        affected=affected[[first - 1 for first in firsts[1:]]][:, firsts],
-        places={point.key: number[first] for point, first in zip(points, of, strict=True)},
+        points=tuple(points[first] for first in class_starts),
+        weights=tuple(points[first].weight for first in class_starts[1:]),
+        affected=affected[[first - 1 for first in class_starts[1:]]][:, class_starts],
+        places={point.key: place_by_class[first] for point, first in zip(points, classes, strict=True)},
         none=none,
         smallest=smallest,
         merge=merge,
     )
 
 
-def asked(span: Span, noise: Noise, refuted: Sequence[int] = ()) -> Question:
-    """The question of a span. ``refuted``: places that a confirmation has cleared."""
+def build_culprit_model(span: NoisySpan, noise: Noise, cleared_places: Sequence[int] = ()) -> CulpritModel:
+    """Build the culprit model of a span. ``cleared_places`` are places that a confirmation has cleared."""
     weights: Floats = np.array(span.weights, dtype=float)
-    weights[[place - 1 for place in refuted]] = 0.0
-    return question(span.affected, weights, span.none, span.smallest, noise.sd, noise.pairs)
+    weights[[place - 1 for place in cleared_places]] = 0.0
+    return culprit_model(span.affected, weights, span.none, span.smallest, noise.sd, noise.pairs)
 
 
-def stand(span: Span, the_question: Question, observations: Sequence[Observation], summary: str) -> Standing:
-    """What the observations make of a span."""
-    samples, broken = samples_of(span, observations, summary)
+def analyse_span(
+    span: NoisySpan, model: CulpritModel, observations: Sequence[Observation], summary: str
+) -> SpanAnalysis:
+    """Analyse the observations in a span. ``summary`` names the summary of a run that is used."""
+    samples, broken = collect_samples(span, observations, summary)
     available = np.ones(len(span.points), dtype=bool)
     available[sorted(broken)] = False
-    belief = posterior(the_question, samples)
-    of = sets(the_question, available)
-    together = np.bincount(of, weights=belief.culprit)
-    best = int(np.argmax(together))
-    likeliest = tuple(int(place) + 1 for place in np.flatnonzero((of == best) & (the_question.prior > 0)))
-    return Standing(tuple(samples), available, belief, likeliest, float(together[best]))
+    span_posterior = posterior(model, samples)
+    group_by_hypothesis = hypothesis_sets(model, available)
+    probabilities = np.bincount(group_by_hypothesis, weights=span_posterior.culprit)
+    likeliest_group = int(np.argmax(probabilities))
+    likeliest = tuple(
+        int(place) + 1 for place in np.flatnonzero((group_by_hypothesis == likeliest_group) & (model.prior > 0))
+    )
+    return SpanAnalysis(tuple(samples), available, span_posterior, likeliest, float(probabilities[likeliest_group]))
 
 
-def samples_of(
-    span: Span, observations: Sequence[Observation], summary: str
+def collect_samples(
+    span: NoisySpan, observations: Sequence[Observation], summary: str
 ) -> tuple[list[Sample], dict[int, Observation]]:
-    """The runs in a span, and the places that cannot be measured, each with what was said of it.
+    """Return the samples in a span, and the places that cannot be measured, each with its last failure.
 
-    The ends are needed, so what fails there once is tried again.
+    Both ends are needed, so each end is tried again after its first failure.
     """
     samples, broken, failures = [], {}, Counter[int]()
     ends = (0, len(span.points) - 1)
-    for each in observations:
-        place = span.places.get(each.point)
-        if place is None or each.void:
+    for observation in observations:
+        place = span.places.get(observation.point)
+        if place is None or observation.void:
             continue
-        if each.usable:
-            samples.append(Sample(place, each.values[summary], stratum_of(each)))
+        if observation.usable:
+            samples.append(Sample(place, observation.values[summary], stratum_of(observation)))
             continue
         failures[place] += 1
         if place not in ends or failures[place] == END_ATTEMPTS:
-            broken[place] = each
+            broken[place] = observation
     measured = {sample.point for sample in samples}
-    return samples, {place: each for place, each in broken.items() if place not in measured}
+    return samples, {place: observation for place, observation in broken.items() if place not in measured}
 
 
-def failing(span: Span, observations: Sequence[Observation], times: int) -> list[int]:
-    """Places whose last runs have all failed, so many at least: whatever they gave before, they give no more."""
-    in_a_row: dict[int, int] = {}
-    for each in observations:
-        if (place := span.places.get(each.point)) is not None and not each.void:
-            in_a_row[place] = 0 if each.usable else in_a_row.get(place, 0) + 1
-    return [place for place, failures in in_a_row.items() if failures >= times]
+def failing_places(span: NoisySpan, observations: Sequence[Observation], times: int) -> list[int]:
+    """Return the places whose last ``times`` or more runs all failed, whether or not an earlier run succeeded."""
+    failures_in_a_row: dict[int, int] = {}
+    for observation in observations:
+        if (place := span.places.get(observation.point)) is not None and not observation.void:
+            failures_in_a_row[place] = 0 if observation.usable else failures_in_a_row.get(place, 0) + 1
+    return [place for place, failures in failures_in_a_row.items() if failures >= times]
 
 
 def stratum_of(run: Observation) -> str:
-    """Runs of one node and session have one level; the blocks of a confirmation one each, so that drift cancels."""
+    """Return the stratum of a run.
+
+    Runs of one node and session share one level. Each block of a confirmation is its own stratum, so that drift
+    cancels.
+    """
     return f"{run.stratum} {run.contrast} {run.block}" if run.purpose == "confirm" else run.stratum

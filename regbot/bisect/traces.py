@@ -1,4 +1,4 @@
-"""Measuring a ledger: exact, without a GPU, and never twice for one tree, unless code beside it can change unseen."""
+"""Measurement of a ledger by a static trace: exact, without a GPU, and cached."""
 
 import hashlib
 import json
@@ -12,116 +12,150 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from regbot import __version__
-from regbot.bisect.measure import Ground, Prepared, arm_of, observed, unusable, why, without_arm
-from regbot.bisect.noisy import Wanted
+from regbot.bisect.measure import (
+    PointCheckouts,
+    PreparedPoint,
+    arm_of,
+    build_observation,
+    failure_reason,
+    strip_arm_prefix,
+    unusable_observation,
+)
+from regbot.bisect.noisy import MeasurementRequest
 from regbot.config import LIBRARY_DISPATCHERS
 from regbot.engines import Engine
-from regbot.judge.backends import DISPATCHER, not_honoured
-from regbot.judge.validity import distrust
+from regbot.judge.backends import DISPATCHER, unmet_dispatcher_request
+from regbot.judge.validity import distrust_run
 from regbot.records.bisection import Observation, Point
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
-from regbot.trees import Trees, plain_name
-from regbot.workloads import Limits, Task, guest_folder, interpreter, trace
+from regbot.sessions.worktrees import folder_name
+from regbot.text.clip import clip_message
+from regbot.workloads import Checkout, Limits, Scratch, Task, guest_folder, interpreter, trace
+from regbot.workloads.paper import NoPaperGpuError, library_for
 
 
-class Traces:
-    """Static ledgers: exact, without a GPU, kept by what decides them, so that no tree is ever traced twice."""
+class TraceMeasurer:
+    """Measurer that traces workloads. The key of a cached trace contains everything that affects the trace."""
 
     def __init__(
         self,
         tasks: Mapping[str, Task],
-        ground: Ground,
-        trees: Trees,
+        checkouts: PointCheckouts,
         engine: Engine,
         out: Path,
-        cache: Path,
         limits: Limits,
         index_options: Sequence[str] = (),
     ) -> None:
         self._index_options = list(index_options)
-        self._tasks, self._ground, self._trees, self._engine = tasks, ground, trees, engine
-        self._out, self._cache, self._limits = out, cache, limits
+        self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
+        self._out, self._limits = out, limits
 
     def stratum(self, slot: int) -> str:
         return f"slot {slot}"
 
-    def measure(self, wanted: Wanted, slot: int) -> Observation:
-        task, point = self._tasks[wanted.entry], wanted.point
-        # Code that lies elsewhere and can be edited is named by no version: what was traced with it is not kept.
-        fixed = not editable(task, self._ground.repo)
-        kept = self._cache / "traces" / f"{self._key(task, point)}.json"
-        cached = _kept_trace(kept) if fixed else None
+    def measure(self, request: MeasurementRequest, slot: int) -> Observation:
+        task, point = self._tasks[request.entry], request.point
+        # The version of an editable package does not identify its files. A trace that may use such a package is not
+        # cached.
+        is_cacheable = not list_editable_packages(task, self._checkouts.trees.repo)
+        cache_file = self._checkouts.trees.cache / "traces" / f"{self._cache_key(task, point)}.json"
+        cached = _load_cached_trace(cache_file) if is_cacheable else None
         if cached is not None:
-            return self._observed(wanted, cached, cached=True)
-        ready = self._ground.prepare(point, task, self._trees)
-        if isinstance(ready, str):
-            return unusable(wanted, ready)
-        used = replace(task, workload=task.workload.model_copy(update={"python": ready.python or task.workload.python}))
-        scratch = self._out / "runs" / f"{plain_name(task.entry)}.{plain_name(point.key)}.{slot}"
-        run = trace(used, arm_of(point), ready.path, self._engine, scratch, self._limits, environment=ready.environment)
+            return self._to_observation(request, cached, cached=True)
+        prepared = self._checkouts.prepare(point, task)
+        if isinstance(prepared, str):
+            return unusable_observation(request, prepared)
+        traced_task = replace(
+            task, workload=task.workload.model_copy(update={"python": prepared.python or task.workload.python})
+        )
+        scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(point.key)}.{slot}"
+        checkout = Checkout(arm_of(point), prepared.path, prepared.environment)
+        try:
+            paper = self._find_paper_library(traced_task, prepared.path, scratch)
+        except NoPaperGpuError as error:
+            return unusable_observation(request, f"its program runs on a paper GPU only: {error}")
+        run = trace(traced_task, checkout, self._engine, Scratch(scratch, self._limits), paper=paper)
         shutil.rmtree(scratch / "record", ignore_errors=True)
-        if run.outcome == "ok" and fixed:
-            write_record(kept, run)
-        return self._observed(wanted, run, ready)
+        if run.outcome == "ok" and is_cacheable:
+            write_record(cache_file, run)
+        return self._to_observation(request, run, prepared)
 
-    def _observed(self, wanted: Wanted, run: Run, ready: Prepared | None = None, cached: bool = False) -> Observation:
-        run = run.model_copy(update={"arm": arm_of(wanted.point)})  # of a cached one, whose tree is the same
-        name = f"ledgers/{plain_name(run.workload)}.{plain_name(wanted.point.key)}.json"
+    def _find_paper_library(self, task: Task, root: Path, scratch: Path) -> Path | None:
+        """Return the library of the paper GPU for a task that has no CPU program, and None for other tasks.
+
+        Raises NoPaperGpuError.
+        """
+        if task.has_cpu_program:
+            return None
+        spare = scratch.parent / "paper"  # beside the scratch folder, which is emptied before the run
+        return library_for(interpreter(task, root), self._checkouts.trees.cache, spare, root).path
+
+    def _to_observation(
+        self, request: MeasurementRequest, run: Run, prepared: PreparedPoint | None = None, cached: bool = False
+    ) -> Observation:
+        # A cached run may come from another point with the same tree.
+        run = run.model_copy(update={"arm": arm_of(request.point)})
+        name = f"ledgers/{folder_name(run.workload)}.{folder_name(request.point.key)}.json"
         write_record(self._out / name, run)
-        distrusted = [without_arm(each) for each in self._distrust(run)] if run.outcome == "ok" else []
-        usable = run.outcome == "ok" and run.ledger is not None and not distrusted
-        return observed(
-            wanted,
+        distrust_reasons = (
+            [strip_arm_prefix(reason) for reason in self._distrust_reasons(run)] if run.outcome == "ok" else []
+        )
+        usable = run.outcome == "ok" and run.ledger is not None and not distrust_reasons
+        return build_observation(
+            request,
             "",
-            ready,
+            prepared,
             usable=usable,
-            reason="" if usable else "; ".join(distrusted)[:4000] or why(run),
+            reason="" if usable else clip_message("; ".join(distrust_reasons)) or failure_reason(run),
             state=ledger_state(run.ledger) if usable and run.ledger is not None else "",
             cached=cached,
             wall_s=0.0 if cached else run.wall_s,
             record=name,
         )
 
-    def _distrust(self, run: Run) -> Iterator[str]:
-        """Why a check would not believe the trace."""
-        yield from distrust(run, run.arm)
-        asked = run.backends.get(DISPATCHER)
-        if asked is not None and asked.requested in LIBRARY_DISPATCHERS:
-            self._ground.note("the traces are of the dispatcher that stands in for the one asked for, which needs GPUs")
+    def _distrust_reasons(self, run: Run) -> Iterator[str]:
+        """Yield the reasons for which a check would distrust the trace."""
+        yield from distrust_run(run, run.arm)
+        dispatcher = run.backends.get(DISPATCHER)
+        if dispatcher is not None and dispatcher.requested in LIBRARY_DISPATCHERS:
+            self._checkouts.note("the traces use a stand-in for the requested dispatcher, which needs GPUs")
         else:
-            yield from not_honoured(run)
+            yield from unmet_dispatcher_request(run)
 
-    def _key(self, task: Task, point: Point) -> str:
-        """Of everything that decides a trace: tree, workload, shape, interpreter, regbot itself."""
+    def _cache_key(self, task: Task, point: Point) -> str:
+        """Return the cache key of a trace: a digest of tree, workload, shape, interpreter, and regbot itself."""
         parts = {
             "tree": point.tree,
-            "version": [self._ground.package, point.version, self._index_options],
+            "version": [self._checkouts.package, point.version, self._index_options],
             "workload": task.workload.model_dump(mode="json"),
             "variant": repr(task.variant),
             "mesh": repr(task.parallelism),
             "shape": task.shape.id,
             "regbot": [__version__, _guest_digest()],
-            "python": _software(task),
+            "python": _describe_packages(task),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def ledger_state(ledger: Ledger) -> str:
-    """The same for ledgers that nobody needs to tell apart: what is exchanged, not which module asks for it."""
+    """Return a digest of the data that the collectives of a ledger exchange.
+
+    The digest ignores which module asks for a collective.
+    """
     cells: Counter[tuple[str, ...]] = Counter()
     sizes: Counter[tuple[str, ...]] = Counter()
-    for each in ledger.entries:
-        cell = (each.kind, each.axis, str(each.group_size), each.dtype, each.phase, each.role, each.via)
-        cells[cell] += each.count
-        sizes[cell] += each.bytes
-    unknown = sorted((each.name, each.count) for each in ledger.unclassified)
+    for entry in ledger.entries:
+        cell = (entry.kind, entry.axis, str(entry.group_size), entry.dtype, entry.phase, entry.role, entry.via)
+        cells[cell] += entry.count
+        sizes[cell] += entry.bytes
+    unknown = sorted((call.name, call.count) for call in ledger.unclassified)
     text = json.dumps([sorted((*cell, cells[cell], sizes[cell]) for cell in cells), unknown, ledger.rank_digests])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _kept_trace(path: Path) -> Run | None:
+def _load_cached_trace(path: Path) -> Run | None:
     try:
         run = read_record(path, Run)
     except RecordError:
@@ -131,29 +165,34 @@ def _kept_trace(path: Path) -> Run | None:
 
 def _guest_digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted(guest_folder().rglob("*.py")):
+    for path in sorted(path for path in guest_folder().rglob("*") if path.suffix in (".py", ".cpp", ".h")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def editable(task: Task, repo: Path) -> list[str]:
-    """Folders of the packages that the interpreter of a task imports from where they are edited.
+def list_editable_packages(task: Task, repo: Path) -> list[str]:
+    """Return the folders of editable packages that a task's interpreter imports.
 
-    Of regbot itself and of ``repo`` more is known: a digest, and the tree of the checkout that is imported instead.
+    Two editable packages are left out: regbot itself, because the cache key contains a digest of it, and ``repo``,
+    because the checkout replaces it.
     """
     python = interpreter(task, Path("/"))
     if python == sys.executable:
-        places = [Path(place) for place in sys.path if place]
+        package_folders = [Path(folder) for folder in sys.path if folder]
     else:
-        found = shutil.which(python)
-        places = list(Path(found).parent.parent.glob("lib*/python*/*-packages")) if found is not None else []
+        program = shutil.which(python)
+        package_folders = (
+            list(Path(program).parent.parent.glob("lib*/python*/*-packages")) if program is not None else []
+        )
     folders = []
-    for file in (file for place in places for file in place.glob("*.dist-info/direct_url.json")):
+    for file in (file for folder in package_folders for file in folder.glob("*.dist-info/direct_url.json")):
         try:
-            said = json.loads(file.read_text("utf-8"))
-            if not said.get("dir_info", {}).get("editable") or file.parent.name.startswith("regbot-"):
+            origin = json.loads(file.read_text("utf-8"))
+            if not origin.get("dir_info", {}).get("editable") or file.parent.name.startswith(
+                ("regbot_moe-", "regbot-")
+            ):
                 continue
-            folder = Path(unquote(urlsplit(said["url"]).path))
+            folder = Path(unquote(urlsplit(origin["url"]).path))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
         if not folder.resolve().is_relative_to(repo.resolve()):
@@ -161,15 +200,18 @@ def editable(task: Task, repo: Path) -> list[str]:
     return folders
 
 
-def _software(task: Task) -> str:
-    """What the interpreter of a task can import, as far as it can be told without running it."""
+def _describe_packages(task: Task) -> str:
+    """Return a description of the packages that a task's interpreter can import. The interpreter is not run."""
     python = interpreter(task, Path("/"))
     if python == sys.executable:
-        return json.dumps(sorted(f"{each.metadata['Name']} {each.version}" for each in distributions()))
-    found = shutil.which(python)
-    if found is None:  # inside the checkout: its tree and build commands decide it
+        return json.dumps(
+            sorted(f"{distribution.metadata['Name']} {distribution.version}" for distribution in distributions())
+        )
+    program = shutil.which(python)
+    # the interpreter lies in the checkout, and the key contains tree and build commands of the checkout
+    if program is None:
         return python
-    home = Path(found).parent.parent
+    home = Path(program).parent.parent
     return json.dumps(
-        [found, *sorted(f"{path} {path.stat().st_mtime_ns}" for path in home.glob("lib*/python*/*-packages"))]
+        [program, *sorted(f"{path} {path.stat().st_mtime_ns}" for path in home.glob("lib*/python*/*-packages"))]
     )

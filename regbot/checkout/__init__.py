@@ -1,25 +1,31 @@
-"""From revisions to folders of code: which two commits are compared, and one built worktree for each of them.
+"""Resolve revisions to commits, and build one worktree for each commit.
 
-The user's repository is only ever read: no ref, worktree or configuration is written there.
+regbot only reads the user's repository. It writes no worktree and no configuration there. The only exception is
+``create_branch``, which adds a commit and a branch.
 """
 
 from regbot.checkout.arms import resolve_arm, resolve_arms, resolve_exactly, target_tip
-from regbot.checkout.branch import propose
-from regbot.checkout.building import Builder, BuildError
-from regbot.checkout.changes import changed_files
+from regbot.checkout.branch import create_branch
+from regbot.checkout.building import Build, Builder, BuildError
+from regbot.checkout.changes import digest_behaviour, list_changed_files
 from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
+from regbot.checkout.inert import InertRule, load_inert_rule
 from regbot.checkout.worktrees import Worktree, check_out, prune
 
 __all__ = [
+    "Build",
     "BuildError",
     "Builder",
     "CheckoutError",
+    "InertRule",
     "Worktree",
-    "changed_files",
     "check_out",
+    "create_branch",
+    "digest_behaviour",
     "export",
-    "propose",
+    "list_changed_files",
+    "load_inert_rule",
     "prune",
     "resolve_arm",
     "resolve_arms",

@@ -1,4 +1,4 @@
-"""A branch that nobody has checked out: one commit with new files, made beside the user's index and working tree."""
+"""Create a branch with one commit of new files. The user's index and working tree are not changed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,10 +7,12 @@ from regbot.checkout.commits import commit_files
 from regbot.checkout.git import git
 
 
-def propose(repo: Path, parent: str, files: Mapping[str, Path | None], branch: str, message: str) -> str:
-    """Commit ``files`` (path in the repository -> where it lies, None to remove it) on ``parent``, as ``branch``.
+def create_branch(repo: Path, parent: str, files: Mapping[str, Path | None], branch: str, message: str) -> str:
+    """Commit ``files`` on top of ``parent``, create the branch ``branch`` at the new commit, and return the commit's
+    id.
 
-    Returns the commit. Nothing is there until the branch is, which must not exist yet. Raises CheckoutError.
+    ``files`` maps a path in the repository to a file with the new content, or to None to remove the path. The branch
+    must not exist. It is created last, so that a failure leaves no branch behind. Raises CheckoutError.
     """
     commit = commit_files(repo, parent, files, message)
     git(repo, "update-ref", f"refs/heads/{branch}", commit, "0" * len(commit))

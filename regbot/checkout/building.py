@@ -1,62 +1,91 @@
-"""Runs the build commands of an arm in its worktree. A pull request's code runs there."""
+"""Run the build commands of an arm in its worktree. The commands may run code of a pull request."""
 
 import os
 import selectors
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from regbot.checkout.cache import CacheEntry
 from regbot.checkout.git import kill_group
-from regbot.checkout.places import Place
-from regbot.text import printable
+from regbot.text.clip import clip
+from regbot.text.printable import printable
 
 Builder = Callable[[str, Path, Path, Mapping[str, str], float], tuple[int | None, bytes]]
-"""Runs one build command: it, the checkout, the checkout's private folder, the environment, and how many seconds it may
-take. Gives back its exit code, None where the time ran out, and the end of its output."""
+"""Function that runs one build command.
+
+Its arguments are the command, the worktree, the worktree's private folder, the environment variables, and the time
+limit in seconds. It returns the exit code (None after a timeout) and the end of the output.
+"""
+
+
+@dataclass(frozen=True)
+class Build:
+    """How to build a worktree: bash commands that run in the worktree, one after the other."""
+
+    commands: Sequence[str]
+    python: str
+    """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
+    timeout_s: float
+    environment: Mapping[str, str] | None = None
+    """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
+    request."""
+    builder: Builder | None = None
+    """Function that runs each command; None for a shell without a sandbox."""
 
 
 class BuildError(Exception):
-    """An arm's build command failed or timed out. The message has the command, its exit code and its last lines."""
+    """A build command failed or timed out. The message has the command, its exit code and its last lines of output."""
 
 
 def minimal_environment() -> dict[str, str]:
-    """What a build inherits where nothing else is said: where programs are, and a home."""
+    """Return the environment variables that a build inherits by default: PATH and HOME."""
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 
-def build_in(
-    place: Place, commit: str, build: Sequence[str], env: Mapping[str, str], timeout_s: float, run: Builder
+def run_build(
+    entry: CacheEntry,
+    commit: str,
+    commands: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    builder: Builder,
 ) -> None:
-    """Run the commands in turn, ``timeout_s`` seconds in all. Raises BuildError; the worktree is gone then."""
-    place.private.mkdir(parents=True, exist_ok=True)
+    """Run the build commands one after the other. ``timeout_s`` limits all commands together.
+
+    If a command fails, remove the worktree and raise BuildError.
+    """
+    entry.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
-    for command in build:
-        code, output = run(command, place.path, place.private, env, max(0.0, deadline - time.monotonic()))
+    for command in commands:
+        code, output = builder(command, entry.path, entry.private, environment, max(0.0, deadline - time.monotonic()))
         if code == 0:
             continue
-        place.clear()
-        late = f"did not end within {timeout_s:g} s and was ended"
-        how = late if code is None else f"failed with exit code {code}"
+        entry.clear()
+        timed_out = f"did not end within {timeout_s:g} s and was ended"
+        outcome = timed_out if code is None else f"failed with exit code {code}"
         lines = [printable(line) for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        last = "\n".join(f"  {line[:300]}" for line in lines[-20:]) or "  (it printed nothing)"
-        raise BuildError(f"the build command of commit {commit[:10]} {how}: {command}\n{last}")
+        last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
+        raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")
 
 
-def in_a_shell(
-    command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
+def run_in_shell(
+    command: str, folder: Path, private: Path, environment: Mapping[str, str], timeout_s: float
 ) -> tuple[int | None, bytes]:
-    """Exit code, None where the time ran out, and the end of the output of a bash command. Nothing of it is left.
+    """Run a bash command. Return its exit code (None after a timeout) and the end of its output.
 
-    The end is that of bash, not of its output: a server that a build left behind would keep that open.
+    The function returns when bash exits, and kills processes that the command has left behind. It does not wait for the
+    end of the output, because a server that the build has started keeps the output open.
     """
-    del private  # what is not confined writes where it likes
-    deadline = time.monotonic() + seconds
+    del private  # an unconfined command needs no private folder
+    deadline = time.monotonic() + timeout_s
     try:
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=at,
-            env=dict(env),
+            cwd=folder,
+            env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -65,20 +94,21 @@ def in_a_shell(
     except OSError as error:
         raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
     assert process.stdout is not None
-    tail, late = bytearray(), 0
+    tail, chunks_after_exit = bytearray(), 0
     with process, selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         try:
-            while time.monotonic() < deadline and late < 64:
-                ended = process.poll() is not None  # before the look at the output: its last words count
-                if selector.select(0 if ended else 0.1):
+            while time.monotonic() < deadline and chunks_after_exit < 64:
+                # Check for the exit before reading, so that output from before the exit is not lost.
+                exited = process.poll() is not None
+                if selector.select(0 if exited else 0.1):
                     data = os.read(process.stdout.fileno(), 65536)
                     tail = (tail + data)[-65536:]
-                    late += ended
+                    chunks_after_exit += exited
                     if not data:
                         process.wait(max(0.0, deadline - time.monotonic()))
                         break
-                elif ended:
+                elif exited:
                     break
         except subprocess.TimeoutExpired:
             pass

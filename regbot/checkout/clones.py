@@ -1,6 +1,6 @@
-"""Private bare clones in the cache: how a commit gets there, from the user's repository or a submodule's remote.
+"""Fetch commits into private bare clones in the cache, from the user's repository or from a submodule's remote.
 
-The user's repositories are fetched from by path and only read. Git LFS is not fetched: files kept in it stay pointers.
+regbot only reads the user's repositories. It does not fetch Git LFS content, so LFS files stay pointers.
 """
 
 import re
@@ -9,64 +9,86 @@ from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.checkout.git import TRANSFER_TIMEOUT_S, Answer, CheckoutError, git, try_git, without_credentials
-from regbot.text import printable
+from regbot.checkout.git import (
+    FILTERED_ADVICE,
+    FILTERED_REASON,
+    TRANSFER_TIMEOUT_S,
+    CheckoutError,
+    GitResult,
+    git,
+    lacks_files,
+    try_git,
+    without_credentials,
+)
+from regbot.text.clip import clip
+from regbot.text.printable import printable
 
 _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
-"""Those that neither run a command nor read this machine's files, whatever the machine's configuration allows."""
+"""Allowed transports. They run no command and do not read files of this machine. This overrides the machine's
+configuration."""
 _USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+# _ADDRESS matches https://host/path and ssh://user@host:22/path. _SCP matches git@host:path.
 _ADDRESS = re.compile(rf"[a-z]+://{_USER}{_HOST}(?::[0-9]*)?(?:/.*)?")
 _SCP = re.compile(rf"{_USER}{_HOST}:(?!//|:).*")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where the commits of the repository or of a submodule can be had."""
+class CommitSource:
+    """Where to fetch commits of the repository or of one submodule from."""
 
     name: str
     identity: str
-    """Names the private clone."""
+    """Text from which the name of the private clone is computed. It has no credentials, because each CI job
+    has its own token."""
     git_dirs: tuple[Path, ...]
-    """Repositories on this machine. Read, never written."""
+    """Git directories on this machine that may have the commits. regbot only reads them."""
     url: str
-    """Of the remote; what relative URLs of submodules are relative to."""
+    """URL of the remote. Relative URLs of submodules are relative to this URL."""
     remote: bool
-    """May it be fetched from the URL?"""
-    refused: str = ""
-    """Why not, where there is something to do about it."""
+    """Whether commits may be fetched from ``url``."""
+    refusal: str = ""
+    """Why commits must not be fetched from ``url``, and what to do; '' if they may."""
 
 
-def obtain(clone: Path, source: Source, commit: str) -> None:
-    """Have ``commit`` in the private clone ``clone``."""
+def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
+    """Fetch ``commit`` into the private clone ``clone``, unless the clone already has it. Raises CheckoutError.
+
+    A source with a refusal gets nothing from the clone, because a trusted check may have fetched the commit from its
+    URL. Only the user's own clones serve such a source.
+    """
     wanted = f"refs/wanted/{commit}"
     if not clone.exists():
-        _create(clone, _object_format(commit))
-    disarm(clone, commit)
-    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code == 0:
+        _create_clone(clone, _object_format(commit))
+    reset_configuration(clone, commit)
+    is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code == 0
+    if is_cached and not source.refusal:
         return
-    said = ["it is in no local clone"]
+    reasons = ["no local clone has it"]
     for git_dir in source.git_dirs:
         if (git_dir / "HEAD").exists():
-            nearby = _fetch(clone, git_dir, f"{commit}:{wanted}", "--update-shallow")
-            if nearby.code == 0:  # tags too, for build commands that derive a version from them
+            local_fetch = _fetch(clone, git_dir, f"{commit}:{wanted}", "--update-shallow")
+            if local_fetch.code == 0:  # fetch tags too, because build commands may derive a version from them
                 _fetch(clone, git_dir, "+refs/tags/*:refs/tags/*", "--update-shallow", "--prune")
                 return
-            said = [f"{git_dir}: {nearby.last_word}"]
+            reasons = [f"{git_dir}: {local_fetch.error_line}"]
+            if lacks_files(git_dir, commit, ancestors=True):
+                reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
     if source.remote:
-        exact = _fetch(clone, source.url, f"{commit}:{wanted}", "--depth=1")
-        if exact.code == 0:
+        exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted}", "--depth=1")
+        if exact_fetch.code == 0:
             return
-        everything = _fetch(clone, source.url, "+refs/*:refs/source/*")  # a server that only sends what it advertises
-        if everything.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted, commit).code == 0:
+        # Some servers send only commits that they advertise, so all refs are fetched from them.
+        full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*")
+        if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted, commit).code == 0:
             return
-        said.append(f"{without_credentials(printable(source.url))}: {exact.last_word}")
-        said.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
-    said += [source.refused] if source.refused else []
-    raise CheckoutError(f"{source.name}: commit {commit} cannot be had: {'; '.join(said)}")
+        reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
+        reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
+    reasons += [source.refusal] if source.refusal else []
+    raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
 
 
-def _create(clone: Path, object_format: str) -> None:
-    """An empty bare repository, in one step: half of one would be in the way for ever."""
+def _create_clone(clone: Path, object_format: str) -> None:
+    """Create an empty bare repository. It appears only when it is complete, even if this process is interrupted."""
     clone.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=clone.parent) as folder:
         new = Path(folder, "new.git")
@@ -78,12 +100,14 @@ def _object_format(commit: str) -> str:
     return "sha256" if len(commit) == 64 else "sha1"
 
 
-def disarm(clone: Path, commit: str) -> None:
-    """The clone's configuration as it was made, for commits like ``commit``. Code of a worktree can reach it, and a
-    filter that it planted there would change what is checked out and looked at from then on. Raises CheckoutError
-    where the clone is gone."""
+def reset_configuration(clone: Path, commit: str) -> None:
+    """Restore the configuration that the clone had when it was created. The hash format is that of ``commit``.
+
+    Code in a worktree can write to the clone. A filter that it adds to the configuration would change later checkouts
+    and hide edits. Raises CheckoutError if the clone is missing.
+    """
     if not clone.is_dir():
-        raise CheckoutError(f"{clone}: the private clone is gone")
+        raise CheckoutError(f"{clone}: the private clone is missing")
     sha256 = _object_format(commit) == "sha256"
     version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if sha256 else (0, "")
     text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
@@ -91,89 +115,93 @@ def disarm(clone: Path, commit: str) -> None:
     if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:
         config.unlink(missing_ok=True)
         config.write_text(text)
-    for planted in (clone / "config.worktree", clone / "info" / "attributes"):
-        planted.unlink(missing_ok=True)
+    for path in (clone / "config.worktree", clone / "info" / "attributes"):
+        path.unlink(missing_ok=True)
 
 
-def _fetch(clone: Path, origin: Path | str, refspec: str, *options: str) -> Answer:
-    """Fetch from a folder that we found ourselves or from a URL that a pull request may have written.
+def _fetch(clone: Path, origin: Path | str, refspec: str, *options: str) -> GitResult:
+    """Fetch from a local repository (a Path) or from a URL (a str).
 
-    The latter gets none of the transports that run a command or read this machine's files.
+    A pull request may have written the URL. So a URL may only use transports that run no command and do not read files
+    of this machine.
     """
-    ours = isinstance(origin, Path)
-    safely = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
+    is_local = isinstance(origin, Path)
+    fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
     return try_git(
         clone,
-        *(f"--git-dir={clone}", "fetch", *safely, *options, "--", str(origin), refspec),
-        settings={"protocol.file.allow": "always"} if ours else {},
-        env={} if ours else _TRANSPORTS,
+        *(f"--git-dir={clone}", "fetch", *fetch_options, *options, "--", str(origin), refspec),
+        settings={"protocol.file.allow": "always"} if is_local else {},
+        env={} if is_local else _TRANSPORTS,
         timeout_s=TRANSFER_TIMEOUT_S,
     )
 
 
-def submodules(
-    clone: Path, commit: str, parent: Source, hosts: Set[str] | None = None
-) -> list[tuple[str, str, Source]]:
-    """Path, commit and source of each submodule of ``commit``. ``hosts``: that may be asked for them, None for any.
+def list_submodules(
+    clone: Path, commit: str, parent: CommitSource, hosts: Set[str] | None = None
+) -> list[tuple[str, str, CommitSource]]:
+    """Return path, commit and source of each submodule of ``commit``.
 
-    A submodule that .gitmodules does not name has no source anywhere; its folder stays empty, as in every clone.
+    Submodules may be fetched only from ``hosts``; None allows any host. A submodule without an entry in .gitmodules is
+    left out. Its folder stays empty, as in every clone.
     """
-    inside = (f"--git-dir={clone}",)  # never that of a folder above, should the clone be damaged
-    lines = git(clone, *inside, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    git_options = (f"--git-dir={clone}",)  # if the clone is damaged, git must not use a repository in a parent folder
+    lines = git(clone, *git_options, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
     listing = [line.partition("\t") for line in lines]
-    links = {path: words.split()[2] for words, _, path in listing if words.startswith("160000 ")}
-    if not links or all(path != ".gitmodules" for _, _, path in listing):
+    gitlinks = {path: fields.split()[2] for fields, _, path in listing if fields.startswith("160000 ")}
+    if not gitlinks or all(path != ".gitmodules" for _, _, path in listing):
         return []
-    lines = git(clone, *inside, "config", "--blob", f"{commit}:.gitmodules", "--null", "--list").split("\0")
-    named: dict[str, dict[str, str]] = {}
+    lines = git(clone, *git_options, "config", "--blob", f"{commit}:.gitmodules", "--null", "--list").split("\0")
+    sections: dict[str, dict[str, str]] = {}
     for line in lines:
         key, _, value = line.partition("\n")
         section, _, rest = key.partition(".")
         name, _, variable = rest.rpartition(".")
         if section == "submodule" and name:
-            named.setdefault(name, {})[variable] = value
-    found = []
-    for name, entry in named.items():
-        path = entry.get("path", "")
-        if path in links:
-            harmless = not Path(name).is_absolute() and ".." not in Path(name).parts
-            url = absolute_url(parent.url, entry.get("url", ""))
-            refused = _refused(url, hosts) if entry.get("url") else ""
-            source = Source(
+            sections.setdefault(name, {})[variable] = value
+    sources = []
+    for name, variables in sections.items():
+        path = variables.get("path", "")
+        if path in gitlinks:
+            name_is_safe = not Path(name).is_absolute() and ".." not in Path(name).parts
+            url = absolute_url(parent.url, variables.get("url", ""))
+            refusal = _explain_refusal(url, hosts) if variables.get("url") else ""
+            source = CommitSource(
                 name=f"{parent.name}: submodule {printable(path)}",
-                identity=f"{parent.identity}\n{name}",
-                git_dirs=tuple(folder / "modules" / name for folder in parent.git_dirs) if harmless else (),
+                identity=f"{parent.identity}\n{name}\n{without_credentials(url)}",
+                git_dirs=tuple(folder / "modules" / name for folder in parent.git_dirs) if name_is_safe else (),
                 url=url,
-                remote=bool(entry.get("url")) and not refused,
-                refused=refused,
+                remote=bool(variables.get("url")) and not refusal,
+                refusal=refusal,
             )
-            found.append((path, links[path], source))
-    return found
+            sources.append((path, gitlinks[path], source))
+    return sources
 
 
 def host_of(url: str) -> str:
-    """The host that ``url`` names, in lower case; '' for a path on this machine and for what is no address."""
-    found = _ADDRESS.fullmatch(url) or (None if "://" in url else _SCP.fullmatch(url))
-    return found[1].lower() if found else ""
+    """Return the host of ``url`` in lower case; '' for a local path or an invalid address."""
+    match = _ADDRESS.fullmatch(url) or (None if "://" in url else _SCP.fullmatch(url))
+    return match[1].lower() if match else ""
 
 
-def _refused(url: str, hosts: Set[str] | None) -> str:
+def _explain_refusal(url: str, hosts: Set[str] | None) -> str:
     if hosts is None or host_of(url) in hosts - {""}:
         return ""
     return (
-        f"{without_credentials(printable(url))[:200]} is not on the repository's own host, and untrusted code does not "
-        "choose whom this machine asks: name the host in sandbox.submodule_hosts, or clone the submodules here"
+        f"{clip(without_credentials(printable(url)), 200)} is not on the repository's own host, and untrusted code "
+        "must not choose which hosts this machine contacts: list the host in sandbox.submodule_hosts, or clone the "
+        "submodules here"
     )
 
 
 def absolute_url(parent: str, url: str) -> str:
-    """A submodule's URL. One that begins with ./ or ../ is relative to its parent's, by git's own rule."""
+    """Return the absolute URL of a submodule, as git does. A URL that begins with ./ or ../ is relative to
+    ``parent``."""
     if not url.startswith(("./", "../")):
         return url
-    parent, joint = parent.rstrip("/"), "/"
+    parent, separator = parent.rstrip("/"), "/"
     while url.startswith(("./", "../")):
         step, _, url = url.partition("/")
         if step == "..":
-            joint = "/" if "/" in parent else ":"  # of git@host:path, the last step up ends at the colon
-            parent = parent.rpartition(joint)[0] or parent
-    return f"{parent}{joint}{url}"
+            separator = "/" if "/" in parent else ":"  # in git@host:path, the last possible step up ends at the colon
+            parent = parent.rpartition(separator)[0] or parent
+    return f"{parent}{separator}{url}"

@@ -1,4 +1,4 @@
-"""A commit of changed files, made beside the user's index and working tree. No ref is written."""
+"""Create a commit of changed files. The user's index, working tree and refs are not changed."""
 
 import tempfile
 from collections.abc import Mapping
@@ -18,29 +18,36 @@ AUTHOR = {
 def commit_files(
     repo: Path, parent: str, files: Mapping[str, Path | None], message: str, at: datetime | None = None
 ) -> str:
-    """The commit on ``parent`` in which ``files`` have this content (path in the repository -> where it lies, None to
-    remove it), as plain files. With ``at`` as its time the same content has the same id. Raises CheckoutError.
+    """Create a commit on top of ``parent`` and return its id.
+
+    ``files`` maps a path in the repository to a file with the new content, or to None to remove the path. All files are
+    committed as regular files. ``at`` is the commit time. With a fixed time, equal content gives an equal commit id.
+    Raises CheckoutError.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git(repo, "read-tree", parent, env=index)
-        there = {path: content for path, content in files.items() if content is not None}
-        listed = "".join(f"{content}\n" for content in there.values())
-        blobs = _fed(repo, listed, {}, "hash-object", "-w", "--no-filters", "--stdin-paths").split()
-        entries = [f"100644 {blob}\t{path}\0" for path, blob in zip(there, blobs, strict=True)]
-        entries += [f"0 {'0' * len(parent)}\t{path}\0" for path in files.keys() - there.keys()]
-        _fed(repo, "".join(entries), index, "update-index", "-z", "--index-info")
+        new_files = {path: content for path, content in files.items() if content is not None}
+        path_lines = "".join(f"{content}\n" for content in new_files.values())
+        blobs = _git_with_input(repo, path_lines, {}, "hash-object", "-w", "--no-filters", "--stdin-paths").split()
+        entries = [f"100644 {blob}\t{path}\0" for path, blob in zip(new_files, blobs, strict=True)]
+        # The mode 0 removes a path from the index.
+        entries += [f"0 {'0' * len(parent)}\t{path}\0" for path in files.keys() - new_files.keys()]
+        _git_with_input(repo, "".join(entries), index, "update-index", "-z", "--index-info")
         tree = git(repo, "write-tree", env=index).strip()
-    moment = f"@{int(at.timestamp())} +0000" if at is not None else None
-    dates = {"GIT_AUTHOR_DATE": moment, "GIT_COMMITTER_DATE": moment} if moment else {}
+    timestamp = f"@{int(at.timestamp())} +0000" if at is not None else None
+    dates = {"GIT_AUTHOR_DATE": timestamp, "GIT_COMMITTER_DATE": timestamp} if timestamp else {}
     return git(repo, "commit-tree", tree, "-p", parent, "-m", message, env={**AUTHOR, **dates}).strip()
 
 
-def _fed(repo: Path, text: str, env: Mapping[str, str], *words: str) -> str:
-    """What a git command prints that reads ``text``; '' where there is nothing to read. Raises CheckoutError."""
+def _git_with_input(repo: Path, text: str, env: Mapping[str, str], *arguments: str) -> str:
+    """Run git with ``text`` as standard input and return its output. If ``text`` is empty, git is not run.
+
+    Raises CheckoutError.
+    """
     if not text:
         return ""
-    answer = try_git(repo, *words, env=env, stdin=text)
-    if answer.code != 0:
-        raise CheckoutError(f"{repo}: git {words[0]} failed: {answer.last_word}")
-    return answer.out
+    result = try_git(repo, *arguments, env=env, stdin=text)
+    if result.code != 0:
+        raise CheckoutError(f"{repo}: git {arguments[0]} failed: {result.error_line}")
+    return result.out

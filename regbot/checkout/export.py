@@ -1,7 +1,7 @@
-"""Files of a commit without a checkout of it: what a check reads of the base besides its code.
+"""Read files of a commit without a checkout, such as the stored references of the base commit.
 
-They are read from git's objects as they were committed. A checkout or an archive would obey the .gitattributes of the
-commit itself, which leave files out (``export-ignore``) and change others.
+The bytes come from git's objects, exactly as they were committed. A checkout or an archive would use the commit's own
+.gitattributes, which can leave files out (``export-ignore``) and change other files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,86 +10,90 @@ from pathlib import Path, PurePosixPath
 
 from regbot.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
 from regbot.records.files import MAX_RECORD_BYTES
-from regbot.text import printable
+from regbot.text.clip import clip, short_commit
+from regbot.text.printable import printable
 
-AT_ONCE_BYTES = MAX_RECORD_BYTES
-"""Of content that is held in memory."""
+MAX_BATCH_BYTES = MAX_RECORD_BYTES
+"""Limit on the bytes of file content that are in memory at the same time."""
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A file of a commit, which has a plain name and no more bytes than a record may have."""
+class CommitFile:
+    """A regular file of a commit. It is at most as large as a record may be."""
 
     path: str
-    """From the top of the repository."""
+    """Path of the file, relative to the root of the repository."""
     blob: str
     bytes: int
 
 
-def listing(repo: Path, commit: str, paths: Sequence[str]) -> list[Listed]:
-    """The files that ``commit`` has at ``paths`` and below, none where it has no such path.
+def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile]:
+    """Return the files of ``commit`` at ``paths`` and below. For a path that does not exist, no files are returned.
 
-    Raises CheckoutError, also where one is a link, a submodule or larger than any record.
+    Raises CheckoutError if git fails, or if an entry is a link, a submodule, or larger than a record may be.
     """
-    words = ("ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", *paths)
-    entries = git(repo, *words, env={"GIT_LITERAL_PATHSPECS": "1"}).split("\0") if paths else []
-    found = []
+    arguments = ("ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", *paths)
+    entries = git(repo, *arguments, env={"GIT_LITERAL_PATHSPECS": "1"}).split("\0") if paths else []
+    files = []
     for entry in filter(None, entries):
-        head, _, path = entry.partition("\t")
-        mode, _, blob, size = head.split()
-        kind = {"120000": "a link", "160000": "a submodule"}.get(mode)
+        attributes, _, path = entry.partition("\t")
+        mode, _, blob, size = attributes.split()
+        problem = {"120000": "a link", "160000": "a submodule"}.get(mode)
         if ".." in PurePosixPath(path).parts:
-            kind = "outside of its folder"
+            problem = "outside of its folder"
         elif size.isdigit() and int(size) > MAX_RECORD_BYTES:
-            kind = f"of {int(size):,} bytes, more than the {MAX_RECORD_BYTES:,} of any record"
-        what = f"{repo}: {printable(path)[:200]} of {commit[:12]} is"
-        if kind is not None:
-            raise CheckoutError(f"{what} {kind}; there may be plain files only: remove it, or commit a file instead")
+            problem = f"of {int(size):,} bytes, more than the {MAX_RECORD_BYTES:,} of any record"
+        subject = f"{repo}: {clip(printable(path), 200)} of {short_commit(commit)} is"
+        if problem is not None:
+            raise CheckoutError(
+                f"{subject} {problem}", "only regular files are allowed: remove it, or commit a file instead"
+            )
         if not size.isdigit():
-            raise CheckoutError(f"{what} not in this repository's objects; see git fsck, or clone it again")
-        found.append(Listed(path, blob, int(size)))
-    return found
+            raise CheckoutError(f"{subject} not in this repository's objects", "see git fsck, or clone it again")
+        files.append(CommitFile(path, blob, int(size)))
+    return files
 
 
-def export(repo: Path, commit: str, paths: Sequence[str], to: Path) -> None:
-    """Put what ``commit`` has at ``paths`` and below into the folder ``to``, as plain files.
+def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
+    """Write the files of ``commit`` at ``paths`` and below into ``folder``.
 
-    Raises CheckoutError as ``listing`` does, and where one cannot be read or written.
+    Raises CheckoutError if ``list_files`` does, or if a file cannot be read or written.
     """
-    for batch in _batches(listing(repo, commit, paths)):
-        for each, content in zip(batch, _contents(repo, batch), strict=True):
-            target = to / each.path
+    for batch in _batches(list_files(repo, commit, paths)):
+        for file, content in zip(batch, _read_contents(repo, batch), strict=True):
+            target = folder / file.path
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             except OSError as error:
-                what = f"{printable(each.path)[:200]} of {commit[:12]} cannot be written: {error.strerror}"
-                raise CheckoutError(f"{repo}: {what}; see {to}") from error
+                subject = f"{repo}: {clip(printable(file.path), 200)} of {short_commit(commit)}"
+                raise CheckoutError(f"{subject} cannot be written: {error.strerror}", f"see {folder}") from error
 
 
-def _batches(files: Sequence[Listed]) -> Iterator[list[Listed]]:
-    batch: list[Listed] = []
-    held = 0
-    for each in files:
-        if batch and held + each.bytes > AT_ONCE_BYTES:
+def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
+    batch: list[CommitFile] = []
+    batch_bytes = 0
+    for file in files:
+        if batch and batch_bytes + file.bytes > MAX_BATCH_BYTES:
             yield batch
-            batch, held = [], 0
-        batch.append(each)
-        held += each.bytes
+            batch, batch_bytes = [], 0
+        batch.append(file)
+        batch_bytes += file.bytes
     if batch:
         yield batch
 
 
-def _contents(repo: Path, files: Sequence[Listed]) -> Iterator[bytes]:
-    """Of each file, in order: ``git cat-file --batch`` writes a line with the size, the bytes and a line end."""
-    asked = "".join(f"{each.blob}\n" for each in files)
-    answer = try_git(repo, "cat-file", "--batch", "--buffer", stdin=asked, timeout_s=TRANSFER_TIMEOUT_S)
-    out, at = answer.out.encode("utf-8", "surrogateescape"), 0
-    for each in files:
-        line = f"{each.blob} blob {each.bytes}\n".encode()
-        if answer.code != 0 or not out.startswith(line, at):
-            why = answer.last_word if answer.code != 0 else "the repository lacks it"
-            raise CheckoutError(f"{repo}: {printable(each.path)[:200]} cannot be read: {why}; see git fsck")
-        at += len(line)
-        yield out[at : at + each.bytes]
-        at += each.bytes + 1
+def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:
+    """Yield the content of each file. For each file, ``git cat-file --batch`` prints a header line, the bytes and a
+    newline."""
+    blob_lines = "".join(f"{file.blob}\n" for file in files)
+    result = try_git(repo, "cat-file", "--batch", "--buffer", stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S)
+    output, position = result.out.encode("utf-8", "surrogateescape"), 0
+    for file in files:
+        line = f"{file.blob} blob {file.bytes}\n".encode()
+        if result.code != 0 or not output.startswith(line, position):
+            reason = result.error_line if result.code != 0 else "the repository lacks it"
+            raise CheckoutError(f"{repo}: {printable(file.path)[:200]} cannot be read: {reason}", "see git fsck")
+        position += len(line)
+        yield output[position : position + file.bytes]
+        position += file.bytes + 1

@@ -1,7 +1,7 @@
-"""Running the git command so that neither the user's hooks nor the variables of an outer git decide what it does.
+"""Run the git command without the user's hooks and without variables that an outer git command has set.
 
-Nothing here writes into a repository by itself. Queries take no optional locks: even ``git status`` would otherwise
-refresh the index of the repository it looks at.
+No function of this module writes into a repository unless its caller asks for it. Queries take no optional locks.
+Otherwise even ``git status`` would write the index of the repository.
 """
 
 import contextlib
@@ -13,18 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.text import printable
+from regbot.errors import UserError
+from regbot.text.clip import clip, clip_label
+from regbot.text.printable import printable
 
 QUERY_TIMEOUT_S = 120.0
 TRANSFER_TIMEOUT_S = 1800.0
-"""Fetches and checkouts: the largest training repositories, with their submodules, over a slow line."""
+"""Time limit in seconds for a fetch or a checkout. It suffices for the largest training repositories with submodules on
+a slow connection."""
 
-_KEPT = re.compile(
+_INHERITED_VARIABLES = re.compile(
     r"GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|SSL_\w+|HTTP_\w+|PROXY_\w+|EXEC_PATH|CONFIG_(GLOBAL|SYSTEM"
     r"|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+))"
 )
-"""How to reach and trust other machines and folders. Every other GIT_ variable (GIT_DIR, GIT_INDEX_FILE, ...) would
-redirect our commands, as when regbot is started from a hook."""
+"""GIT_ variables that say how to reach other machines and which of them to trust. They are kept. Other GIT_ variables
+(GIT_DIR, GIT_INDEX_FILE, ...) are removed. They would redirect regbot's git commands, for example if a hook starts
+regbot."""
 
 _SETTINGS = {
     "core.hooksPath": "/dev/null",
@@ -42,124 +46,176 @@ _SETTINGS = {
     "advice.detachedHead": "false",
 }
 
-ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0"}
-"""Without the machine's configuration: attributes of a commit could choose a filter there, which runs on its files."""
+NO_MACHINE_CONFIG = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0"}
+"""Environment that hides the machine's git configuration. Otherwise .gitattributes of a commit could select a filter
+that is configured there."""
 
-DEEPEN = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
+OFFLINE = {"GIT_ALLOW_PROTOCOL": "none"}
+"""Environment for commands that read trees and blobs. Without it, a partial clone would fetch missing objects and write
+them into the repository."""
+
+DEEPEN_ADVICE = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
+
+FILTERED_REASON = "the repository is a partial clone (git clone --filter) and lacks files of these commits"
+FILTERED_ADVICE = (
+    "fetch the missing files with git 2.36 or newer: git fetch --refetch --no-filter; or use a fresh clone without "
+    "--filter"
+)
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
-class CheckoutError(Exception):
-    """The revisions asked for cannot be checked out: a usage error. The message says what, where and what to do."""
+class CheckoutError(UserError):
+    """A requested revision cannot be resolved, read or checked out. The user can fix this error."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """How a git command ended."""
+class GitResult:
+    """Exit code, output and error output of a git command."""
 
     code: int
     out: str
     error: str
 
     @property
-    def last_word(self) -> str:
-        """The line in which git says why, printable; without credentials that a URL may carry."""
+    def error_line(self) -> str:
+        """The line of the error output that names the reason, printable and without credentials in URLs."""
         lines = [printable(line) for line in self.error.splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
-        return without_credentials((fatal or lines or [f"exit code {self.code}"])[0])[:500]
+        return clip_label(without_credentials((fatal or lines or [f"exit code {self.code}"])[0]))
 
 
-def git(at: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
-    """What a git command that must succeed prints. Raises CheckoutError with git's own words."""
-    answer = try_git(at, *arguments, timeout_s=timeout_s, env=env)
-    if answer.code != 0:
-        command = next((word for word in arguments if not word.startswith("-")), "")
-        raise CheckoutError(f"{at}: git {command} failed: {answer.last_word}")
-    return answer.out
+def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
+    """Run git in ``folder`` and return its output. Raises CheckoutError with git's error message if git fails."""
+    result = try_git(folder, *arguments, timeout_s=timeout_s, env=env)
+    if result.code != 0:
+        subcommand = next((word for word in arguments if not word.startswith("-")), "")
+        raise CheckoutError(f"{folder}: git {subcommand} failed: {result.error_line}")
+    return result.out
 
 
 def try_git(
-    at: Path,
+    folder: Path,
     *arguments: str,
     settings: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = QUERY_TIMEOUT_S,
     stdin: str = "",
-) -> Answer:
-    """Run git in the folder ``at``. Raises CheckoutError where it cannot be run at all or passes its time limit."""
+) -> GitResult:
+    """Run git in ``folder`` and return its result, also if git fails.
+
+    Raises CheckoutError if git cannot be started or exceeds its time limit.
+    """
     options = [word for key, value in {**_SETTINGS, **(settings or {})}.items() for word in ("-c", f"{key}={value}")]
     try:
         process = subprocess.Popen(
             ["git", *options, *arguments],
-            cwd=at,
+            cwd=folder,
             env={**_environment(), **(env or {})},
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # no terminal to ask for a password on, and one group to kill
+            start_new_session=True,  # so that git cannot prompt for a password, and kill_group kills all its processes
         )
     except FileNotFoundError as error:
-        if not at.is_dir():
-            raise CheckoutError(f"{at}: is not a folder; give the path of a git repository") from error
-        raise CheckoutError("git was not found on PATH; install git 2.31 or newer") from error
+        if not folder.is_dir():
+            raise CheckoutError(f"{folder}: is not a folder", "give the path of a git repository") from error
+        raise CheckoutError("git was not found on PATH", "install git 2.31 or newer") from error
     except (NotADirectoryError, PermissionError) as error:
-        raise CheckoutError(f"{at}: cannot be entered: {error.strerror}; give the path of a git repository") from error
+        raise CheckoutError(
+            f"{folder}: cannot be opened: {error.strerror}", "give the path of a git repository"
+        ) from error
     with process:
         try:
-            given = stdin.encode("utf-8", "surrogateescape") or None
-            out, complaint = process.communicate(given, timeout=timeout_s)
+            input_bytes = stdin.encode("utf-8", "surrogateescape") or None
+            output, error_output = process.communicate(input_bytes, timeout=timeout_s)
         except BaseException as error:
             kill_group(process.pid)
             if isinstance(error, subprocess.TimeoutExpired):
-                words = " ".join(arguments)[:200]
+                command = clip(" ".join(arguments), 200)
                 raise CheckoutError(
-                    f"{at}: 'git {words}' did not end within {timeout_s:.0f} s and was ended"
+                    f"{folder}: 'git {command}' did not end within {timeout_s:.0f} s and was ended"
                 ) from error
             raise
-    return Answer(
-        process.returncode, out.decode("utf-8", "surrogateescape"), complaint.decode("utf-8", "surrogateescape")
+    return GitResult(
+        process.returncode, output.decode("utf-8", "surrogateescape"), error_output.decode("utf-8", "surrogateescape")
     )
 
 
 def kill_group(leader: int) -> None:
-    """End the process group of ``leader``, if any of it is left."""
+    """Kill all processes in the process group of ``leader``, if the group exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def without_credentials(text: str) -> str:
-    """``text`` with the user and password of its URLs left out."""
+    """Return ``text`` with user names and passwords removed from its URLs."""
     return _CREDENTIALS.sub("", text)
 
 
 def common_dir(repo: Path) -> Path:
-    """The folder with the objects of the repository that ``repo`` lies in, shared by all its worktrees."""
-    answer = try_git(repo, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    if answer.code != 0:
-        raise CheckoutError(f"{repo}: cannot be used as a git repository: {answer.last_word}")
-    return Path(answer.out.removesuffix("\n")).resolve()
+    """Return the git directory that all worktrees of the repository share. Raises CheckoutError."""
+    result = try_git(repo, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    if result.code != 0:
+        raise CheckoutError(f"{repo}: cannot be used as a git repository: {result.error_line}")
+    return Path(result.out.removesuffix("\n")).resolve()
 
 
 def find_commit(repo: Path, revision: str, option: str) -> str:
-    """The full id of the commit that ``revision`` names; ``option`` is where the user gave it, for the error."""
+    """Return the full id of the commit that ``revision`` names. Raises CheckoutError.
+
+    ``option`` is the command-line option that the user gave the revision with. The error message names it.
+    """
     if revision and "\0" not in revision:
-        answer = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-        if answer.code == 0:
-            return answer.out.strip()
-    advice = f"the repository is shallow, {DEEPEN}" if is_shallow(repo) else "check its spelling, or fetch it first"
-    raise CheckoutError(f"{repo}: {option} {revision!r} names no commit here; {advice}")
+        result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        if result.code == 0:
+            return result.out.strip()
+    advice = (
+        f"the repository is shallow, {DEEPEN_ADVICE}" if is_shallow(repo) else "check its spelling, or fetch it first"
+    )
+    raise CheckoutError(f"{repo}: {option} {revision!r} names no commit here", advice)
+
+
+def file_at(repo: Path, path: str, revision: str) -> str | None:
+    """Return the text of the file ``path`` at a revision; None if the revision has no such file."""
+    result = try_git(repo, "show", f"{revision}:{path}")
+    return result.out if result.code == 0 else None
 
 
 def is_shallow(repo: Path) -> bool:
-    """Was the history cut when ``repo`` was cloned?"""
+    """Return whether ``repo`` is a shallow clone, in which old commits are missing."""
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
 
 
+def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
+    """Return whether ``repo`` is a partial clone (``git clone --filter``) that lacks files of ``commits``.
+
+    ``ancestors``: also files of their ancestors, which a fetch of the commits sends too. Nothing is fetched. A partial
+    clone stays marked as one after its missing files were fetched, so objects are listed. Returns False if git cannot
+    list them. Raises CheckoutError if git exceeds its time limit.
+    """
+    if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
+        return False
+    walk = () if ancestors else ("--no-walk",)
+    listing = ("rev-list", "--objects", *walk, "--missing=print", *commits)
+    objects = try_git(repo, *listing, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
+    return objects.code == 0 and any(line.startswith("?") for line in objects.out.splitlines())
+
+
+def check_files_present(repo: Path, *commits: str) -> None:
+    """Raise CheckoutError if ``repo`` is a partial clone that lacks files of ``commits``. Nothing is fetched."""
+    if lacks_files(repo, *commits):
+        raise CheckoutError(f"{repo}: {FILTERED_REASON}", FILTERED_ADVICE)
+
+
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or _KEPT.fullmatch(name)}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or _INHERITED_VARIABLES.fullmatch(name)
+    }
     return {
-        **kept,
+        **inherited,
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",

@@ -1,8 +1,10 @@
-"""One built worktree for each arm, made from a private clone and kept in the cache.
+"""Create and build worktrees from private clones, and keep them in the cache.
 
-Worktrees are named by what decides their content (tree, build commands, interpreter), so that one made once serves
-every later check; submodule commits need no mention, the tree fixes them. One that no longer holds what was built into
-it is made again, since a stale or edited file measured as the commit's code is the worst error there is.
+The cache key of a worktree is a digest of its tree, its build commands and its interpreter. Later checks with the same
+key reuse the worktree. The key needs no submodule commits, because the tree determines them. If the tree has
+submodules, origin (without credentials) and the allowed hosts are part of the key, because they decide what may be
+fetched. If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure
+edited files as the commit's code.
 """
 
 import contextlib
@@ -10,54 +12,67 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from regbot.checkout.building import Builder, build_in, in_a_shell, minimal_environment
-from regbot.checkout.clones import Source, host_of, obtain, submodules
-from regbot.checkout.contents import Part, state_of
-from regbot.checkout.git import ALONE, TRANSFER_TIMEOUT_S, CheckoutError, common_dir, find_commit, git, try_git
-from regbot.checkout.places import Place, locked
+from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
+from regbot.checkout.cache import CacheEntry, lock
+from regbot.checkout.clones import CommitSource, fetch_commit, host_of, list_submodules
+from regbot.checkout.contents import WorktreePart, digest_worktree
+from regbot.checkout.git import (
+    NO_MACHINE_CONFIG,
+    OFFLINE,
+    TRANSFER_TIMEOUT_S,
+    CheckoutError,
+    common_dir,
+    find_commit,
+    git,
+    try_git,
+    without_credentials,
+)
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Commit
-from regbot.text import printable
+from regbot.text.printable import printable
 
 IDLE_S = 24 * 3600.0
-"""A worktree used within this time may be in use by another check, and is never dropped."""
+"""If a worktree was used within this many seconds, another check may still use it, so ``prune`` keeps it."""
 
 ATTEMPTS = 3
-"""To make one worktree: whoever cleans the cache may take a folder away while git fills it."""
+"""Number of attempts to create one worktree. A cache cleaner may remove a folder while git still writes to it."""
 
 
 @dataclass(frozen=True)
 class Worktree:
-    """The code of one commit on disk, submodules included, built."""
+    """The files of one commit on disk, with submodules, after the build."""
 
     path: Path
     commit: str
     tree: str
     submodules: dict[str, str]
-    """Path from the top -> commit, nested ones too."""
+    """Commit of each submodule, by the submodule's path. Nested submodules are included."""
     built: bool
-    """Made by this call; False where an earlier one is used again."""
+    """Whether this call created the worktree. False if it was in the cache."""
     key: str
     changed: tuple[str, ...]
-    """Tracked files that the build commands changed: what is measured there is not the commit's code."""
+    """Tracked files that the build commands have changed. The measured code differs from the commit in these files."""
     environment: dict[str, str]
-    """Caches of its own, for everything that runs in it: compiled kernels of one arm must not serve the other."""
+    """Variables that point to private caches of this worktree. Arms must not share compiled kernels."""
 
 
-class _Made(Record):
-    """Written beside a worktree when it is complete, outside of it, so that code running in it cannot come upon it."""
+class _WorktreeRecord(Record):
+    """Content of the marker file of a complete worktree.
+
+    The file is outside of the worktree, so its code cannot change it.
+    """
 
     commit: Commit
     tree: Commit
-    parts: Annotated[list[Part], Field(min_length=1)]
+    parts: Annotated[list[WorktreePart], Field(min_length=1)]
     state: str = Field(description="digest of all differences from the commits, untracked files included")
     changed: list[str]
 
@@ -66,133 +81,155 @@ def check_out(
     repo: Path,
     commit: str,
     cache_dir: Path,
-    build: Sequence[str],
-    python: str,
-    build_timeout_s: float,
-    environment: Mapping[str, str] | None = None,
-    builder: Builder | None = None,
+    build: Build,
     hosts: Sequence[str] | None = None,
 ) -> Worktree:
-    """The worktree of ``commit``, made and built now or taken from the cache. Raises CheckoutError and BuildError.
+    """Return the worktree of ``commit``. Reuse the one in the cache, or create and build it.
 
-    ``build`` commands are run by bash in the worktree, in ``environment`` (default: PATH and HOME only, because a
-    pull request's code runs there) with the worktree's own caches and REGBOT_PYTHON, the interpreter ``python``.
-    ``hosts``: beside origin's, that submodules may be fetched from; None for any.
+    ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
+    ``hosts``. If ``hosts`` is None, any host is allowed. Raises CheckoutError and BuildError.
     """
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
     tree = git(repo, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").strip()
-    key = hashlib.sha256(json.dumps([str(common), tree, list(build), python]).encode()).hexdigest()[:24]
-    place = Place(cache_dir.resolve(), key)
-    with place.locked(TRANSFER_TIMEOUT_S + build_timeout_s):
-        made = _reusable(place)
-        if reused := made is not None:
-            os.utime(place.marker)  # for prune
+    source = _find_source(repo, common)
+    allowed_hosts = None if hosts is None else {host_of(source.url), *(host.lower() for host in hosts)}
+    inputs: list[object] = [str(common), tree, list(build.commands), build.python]
+    if _may_have_submodules(repo, tree):
+        inputs += [source.identity, None if allowed_hosts is None else sorted(allowed_hosts)]
+    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]
+    entry = CacheEntry(cache_dir.resolve(), key)
+    with entry.lock(TRANSFER_TIMEOUT_S + build.timeout_s):
+        record = _read_reusable(entry)
+        if reused := record is not None:
+            os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
-            place.clear()
-            made = _make(place, repo, common, commit, tree, hosts)
-            place.own_caches()
-            if build:
-                inherited = environment if environment is not None else minimal_environment()
-                env = {**inherited, **place.environment, "REGBOT_PYTHON": python}
-                build_in(place, commit, build, env, build_timeout_s, builder or in_a_shell)
-                state, changed = state_of(place, made.parts)
-                made = made.model_copy(update={"state": state, "changed": changed})
-            write_record(place.marker, made)
-        place.own_caches()
+            entry.clear()
+            record = _create_worktree(entry, source, commit, tree, allowed_hosts)
+            entry.create_caches()
+            if build.commands:
+                inherited = build.environment if build.environment is not None else minimal_environment()
+                variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
+                run_build(entry, commit, build.commands, variables, build.timeout_s, build.builder or run_in_shell)
+                state, changed = digest_worktree(entry, record.parts)
+                record = record.model_copy(update={"state": state, "changed": changed})
+            write_record(entry.marker, record)
+        entry.create_caches()
     return Worktree(
-        path=place.path,
+        path=entry.path,
         commit=commit,
         tree=tree,
-        submodules={part.path: part.commit for part in made.parts if part.path},
+        submodules={part.path: part.commit for part in record.parts if part.path},
         built=not reused,
         key=key,
-        changed=tuple(made.changed),
-        environment=place.environment,
+        changed=tuple(record.changed),
+        environment=entry.environment,
     )
 
 
 def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
-    """Drop all but the ``keep`` worktrees used last, and those never completed; the keys of the dropped ones.
+    """Remove all worktrees except the ``keep`` most recently used ones, and remove incomplete ones. Return their keys.
 
-    Stays away from one that was used within ``idle_s`` or that is being made.
+    Worktrees that were used within ``idle_s`` seconds and worktrees that are being created are kept.
     """
     cache_dir = cache_dir.resolve()
-    places = [Place(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
-    used = {place: _modified(place.marker) for place in places}
-    complete = sorted((place for place in places if used[place]), key=lambda place: used[place], reverse=True)
-    incomplete = [place for place in places if not used[place]]
+    entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
+    last_used = {entry: _modification_time(entry.marker) for entry in entries}
+    complete = sorted(
+        (entry for entry in entries if last_used[entry]), key=lambda entry: last_used[entry], reverse=True
+    )
+    incomplete = [entry for entry in entries if not last_used[entry]]
     dropped = []
-    for place in complete[max(0, keep) :] + incomplete:
-        with contextlib.suppress(CheckoutError), place.locked(0):
-            if _modified(place.marker) <= time.time() - idle_s:  # again, under the lock
-                place.clear()
-                dropped.append(place.key)
+    for entry in complete[max(0, keep) :] + incomplete:
+        with contextlib.suppress(CheckoutError), entry.lock(0):
+            if _modification_time(entry.marker) <= time.time() - idle_s:  # checked again under the lock
+                entry.clear()
+                dropped.append(entry.key)
     return dropped
 
 
-def _modified(path: Path) -> float:
+def _modification_time(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-def _reusable(place: Place) -> _Made | None:
-    """What is known of a complete worktree that still holds what was built into it; else None."""
+def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
+    """Return the record of a complete worktree, or None if its files have changed since the build."""
     try:
-        made = read_record(place.marker, _Made)
-        return made if state_of(place, made.parts)[0] == made.state else None
+        record = read_record(entry.marker, _WorktreeRecord)
+        return record if digest_worktree(entry, record.parts)[0] == record.state else None
     except (RecordError, CheckoutError):
         return None
 
 
-def _make(place: Place, repo: Path, common: Path, commit: str, tree: str, hosts: Sequence[str] | None) -> _Made:
-    own = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
+def _find_source(repo: Path, common: Path) -> CommitSource:
+    """Return the source of the repository's own commits. ``common`` is its common git directory."""
+    git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = try_git(repo, "config", "--get", "remote.origin.url").out.strip() or str(common)
-    git_dirs = tuple(dict.fromkeys((common, own)))  # a linked worktree has submodules of its own
-    source = Source(str(repo), str(common), git_dirs, origin, remote=False)
-    asked = None if hosts is None else {host_of(origin), *(host.lower() for host in hosts)}
-    parts = [*_obtained(place, source, commit, "", asked)]
+    # A linked worktree keeps its submodules in its own git directory.
+    git_dirs = tuple(dict.fromkeys((common, git_dir)))
+    return CommitSource(str(repo), f"{common}\n{without_credentials(origin)}", git_dirs, origin, remote=False)
+
+
+def _may_have_submodules(repo: Path, tree: str) -> bool:
+    """Return whether ``tree`` has a file .gitmodules, or is missing in a partial clone."""
+    listing = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
+    return listing.code != 0 or bool(listing.out)
+
+
+def _create_worktree(
+    entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None
+) -> _WorktreeRecord:
+    parts = [*_fetch_parts(entry, source, commit, "", hosts)]
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
-            return _filled(place, commit, tree, parts)
-    return _filled(place, commit, tree, parts)
+            return _check_out_parts(entry, commit, tree, parts)
+    return _check_out_parts(entry, commit, tree, parts)
 
 
-def _filled(place: Place, commit: str, tree: str, parts: list[Part]) -> _Made:
-    """The worktree of what was obtained; nothing is left of it where that fails."""
+def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:
+    """Check out all fetched parts into the worktree. If this fails, remove the entry's files."""
     try:
         for part in parts:
-            _add(place, part)
-        return _Made(commit=commit, tree=tree, parts=parts, state=state_of(place, parts)[0], changed=[])
+            _add_part(entry, part)
+        return _WorktreeRecord(
+            commit=commit, tree=tree, parts=parts, state=digest_worktree(entry, parts)[0], changed=[]
+        )
     except BaseException:
-        place.clear()
+        entry.clear()
         raise
 
 
-def _obtained(place: Place, source: Source, commit: str, at: str, hosts: Set[str] | None) -> Iterator[Part]:
-    """``commit`` of ``source``, to be at the path ``at`` of the worktree, then its submodules; each is in its clone."""
-    clone = place.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
-    with locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        obtain(clone, source, commit)
-    yield Part(path=at, clone=clone.name, commit=commit)
-    for path, wanted, submodule in submodules(clone, commit, source, hosts):
-        yield from _obtained(place, submodule, wanted, f"{at}/{path}" if at else path, hosts)
+def _fetch_parts(
+    entry: CacheEntry, source: CommitSource, commit: str, part_path: str, hosts: Set[str] | None
+) -> Iterator[WorktreePart]:
+    """Fetch ``commit`` and its submodules into private clones. Yield a part for each of them.
+
+    ``part_path`` is the path of ``commit`` in the worktree; '' for the repository itself.
+    """
+    clone = entry.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
+    with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+        fetch_commit(clone, source, commit)
+    yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
+    for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):
+        yield from _fetch_parts(entry, submodule, submodule_commit, f"{part_path}/{path}" if part_path else path, hosts)
 
 
-def _add(place: Place, part: Part) -> None:
-    """Check ``part`` out into the worktree, and nowhere else: a tree may have a link and a folder of one name."""
-    clone, at = place.clone(part.clone), place.path
+def _add_part(entry: CacheEntry, part: WorktreePart) -> None:
+    """Check out ``part`` into the worktree. Never follow a link: a tree may have a link at a submodule's path."""
+    clone, folder = entry.clone(part.clone), entry.path
     for name in Path(part.path).parts:
-        at /= name
-        if at.is_symlink():
+        folder /= name
+        if folder.is_symlink():
             raise CheckoutError(
-                f"submodule {printable(part.path)}: {printable(name)} is a link too; it is not followed"
+                f"submodule {printable(part.path)}: {printable(name)} is also a link in the same tree",
+                "regbot does not follow it; remove one of the two",
             )
-    with locked(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        place.path.parent.mkdir(parents=True, exist_ok=True)
+    with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+        entry.path.parent.mkdir(parents=True, exist_ok=True)
         worktree = (f"--git-dir={clone}", "worktree")
         git(clone, *worktree, "prune", "--expire=now")
-        add = (*worktree, "add", "--quiet", "--force", "--detach", str(at), part.commit)
-        git(clone, *add, timeout_s=TRANSFER_TIMEOUT_S, env=ALONE)
+        command = (*worktree, "add", "--quiet", "--force", "--detach", str(folder), part.commit)
+        git(clone, *command, timeout_s=TRANSFER_TIMEOUT_S, env=NO_MACHINE_CONFIG)

@@ -1,14 +1,13 @@
-"""``regbot compare``: a throughput verdict on step times that somebody else measured, from files.
+"""``regbot compare``: a throughput verdict on step times from files that other programs measured.
 
-``read`` turns one file into one run (CSV, a Run record, or a log of a training framework), ``trust`` asks whether the
-runs may be compared (``scale``: in one unit? ``environment``: what do they tell of where they were made? ``whole``: do
-they tell everything?), ``cut`` chooses the steps, ``paired`` and ``unpaired`` decide, ``verdict`` puts the answer
-together, ``page`` says it to people. There is no git, no ledger and no proof of what ran here: the verdict is as good
-as the files.
+``run_files`` reads one file as one run (CSV, a Run record, or a log of a training framework). ``faults`` decides
+whether the runs can be compared. It uses ``scale`` (do all times have one unit?) and ``environment`` (is the
+environment the same?). ``completeness`` finds files that lack a part of the run. ``steady_cut`` chooses the steps,
+``paired`` and ``unpaired`` decide, ``verdict`` assembles the answer, and ``page`` prints it. This package uses no git
+and no ledger, and it has no proof of the code that ran. The verdict is only as good as the files.
 """
 
 from regbot.compare.page import compare_page
-from regbot.compare.read import StepFile, read_steps
-from regbot.compare.verdict import Comparison, compare
+from regbot.compare.verdict import ComparisonOptions, compare
 
-__all__ = ["Comparison", "StepFile", "compare", "compare_page", "read_steps"]
+__all__ = ["ComparisonOptions", "compare", "compare_page"]

@@ -1,9 +1,9 @@
-"""What step logs tell of where they were made: what differs is said, and most files tell nothing.
+"""Warnings about differences between the environments of step logs. Most logs contain little about their environment.
 
-Read from the lines above the first step, as they are printed by Megatron-LM (arguments.py), MaxText (max_utils.py,
+The facts come from the lines above the first step, as printed by Megatron-LM (arguments.py), MaxText (max_utils.py,
 maxtext_utils.py), torchtitan (train.py, device_memory), NCCL (NCCL_DEBUG=VERSION) and NVIDIA's containers. Two more
-things show in the steps themselves: the work of a step, because TFLOP/s times seconds is what a framework counts of it,
-and in golden values of Megatron the peak of memory. Run records tell more, and ``regbot.judge`` compares them.
+facts come from the steps: the work of a step (TFLOP/s times seconds, as the framework counts FLOPs), and the peak
+memory in golden values of Megatron. Run records contain more facts, and ``regbot.judge`` compares them.
 """
 
 import json
@@ -13,10 +13,11 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from regbot.compare.read import StepFile
-from regbot.compare.said import named
-from regbot.logs import LINES, LogError, LogFile
-from regbot.text import printable
+from regbot.compare.grouping import join_names
+from regbot.compare.run_files import StepFile
+from regbot.logs import LINE_FORMATS, LogError, StepLogFile
+from regbot.text.clip import clip
+from regbot.text.printable import printable
 
 FACTS = {
     "parallelism": re.compile(r"\busing (world size: \d+, data-parallel size: .*)"),
@@ -32,92 +33,95 @@ FACTS = {
 }
 
 HEAD_LINES = 50_000
-"""Lines above the first step that are looked at: Megatron prints some thousand."""
+"""Maximum number of lines that are searched for facts above the first step. Megatron prints a few thousand."""
 
-SAME_WORK = 1.05
-LEAST_TFLOPS = 5.0
-"""Printed to 0.1: below this, rounding is too much of it."""
+MAX_WORK_RATIO = 1.05
+MIN_TFLOPS = 5.0
+"""Smallest TFLOP/s that is compared. Logs print TFLOP/s in steps of 0.1, so rounding dominates smaller values."""
 
-PEAK = "mem-max-allocated-bytes"
+PEAK_METRIC = "mem-max-allocated-bytes"
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """What differs between the files beside their times, and that most of it cannot be known from them."""
+    """Yield a warning for each difference in environment, work per step or peak memory. If no file contains facts about
+    its environment, yield a warning about that.
+    """
     files = [*base, *head]
-    told = {file.name: _facts(file.path) for file in files if file.log is not None}
+    facts_by_file = {file.name: _read_facts(file.path) for file in files if file.log is not None}
     for fact in FACTS:
         values: dict[str, list[str]] = {}
-        for name, facts in told.items():
+        for name, facts in facts_by_file.items():
             if fact in facts:
                 values.setdefault(facts[fact], []).append(name)
         if len(values) > 1:
             yield (
-                f"the {fact} is not the same: "
-                + ", ".join(f"{value} in {named(names)}" for value, names in values.items())
-                + "; a difference may come from there"
+                f"the {fact} differs: "
+                + ", ".join(f"{value} in {join_names(names)}" for value, names in values.items())
+                + "; this can cause a difference in step time"
             )
-    yield from _work(files)
-    yield from _peak(base, head)
-    if any(file.run is None for file in files) and not any(told.values()):
+    yield from _work_warnings(files)
+    yield from _peak_warnings(base, head)
+    if any(file.run is None for file in files) and not any(facts_by_file.values()):
         yield (
-            "the files tell nothing of their environment (node, software) or commit: where base and head differ in "
-            "it, that is in the estimate too"
+            "the files contain nothing about their environment (node, software) or commit; if base and head differ "
+            "in these, the estimate includes that difference"
         )
 
 
-def _facts(path: Path) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _read_facts(path: Path) -> dict[str, str]:
+    facts: dict[str, str] = {}
     try:
-        for line in islice(LogFile(path).lines(), HEAD_LINES):
-            if any(each.recognises(line.text) for each in LINES):
+        for line in islice(StepLogFile(path).lines(), HEAD_LINES):
+            if any(line_format.recognises(line.text) for line_format in LINE_FORMATS):
                 break
             for fact, pattern in FACTS.items():
-                if fact not in found and (seen := pattern.search(line.text)):
-                    found[fact] = printable(seen.group(1)).rstrip(" ,")[:200]
-    except LogError:  # it was readable a moment ago, and what it says of its steps is known
-        return found
-    return found
+                if fact not in facts and (match := pattern.search(line.text)):
+                    facts[fact] = clip(printable(match.group(1)).rstrip(" ,"), 200)
+    except LogError:  # The file was readable before, and its steps are already read.
+        return facts
+    return facts
 
 
-def _work(files: Sequence[StepFile]) -> Iterator[str]:
-    """Files whose steps are not the same work, by the frameworks' own count of FLOPs per device."""
+def _work_warnings(files: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a warning if the files differ in the work of a step, as the frameworks count FLOPs per device."""
     work: dict[str, float] = {}
     for file in files:
         steps = file.log.timed[file.cut :] if file.log is not None else ()
-        done = [each.tflops * each.seconds for each in steps if each.tflops and each.seconds]
-        if done and median(each.tflops or 0.0 for each in steps) >= LEAST_TFLOPS:
-            work[file.name] = median(done)
-    if work and max(work.values()) > SAME_WORK * min(work.values()):
-        least, most = min(work, key=lambda name: work[name]), max(work, key=lambda name: work[name])
+        step_tflops = [step.tflops * step.seconds for step in steps if step.tflops and step.seconds]
+        if step_tflops and median(step.tflops or 0.0 for step in steps) >= MIN_TFLOPS:
+            work[file.name] = median(step_tflops)
+    if work and max(work.values()) > MAX_WORK_RATIO * min(work.values()):
+        smallest, largest = min(work, key=lambda name: work[name]), max(work, key=lambda name: work[name])
         yield (
-            f"a step is not the same work: {work[most]:.4g} TFLOP per device in {most}, {work[least]:.4g} in {least}; "
-            "another batch, another number of devices, or counted in another way"
+            f"the work of a step differs: {work[largest]:.4g} TFLOP per device in {largest}, {work[smallest]:.4g} in "
+            f"{smallest}; the batch, the devices or the way of counting differ"
         )
 
 
-def _peak(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Peaks of memory that are others in all files of an arm than in all of the other one."""
-    ours, theirs = ({peak for file in arm if (peak := _peak_bytes(file))} for arm in (base, head))
-    if ours and theirs and not ours & theirs:
+def _peak_warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a warning if no file of base has the same peak memory as a file of head."""
+    base_peaks, head_peaks = ({peak for file in arm if (peak := _peak_bytes(file))} for arm in (base, head))
+    if base_peaks and head_peaks and not base_peaks & head_peaks:
         yield (
-            f"base and head differ in more than their times: the peak of memory is {_bytes(ours)} in base and "
-            f"{_bytes(theirs)} in head, so code, routing or environment (software, node) are not the same"
+            f"base and head differ in more than their times: the peak of memory is {_format_bytes(base_peaks)} in base "
+            f"and {_format_bytes(head_peaks)} in head, so code, routing or environment (software, node) are not the "
+            "same"
         )
 
 
-def _bytes(peaks: set[int]) -> str:
+def _format_bytes(peaks: set[int]) -> str:
     return f"{min(peaks):,} bytes" if len(peaks) == 1 else f"{min(peaks):,} to {max(peaks):,} bytes"
 
 
 def _peak_bytes(file: StepFile) -> int:
-    """The largest value of Megatron's golden values; 0 where the file tells of none."""
+    """Return the largest peak memory in Megatron's golden values, in bytes; 0 if the file has none."""
     if file.log is None or file.log.format != "golden":
         return 0
     try:
-        document = json.loads(LogFile(file.path).document().decode("utf-8-sig"))
+        document = json.loads(StepLogFile(file.path).document().decode("utf-8-sig"))
     except (LogError, ValueError, RecursionError):
         return 0
-    metric = document.get(PEAK) if isinstance(document, dict) else None
+    metric = document.get(PEAK_METRIC) if isinstance(document, dict) else None
     values = metric.get("values") if isinstance(metric, dict) else None
-    seen = values.values() if isinstance(values, dict) else ()
-    return max((int(value) for value in seen if isinstance(value, int | float) and 0 < value < 2**60), default=0)
+    peaks = values.values() if isinstance(values, dict) else ()
+    return max((int(value) for value in peaks if isinstance(value, int | float) and 0 < value < 2**60), default=0)

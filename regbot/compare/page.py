@@ -1,90 +1,83 @@
-"""What ``regbot compare`` prints for people: the answer, the two tests, why, and what it would take."""
-
-import textwrap
+"""Terminal output of ``regbot compare``: the answer, the two tests, the reasons, and the effort for a decision."""
 
 from regbot.records.verdict import Throughput, Verdict
-from regbot.text import printable
+from regbot.text.table import columns
+from regbot.text.words import count
+from regbot.text.wrap import wrapped
 
-WORDS = {
+DECISION_WORDS = {
     "regressed": "head is slower",
     "improved": "head is faster",
     "no_change": "no change",
     "undecided": "undecided",
 }
-WIDTH = 110
 
-WARM_UP_STEPS = 10
-"""Difference of two warm-ups that is told. Below it are the steps that are left out of every log."""
+MIN_WARM_UP_DIFFERENCE = 10
+"""Smallest difference between the warm-ups of base and head that is printed, in steps. Smaller differences do not
+matter, because at least 10 steps of every log are left out.
+"""
 
 
 def compare_page(verdict: Verdict) -> str:
-    """The verdict as plain text. File names are made harmless for a terminal."""
+    """Return the verdict as plain text. All file names in it are safe to print in a terminal."""
     (entry,) = verdict.workloads
     section = entry.throughput
     assert section is not None
-    lines = [f"{verdict.verdict}  {_answer(section)}"]
+    lines = [f"{verdict.verdict}  {_headline(section)}"]
     if section.tests:
-        lines += ["", *_table(section)]
+        lines += ["", *_test_table(section)]
     reasons = entry.validity.reasons if verdict.verdict == "INVALID" else section.reasons
-    lines += ["", *(_item(reason) for reason in reasons)]
+    lines += ["", *(wrapped(reason, "- ", "  ") for reason in reasons)]
     if section.base_step_s is not None and section.head_step_s is not None:
-        lines.append(_item(f"median step: base {section.base_step_s:.4g} s, head {section.head_step_s:.4g} s"))
-    if said := _warm_up(section):
-        lines.append(_item(said))
-    lines += [_item(warning, "warning: ") for warning in verdict.warnings]
+        lines.append(
+            wrapped(f"median step: base {section.base_step_s:.4g} s, head {section.head_step_s:.4g} s", "- ", "  ")
+        )
+    if warm_up := _warm_up_note(section):
+        lines.append(wrapped(warm_up, "- ", "  "))
+    lines += [wrapped(warning, "warning: ", "  ") for warning in verdict.warnings]
     return "\n".join(lines)
 
 
-def _answer(section: Throughput) -> str:
-    """The decision with the numbers of the summary that made it: the median's, where the median is of one mind."""
+def _headline(section: Throughput) -> str:
+    """Return the decision with an estimate: of the median step time, or of the mean if only the mean was decisive."""
     if section.decision is None:
         return section.reasons[0]
-    words = WORDS[section.decision]
+    words = DECISION_WORDS[section.decision]
     agreeing = [test for test in section.tests if test.decision == section.decision != "undecided"]
     if agreeing and agreeing[0].summary != "median":
-        made = agreeing[0]
-        words += f" by its {made.summary} step time, {_span(made.estimate_pct, made.low_pct, made.high_pct)}"
+        deciding = agreeing[0]
+        interval = _format_interval(deciding.estimate_pct, deciding.low_pct, deciding.high_pct)
+        words += f" by its {deciding.summary} step time, {interval}"
     elif section.estimate_pct is not None:
-        words += f", {_span(section.estimate_pct, section.low_pct, section.high_pct)}"
+        words += f", {_format_interval(section.estimate_pct, section.low_pct, section.high_pct)}"
     if section.pairs:
-        words += f" after {section.pairs} pair{'' if section.pairs == 1 else 's'}"
+        words += f" after {count(section.pairs, 'pair')}"
     return words
 
 
-def _span(estimate: float, low: float | None, high: float | None) -> str:
+def _format_interval(estimate: float, low: float | None, high: float | None) -> str:
     return f"{estimate:+.2f}%" + (f" ({low:+.2f}% to {high:+.2f}%)" if low is not None and high is not None else "")
 
 
-def _warm_up(section: Throughput) -> str:
-    """The lengths of the warm-up where they are far apart: a change that no step time shows."""
+def _warm_up_note(section: Throughput) -> str:
+    """Return a note if the warm-ups of base and head differ much in length; otherwise ''. Step times do not show this
+    difference.
+    """
     base, head = section.base_warmup_steps, section.head_warmup_steps
-    if base is None or head is None or abs(base - head) < WARM_UP_STEPS:
+    if base is None or head is None or abs(base - head) < MIN_WARM_UP_DIFFERENCE:
         return ""
-    return f"steps until the steady state: {base:g} in base, {head:g} in head; they are no part of the step times"
+    return f"steps until the steady state: {base:g} in base, {head:g} in head; the step times exclude them"
 
 
-def _table(section: Throughput) -> list[str]:
+def _test_table(section: Throughput) -> list[str]:
     rows = [("step time", "estimate", "interval", "")]
     rows += [
         (
             test.summary,
             f"{test.estimate_pct:+.2f}%",
             f"{test.low_pct:+.2f}% to {test.high_pct:+.2f}%",
-            WORDS[test.decision],
+            DECISION_WORDS[test.decision],
         )
         for test in section.tests
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
-
-
-def _item(text: str, begin: str = "- ") -> str:
-    """One reason or warning. Names of files are broken nowhere, so that they can be copied."""
-    return textwrap.fill(
-        printable(text),
-        WIDTH,
-        initial_indent=begin,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return columns(rows, right={1, 2}, indent="  ")

@@ -1,30 +1,31 @@
-"""The throughput section of files that are pairs: the test that judges a check's own sessions."""
+"""The throughput section of paired files, by the same test that judges the sessions of a check."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-from regbot.compare.answer import (
+from regbot.compare.advice import pairs_advice
+from regbot.compare.run_files import StepFile
+from regbot.compare.sections import (
     ALPHA,
-    NOISIER,
+    MAX_NOISE_RATIO,
     SETTINGS,
     THRESHOLDS,
-    decided,
-    enough,
-    given,
-    no_steady_state,
-    outcome,
-    raised,
-    shown,
-    undecided,
+    decided_section,
+    decision_sentences,
+    estimate_sentences,
+    given_noise_note,
+    raise_known_noise,
+    undecided_section,
+    unsteady_section,
 )
-from regbot.compare.cut import unsteady
-from regbot.compare.read import StepFile
+from regbot.compare.steady_cut import find_unsteady
 from regbot.judge.estimates import percent
-from regbot.judge.throughput import primary_test
+from regbot.judge.reasons import describe_slow_launches, explain_withheld
+from regbot.judge.throughput import primary_test, slow_launches
 from regbot.records.verdict import Throughput
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import LOOKS, Sequential, interval, mde, pairs_needed, sequential
+from regbot.stats.paired import LOOKS, Interval, SequentialTest, interval, pairs_needed, sequential_test, session_mde
 
 Ratios = dict[str, list[float]]
 
@@ -32,95 +33,118 @@ Ratios = dict[str, list[float]]
 def paired_section(
     base: Sequence[StepFile], head: Sequence[StepFile], known_sd: float | None
 ) -> tuple[Throughput, list[str]]:
-    """The i-th files of both arms are a pair, in session order; ``known_sd`` of a pair's log-ratio. And warnings."""
+    """Return the throughput section of pairs, and warnings. A pair has the i-th file of each arm, in session order.
+
+    ``known_sd`` is the known standard deviation of a pair's log-ratio.
+    """
     ratios: Ratios = {name: [] for name in SUMMARIES}
     for pair in zip(base, head, strict=True):
-        ours, theirs = (file.summaries() for file in pair)
+        base_summaries, head_summaries = (file.summaries() for file in pair)
         for name, values in ratios.items():
-            values.append(theirs[name] - ours[name])
+            values.append(head_summaries[name] - base_summaries[name])
     warnings: list[str] = []
-    said = known_sd
+    user_sd = known_sd
     if known_sd is not None and len(base) < LOOKS[0]:
-        known_sd, warnings = raised(known_sd, base, head)
-    found = sequential(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
-    if found is not None and said is not None and (seen := _scatter(ratios, found.pairs)) > NOISIER * said:
+        known_sd, warnings = raise_known_noise(known_sd, base, head)
+    test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
+    if (
+        test is not None
+        and user_sd is not None
+        and (observed_sd := _observed_sd(ratios, test.pairs)) > MAX_NOISE_RATIO * user_sd
+    ):
         warning = (
-            f"the first {found.pairs} pairs scatter by {100 * seen:.2g}% and --noise says {100 * said:.2g}%; "
-            "what was seen is used, not what was said"
+            f"the first {test.pairs} pairs scatter by {100 * observed_sd:.2g}% and --noise says {100 * user_sd:.2g}%; "
+            "the observed scatter is used"
         )
         warnings = [warning]
         known_sd = None
-        found = sequential(ratios, len(SUMMARIES), THRESHOLDS)
-    if found is None:
-        return _too_few(base, head, ratios), warnings
-    return _looked(base[: found.pairs], head[: found.pairs], ratios, found, known_sd is not None), warnings
+        test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS)
+    if test is None:
+        return _too_few_section(base, head, ratios), warnings
+    if test.outliers:
+        warnings = [*warnings, describe_slow_launches(test.outliers, test.pairs)]
+    return _tested_section(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
 
 
-def _looked(
-    base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios, found: Sequential, known: bool
+def _tested_section(
+    base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios, test: SequentialTest, known_noise: bool
 ) -> Throughput:
-    fields: dict[str, Any] = {"by": "pairs", "pairs": found.pairs, "unused_pairs": found.unused}
-    centre = found.tests["median"][1]
-    if told := unsteady(base, head):
-        estimates = {name: percent(each.estimate) for name, (_, each) in found.tests.items()}
-        return no_steady_state(base, head, told, estimates, fields)
-    sd = max(each.sd for _, each in found.tests.values())
+    fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
+    median_interval = test.tests["median"][1]
+    if unsteady_reasons := find_unsteady(base, head):
+        estimates = {name: percent(estimate.estimate) for name, (_, estimate) in test.tests.items()}
+        return unsteady_section(base, head, unsteady_reasons, estimates, fields)
     fields |= {
-        "mde_pct": percent(mde(sd, found.pairs, found.alpha, THRESHOLDS.eps, known)),
-        "mde_full_pct": percent(mde(sd, LOOKS[-1], found.alpha, THRESHOLDS.eps, known)),
+        "mde_pct": percent(session_mde(_intervals(test), test.pairs, THRESHOLDS.eps, known_noise)),
+        "mde_full_pct": percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise)),
+        "slow_launches": slow_launches(test.outliers),
+        "pass_withheld": test.withheld,
         "tests": [
-            primary_test(name, decision, each, ratios[name][: found.pairs])
-            for name, (decision, each) in found.tests.items()
+            primary_test(name, decision, estimate, ratios[name][: test.pairs])
+            for name, (decision, estimate) in test.tests.items()
         ],
     }
-    return decided(found.decision, centre, found.alpha, [*_reasons(found, known)], base, head, fields)
+    return decided_section(
+        test.decision, median_interval, test.alpha, [*_reasons(test, known_noise)], base, head, fields=fields
+    )
 
 
-def _reasons(found: Sequential, known: bool) -> Iterator[str]:
-    yield from outcome(found.tests, found.decision)
-    worst = max(each.sd for _, each in found.tests.values())
-    if found.look == 0:
-        yield given(worst)
-    if found.unused:
-        why = "decided" if found.decision != "undecided" else f"looks are after {_series(LOOKS)} pairs"
-        yield f"{found.pairs} pairs were used and {found.unused} not: {why}"
-    if found.decision != "undecided":
+def _reasons(test: SequentialTest, known_noise: bool) -> Iterator[str]:
+    if test.withheld:
+        yield explain_withheld(test.outliers)
+    else:
+        yield from decision_sentences(test.tests, test.decision)
+    worst_sd = max(estimate.sd for estimate in _intervals(test))
+    if test.look == 0:
+        yield given_noise_note(worst_sd)
+    if test.unused:
+        total = test.pairs + test.unused
+        if test.decision == "undecided":
+            cause = f"decisions are made only after {_join_numbers(LOOKS)} pairs"
+        else:
+            cause = f"the first {test.pairs} decided"
+        yield f"{test.unused} of {total} pairs were not used: {cause}"
+    if test.decision != "undecided":
         return
-    needed = pairs_needed(worst, found.alpha, THRESHOLDS, known=known)
-    provable = percent(mde(worst, LOOKS[-1], found.alpha, THRESHOLDS.eps, known))
-    if not found.final:
-        missing = LOOKS[found.look] - found.pairs - found.unused
-        yield f"the next look is after {LOOKS[found.look]} pairs: give {missing} more of each arm"
+    if not test.final:
+        missing_pairs = LOOKS[test.look] - test.pairs - test.unused
+        yield f"the next look is after {LOOKS[test.look]} pairs: give {missing_pairs} more of each arm"
+    if test.withheld:
+        return
+    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=known_noise)
+    detectable_pct = percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise))
     yield (
-        f"with this noise ({100 * worst:.2g}% per pair) {LOOKS[-1]} pairs show a slowdown of {provable:.2g}%; "
-        f"{SETTINGS.threshold_pct:g}% would take {_pairs(needed)}"
+        f"with this noise ({100 * worst_sd:.2g}% per pair) {LOOKS[-1]} pairs show a slowdown of {detectable_pct:.2g}%; "
+        f"{SETTINGS.threshold_pct:g}% would take {_pairs_text(needed)}"
     )
 
 
-def _pairs(needed: int | None) -> str:
+def _intervals(test: SequentialTest) -> list[Interval]:
+    return [estimate for _, estimate in test.tests.values()]
+
+
+def _pairs_text(needed: int | None) -> str:
     if needed is None:
-        return "more pairs than anybody runs: use a quieter node"
-    return f"about {needed} pairs" + (
-        ", more than there are looks for: use a quieter node" if needed > LOOKS[-1] else ""
-    )
+        return "more pairs than is practical: use a quieter node"
+    return f"about {needed} pairs" + (", more than the test allows: use a quieter node" if needed > LOOKS[-1] else "")
 
 
-def _scatter(ratios: Ratios, pairs: int) -> float:
-    """The larger standard deviation of the summaries over the first ``pairs``; 0 of a single one."""
+def _observed_sd(ratios: Ratios, pairs: int) -> float:
+    """Return the larger standard deviation of the two summaries over the first ``pairs`` pairs; 0 for a single pair."""
     return max(interval(values[:pairs], ALPHA).sd for values in ratios.values()) if pairs > 1 else 0.0
 
 
-def _too_few(base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios) -> Throughput:
+def _too_few_section(base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios) -> Throughput:
     pairs = len(base)
     estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
-    said = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
+    headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
     reasons = [
-        f"{said}, whatever is seen; {LOOKS[0]} are the least: give {LOOKS[0] - pairs} more of each arm",
-        *shown(estimates),
-        enough(estimates),
+        f"{headline}; at least {LOOKS[0]} are needed: give {LOOKS[0] - pairs} more of each arm",
+        *estimate_sentences(estimates),
+        pairs_advice(estimates),
     ]
-    return undecided(base, head, estimates["median"], reasons, {"by": "pairs", "pairs": pairs})
+    return undecided_section(base, head, estimates["median"], reasons, {"by": "pairs", "pairs": pairs})
 
 
-def _series(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return f"{', '.join(str(number) for number in numbers[:-1])} and {numbers[-1]}"

@@ -1,62 +1,69 @@
-"""Are all times in one unit? Milliseconds among seconds make the largest regression that there ever was."""
+"""Detection of mixed units: milliseconds among seconds would look like a huge regression."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
-from regbot.compare.read import StepFile
-from regbot.stats.steady import FLOOR, SHORT, SHORT_SHARE
+from regbot.compare.run_files import StepFile
+from regbot.stats.steady import MIN_CUT, SHORT_LOG_CUT_DIVISOR, SHORT_LOG_STEPS
 
-OTHER_UNIT = 300.0
-"""Times so far apart are not of the same job. Between units lies a factor of 1000, and one job's slowest steps take 15
-times its usual one (golden values of real MoE jobs)."""
+UNIT_RATIO = 300.0
+"""Ratio between two step times that a single job does not reach.
 
-MICROSECONDS = 30_000.0
-"""From here on the factor is nearer to a million than to a thousand."""
+Units differ by a factor of 1000. The slowest steps of a job take 15 times its usual step (golden values of real MoE
+jobs).
+"""
+
+MICROSECOND_RATIO = 30_000.0
+"""Ratio from which the unit factor is taken to be a million and not a thousand."""
 
 
 def mixed_units(files: Sequence[StepFile]) -> Iterator[str]:
-    """What speaks for two units: inside a file, or between files. Files have no faults."""
+    """Yield the first sign that the times of a file, or of two files, have different units. The files must have no
+    faults.
+    """
     for file in files:
-        kept = _after_first_steps(file)
-        values = sorted(file.step_s[kept:])
-        if values[-1] < OTHER_UNIT * values[0]:
+        first_kept = _count_compile_steps(file)
+        values = sorted(file.step_s[first_kept:])
+        if values[-1] < UNIT_RATIO * values[0]:
             continue
-        # The widest gap parts the two groups; the smaller one is what is odd.
-        below = max(range(1, len(values)), key=lambda i: values[i] / values[i - 1])
-        if values[below] < OTHER_UNIT / 10 * values[below - 1]:
+        # The widest gap separates the two groups. The smaller group is the unusual one.
+        split = max(range(1, len(values)), key=lambda i: values[i] / values[i - 1])
+        if values[split] < UNIT_RATIO / 10 * values[split - 1]:
             continue
-        few, many = sorted((values[:below], values[below:]), key=len)
-        odd = next(at for at in range(kept, len(file.step_s)) if file.step_s[at] in few)
+        minority, majority = sorted((values[:split], values[split:]), key=len)
+        odd_index = next(index for index in range(first_kept, len(file.step_s)) if file.step_s[index] in minority)
         yield (
-            f"{file.name}: step {file.numbers[odd]} took {file.step_s[odd]:g} s, and others take {median(many):.4g} s: "
-            f"{_ask(values[-1] / values[0])}. If it is true, the step hung or was not waited for: measure the run again"
+            f"{file.name}: step {file.numbers[odd_index]} took {file.step_s[odd_index]:g} s, and others take "
+            f"{median(majority):.4g} s: {_unit_question(values[-1] / values[0])}. If the time is correct, the step "
+            "hung: measure the run again"
         )
         return
-    ordered = sorted(files, key=_usual)
-    for less, more in pairwise(ordered):
-        if _usual(more) >= OTHER_UNIT * _usual(less):
+    files_by_step_time = sorted(files, key=_usual_step_s)
+    for smaller, larger in pairwise(files_by_step_time):
+        if _usual_step_s(larger) >= UNIT_RATIO * _usual_step_s(smaller):
             yield (
-                f"{more.name}: a usual step takes {_usual(more):.4g} s, and one of {less.name} {_usual(less):.4g} s: "
-                f"{_ask(_usual(more) / _usual(less))}"
+                f"{larger.name}: a usual step takes {_usual_step_s(larger):.4g} s, and one of {smaller.name} "
+                f"{_usual_step_s(smaller):.4g} s: {_unit_question(_usual_step_s(larger) / _usual_step_s(smaller))}"
             )
             return
 
 
-def _ask(factor: float) -> str:
-    return f"are these {'milli' if factor < MICROSECONDS else 'micro'}seconds? All times are in seconds"
+def _unit_question(factor: float) -> str:
+    return f"are these {'milli' if factor < MICROSECOND_RATIO else 'micro'}seconds? All times are in seconds"
 
 
-def _usual(file: StepFile) -> float:
+def _usual_step_s(file: StepFile) -> float:
     return median(file.kept_s)
 
 
-def _after_first_steps(file: StepFile) -> int:
-    """Steps at the beginning that may take minutes, because they compile: the least that is left out of any log.
+def _count_compile_steps(file: StepFile) -> int:
+    """Return the number of leading steps that may take minutes because they compile. Every comparison leaves them out.
 
-    Not those that were: a cut that was found may have taken the one unit for the warm-up of the other.
+    The detected cut is not used: if the unit changes within a file, the steps before the change can look like a
+    warm-up.
     """
     if file.steady is None:
         return file.cut
     steps = len(file.step_s)
-    return min(FLOOR if steps >= SHORT else -(-steps // SHORT_SHARE), file.cut)
+    return min(MIN_CUT if steps >= SHORT_LOG_STEPS else -(-steps // SHORT_LOG_CUT_DIVISOR), file.cut)

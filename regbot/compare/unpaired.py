@@ -1,104 +1,255 @@
-"""The throughput section of files that are no pairs: Welch's interval, or the normal one where the noise is known."""
+"""The throughput section of unpaired files.
+
+Unpaired files decide in two cases. If the files show that all runs are of one session, Welch's interval decides, or the
+normal interval if the noise is given. If the base files are of enough separate sessions, the prediction interval of one
+more session decides. In all other cases, a difference between the sessions looks like a difference between the commits.
+The section then says what the interval of these runs is worth, and what would decide.
+"""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
-from regbot.compare.answer import (
+from regbot.compare.advice import (
+    PREDICTION_ALPHA,
+    pairs_advice,
+    sessions_advice,
+    single_pair_power,
+    tipping_point,
+)
+from regbot.compare.launches import (
+    CommonSession,
+    find_common_session,
+    has_unknown_host,
+    read_hosts,
+    read_times,
+    select_separate_sessions,
+)
+from regbot.compare.run_files import StepFile
+from regbot.compare.sections import (
     ALPHA,
-    NOISIER,
+    MAX_NOISE_RATIO,
     NOT_CONTROLLED,
     SETTINGS,
     THRESHOLDS,
-    decided,
-    enough,
-    given,
-    no_steady_state,
-    outcome,
-    raised,
-    shown,
-    undecided,
+    decided_section,
+    decision_sentences,
+    estimate_sentences,
+    given_noise_note,
+    pair_noise_from_steps,
+    raise_known_noise,
+    undecided_section,
+    unsteady_section,
 )
-from regbot.compare.cut import unsteady
-from regbot.compare.read import StepFile
+from regbot.compare.steady_cut import find_unsteady
 from regbot.judge.estimates import percent
 from regbot.judge.throughput import primary_test
 from regbot.records.verdict import Throughput
-from regbot.stats.known_noise import known_difference, seen_pair_sd
+from regbot.stats.known_noise import known_noise_difference, observed_pair_sd
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import combine, decide, pairs_needed
-from regbot.stats.unpaired import LEAST_RUNS, Difference, welch
+from regbot.stats.prediction import MIN_SESSIONS
+from regbot.stats.unpaired import MIN_RUNS, Difference, predict_head, predictable_excess, welch
+from regbot.text.words import count
 
 Columns = dict[str, tuple[list[float], list[float]]]
-"""Summary -> its values of the base and of the head runs."""
+"""Summary name -> the values of the base runs and the values of the head runs."""
+
+Files = Sequence[StepFile]
 
 
 def unpaired_section(
-    base: Sequence[StepFile], head: Sequence[StepFile], known_sd: float | None
+    base: Files, head: Files, known_sd: float | None, separate_sessions: bool = False
 ) -> tuple[Throughput, list[str]]:
-    """Runs are looked at once with the error of one look: whoever adds files looks again. And warnings.
+    """Return the throughput section of unpaired runs, and warnings.
 
-    ``known_sd`` of a pair's log-ratio; without it four runs of each arm are the least.
+    The test has the error rate of one look, so it is valid once. Testing again after adding files would be a second
+    look. ``known_sd`` is the known standard deviation of a pair's log-ratio. ``separate_sessions``: the user says that
+    each base file is of a session of its own.
     """
+    columns = _summary_columns(base, head)
+    estimates = _estimate_pct(columns)
+    session = find_common_session(base, head)
+    if session is not None:
+        return _common_session_section(base, head, columns, session, known_sd)
+    warnings = []
+    if known_sd is not None:
+        warnings.append(
+            f"--noise {100 * known_sd:.2g}% is not used: it is the noise of pairs in one session, and nothing in the "
+            "files shows that base and head ran in one"
+        )
+    if unsteady_reasons := find_unsteady(base, head):
+        return unsteady_section(base, head, unsteady_reasons, estimates, {"by": "runs"}), warnings
+    sessions = select_separate_sessions(base, separate_sessions)
+    if len(sessions) >= MIN_SESSIONS and not has_unknown_host(sessions, head):
+        return _prediction_section(sessions, base, head), warnings
+    undeclared = not separate_sessions and any(read_times(file) is None for file in base)
+    return _undecided_section(base, head, columns, len(sessions), undeclared), warnings
+
+
+def _summary_columns(base: Files, head: Files) -> Columns:
     values = [[file.summaries() for file in files] for files in (base, head)]
-    columns: Columns = {
-        name: ([run[name] for run in values[0]], [run[name] for run in values[1]]) for name in SUMMARIES
-    }
-    enough_runs = min(len(base), len(head)) >= LEAST_RUNS
+    return {name: ([run[name] for run in values[0]], [run[name] for run in values[1]]) for name in SUMMARIES}
+
+
+def _estimate_pct(columns: Columns) -> dict[str, float]:
+    """Return the difference of the means of head and base by summary, in percent."""
+    return {name: percent(fmean(head_runs) - fmean(base_runs)) for name, (base_runs, head_runs) in columns.items()}
+
+
+def _common_session_section(
+    base: Files, head: Files, columns: Columns, session: CommonSession, known_sd: float | None
+) -> tuple[Throughput, list[str]]:
+    estimates = _estimate_pct(columns)
+    enough_runs = min(len(base), len(head)) >= MIN_RUNS
     warnings: list[str] = []
     if known_sd is not None:
-        seen = max(seen_pair_sd(*column) or 0.0 for column in columns.values())
-        if seen > NOISIER * known_sd:
+        observed_sd = max(observed_pair_sd(*column) or 0.0 for column in columns.values())
+        if observed_sd > MAX_NOISE_RATIO * known_sd:
             warning = (
-                f"the runs scatter so much that a pair of them does by {100 * seen:.2g}%, and --noise says "
-                f"{100 * known_sd:.2g}%; what was seen is used, not what was said"
+                f"the runs scatter by {100 * observed_sd:.2g}% per pair, but --noise says "
+                f"{100 * known_sd:.2g}%; the observed scatter is used"
             )
             warnings = [warning]
             known_sd = None
         elif not enough_runs:
-            known_sd, warnings = raised(known_sd, base, head)
-    estimates = {name: percent(fmean(theirs) - fmean(ours)) for name, (ours, theirs) in columns.items()}
+            known_sd, warnings = raise_known_noise(known_sd, base, head)
     if known_sd is None and not enough_runs:
-        return _too_few(base, head, estimates), warnings
-    if told := unsteady(base, head):
-        return no_steady_state(base, head, told, estimates, {"by": "runs"}), warnings
+        runs = f"{count(len(base), 'base run')} and {count(len(head), 'head run')}"
+        reasons = [
+            f"{runs} decide nothing; at least {MIN_RUNS} runs of each arm are needed",
+            *estimate_sentences(estimates),
+            _describe_session(session),
+            pairs_advice(estimates),
+        ]
+        return undecided_section(base, head, estimates["median"], reasons, {"by": "runs"}), warnings
+    if unsteady_reasons := find_unsteady(base, head):
+        return unsteady_section(base, head, unsteady_reasons, estimates, {"by": "runs"}), warnings
     intervals = {
-        name: welch(*column, ALPHA) if known_sd is None else known_difference(*column, known_sd, ALPHA)
+        name: welch(*column, ALPHA) if known_sd is None else known_noise_difference(*column, known_sd, ALPHA)
         for name, column in columns.items()
     }
-    return _looked(base, head, intervals, known_sd is not None), warnings
-
-
-def _looked(
-    base: Sequence[StepFile], head: Sequence[StepFile], intervals: dict[str, Difference], known: bool
-) -> Throughput:
-    tests = {name: (decide(found, THRESHOLDS), found) for name, found in intervals.items()}
+    tests = {name: (decide(interval, THRESHOLDS), interval) for name, interval in intervals.items()}
     decision = combine(tests.values(), THRESHOLDS)
-    worst = max(found.sd for found in intervals.values())
-    reasons = [*outcome(tests, decision)]
-    if known:
-        reasons.append(given(worst))
-    reasons.append(f"{NOT_CONTROLLED}: what they add to all runs of one arm is in the estimate")
+    worst_sd = max(interval.sd for interval in intervals.values())
+    reasons = [*decision_sentences(tests, decision)]
+    if known_sd is not None:
+        reasons.append(given_noise_note(worst_sd))
+    reasons.append(_describe_session(session))
     if decision == "undecided":
-        needed = pairs_needed(worst, ALPHA, THRESHOLDS, known=known)
-        words = f"about {needed} runs" if needed is not None else "more runs than anybody makes"
+        needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=known_sd is not None)
+        effort = f"about {needed} runs" if needed is not None else "more runs than is practical"
         reasons.append(
-            f"with this noise {SETTINGS.threshold_pct:g}% would take {words} of each arm; pairs on one node "
+            f"with this noise {SETTINGS.threshold_pct:g}% would take {effort} of each arm; pairs on one node "
             "(--paired) take fewer"
         )
     fields: dict[str, Any] = {
         "by": "runs",
-        "tests": [primary_test(name, verdict, found, []) for name, (verdict, found) in tests.items()],
+        "tests": [primary_test(name, test_decision, interval, []) for name, (test_decision, interval) in tests.items()],
     }
-    return decided(decision, intervals["median"], ALPHA, reasons, base, head, fields)
+    return decided_section(decision, intervals["median"], ALPHA, reasons, base, head, fields=fields), warnings
 
 
-def _too_few(base: Sequence[StepFile], head: Sequence[StepFile], estimates: dict[str, float]) -> Throughput:
-    least = f"{LEAST_RUNS} runs of each arm are the least"
+def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput:
+    """Judge head by the prediction interval from ``sessions``, which has one base file of each session."""
+    predictions = {
+        name: predict_head(*column, PREDICTION_ALPHA) for name, column in _summary_columns(sessions, head).items()
+    }
+    tests = {name: (decide(prediction, THRESHOLDS), prediction) for name, prediction in predictions.items()}
+    decision = combine(tests.values(), THRESHOLDS)
+    against = f"the base files of {len(sessions)} sessions"
+    reasons = [*decision_sentences(tests, decision, against)]
+    unused = len(base) - len(sessions)
+    if unused:
+        reasons.append(
+            f"one file of each session counts; {count(unused, 'base file')} {'is' if unused == 1 else 'are'} left out"
+        )
+    undated = sum(read_times(file) is None for file in sessions)
+    source = f"--separate-sessions says so of {undated}" if undated else "their times show it"
+    reasons.append(f"{len(sessions)} base files are of sessions of their own: {source}")
+    worst_sd = max(prediction.sd for prediction in predictions.values())
+    reasons.append(
+        f"base files of separate sessions scatter by {100 * worst_sd:.2g}%, which contains "
+        f"{_describe_scatter(sessions)}"
+    )
+    if decision == "undecided":
+        provable = percent(THRESHOLDS.eps + predictable_excess(worst_sd, len(sessions), PREDICTION_ALPHA))
+        estimates = {name: percent(prediction.estimate) for name, prediction in predictions.items()}
+        reasons += [
+            f"with this noise, {len(sessions)} base sessions show slowdowns from {provable:.2g}%",
+            pairs_advice(estimates),
+        ]
+    fields: dict[str, Any] = {
+        "by": "runs",
+        "sessions": len(sessions),
+        "tests": [primary_test(name, *test, []) for name, test in tests.items()],
+    }
+    return decided_section(decision, predictions["median"], PREDICTION_ALPHA, reasons, sessions, head, fields=fields)
+
+
+def _describe_scatter(sessions: Files) -> str:
+    """Return which effects the scatter of base files of separate sessions contains, and where head must have run.
+
+    head ran on the host of base if base names only one.
+    """
+    hosts = {read_hosts(file) for file in sessions}
+    same_kind = "head must have run on the same kind of node, with the same software"
+    if len(hosts - {()}) > 1:
+        return f"the effects of sessions and nodes; {same_kind}"
+    if () in hosts:
+        return f"the effects of sessions, and of nodes only if the files are of several; {same_kind}"
+    return "the effects of sessions on one host; head ran there too, and its software must be the same"
+
+
+def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int, undeclared: bool) -> Throughput:
+    """Describe what the interval of these runs is worth.
+
+    ``sessions`` is the number of separate sessions of base. ``undeclared``: some base files do not show when they ran,
+    and the user has not said that their sessions are separate.
+    """
+    estimates = _estimate_pct(columns)
+    intervals = _intervals_of_these_runs(base, head, columns)
+    has_single_launch = min(len(base), len(head)) == 1
+    why = "nothing in the files shows that base and head ran in turn in one session"
+    if sessions >= MIN_SESSIONS:
+        why = (
+            "nothing in the files shows that head ran on a host of base, and base has too few hosts to show how much "
+            "hosts differ"
+        )
     reasons = [
-        f"{len(base)} base and {len(head)} head decide nothing, whatever is seen; {least}",
-        *shown(estimates),
-        f"{NOT_CONTROLLED}: what they add is in the estimate",
-        enough(estimates),
+        f"{count(len(base), 'base run')} and {count(len(head), 'head run')} decide nothing: {why}",
+        *estimate_sentences(estimates),
     ]
-    return undecided(base, head, estimates["median"], reasons, {"by": "runs"})
+    reasons.append(
+        f"the interval is for these {len(base) + len(head)} launches only: {NOT_CONTROLLED}, and the estimate includes "
+        "what they add"
+    )
+    reasons.append(tipping_point(intervals, has_single_launch))
+    if len(base) == len(head) == 1:
+        reasons.append(single_pair_power())
+    reasons.append(pairs_advice(estimates))
+    if sessions < MIN_SESSIONS:
+        reasons.append(sessions_advice(estimates, sessions, undeclared))
+    fields: dict[str, Any] = {
+        "by": "runs",
+        "tests": [primary_test(name, "undecided", interval, []) for name, interval in intervals.items()],
+    }
+    return decided_section("undecided", intervals["median"], ALPHA, reasons, base, head, fields=fields)
+
+
+def _intervals_of_these_runs(base: Files, head: Files, columns: Columns) -> dict[str, Difference]:
+    """Return intervals without the effects of sessions: Welch's, or from the steps if an arm has one run."""
+    if min(len(base), len(head)) > 1:
+        return {name: welch(*column, ALPHA) for name, column in columns.items()}
+    step_noise = pair_noise_from_steps(base, head)
+    return {name: known_noise_difference(*column, step_noise, ALPHA) for name, column in columns.items()}
+
+
+def _describe_session(session: CommonSession) -> str:
+    """Return the evidence that all runs are of one session."""
+    start, end = (datetime.fromtimestamp(moment, UTC) for moment in (session.start_s, session.end_s))
+    return (
+        f"the records show one session: all runs on {', '.join(session.hosts)} from {start:%Y-%m-%d %H:%M} to "
+        f"{end:%Y-%m-%d %H:%M} UTC, with {session.turns} changes between base and head"
+    )

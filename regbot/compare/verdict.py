@@ -1,8 +1,8 @@
-"""Files of step times -> a verdict with one workload, ``files``: did throughput change?
+"""The verdict on files of step times, with one workload, ``files``: did throughput change?
 
-Paired files are judged by the test that judges a check's own sessions. Unpaired files get Welch's interval at the same
-error, or the normal one where the noise is given; what nodes and sessions add to all runs of an arm is in it, and the
-verdict says so.
+Paired files are judged by the same test as the sessions of a check. The difference of unpaired files includes the
+effects of nodes and sessions. They decide only if the files show that all of them are of one session, or that the base
+files are of enough separate sessions.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,28 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
-from regbot.compare.answer import withheld
-from regbot.compare.cut import left_out, same_steps
+from regbot.compare.completeness import find_omissions
+from regbot.compare.faults import faults, warnings
 from regbot.compare.paired import paired_section
-from regbot.compare.read import StepFile, read_steps
-from regbot.compare.trust import faults, warnings
+from regbot.compare.run_files import StepFile, read_steps
+from regbot.compare.sections import withhold_pass
+from regbot.compare.steady_cut import align_steps, describe_left_out
 from regbot.compare.unpaired import unpaired_section
-from regbot.compare.whole import lacks
 from regbot.config import ConfigError
 from regbot.records.run import Arm
-from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, overall
-from regbot.text import printable
+from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, compute_overall_status
+from regbot.text.clip import clip_message
+from regbot.text.printable import printable
 
 WORKLOAD = "files"
 
-MOST_LACKS = 4
-"""Files that do not tell of a whole run, named one by one."""
+MAX_OMISSIONS = 4
+"""Maximum number of omissions that the verdict names."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What ``regbot compare`` was given. Files of an arm are in session order."""
+class ComparisonOptions:
+    """Inputs of ``regbot compare``. The files of an arm are in session order."""
 
     base: Sequence[Path]
     head: Sequence[Path]
@@ -39,79 +40,106 @@ class Comparison:
     noise_pct: float | None = None
     """Known standard deviation of the log-ratio of one pair, in percent of a log unit."""
     skip: int | None = None
-    """Leading steps to leave out; None for those before the steady state."""
+    """Number of leading steps to leave out; None for the steps before the steady state."""
     tokens_per_step: float | None = None
-    """Of one step on one rank, for logs of torchtitan."""
+    """Tokens of one step on one rank, for logs of torchtitan."""
+    separate_sessions: bool = False
+    """Whether each base file comes from a session of its own. This is for files that do not show when they ran."""
 
 
-def compare(asked: Comparison) -> Verdict:
-    """The verdict. Raises ConfigError for what was asked, RecordError for a file that cannot be read."""
-    _check(asked)
+def compare(options: ComparisonOptions) -> Verdict:
+    """Compare the files and return the verdict.
+
+    Raises ConfigError for wrong options, RecordError for an unreadable file.
+    """
+    _check_options(options)
     base, head = (
-        [read_steps(path, asked.skip, asked.tokens_per_step) for path in paths] for paths in (asked.base, asked.head)
+        [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
+        for paths in (options.base, options.head)
     )
-    if asked.tokens_per_step is not None and not any(f.log and f.log.format == "torchtitan" for f in (*base, *head)):
-        raise ConfigError("--tokens-per-step is for step lines of torchtitan, and no file has them; leave it out")
-    found = list(faults(base, head, asked.paired))
+    if options.tokens_per_step is not None and not any(
+        file.log and file.log.format == "torchtitan" for file in (*base, *head)
+    ):
+        raise ConfigError(
+            "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
+        )
+    file_faults = list(faults(base, head, options.paired))
     remarks: list[str] = []
-    if found:
+    if file_faults:
         section = Throughput(status="INVALID", reasons=["the files cannot be compared"])
     else:
-        base, head = same_steps(base, head, asked.paired)
-        section, remarks = _section(base, head, asked)
+        base, head = align_steps(base, head, options.paired)
+        section, remarks = _throughput_section(base, head, options)
     entry = WorkloadVerdict(
         name=WORKLOAD,
         sharding=None,
         throughput=section,
-        validity=Validity(status="INVALID" if found else "PASS", reasons=[printable(fault)[:4000] for fault in found]),
+        validity=Validity(
+            status="INVALID" if file_faults else "PASS",
+            reasons=[clip_message(printable(fault)) for fault in file_faults],
+        ),
     )
     return Verdict(
-        verdict=overall([entry]),
-        base=_arm("base", asked.base),
-        head=_arm("head", asked.head),
+        verdict=compute_overall_status([entry]),
+        base=_arm("base", options.base),
+        head=_arm("head", options.head),
         workloads=[entry],
-        warnings=[printable(warning)[:4000] for warning in (*warnings(base, head), *remarks)],
+        warnings=[clip_message(printable(warning)) for warning in (*warnings(base, head), *remarks)],
     )
 
 
-def _section(base: Sequence[StepFile], head: Sequence[StepFile], asked: Comparison) -> tuple[Throughput, list[str]]:
-    """The throughput section of files that can be compared, and warnings."""
-    known_sd = None if asked.noise_pct is None else asked.noise_pct / 100
-    section, remarks = (paired_section if asked.paired else unpaired_section)(base, head, known_sd)
-    used = [*base[: section.pairs], *head[: section.pairs]] if asked.paired else [*base, *head]
-    lacking = [f"{file.name} {what}" for file in used for what in lacks(file)]
-    if section.status == "PASS" and lacking:
-        section = withheld(section, lacking[:MOST_LACKS])
-    return section.model_copy(update={"reasons": [*section.reasons, left_out(used)]}), remarks
+def _throughput_section(
+    base: Sequence[StepFile], head: Sequence[StepFile], options: ComparisonOptions
+) -> tuple[Throughput, list[str]]:
+    """Return the throughput section of files that can be compared, and warnings."""
+    known_sd = None if options.noise_pct is None else options.noise_pct / 100
+    if options.paired:
+        section, remarks = paired_section(base, head, known_sd)
+    else:
+        section, remarks = unpaired_section(base, head, known_sd, options.separate_sessions)
+    used = [*base[: section.pairs], *head[: section.pairs]] if options.paired else [*base, *head]
+    omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
+    if section.status == "PASS" and omissions:
+        section = withhold_pass(section, omissions[:MAX_OMISSIONS])
+    return section.model_copy(update={"reasons": [*section.reasons, describe_left_out(used)]}), remarks
 
 
-def _check(asked: Comparison) -> None:
-    if not asked.base or not asked.head:
+def _check_options(options: ComparisonOptions) -> None:
+    if not options.base or not options.head:
         raise ConfigError("both arms need a file: --base FILE... --head FILE...")
-    if asked.paired and len(asked.base) != len(asked.head):
+    if options.paired and len(options.base) != len(options.head):
         raise ConfigError(
-            f"--paired pairs the i-th base file with the i-th head file, and there are {len(asked.base)} base and "
-            f"{len(asked.head)} head files; give as many of each, or leave --paired out"
+            f"--paired pairs the i-th base file with the i-th head file, but there are {len(options.base)} base and "
+            f"{len(options.head)} head files",
+            "give the same number of each, or leave out --paired",
         )
-    if asked.noise_pct is not None and not (isfinite(asked.noise_pct) and asked.noise_pct > 0):
-        raise ConfigError(f"--noise {asked.noise_pct:g}: it is a standard deviation in percent, above 0")
-    if asked.skip is not None and asked.skip < 0:
-        raise ConfigError(f"--skip {asked.skip}: steps to leave out cannot be fewer than 0")
-    if asked.tokens_per_step is not None and not (isfinite(asked.tokens_per_step) and asked.tokens_per_step > 0):
-        raise ConfigError(f"--tokens-per-step {asked.tokens_per_step:g}: a step has some tokens; give a number above 0")
-    seen: dict[Path, Path] = {}
-    for path in (*asked.base, *asked.head):
-        place = path.resolve()
-        if place in seen:
-            also = f" (also as {printable(str(seen[place]))})" if seen[place] != path else ""
+    if options.paired and options.separate_sessions:
+        raise ConfigError(
+            "--paired says that base and head ran in turn, and --separate-sessions that each base file is of a session "
+            "of its own",
+            "give one of them",
+        )
+    if options.noise_pct is not None and not (isfinite(options.noise_pct) and options.noise_pct > 0):
+        raise ConfigError(f"--noise {options.noise_pct:g}: must be a standard deviation in percent above 0")
+    if options.skip is not None and options.skip < 0:
+        raise ConfigError(f"--skip {options.skip}: must be 0 or more")
+    if options.tokens_per_step is not None and not (isfinite(options.tokens_per_step) and options.tokens_per_step > 0):
+        raise ConfigError(
+            f"--tokens-per-step {options.tokens_per_step:g}: must be above 0", "give the tokens of one step on one rank"
+        )
+    paths: dict[Path, Path] = {}
+    for path in (*options.base, *options.head):
+        resolved = path.resolve()
+        if resolved in paths:
+            alias = f" (also as {printable(str(paths[resolved]))})" if paths[resolved] != path else ""
             raise ConfigError(
-                f"{printable(str(path))}: is given twice{also}; one file is one run, and a run counts once"
+                f"{printable(str(path))}: is given twice{alias}", "one file is one run, and each run counts once"
             )
-        seen[place] = path
+        paths[resolved] = path
 
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
-    """No commit stands behind files: the revision is their names."""
+    """Build an arm without a commit. Its revision is the names of the files."""
     names = ", ".join(printable(str(path)) for path in paths)
-    shown = names if len(names) <= 500 else f"{names[:460]} ... ({len(paths)} files)"
-    return Arm(name=name, revision=shown, commit="0" * 40, tree="0" * 40)
+    revision = names if len(names) <= 500 else f"{names[:460]} ... ({len(paths)} files)"
+    return Arm(name=name, revision=revision, commit="0" * 40, tree="0" * 40)

@@ -1,5 +1,5 @@
-"""The demo: a pull request to a small MoE training code, and what regbot says about it."""
+"""The demo: a check of a pull request with a known effect, in a small MoE training repository."""
 
-from regbot.demo.repository import DemoRepository, PullRequest, build_repository
+from regbot.demo.repository import PullRequest, build_repository
 
-__all__ = ["DemoRepository", "PullRequest", "build_repository"]
+__all__ = ["PullRequest", "build_repository"]

@@ -1,14 +1,15 @@
-"""The demo's repository: a small MoE training code and one pull request to it, made into real git history on the spot.
+"""Build the demo's git repository: a small MoE training code and one pull request to it.
 
-``sources`` is the code of a team that does not exist, ``patches`` are pull requests to it whose effect is known:
+The folder ``sources`` has the code of an invented team. The folder ``patches`` has pull requests with known effects:
 
-    fallback   a refactoring in good faith; the expert axis is mapped twice, so all-to-all becomes all-gather +
-               reduce-scatter, with the same loss and gradients
-    harmless   a refactoring that leaves the device program as it is
-    slow       the same collectives, but the experts compute on rows that are padding: half again as long a step of
-               the small ``cpu`` variant
+    fallback   a refactoring that maps the expert axis twice by mistake, so that all-to-all becomes all-gather +
+               reduce-scatter; loss and gradients stay the same
+    harmless   a refactoring that does not change the device program
+    slow       the experts also compute padding rows, so that a step of the small ``cpu`` variant takes about 50%
+               longer; the collectives stay the same
 
-Commit ids are the same on every machine: authors and dates are fixed, and no configuration of the user is read.
+Commit ids are the same on every machine, because authors and dates are fixed and the user's git configuration is not
+read.
 """
 
 import os
@@ -32,7 +33,10 @@ BRANCHES: Mapping[PullRequest, str] = {
 
 @dataclass(frozen=True)
 class DemoRepository:
-    """A git repository with ``branch`` checked out. ``base`` and ``head`` are full commit ids, ``title`` a subject."""
+    """A git repository in which ``branch``, the branch of the pull request, is checked out.
+
+    ``base`` and ``head`` are full commit ids. ``title`` is the subject of the head commit.
+    """
 
     path: Path
     base: str
@@ -69,7 +73,7 @@ _HISTORY = (
         ),
     ),
     _Commit(
-        "Hold two ranks against one process",
+        "Compare two ranks with one process",
         "Tomasz Lind",
         "tomasz@moetrain.example",
         "2026-03-03T16:05:47+0100",
@@ -93,17 +97,17 @@ _NO_CONFIGURATION = {
 
 
 def build_repository(destination: Path, pull_request: PullRequest) -> DemoRepository:
-    """Make the repository in ``destination``, a folder that is empty or not there yet.
+    """Build the repository in ``destination``, which must be empty or not exist.
 
-    Raises FileExistsError where it holds something, CheckoutError where git does not do its part.
+    Raises FileExistsError if ``destination`` is not empty, and CheckoutError if git fails.
     """
     if destination.exists() and any(destination.iterdir()):
         raise FileExistsError(f"{destination}: is not empty; give a folder that does not exist yet")
     destination.mkdir(parents=True, exist_ok=True)
-    # Newer versions of git may have other defaults for the first branch and the hash; a template may bring hooks.
+    # The defaults of git for the first branch and the hash depend on its version, and a template may add hooks.
     _git(destination, "init", "--quiet", "--template=", "--object-format=sha1", f"--initial-branch={BASE_BRANCH}")
     for commit in _HISTORY:
-        _add(destination, commit)
+        _add_commit(destination, commit)
     base = _git(destination, "rev-parse", "HEAD")
 
     branch = BRANCHES[pull_request]
@@ -115,13 +119,13 @@ def build_repository(destination: Path, pull_request: PullRequest) -> DemoReposi
     return DemoRepository(destination, base, head, branch, title)
 
 
-def _add(repository: Path, commit: _Commit) -> None:
+def _add_commit(repository: Path, commit: _Commit) -> None:
     sources = files("regbot.demo") / "sources"
     for name in commit.files:
         target = repository / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(sources.joinpath(*name.split("/")).read_bytes())
-    # By force: a user's ignore file is found without any configuration.
+    # --force is needed because git reads the user's ignore file even if the user's configuration is not read.
     _git(repository, "add", "--force", "--", *commit.files)
     dates = {"GIT_AUTHOR_DATE": commit.date, "GIT_COMMITTER_DATE": commit.date}
     identity = _identity(commit.author, commit.email, roles=("AUTHOR", "COMMITTER"))
@@ -129,7 +133,7 @@ def _add(repository: Path, commit: _Commit) -> None:
 
 
 def _identity(name: str, email: str, roles: tuple[str, ...]) -> dict[str, str]:
-    return {f"GIT_{role}_{what}": value for role in roles for what, value in (("NAME", name), ("EMAIL", email))}
+    return {f"GIT_{role}_{field}": value for role in roles for field, value in (("NAME", name), ("EMAIL", email))}
 
 
 def _git(repository: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:

@@ -1,6 +1,6 @@
-"""``regbot demo``: check a pull request whose effect is known, and compare the verdict with it.
+"""``regbot demo``: check a pull request whose effect is known, and compare the verdict with this effect.
 
-By default the demo only traces, on one mesh of every shape; ``timed`` adds the other mesh and timed runs.
+By default the demo only traces each shape, on one mesh. ``timed`` also traces the other mesh, and times base and head.
 """
 
 import math
@@ -11,36 +11,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.check import CheckOptions, check
-from regbot.conclusion import Checked
+from regbot.check.conclusion import CheckResult
+from regbot.check.flow import CheckOptions, check
 from regbot.config import FILE_NAME, Config, load_config
 from regbot.demo.repository import DemoRepository, PullRequest, build_repository
+from regbot.health.machine import this_node
 from regbot.ledgers.catalogue import MAPPED_TWICE
-from regbot.node import this_node
-from regbot.paper import Readiness, readiness
-from regbot.progress import Progress, Watcher
 from regbot.records.verdict import WorkloadVerdict
 from regbot.shapes import MeshName
-from regbot.text import typed_path
+from regbot.text.printable import typed_path
+from regbot.text.progress import Progress, Watcher
 from regbot.workloads import plan
+from regbot.workloads.paper import Readiness, readiness
 
 MESH: MeshName = "ep"
-"""Traced by default: an expert-parallel group over all ranks, where the planted fallback costs the most."""
+"""The mesh of the default demo: one expert-parallel group of all ranks. The planted fallback costs most on it."""
 
 BUDGET_MIN = 4.0
-"""Minutes of timed runs: four pairs on two cores take about two."""
+"""Time budget of the timed runs in minutes. Four pairs take about two minutes on two cores."""
 
 PAPER_TRACE_S, CPU_TRACE_S = 5.0, 25.0
-"""Seconds of one full trace while another runs beside it, on a cloud machine with two cores and nothing else to do: on
-a paper GPU, and as a CPU program."""
+"""Seconds that one full trace takes on a paper GPU, and as a CPU program. Both were measured with two traces at the
+same time, on an otherwise idle cloud machine with two cores."""
 
 BUILD_S = 30.0
-"""Seconds that the build of the paper GPU takes there."""
+"""Seconds that a build of the paper GPU takes on the same machine."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What to demonstrate, and where. ``config`` replaces the ``regbot.toml`` of the repository."""
+    """Options of the demo. ``config`` is used instead of the repository's ``regbot.toml``."""
 
     pull_request: PullRequest
     out: Path
@@ -51,27 +51,30 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The check, and whether its verdict is that of the planted effect. ``seconds`` is the wall time of the demo."""
+    """Result of the demo. ``as_planted`` says whether the verdict matches the known effect of the pull request.
 
-    checked: Checked
+    ``seconds`` is the demo's wall time.
+    """
+
+    check_result: CheckResult
     as_planted: bool
     message: str
     seconds: float
 
 
 def run_demo(options: DemoOptions, watch: Watcher = lambda _: None) -> DemoResult:
-    """Build the repository in ``out/repository``, check its pull request, compare the verdict with what was planted."""
+    """Build the repository in ``out/repository``, check its pull request, and compare the verdict with its effect."""
     start = time.monotonic()
-    home = options.out / "repository"
-    if home.exists():
-        shutil.rmtree(home)
-    repository = build_repository(home, options.pull_request)
+    repository_folder = options.out / "repository"
+    if repository_folder.exists():
+        shutil.rmtree(repository_folder)
+    repository = build_repository(repository_folder, options.pull_request)
     mesh = None if options.timed else MESH
-    for line in announcement(options, repository, load_config(options.config or home / FILE_NAME), mesh):
+    for line in announcement(options, repository, load_config(options.config or repository_folder / FILE_NAME), mesh):
         watch(Progress(0, 0, line, lasting=True))
-    checked = check(
+    result = check(
         CheckOptions(
-            repo=home,
+            repo=repository_folder,
             cache=options.cache,
             out=options.out,
             base=repository.base,
@@ -80,43 +83,46 @@ def run_demo(options: DemoOptions, watch: Watcher = lambda _: None) -> DemoResul
             timing=options.timed,
             even_if_identical=True,
             budget_min=BUDGET_MIN,
-            join=False,  # every demo is measured for itself
+            join=False,  # do not reuse pairs that an earlier demo has timed
             mesh=mesh,
             command="demo",
         ),
         watch,
     )
-    as_planted = is_as_planted(options.pull_request, checked.verdict.workloads, options.timed)
+    as_planted = is_as_planted(options.pull_request, result.verdict.workloads, options.timed)
     seconds = time.monotonic() - start
-    return DemoResult(checked, as_planted, _conclusion(options, repository, checked, as_planted, seconds), seconds)
+    return DemoResult(result, as_planted, _write_conclusion(options, repository, result, as_planted, seconds), seconds)
 
 
 def announcement(
     options: DemoOptions, repository: DemoRepository, config: Config, mesh: MeshName | None
 ) -> tuple[str, str]:
-    """Return what the demo is about to do, and what that costs."""
+    """Return one line that says what the demo does, and one line that says how long this takes."""
     tasks = plan(config, mesh=mesh)
     parallel = min(config.local.parallel, this_node().cores)
     state = readiness(sys.executable, options.cache)
     seconds = trace_seconds(len(tasks), parallel, state)
-    what = f'judges the pull request "{repository.title}" to a small MoE repository'
-    cost = (
+    task_line = f'judges the pull request "{repository.title}" to a small MoE repository'
+    cost_line = (
         f"traces {2 * len(tasks)} programs, {parallel} at a time: about {seconds:.0f} s on "
-        f"{parallel} free {'core' if parallel == 1 else 'cores'}{REMARKS[state]}"
+        f"{parallel} free {'core' if parallel == 1 else 'cores'}{PAPER_GPU_REMARKS[state]}"
     )
-    timed = f"; then times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
-    return what, f"{cost}{timed}"
+    timing_text = f"; then times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
+    return task_line, f"{cost_line}{timing_text}"
 
 
-REMARKS = {
+PAPER_GPU_REMARKS = {
     "built": "",
     "buildable": ", the build of the paper GPU included",
-    "missing": "; a C++ compiler, such as g++, would make it a quarter",
+    "missing": "; with a C++ compiler such as g++ it would take a quarter of that time",
 }
 
 
 def trace_seconds(tasks: int, parallel: int, state: Readiness) -> float:
-    """Seconds that base and head of ``tasks`` take on ``parallel`` free cores, rounded up to a multiple of 5."""
+    """Return the estimated seconds to trace base and head of ``tasks`` tasks, rounded up to a multiple of 5.
+
+    ``parallel`` is the number of free cores. ``state`` says whether the paper GPU is built.
+    """
     total = 2 * tasks * (CPU_TRACE_S if state == "missing" else PAPER_TRACE_S)
     return 5 * math.ceil((total / parallel + (BUILD_S if state == "buildable" else 0.0)) / 5)
 
@@ -124,58 +130,58 @@ def trace_seconds(tasks: int, parallel: int, state: Readiness) -> float:
 PLANTED: dict[PullRequest, str] = {
     "fallback": "an all-to-all that silently became all-gather + reduce-scatter",
     "harmless": "a refactoring that changes nothing",
-    "slow": "a step about half as long again, with unchanged collectives",
+    "slow": "a step that takes about 50% longer, with unchanged collectives",
 }
 
 
 def is_as_planted(pull_request: PullRequest, entries: Sequence[WorkloadVerdict], timed: bool) -> bool:
-    """Whether the verdict shows the planted effect. A check that measured nothing never does."""
+    """Return whether the verdict shows the known effect of the pull request. Return False if nothing was measured."""
     if not entries:
         return False
     if pull_request == "fallback":
-        return all(_fell_back(entry) for entry in entries)
-    unchanged = all(_same_collectives(entry) for entry in entries)
+        return all(_has_fallback(entry) for entry in entries)
+    unchanged = all(_has_same_collectives(entry) for entry in entries)
     if pull_request == "slow":
-        return unchanged and timed and any(_slower(entry) for entry in entries)
-    return unchanged and all(_same_program(entry) and not _slower(entry) for entry in entries)
+        return unchanged and timed and any(_is_slower(entry) for entry in entries)
+    return unchanged and all(_has_same_program(entry) and not _is_slower(entry) for entry in entries)
 
 
-def _conclusion(
-    options: DemoOptions, repository: DemoRepository, checked: Checked, as_planted: bool, seconds: float
+def _write_conclusion(
+    options: DemoOptions, repository: DemoRepository, result: CheckResult, as_planted: bool, seconds: float
 ) -> str:
     comment, report = (typed_path(options.out / name) for name in ("comment.md", "report.html"))
-    seen = "regbot saw it" if as_planted else f"regbot {_not_seen(checked.verdict.workloads)}"
-    code = ", so the demo exits with 0 (`regbot check` would give the verdict's own code)" if as_planted else ""
+    outcome = "regbot saw it" if as_planted else f"regbot {_describe_miss(result.verdict.workloads)}"
+    exit_text = ", so the demo exits with 0 (`regbot check` would give the verdict's own code)" if as_planted else ""
     lines = [
         f"Planted: {PLANTED[options.pull_request]}.",
-        f"After {seconds:.0f} s {seen}{code}.",
+        f"After {seconds:.0f} s {outcome}{exit_text}.",
         f"The pull request: git -C {typed_path(repository.path)} diff {repository.base_branch}...{repository.branch}",
         f"The comment on it: {comment}. All details, for a browser: {report}.",
     ]
     return "\n".join(lines)
 
 
-def _not_seen(entries: Sequence[WorkloadVerdict]) -> str:
-    """A machine too noisy to decide is not a fault of regbot, and has words of its own."""
+def _describe_miss(entries: Sequence[WorkloadVerdict]) -> str:
+    """Return why the verdict does not match. A noisy machine has its own text, because it is not a bug in regbot."""
     timed = [entry.throughput for entry in entries if entry.throughput is not None]
     if any(section.decision == "undecided" for section in timed):
-        return "could not decide it on this machine now (see the noise above); end other work and run it again"
+        return "could not decide on this machine, because it is too noisy now; stop other work and run the demo again"
     return "DID NOT SEE IT: please report this"
 
 
-def _same_collectives(entry: WorkloadVerdict) -> bool:
+def _has_same_collectives(entry: WorkloadVerdict) -> bool:
     return entry.sharding is not None and entry.sharding.status == "PASS" and entry.validity.status == "PASS"
 
 
-def _same_program(entry: WorkloadVerdict) -> bool:
+def _has_same_program(entry: WorkloadVerdict) -> bool:
     return entry.sharding is not None and entry.sharding.identical_program
 
 
-def _slower(entry: WorkloadVerdict) -> bool:
+def _is_slower(entry: WorkloadVerdict) -> bool:
     return entry.throughput is not None and entry.throughput.status == "FAIL" and entry.throughput.pairs >= 4
 
 
-def _fell_back(entry: WorkloadVerdict) -> bool:
+def _has_fallback(entry: WorkloadVerdict) -> bool:
     sharding = entry.sharding
     return (
         sharding is not None

@@ -1,15 +1,17 @@
-"""Engines: where runs execute. Each starts a launch, bounds it, and says how it ended."""
+"""Engines: where launches run. An engine starts a launch, enforces its limits and reports how it ended."""
 
 from regbot.engines.choice import open_engine
-from regbot.engines.engine import Ended, Engine, EngineError, Launch, Needs, NoSeatError, Seat, SeatLostError
+from regbot.engines.engine import Engine, Needs, Seat
+from regbot.engines.launch import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.local import LocalEngine, clean_environment
 from regbot.engines.sandbox import Sandbox
 
 __all__ = [
-    "Ended",
+    "NO_GPUS",
     "Engine",
     "EngineError",
     "Launch",
+    "LaunchResult",
     "LocalEngine",
     "Needs",
     "NoSeatError",

@@ -1,43 +1,45 @@
-"""Can code be confined on this machine? Tried before it is promised."""
+"""Find out whether a sandbox works on this machine, by running a small program in a sandbox."""
 
 import sys
 import tempfile
 from pathlib import Path
 
 from regbot.config import ConfigError, SandboxSettings
-from regbot.engines.engine import EngineError, Launch
+from regbot.engines.launch import EngineError, Launch
 from regbot.engines.local import LocalEngine
-from regbot.engines.sandbox import Sandbox, sandbox_of, version
+from regbot.engines.sandbox import Sandbox, bubblewrap_version, sandbox_from_settings
 
 TRY_S = 30.0
 
 
-def sandbox_for(settings: SandboxSettings, untrusted: bool = False, refused: bool = False) -> Sandbox | None:
-    """The sandbox of code that is not trusted, None for code that is, or where a sandbox was ``refused``. Raises
-    ConfigError where there should be one and this machine has none."""
-    if refused or not (untrusted or settings.untrusted):
+def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> Sandbox | None:
+    """Return the sandbox in which the code must run. Return None if the code is trusted or the sandbox is ``disabled``.
+
+    Raises ConfigError if the code needs a sandbox and no sandbox works on this machine.
+    """
+    if disabled or not (untrusted or settings.untrusted):
         return None
-    sandbox = sandbox_of(settings)
-    if why := available(sandbox):
+    sandbox = sandbox_from_settings(settings)
+    if why := unavailable_reason(sandbox):
         raise ConfigError(
-            f"code that is not trusted is not run without a sandbox, and {why}; or run it unconfined on a machine that "
-            "has no secrets (--no-sandbox)"
+            f"untrusted code needs a sandbox, and {why}",
+            "make the sandbox work, or run the code without one on a machine that has no secrets (--no-sandbox)",
         )
     return sandbox
 
 
-def available(sandbox: Sandbox | None = None) -> str:
-    """'' where code can be confined on this machine, else why not and what to do. Tried, with a program that ends."""
-    found = version()
+def unavailable_reason(sandbox: Sandbox | None = None) -> str:
+    """Run a short program in a sandbox. Return why no sandbox works here, with advice; '' if the program worked."""
+    bubblewrap = bubblewrap_version()
     if not sys.platform.startswith("linux"):
         return "a sandbox needs Linux, and this is another system"
-    if not found:
-        return "there is no bubblewrap here; install it: apt-get install bubblewrap, or dnf install bubblewrap"
-    why = _tried(sandbox or Sandbox())
-    return f"{found} cannot confine here: {why}{_advice()}" if why else ""
+    if not bubblewrap:
+        return "bubblewrap is not installed; install it: apt-get install bubblewrap, or dnf install bubblewrap"
+    why = _try_sandbox(sandbox or Sandbox())
+    return f"{bubblewrap} does not work on this machine: {why}{_advice()}" if why else ""
 
 
-def _tried(sandbox: Sandbox) -> str:
+def _try_sandbox(sandbox: Sandbox) -> str:
     with tempfile.TemporaryDirectory(prefix="regbot-") as name:
         folder = Path(name)
         launch = Launch(
@@ -51,15 +53,15 @@ def _tried(sandbox: Sandbox) -> str:
             max_dir_bytes=2**16,
         )
         try:
-            ended = LocalEngine(sandbox=sandbox).run(launch)
+            result = LocalEngine(sandbox=sandbox).run(launch)
         except EngineError as error:
             return str(error)
-        if ended.exit_code != 0:
-            return f"a program in it ended with {ended.exit_code}: {ended.log_tail[-300:]}"
-        return "" if (folder / "record" / "made").exists() else "a program in it could not write its record"
+        if result.exit_code != 0:
+            return f"a test program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
+        return "" if (folder / "record" / "made").exists() else "a test program could not write its record"
 
 
-_SWITCHES = (
+_KERNEL_SWITCHES = (
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
      "AppArmor restricts user namespaces: give bwrap and regbot's Python a profile with 'userns,' (docs/sandbox.md)"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "run sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -68,9 +70,9 @@ _SWITCHES = (
 
 
 def _advice() -> str:
-    for file, forbidding, advice in _SWITCHES:
-        if Path(file).exists() and Path(file).read_text().strip() == forbidding:
+    for file, forbidding_value, advice in _KERNEL_SWITCHES:
+        if Path(file).exists() and Path(file).read_text().strip() == forbidding_value:
             return f"; {advice}"
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        return "; in a container it must be allowed user namespaces and an unmasked /proc (docs/sandbox.md)"
+        return "; allow the container user namespaces and an unmasked /proc (docs/sandbox.md)"
     return ""

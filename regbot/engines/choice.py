@@ -1,4 +1,4 @@
-"""The engine that ``--engine`` names."""
+"""Open the engine selected by ``--engine``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,20 +17,24 @@ def open_engine(
     config: Config,
     cache: Path,
     say: Callable[[str], None] = lambda _: None,
+    *,
     untrusted: bool = False,
     no_sandbox: bool = False,
-    refused: Callable[[], frozenset[str]] = frozenset,
+    excluded_hosts: Callable[[], frozenset[str]] = frozenset,
 ) -> Iterator[Engine]:
-    """The engine ``name`` as ``config`` has it; what it reserved is given back at the end. Raises ConfigError.
+    """Yield the engine ``name``, configured by ``config``. On exit, release the reservations of the engine.
 
-    ``cache``: of this user; where nodes are several, on the file system that all of them share. ``untrusted`` code is
-    confined, unless ``no_sandbox`` says otherwise. ``refused`` names nodes that are not to be used now.
+    ``cache`` is a folder of this user. If the engine uses several nodes, ``cache`` must be on a file system that all
+    nodes share. ``untrusted`` code runs in a sandbox unless ``no_sandbox`` is set. ``excluded_hosts`` returns the hosts
+    that must not be used at the moment, for example hosts in quarantine. Raises ConfigError.
     """
     sandbox = sandbox_for(config.sandbox, untrusted, no_sandbox)
     if name == "local":
         yield LocalEngine(cache / "timing.lock", sandbox)
     elif name == "slurm":
-        with SlurmEngine(config.slurm, cache.resolve() / "slurm", refused=refused, say=say, sandbox=sandbox) as engine:
+        with SlurmEngine(
+            config.slurm, cache.resolve() / "slurm", excluded_hosts=excluded_hosts, say=say, sandbox=sandbox
+        ) as engine:
             yield engine
     else:
-        raise ConfigError(f"--engine {name}: there is no such engine; there are {' and '.join(ENGINES)}")
+        raise ConfigError(f"--engine {name}: there is no such engine", f"there are {' and '.join(ENGINES)}")

@@ -1,14 +1,16 @@
-"""What a confined guest is given on its node: rooms in memory, its share of devices, groups that bound it.
+"""Set up the sandbox of a guest on its node: memory file systems, devices and control groups.
 
-A part of the supervisor, loaded by path beside it and like it standard library only. What bubblewrap is told comes with
-the launch (``regbot.engines.sandbox``); here is only what has to be looked up or made where the guest runs, and what
-bubblewrap cannot do: file systems with a limit of bytes and of files, of which one is kept when the sandbox is gone.
+This module is a part of the supervisor. Like the supervisor it is loaded by path and uses only the standard library.
+``regbot.engines.sandbox`` computes bubblewrap's options and sends them with the launch. This module does two things
+that the options cannot do. It looks up and creates what exists only on the guest's node. It also mounts file systems
+with a limit on bytes and files, which bubblewrap does not support.
 
-The rooms stand where the record folder is, in a mount namespace of the supervisor's own, so that they end with it:
+The memory file systems are mounted below the record folder, in the supervisor's own mount namespace. They exist until
+the supervisor ends, so the supervisor can still read the record after the sandbox has ended:
 
-    record   what the guest sees as its record folder; copied to the real one at the end
-    tmp, shm what it sees as /tmp and /dev/shm
-    files    small files that stand in for the system's own
+    record   the guest's record folder; copied to the real one at the end
+    tmp, shm the guest's /tmp and /dev/shm
+    files    small files that replace files of the system in the guest
 """
 
 import contextlib
@@ -24,23 +26,24 @@ from pathlib import Path
 from typing import Any
 
 DEVICES = "@devices"
-"""Stands among bubblewrap's words where those for the devices of this node go."""
+"""Placeholder in bubblewrap's options for the devices of this node."""
 PLAIN_DEVICES = (
     "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps", "nvidia-caps-imex-channels",
     "kfd", "dri",
 )  # fmt: skip
-"""In /dev, beside the GPUs of NVIDIA themselves, of which only the visible ones are shown."""
+"""Device files in /dev that every guest may use, in addition to the visible NVIDIA GPUs."""
 NETWORK_DEVICES = ("infiniband",)
-"""RDMA goes past network namespaces, so it is there only where the network is."""
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Devices for RDMA. They are visible only if the sandbox has a network, because RDMA bypasses network namespaces."""
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
-DEPTH = 32
-"""Folders in folders of a record that are kept."""
-LEAST_FREE = 0.02
-"""Of a file system that a guest may write to; less, after it lost the guest's limit, and the guest is ended."""
-GROUP = "regbot-"
+MAX_DEPTH = 32
+"""Maximum depth of nested folders in a record. Deeper folders are not copied."""
+MIN_FREE = 0.02
+"""Share of a file system that must stay free if a guest may write to it. The guest is killed if a smaller share is free
+and the free space has shrunk by at least the guest's limit since the start."""
+GROUP_PREFIX = "regbot-"
 GROUP_S = 2.0
-"""How long the kernel may take to let go of a group whose processes are dead."""
+"""Seconds that the kernel may take to release a control group after its processes have ended."""
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_SLAVE = 2, 4, 16384, 1 << 19
@@ -48,70 +51,77 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64
 _JOIN_SESSION_KEYRING = 1
 
 
-class Room:
-    """The rooms of one launch, from when they are made to the end of this process."""
+class MemoryFileSystems:
+    """The memory file systems of one launch. They exist until the supervisor process ends."""
 
-    def __init__(self, order: Mapping[str, Any], folder: str) -> None:
-        """Make them over ``folder``. Raises OSError where this process may not."""
+    def __init__(self, settings: Mapping[str, Any], folder: str) -> None:
+        """Mount the file systems over ``folder``. ``settings`` has their sizes. Raises OSError if mounting is
+        forbidden."""
         self.folder = folder
-        self.limit: int = order["rooms"]["record"][0]
-        self.real = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.limit: int = settings["rooms"]["record"][0]
+        self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)
-        _own_mounts(libc)
+        _unshare_mounts(libc)
         _mount(libc, folder, 2**20, 1024, 0o700)
-        for name, text in order["files"].items():
+        for name, text in settings["files"].items():
             Path(folder, "files").mkdir(exist_ok=True)
             Path(folder, "files", name).write_text(text, encoding="utf-8")
-        for name, (size, files) in order["rooms"].items():
+        for name, (size, files) in settings["rooms"].items():
             Path(folder, name).mkdir()
             _mount(libc, str(Path(folder, name)), size, files, 0o700 if name == "record" else 0o1777)
 
-    def full(self) -> bool:
-        """Is the record room used up, by files that have a name or by such that have none any more?"""
+    def is_full(self) -> bool:
+        """Whether the record's file system is full. Deleted files that are still open take space too."""
         state = os.statvfs(self.record)
         return not state.f_bfree or not state.f_ffree
 
-    def keep(self) -> bool:
-        """Copy the record room to the real folder; False where it is more than its limit, which is not all copied.
+    def copy_record(self) -> bool:
+        """Copy the record to the real folder. Return False if the record exceeds its limit and the copy is incomplete.
 
-        Only files, folders and links; everything that wrote there is dead. A copy's modification time is the time that
-        the system gave the original's last change, which the guest could not set.
+        Only files, folders and links are copied. All processes that wrote to the record have ended. The modification
+        time of a copy is the change time of the original file, which the guest cannot set.
         """
         source = os.open(self.record, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return _copy(source, self.real, self.limit, DEPTH) >= 0
+            return _copy(source, self.real_folder, self.limit, MAX_DEPTH) >= 0
         finally:
             os.close(source)
 
 
-def _own_mounts(libc: ctypes.CDLL) -> None:
-    """A mount namespace of our own, for which who is not root needs a user namespace too."""
+def _unshare_mounts(libc: ctypes.CDLL) -> None:
+    """Create a mount namespace for this process. A user other than root also needs a new user namespace for this."""
     if libc.unshare(_CLONE_NEWNS) == 0:
-        _checked(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "cannot detach from the system's mounts")
+        _require_success(
+            libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "cannot detach from the system's mounts"
+        )
         return
     user, group = os.getuid(), os.getgid()
-    _checked(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "no user namespace is allowed here")
+    _require_success(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "no user namespace is allowed here")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    _checked(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "a user namespace may mount nothing here")
+    _require_success(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "a user namespace may mount nothing here")
 
 
 def _mount(libc: ctypes.CDLL, folder: str, size: int, files: int, mode: int) -> None:
     options = f"size={max(size, 4096)},nr_inodes={max(files, 16)},mode={mode:o}".encode()
-    made = libc.mount(b"regbot", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
-    _checked(made, f"{folder}: a file system in memory cannot be mounted")
+    result = libc.mount(b"regbot", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
+    _require_success(result, f"{folder}: a file system in memory cannot be mounted")
 
 
-def _checked(result: int, what: str) -> None:
+def _require_success(result: int, what: str) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def _copy(source: int, target: int, room: int, depth: int) -> int:
-    """Copy what is in one open folder to another; the bytes of ``room`` that are left, negative for too many."""
+def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
+    """Copy the contents of one open folder to another.
+
+    Copy at most ``remaining_bytes``, and return how many of them are left. Return a negative number if the contents are
+    too large or nested too deep.
+    """
     with os.scandir(source) as listing:
         entries = sorted(listing, key=lambda entry: entry.name)
     for entry in entries:
@@ -120,49 +130,49 @@ def _copy(source: int, target: int, room: int, depth: int) -> int:
             if depth == 0:
                 return -1
             os.chmod(entry.name, 0o700, dir_fd=source)
-            below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
+            subfolder = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
             try:
-                room = _copy_folder(below, entry.name, target, room, depth)
+                remaining_bytes = _copy_folder(subfolder, entry.name, target, remaining_bytes, depth)
             finally:
-                os.close(below)
+                os.close(subfolder)
         elif stat.S_ISREG(status.st_mode):
-            room = _copy_file(source, entry.name, target, room, status)
-        elif stat.S_ISLNK(status.st_mode):  # kept as what it is: whoever reads a record refuses it
+            remaining_bytes = _copy_file(source, entry.name, target, remaining_bytes, status)
+        elif stat.S_ISLNK(status.st_mode):  # copied as a link; readers of records reject links
             _clear(entry.name, target)
             os.symlink(os.readlink(entry.name, dir_fd=source), entry.name, dir_fd=target)
-        if room < 0:
-            return room
-    return room
+        if remaining_bytes < 0:
+            return remaining_bytes
+    return remaining_bytes
 
 
-def _copy_folder(source: int, name: str, target: int, room: int, depth: int) -> int:
-    with contextlib.suppress(FileExistsError):  # made by another node of this run
+def _copy_folder(source: int, name: str, target: int, remaining_bytes: int, depth: int) -> int:
+    with contextlib.suppress(FileExistsError):  # another node of this run has created the folder
         os.mkdir(name, 0o755, dir_fd=target)
-    within = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
+    copy = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
     try:
-        return _copy(source, within, room, depth - 1)
+        return _copy(source, copy, remaining_bytes, depth - 1)
     finally:
-        os.close(within)
+        os.close(copy)
 
 
-def _copy_file(folder: int, name: str, target: int, room: int, status: os.stat_result) -> int:
-    if status.st_size > room:
+def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status: os.stat_result) -> int:
+    if status.st_size > remaining_bytes:
         return -1
     os.chmod(name, 0o600, dir_fd=folder)
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         _clear(name, target)
-        kept = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=target)
-        with os.fdopen(kept, "wb", buffering=0) as file:
-            while room >= 0 and (data := os.read(source, 2**20)):
-                room -= len(data)
+        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=target)
+        with os.fdopen(copy, "wb", buffering=0) as file:
+            while remaining_bytes >= 0 and (data := os.read(source, 2**20)):
+                remaining_bytes -= len(data)
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
             os.utime(file.fileno(), ns=(status.st_ctime_ns, status.st_ctime_ns))
     finally:
         os.close(source)
-    return room
+    return remaining_bytes
 
 
 def _clear(name: str, folder: int) -> None:
@@ -173,33 +183,38 @@ def _clear(name: str, folder: int) -> None:
 # ---- devices
 
 
-def with_devices(words: Sequence[str], visible: str | None, network: bool) -> list[str]:
-    """``words`` with those for the devices of this node, of which a guest is to see ``visible``."""
-    at = words.index(DEVICES)
-    return [*words[:at], *device_words(Path("/dev"), visible, network), *words[at + 1 :]]
+def with_devices(arguments: Sequence[str], visible: str | None, network: bool) -> list[str]:
+    """Return bubblewrap's ``arguments`` with the placeholder DEVICES replaced by the options for this node's devices.
+
+    ``visible`` is the guest's CUDA_VISIBLE_DEVICES, None if it is unset. ``network`` adds the RDMA devices.
+    """
+    position = arguments.index(DEVICES)
+    return [*arguments[:position], *device_options(Path("/dev"), visible, network), *arguments[position + 1 :]]
 
 
-def device_words(folder: Path, visible: str | None, network: bool) -> list[str]:
-    """What bubblewrap is told of the devices in ``folder``.
+def device_options(folder: Path, visible: str | None, network: bool) -> list[str]:
+    """Return bubblewrap's options for the devices in ``folder``.
 
-    Where ``visible`` names GPUs by number, only those are shown; as CUDA counts what it can open, they are then numbers
-    0 and up. Names of another kind (UUIDs) are left to CUDA, and all GPUs are shown.
+    If ``visible`` lists GPUs by number, only these GPUs are made visible. They are numbered from 0 in the guest,
+    because CUDA numbers the GPUs that it can open. If ``visible`` has other names (UUIDs), all GPUs are made visible
+    and CUDA selects among them.
     """
     names = [*PLAIN_DEVICES, *(NETWORK_DEVICES if network else ())]
     plain = [folder / name for name in names if (folder / name).exists()]
     numbered = {int(path.name[6:]): path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)}
-    usable = [path for _, path in sorted(numbered.items()) if _opens(path)]
-    asked = None if visible is None else [word.strip() for word in visible.split(",") if word.strip()]
-    words = [] if visible is None else ["--setenv", VISIBLE, visible]
-    if usable and asked is not None and all(word.isdecimal() and int(word) < len(usable) for word in asked):
-        chosen = sorted({int(word) for word in asked})
-        words = ["--setenv", VISIBLE, ",".join(str(chosen.index(int(word))) for word in asked)]
-        usable = [usable[index] for index in chosen]
-    return [*words, *(word for path in (*plain, *usable) for word in ("--dev-bind", str(path), str(path)))]
+    usable = [path for _, path in sorted(numbered.items()) if _can_open(path)]
+    requested = None if visible is None else [word.strip() for word in visible.split(",") if word.strip()]
+    options = [] if visible is None else ["--setenv", VISIBLE_VARIABLE, visible]
+    if usable and requested is not None and all(word.isdecimal() and int(word) < len(usable) for word in requested):
+        selected = sorted({int(word) for word in requested})
+        options = ["--setenv", VISIBLE_VARIABLE, ",".join(str(selected.index(int(word))) for word in requested)]
+        usable = [usable[index] for index in selected]
+    return [*options, *(word for path in (*plain, *usable) for word in ("--dev-bind", str(path), str(path)))]
 
 
-def _opens(path: Path) -> bool:
-    """A scheduler may forbid a device by a group, which only opening it shows."""
+def _can_open(path: Path) -> bool:
+    """Whether this process can open the device. Only an attempt shows whether a scheduler's control group forbids
+    it."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:
@@ -207,35 +222,40 @@ def _opens(path: Path) -> bool:
     return True
 
 
-# ---- groups
+# ---- control groups
 
+PIDS = "pids"
+"""Name of the controller that limits the number of processes."""
 LIMITS = {
-    (1, "pids"): ("pids.max",),
+    (1, PIDS): ("pids.max",),
     (1, "memory"): ("memory.limit_in_bytes",),
-    (2, "pids"): ("pids.max",),
+    (2, PIDS): ("pids.max",),
     (2, "memory"): ("memory.max", "memory.swap.max"),
 }
-"""By version and controller: the file that takes the limit, and such as take 0."""
+"""Files of a control group that set its limit, by version of control groups and by controller.
+
+The limit is written to the first file, and 0 to the other files.
+"""
 
 
-class Groups:
-    """Control groups that bound one guest: processes, and memory where that is asked for."""
+class ControlGroups:
+    """Control groups that limit the number of a guest's processes and, if requested, their memory."""
 
     def __init__(self, pids: int, memory_bytes: int | None) -> None:
-        """Make what can be made; what cannot is not bounded, see ``unbounded``."""
-        self.made: list[Path] = []
-        wanted = {"pids": pids} | ({} if memory_bytes is None else {"memory": memory_bytes})
-        for controller, limit in wanted.items():
-            found = parent_of(controller)
-            if isinstance(found, str):
+        """Create the groups. Skip a controller that cannot be used here. ``unbounded`` returns such controllers."""
+        self.groups: list[Path] = []
+        limits = {PIDS: pids} | ({} if memory_bytes is None else {"memory": memory_bytes})
+        for controller, limit in limits.items():
+            parent_or_reason = find_parent(controller)
+            if isinstance(parent_or_reason, str):
                 continue
-            version, parent = found
-            _sweep(parent)
-            group = parent / f"{GROUP}{os.getpid()}"
+            version, parent = parent_or_reason
+            _remove_stale_groups(parent)
+            group = parent / f"{GROUP_PREFIX}{os.getpid()}"
             try:
                 group.mkdir(exist_ok=True)
-                if group not in self.made:
-                    self.made.append(group)
+                if group not in self.groups:
+                    self.groups.append(group)
                 first, *others = LIMITS[version, controller]
                 (group / first).write_text(str(limit))
                 for other in others:
@@ -245,66 +265,69 @@ class Groups:
                 continue
 
     def join(self) -> None:
-        """Put this process, and with it what it becomes and starts, in them."""
-        for group in self.made:
+        """Move this process into the groups. Programs and processes that it starts later belong to the groups too."""
+        for group in self.groups:
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
     def remove(self) -> None:
-        until = time.monotonic() + GROUP_S
-        for group in reversed(self.made):
+        """Remove the groups. Wait up to GROUP_S until the kernel has released them."""
+        deadline = time.monotonic() + GROUP_S
+        for group in reversed(self.groups):
             while True:
                 try:
                     group.rmdir()
                     break
                 except OSError as error:
-                    if error.errno != errno.EBUSY or time.monotonic() > until:
+                    if error.errno != errno.EBUSY or time.monotonic() > deadline:
                         break
                     time.sleep(0.01)
 
 
-def _sweep(parent: Path) -> None:
-    """Remove the groups of supervisors that were killed and could not; one with processes in it withstands that."""
-    for group in parent.glob(f"{GROUP}[0-9]*"):
-        if not Path("/proc", group.name.removeprefix(GROUP)).exists():
+def _remove_stale_groups(parent: Path) -> None:
+    """Remove groups that killed supervisors left behind. The kernel refuses to remove a group that has processes."""
+    for group in parent.glob(f"{GROUP_PREFIX}[0-9]*"):
+        if not Path("/proc", group.name.removeprefix(GROUP_PREFIX)).exists():
             with contextlib.suppress(OSError):
                 group.rmdir()
 
 
-def unbounded(memory: bool) -> list[str]:
-    """Why processes or, where ``memory`` is asked for, memory cannot be bounded by a group here; [] where they can."""
-    controllers = ("pids", "memory") if memory else ("pids",)
-    return [f"{name}: {why}" for name in controllers if isinstance(why := parent_of(name), str)]
+def unbounded(memory: bool) -> dict[str, str]:
+    """Return the controllers that cannot set a needed limit on this node, each with the reason."""
+    controllers = (PIDS, "memory") if memory else (PIDS,)
+    return {name: reason for name in controllers if isinstance(reason := find_parent(name), str)}
 
 
-def parent_of(controller: str) -> tuple[int, Path] | str:
-    """The version and the folder of the group in which we may make groups with ``controller``, or why there is none.
+def find_parent(controller: str) -> tuple[int, Path] | str:
+    """Return a group below which this user may create groups that use ``controller``.
 
-    A group belongs to who made it: we divide only our own, one that was delegated to us, or the top of what we see.
+    The result is the version of control groups and the path of the group. If there is no such group, it is the reason
+    as text. A user may create groups below a group that the user owns, below a group that is delegated to the user, and
+    below the topmost visible group.
     """
     try:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError as error:
         return f"control groups cannot be looked up: {error}"
-    for _, names, path in lines:
-        if controller in names.split(","):
+    for _, controllers, path in lines:
+        if controller in controllers.split(","):
             for mount in mounts:
                 if mount[2] == "cgroup" and controller in mount[3].split(","):
-                    return _first_ours([Path(mount[1]) / path.lstrip("/")], path, 1, controller)
-    for _, names, path in lines:
-        if not names:
+                    return _first_delegated([Path(mount[1]) / path.lstrip("/")], path, 1, controller)
+    for _, controllers, path in lines:
+        if not controllers:
             for mount in mounts:
                 if mount[2] == "cgroup2":
-                    own = Path(mount[1]) / path.lstrip("/")
-                    # A group with processes of its own can have no bounded groups in it; the one above it can.
-                    return _first_ours([own.parent, own] if path != "/" else [own], path, 2, controller)
-    return "there are no control groups here"
+                    group = Path(mount[1]) / path.lstrip("/")
+                    # A group that itself has processes cannot contain limited groups. Its parent group can.
+                    return _first_delegated([group.parent, group] if path != "/" else [group], path, 2, controller)
+    return "there are no control groups on this machine"
 
 
-def _first_ours(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
+def _first_delegated(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
     why = f"the group {path} was not delegated to this user"
     for folder in folders:
-        if not _ours(folder, path) or not os.access(folder, os.W_OK):
+        if not _is_delegated(folder, path) or not os.access(folder, os.W_OK):
             continue
         if version == 1:
             return 1, folder
@@ -321,7 +344,7 @@ def _first_ours(folders: Sequence[Path], path: str, version: int, controller: st
     return why
 
 
-def _ours(folder: Path, path: str) -> bool:
+def _is_delegated(folder: Path, path: str) -> bool:
     if path == "/":
         return True
     try:
@@ -332,40 +355,45 @@ def _ours(folder: Path, path: str) -> bool:
         return False
 
 
-# ---- growth on disk, keys
+# ---- growth on disk, keyring
 
 
-class Growth:
-    """Folders on disk that a guest may write to: how much they have grown.
+class DiskGrowth:
+    """Total growth of the folders on disk that a guest may write to.
 
-    Looked at only when their file system has lost as much, which costs nothing to ask.
+    Measuring the folders is slow. They are measured only after the free space of their file system, which is fast to
+    query, has shrunk by the limit.
     """
 
     def __init__(self, folders: Sequence[str], limit: int, measure: Callable[[str], int]) -> None:
         self.folders, self.limit, self.measure = folders, limit, measure
-        self.before = self._size()
-        self.free = self._free()
+        self.size_before = self._measure_size()
+        self.free_before = self._query_free_space()
 
-    def passed(self) -> bool:
-        """More than the limit, or, with what has no name any more, so much that others find no room."""
-        now = self._free()
-        if all(was[0] - is_now[0] < self.limit for was, is_now in zip(self.free, now, strict=True)):
+    def has_passed_limit(self) -> bool:
+        """Whether the folders have grown by more than the limit, or the disk is almost full.
+
+        A guest can also fill the disk with deleted files that it keeps open. Such files are in no folder.
+        """
+        now = self._query_free_space()
+        if all(before[0] - current[0] < self.limit for before, current in zip(self.free_before, now, strict=True)):
             return False
-        if self._size() - self.before > self.limit or any(left < LEAST_FREE * whole for left, whole in now):
+        if self._measure_size() - self.size_before > self.limit or any(free < MIN_FREE * total for free, total in now):
             return True
-        self.free = now  # it was somebody else
+        self.free_before = now  # something other than the guest used the space
         return False
 
-    def _size(self) -> int:
+    def _measure_size(self) -> int:
         return sum(self.measure(folder) for folder in self.folders)
 
-    def _free(self) -> list[tuple[int, int]]:
+    def _query_free_space(self) -> list[tuple[int, int]]:
+        """Return free bytes and total bytes of the file system of each folder."""
         states = [os.statvfs(folder) for folder in self.folders]
         return [(state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize) for state in states]
 
 
 def leave_keyring() -> None:
-    """A new and empty session keyring, where the kernel has such; the one that was inherited may hold tickets."""
+    """Join a new, empty session keyring if the kernel supports it. The inherited keyring may contain tickets."""
     number = _KEYCTL.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None).syscall(number, _JOIN_SESSION_KEYRING, None)

@@ -1,7 +1,8 @@
-"""Talking to supervisors, on this machine or on the nodes of a seat, over the pipes of one process.
+"""The protocol between regbot and its supervisors, over the standard input and output of one process.
 
-The first line of its standard input is the launch; the end of it says that regbot is gone, however it went, and the
-supervisors then end what they started. Their reports come over standard output when all is over.
+The process is a supervisor on this machine, or ``srun``, which starts a supervisor on each node of a seat. regbot
+writes the launch request as the first line of standard input. If standard input closes, regbot is gone, and the
+supervisors kill every process that they started. When the launch has ended, they report on standard output.
 """
 
 import contextlib
@@ -12,80 +13,82 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from regbot.engines.engine import EngineError
+from regbot.engines.launch import EngineError
 
 BACKSTOP_S = 60.0
-"""How much longer than its launch a supervisor may take: killing what is stuck, reading a folder of many files."""
-GLANCE_S = 1.0
-MOST_BYTES = 2**24
-"""Of what supervisors report; more is not theirs."""
+"""Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
+files."""
+TICK_S = 1.0
+MAX_BYTES = 2**24
+"""Limit on the output that is read from supervisors. Valid reports are shorter."""
 
 
-class Answer(NamedTuple):
-    """What a process of supervisors said, and how it ended."""
+class SupervisorOutput(NamedTuple):
+    """Output and exit code of the supervisor process."""
 
     text: bytes
     code: int
 
 
-def converse(
-    words: Sequence[str],
+def run_supervisors(
+    arguments: Sequence[str],
     env: Mapping[str, str],
-    order: bytes,
+    request: bytes,
     name: str,
     limit_s: float,
-    glance: Callable[[], None] = lambda: None,
-) -> Answer:
-    """Run the supervisors ``words`` with ``order`` until they have reported.
+    on_tick: Callable[[], None] = lambda: None,
+) -> SupervisorOutput:
+    """Start the supervisors with ``arguments``, send them ``request`` and wait for their report.
 
-    ``glance`` is called about once a second and ends everything by raising. Raises EngineError where there is no report
-    within ``limit_s`` seconds and BACKSTOP_S; the process is gone when this returns or raises.
+    ``on_tick`` is called about once a second. If it raises, the launch is aborted. Raises EngineError if there is no
+    report within ``limit_s`` + BACKSTOP_S seconds. The process has ended when this function returns or raises.
     """
     process = subprocess.Popen(
-        words,
+        arguments,
         cwd="/",
         env=dict(env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         bufsize=0,
-        close_fds=True,  # one that held another's standard input open would keep it from seeing our end
-        start_new_session=True,  # an interrupt from the terminal is regbot's to handle
+        close_fds=True,  # a process that inherits this standard input would keep it open after regbot is gone
+        start_new_session=True,  # regbot itself handles an interrupt from the terminal
     )
     with process:
         try:
-            text = _listen(process, order, name, limit_s, glance)
+            text = _exchange_messages(process, request, name, limit_s, on_tick)
         finally:
-            _end(process)
-    return Answer(text, process.returncode)
+            _end_process(process)
+    return SupervisorOutput(text, process.returncode)
 
 
-def _listen(
-    process: "subprocess.Popen[bytes]", order: bytes, name: str, limit_s: float, glance: Callable[[], None]
+def _exchange_messages(
+    process: "subprocess.Popen[bytes]", request: bytes, name: str, limit_s: float, on_tick: Callable[[], None]
 ) -> bytes:
-    """Hand over the order, wait for the reports. Standard input stays open: its end is the sign to kill everything."""
+    """Send the request and read the reports. Standard input stays open, because closing it makes supervisors kill all
+    processes."""
     assert process.stdin is not None
     assert process.stdout is not None
-    answer = b""
-    with contextlib.suppress(BrokenPipeError):  # it died at once; what it said is read below
-        _write_all(process.stdin.fileno(), order + b"\n")
+    output = b""
+    with contextlib.suppress(BrokenPipeError):  # the supervisor died at once; its output is read below
+        _write_all(process.stdin.fileno(), request + b"\n")
     deadline = time.monotonic() + limit_s + BACKSTOP_S
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
     while True:
-        left = deadline - time.monotonic()
-        if poll.poll(max(0.0, min(GLANCE_S, left)) * 1000):  # what is there is read, however late it is
+        remaining_s = deadline - time.monotonic()
+        if poll.poll(max(0.0, min(TICK_S, remaining_s)) * 1000):  # output is read even after the deadline
             data = os.read(process.stdout.fileno(), 65536)
-            if not data or len(answer) > MOST_BYTES:
-                return answer
-            answer += data
-        elif left <= 0:
+            if not data or len(output) > MAX_BYTES:
+                return output
+            output += data
+        elif remaining_s <= 0:
             raise EngineError(
-                f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s; "
-                "look for processes stuck in a driver on this machine ('ps' shows them in state D)"
+                f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
+                "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
             )
         else:
-            glance()
+            on_tick()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -94,8 +97,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Have the supervisors end everything, whatever happened here; the process is gone when this returns."""
+def _end_process(process: "subprocess.Popen[bytes]") -> None:
+    """Close standard input, so that the supervisors kill all processes, and wait until the process has ended."""
     assert process.stdin is not None
     process.stdin.close()
     try:

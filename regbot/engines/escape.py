@@ -1,6 +1,7 @@
-"""A program that tries to get out of a sandbox, harmless where it succeeds. ``regbot.engines.proof`` runs it.
+"""Program that tries to escape from a sandbox, and does no harm if it succeeds. ``regbot.engines.proof`` runs it.
 
-Standard library only. Its argument is its targets as JSON; it prints one line of JSON for each deed.
+The program uses only the standard library. Its argument is a JSON object that names the targets of the attempts. For
+each attempt it prints one line of JSON.
 """
 
 import contextlib
@@ -15,16 +16,16 @@ from typing import Any
 
 
 def main() -> None:
-    """Try every deed: done, or why it was not."""
+    """Make every attempt. For each one print whether it succeeded, and the error if it failed."""
     targets: dict[str, Any] = json.loads(sys.argv[1])
-    for name in DEEDS:
-        sys.stdout.write(json.dumps({"deed": name, **_tried(name, targets)}) + "\n")
+    for attempt in ATTEMPTS:
+        sys.stdout.write(json.dumps({"attempt": attempt, **_attempt(attempt, targets)}) + "\n")
         sys.stdout.flush()
 
 
-def _tried(name: str, targets: dict[str, Any]) -> dict[str, Any]:
+def _attempt(name: str, targets: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {"done": DEEDS[name](targets), "why": ""}
+        return {"done": ATTEMPTS[name](targets), "why": ""}
     except (OSError, MemoryError) as error:
         return {"done": False, "why": str(error)}
 
@@ -34,7 +35,7 @@ def _read_harness(targets: dict[str, Any]) -> bool:
 
 
 def _write_harness(targets: dict[str, Any]) -> bool:
-    os.close(os.open(targets["harness"], os.O_WRONLY | os.O_APPEND))  # nothing is written
+    os.close(os.open(targets["harness"], os.O_WRONLY | os.O_APPEND))  # the file is only opened; nothing is written
     return True
 
 
@@ -48,10 +49,10 @@ def _write_outside(targets: dict[str, Any]) -> bool:
 
 
 def _see_processes(targets: dict[str, Any]) -> bool:
-    word = targets["word"].encode()
+    secret = targets["secret"].encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if process.name != str(os.getpid()) and word in (process / "environ").read_bytes():
+            if process.name != str(os.getpid()) and secret in (process / "environ").read_bytes():
                 return True
     return False
 
@@ -63,11 +64,11 @@ def _reach_network(targets: dict[str, Any]) -> bool:
 
 def _write_too_much(targets: dict[str, Any]) -> bool:
     path = Path(targets["record"], "large")
-    most, done = (targets["most_mb"] + 1) * 2**20, 0
+    target_bytes, written_bytes = (targets["limit_mb"] + 1) * 2**20, 0
     with path.open("wb", buffering=0) as file:
-        path.unlink()  # a file without a name is in no listing
-        while done < most:
-            done += file.write(bytes(2**20))
+        path.unlink()  # an unlinked file appears in no folder listing, so a check of the folder does not count it
+        while written_bytes < target_bytes:
+            written_bytes += file.write(bytes(2**20))
     return True
 
 
@@ -87,15 +88,15 @@ def _fork(targets: dict[str, Any]) -> bool:
     return True
 
 
-def _set_kernel(targets: dict[str, Any]) -> bool:
+def _change_kernel_setting(targets: dict[str, Any]) -> bool:
     del targets
-    os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))  # nothing is written
+    os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))  # the file is only opened; nothing is written
     return True
 
 
 OUTSIDE = "write outside"
 PROCESSES = "start more processes than its limit"
-DEEDS: dict[str, Callable[[dict[str, Any]], bool]] = {
+ATTEMPTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "read the harness": _read_harness,
     "write to the harness": _write_harness,
     "read a private file": _read_private,
@@ -104,7 +105,7 @@ DEEDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "reach the network": _reach_network,
     "write more than its limit": _write_too_much,
     PROCESSES: _fork,
-    "change the kernel's settings": _set_kernel,
+    "change the kernel's settings": _change_kernel_setting,
 }
 
 

@@ -1,7 +1,7 @@
-"""The local engine: a launch as a process of this machine, under a supervisor that leaves nothing behind.
+"""The local engine: runs a launch as a process of this machine, under a supervisor that kills all its processes.
 
-It bounds time, output and the record folder. It confines a guest only with a sandbox; without one, what may be read,
-and whether there is a network, is the business of whatever regbot is started in.
+The engine limits the time, the output and the size of the record folder. Only a sandbox restricts which files a guest
+may read and whether it has a network. Without a sandbox, a guest may do whatever the user that runs regbot may do.
 """
 
 import contextlib
@@ -22,22 +22,23 @@ from typing import Any
 
 from filelock import FileLock
 
-from regbot.engines.conversation import Answer, converse
-from regbot.engines.engine import Ended, EngineError, Launch, Needs, Seat
-from regbot.engines.sandbox import Sandbox, confined, version
-from regbot.engines.torchrun import standalone
-from regbot.health import Monitor, visible_devices
-from regbot.node import this_node
+from regbot.engines.conversation import SupervisorOutput, run_supervisors
+from regbot.engines.engine import Needs, Seat
+from regbot.engines.launch import EngineError, Launch, LaunchResult
+from regbot.engines.sandbox import Sandbox, bubblewrap_version, confine
+from regbot.engines.torchrun import single_node_command
+from regbot.health import Monitor, StepMarks, visible_devices
+from regbot.health.machine import this_node, without_gpus
 from regbot.records.run import Allocation, Node
-from regbot.text import ESCAPE
+from regbot.text.printable import ESCAPE
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
 SWEEP_S = 10.0
-"""How long the processes of a lost supervisor may withstand SIGKILL."""
+"""Seconds to keep trying to kill the processes that a killed supervisor left behind."""
 NONCE = "REGBOT_LAUNCH"
-"""Variable of the guest's environment that tells the processes of one launch from all others."""
+"""Environment variable that marks the processes of one launch. Its value is a nonce."""
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -51,7 +52,7 @@ _SECRET = re.compile(r"(^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|S
 
 
 class LocalEngine:
-    """Runs launches on this machine, of which it is the only seat. Any number of threads may ask."""
+    """Runs launches on this machine, which is its only seat. Thread-safe."""
 
     name = "local"
     slots = 1
@@ -59,99 +60,99 @@ class LocalEngine:
     _stamps = True
 
     def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, stamps: bool = True) -> None:
-        """``lock``: the file that sessions on this machine wait for, so that they do not time each other.
-        ``sandbox`` confines every launch. ``stamps``: whether the times of records are kept here, and not by another
-        node that shares their folder."""
+        """``lock`` is a lock file that all sessions on this machine share, so that only one of them is timed at once.
+        ``sandbox`` confines every launch. ``stamps`` says whether this node sets the modification times of the record's
+        files. If several nodes share the record folder, only one of them sets the times."""
         self._lock, self.sandbox, self._stamps = lock, sandbox, stamps
 
-    def run(self, launch: Launch) -> Ended:
-        """Run ``launch`` to its end. Raises EngineError where it cannot be started or its supervisor is killed.
+    def run(self, launch: Launch) -> LaunchResult:
+        """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed.
 
-        A guest may kill its supervisor, and the kernel then ends the main process only. The others are found by a
-        nonce in their environment and killed (on Linux). One that has overwritten its environment, or that lets nobody
-        read it, is not found and goes on running; only a sandbox with a process namespace of its own ends that too.
+        If a guest kills its supervisor, the kernel kills only the guest's main process. On Linux, regbot finds the
+        guest's other processes by a nonce in their environment, and kills them. A process whose environment is
+        overwritten or unreadable is not found and continues to run. A sandbox ends such a process too, because the
+        sandbox has its own process namespace.
         """
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        order = order_of(launch, nonce) | {"stamp": self._stamps}
+        request = supervisor_request(launch, nonce) | {"stamp": self._stamps}
         if self.sandbox is not None:
-            order = confined(order, launch, self.sandbox)
+            request = confine(request, launch, self.sandbox)
         lost = True
         try:
-            answer = converse(
+            output = run_supervisors(
                 (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
                 {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
-                json.dumps(order).encode(),
+                json.dumps(request).encode(),
                 launch.command[0],
                 launch.timeout_s,
             )
-            lost = answer.code != 0
+            lost = output.code != 0
         finally:
-            if lost:  # it did not come to its own end, in which it leaves nothing behind
-                _sweep(nonce)
-        report = _report(answer, launch.command[0])
+            if lost:  # the supervisor did not exit normally, so it may have left processes behind
+                _kill_leftovers(nonce)
+        report = _parse_report(output, launch.command[0])
         if "error" in report:
             raise EngineError(f"{launch.command[0]}: {report['error']}")
-        return Ended(**report, log_tail=log_tail(launch.log))
+        return LaunchResult(**report, log_tail=log_tail(launch.log))
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        """This machine, once no other session is timed on it."""
-        del needs  # what a shape needs is told where the shape is chosen
+        """Yield this machine as a seat, locked against other timed sessions."""
         if self._lock is not None:
             self._lock.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self._lock) if self._lock is not None else nullcontext():
-            yield self.here
+            yield _LocalSeat(self, self.describe(needs))
 
     @property
-    def here(self) -> Seat:
-        """This machine, without waiting for anybody."""
-        return _ThisMachine(self)
+    def unlocked_seat(self) -> Seat:
+        """This machine as a seat, without the lock."""
+        return _LocalSeat(self, this_node())
 
     @property
     def gpus(self) -> int:
         return len(this_node().gpus)
 
     def describe(self, needs: Needs) -> Node:
-        """This machine."""
-        del needs
-        return this_node()
+        """Return this machine's node, without its GPUs if ``needs`` has none."""
+        return this_node() if needs.may_use_gpus else without_gpus(this_node())
 
     def kind(self, needs: Needs) -> tuple[str, ...]:
-        """Of this machine."""
-        del needs
-        node = this_node()
+        """Return node class, driver and container of this machine."""
+        node = self.describe(needs)
         return node.node_class, str(node.driver), str(node.container)
 
 
-class _ThisMachine:
-    """The seat of the local engine: everything is measured here, one run after the other."""
+class _LocalSeat:
+    """The seat of the local engine: this machine. Launches run one after the other."""
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: LocalEngine, node: Node) -> None:
         self._engine = engine
-
-    @property
-    def node(self) -> Node:
-        return this_node()
+        self.node = node
 
     @property
     def allocation(self) -> Allocation:
-        sandbox = version() if self._engine.sandbox is not None else ""
-        return Allocation(engine=self._engine.name, hosts=[this_node().name], sandbox=sandbox)
+        sandbox = bubblewrap_version() if self._engine.sandbox is not None else ""
+        return Allocation(engine=self._engine.name, hosts=[self.node.name], sandbox=sandbox)
 
-    def run(self, launch: Launch) -> Ended:
-        """Run ``launch`` to its end, and watch the machine meanwhile. Raises EngineError."""
-        monitor = Monitor(visible_devices(launch.env), first=launch.ranks or None, expected=bool(this_node().gpus))
+    def run(self, launch: Launch) -> LaunchResult:
+        """Run ``launch`` until it ends, and monitor the machine's health meanwhile. Raises EngineError."""
+        monitor = Monitor(
+            visible_devices(launch.env),
+            first=launch.ranks or None,
+            expected=bool(self.node.gpus),
+            steps=launch.timed_between and StepMarks(*(launch.record_dir / name for name in launch.timed_between)),
+        )
         with monitor:
-            ended = self._engine.run(launch)
-        return replace(ended, health=monitor.health, warnings=tuple(monitor.warnings))
+            result = self._engine.run(launch)
+        return replace(result, health=monitor.health, warnings=tuple(monitor.warnings))
 
 
-def order_of(launch: Launch, nonce: str) -> dict[str, Any]:
-    """What a supervisor is told of a launch. ``nonce`` marks its processes."""
+def supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
+    """Return the supervisor's request for ``launch``. ``nonce`` marks the processes of the launch."""
     return {
-        "command": standalone(launch) if launch.ranks else launch.command,
+        "command": single_node_command(launch) if launch.ranks else launch.command,
         "cwd": str(launch.cwd),
         "env": {**launch.env, NONCE: nonce},
         "log": str(launch.log.absolute()),
@@ -162,55 +163,57 @@ def order_of(launch: Launch, nonce: str) -> dict[str, Any]:
     }
 
 
-def _report(answer: Answer, name: str) -> dict[str, Any]:
+def _parse_report(output: SupervisorOutput, name: str) -> dict[str, Any]:
     try:
-        report: dict[str, Any] = json.loads(answer.text)
+        report: dict[str, Any] = json.loads(output.text)
     except ValueError as error:
-        said = plain_tail(answer.text.decode("utf-8", "replace"))
-        why = said or "it was killed from outside, by the guest or for want of memory"
+        last_output = plain_tail(output.text.decode("utf-8", "replace"))
+        why = last_output or "it was killed from outside, by the guest or for lack of memory"
         raise EngineError(
-            f"{name}: its supervisor ended without a report (exit code {answer.code}): {why}; "
-            "nothing is known about this run; run it again"
+            f"{name}: its supervisor ended without a report (exit code {output.code}): {why}; "
+            "the result of this run is unknown; run it again"
         ) from error
     return report
 
 
-def _sweep(nonce: str) -> None:
-    """Kill every process that carries ``nonce``. Raises EngineError where that does not succeed."""
-    until = time.monotonic() + SWEEP_S
-    while found := _carrying(f"{NONCE}={nonce}".encode()):
-        for pid in found:
+def _kill_leftovers(nonce: str) -> None:
+    """Kill every process whose environment has ``nonce``. Raises EngineError if some still run after SWEEP_S."""
+    deadline = time.monotonic() + SWEEP_S
+    while pids := _find_processes(f"{NONCE}={nonce}".encode()):
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise EngineError(
-                f"the supervisor was lost and its processes {', '.join(map(str, found[:10]))} could not be killed; "
-                "look for what they are stuck in ('ps' shows it) and end them before the next run"
+                f"the supervisor was lost and its processes {', '.join(map(str, pids[:10]))} could not be killed",
+                "find out what they are stuck in ('ps' shows it) and end them before the next run",
             )
         time.sleep(0.01)
 
 
-def _carrying(variable: bytes) -> list[int]:
-    """The processes started with ``variable``, NAME=VALUE, as far as /proc shows their environment."""
-    found = []
+def _find_processes(variable: bytes) -> list[int]:
+    """Return the ids of processes that have ``variable`` (NAME=VALUE) in their environment. Skip unreadable ones."""
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+        with contextlib.suppress(OSError):  # the process ended meanwhile or belongs to another user
             if variable in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What of this process's environment a guest may see, and ``extra``, which is passed as it is.
+    """Return the variables of this process's environment that a guest may see, plus ``extra`` unchanged.
 
-    A list of what training needs, so that a secret under a name nobody thought of stays out too.
+    The allowlist has only variables that training needs. A secret with an unexpected name is therefore left out.
     """
-    kept = {name: value for name, value in os.environ.items() if _ALLOWED.fullmatch(name) and not _SECRET.search(name)}
-    return {**kept, **extra}
+    allowed = {
+        name: value for name, value in os.environ.items() if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
+    }
+    return {**allowed, **extra}
 
 
 def log_tail(log: Path) -> str:
-    """The end of a log as text that is safe to print; '' where there is none."""
+    """Return the end of a log as text that is safe to print; '' if the log cannot be read."""
     try:
         descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -223,7 +226,8 @@ def log_tail(log: Path) -> str:
 
 
 def plain_tail(text: str) -> str:
-    """The last lines of ``text`` without escapes and control characters; of a progress bar, what it showed last."""
+    """Return the last lines of ``text`` without terminal escapes and control characters. A progress bar is reduced to
+    its last state."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in ESCAPE.sub("", text).split("\n")]
     plain = ["".join(c for c in line if c == "\t" or unicodedata.category(c)[0] != "C").rstrip() for line in lines]
     return "\n".join("\n".join(plain).strip("\n").split("\n")[-TAIL_LINES:])[-TAIL_CHARACTERS:]

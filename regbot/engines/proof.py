@@ -1,4 +1,4 @@
-"""Proof that a sandbox holds on this machine: a program in it tries to get out, and what it reached is looked at."""
+"""Test a sandbox: run a program in it that tries to escape, and check which attempts succeeded."""
 
 import json
 import os
@@ -14,61 +14,68 @@ from importlib import resources
 from pathlib import Path
 
 from regbot.engines import escape
-from regbot.engines.engine import EngineError, Launch
+from regbot.engines.launch import EngineError, Launch
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox
 
 TIMEOUT_S = 60.0
 RECORD_MB = 4
 PIDS = 64
-MOST_OUTPUT = 2**16
+MAX_OUTPUT_BYTES = 2**16
 _PROGRAM = Path(__file__).with_name("escape.py")
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What a program in the sandbox tried: what was stopped and what was not, or why it could not be run."""
+class SandboxProof:
+    """Escape attempts that the sandbox stopped, and attempts that succeeded.
+
+    ``fault`` says why the attempts could not be run; '' if they were run.
+    """
 
     stopped: list[str]
-    done: list[str]
+    succeeded: list[str]
     fault: str = ""
 
 
-def prove(sandbox: Sandbox | None) -> Proof:
-    """Run the program in ``sandbox``; with None in no sandbox, where it does no harm.
+def prove(sandbox: Sandbox | None) -> SandboxProof:
+    """Run the escape program in ``sandbox``, or without a sandbox if it is None. The program does no harm.
 
-    Whatever it says, it has done what is seen to be done. A deed that it does not speak of counts as done.
+    What this function observes from outside overrides the program's report. An attempt that is missing in the report
+    counts as succeeded.
     """
     engine = LocalEngine(sandbox=None if sandbox is None else replace(sandbox, pids=PIDS))
-    word = secrets.token_hex(16)
+    secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="regbot-") as name, socket.create_server(("127.0.0.1", 0)) as server:
         folder = Path(name)
-        for each in ("private", "outside"):
-            (folder / each).write_text(word)
+        for file_name in ("private", "outside"):
+            (folder / file_name).write_text(secret)
         (folder / "work").mkdir()
         targets = {
-            "harness": str(resources.files("regbot") / "cli.py"),
+            "harness": str(resources.files("regbot") / "cli" / "app.py"),
             "private": str(folder / "private"),
             "outside": str(folder / "outside"),
-            "word": word,
+            "secret": secret,
             "port": server.getsockname()[1],
             "record": str(folder / "record"),
-            "most_mb": RECORD_MB,
+            "limit_mb": RECORD_MB,
             "pids": PIDS,
         }
-        with _bystander(word):
+        with _run_secret_process(secret):
             try:
-                ended = engine.run(_launch(folder, json.dumps(targets)))
+                result = engine.run(_launch(folder, json.dumps(targets)))
             except EngineError as error:
-                return Proof([], [], str(error))
-        said = (folder / "output.log").read_bytes()[:MOST_OUTPUT]
-        written = (folder / "outside").read_text(errors="replace") != word
-    told = _told(said)
-    if not told:
-        return Proof([], [], f"the program that was to prove it ended with {ended.exit_code}: {ended.log_tail[-300:]}")
-    told[escape.OUTSIDE] = written  # in there is a folder of the same name, which is nowhere else
-    done = [deed for deed in escape.DEEDS if told.get(deed, True)]
-    return Proof([deed for deed in escape.DEEDS if deed not in done], done)
+                return SandboxProof([], [], str(error))
+        output = (folder / "output.log").read_bytes()[:MAX_OUTPUT_BYTES]
+        written = (folder / "outside").read_text(errors="replace") != secret
+    outcomes = _parse_outcomes(output)
+    if not outcomes:
+        return SandboxProof(
+            [], [], f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
+        )
+    # Inside the sandbox, the path of "outside" may lead to a private folder, so the program's report is no proof.
+    outcomes[escape.OUTSIDE] = written
+    succeeded = [attempt for attempt in escape.ATTEMPTS if outcomes.get(attempt, True)]
+    return SandboxProof([attempt for attempt in escape.ATTEMPTS if attempt not in succeeded], succeeded)
 
 
 def _launch(folder: Path, targets: str) -> Launch:
@@ -79,29 +86,30 @@ def _launch(folder: Path, targets: str) -> Launch:
         log=folder / "output.log",
         record_dir=folder / "record",
         timeout_s=TIMEOUT_S,
-        max_output_bytes=MOST_OUTPUT,
+        max_output_bytes=MAX_OUTPUT_BYTES,
         max_dir_bytes=RECORD_MB * 2**20,
     )
 
 
 @contextmanager
-def _bystander(word: str) -> Iterator[None]:
-    """A process with a secret in its environment, for as long as the context lasts."""
-    words = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
-    with subprocess.Popen(words, env={"SECRET": word}) as process:
+def _run_secret_process(secret: str) -> Iterator[None]:
+    """Run a process with ``secret`` in its environment until the context exits."""
+    command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
+    with subprocess.Popen(command, env={"SECRET": secret}) as process:
         try:
             yield
         finally:
             process.kill()
 
 
-def _told(said: bytes) -> dict[str, bool]:
-    told = {}
-    for line in said.decode("utf-8", "replace").splitlines():
+def _parse_outcomes(output: bytes) -> dict[str, bool]:
+    """Return whether each attempt succeeded, by the attempt's name."""
+    outcomes = {}
+    for line in output.decode("utf-8", "replace").splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and isinstance(entry.get("deed"), str):
-            told[entry["deed"]] = entry.get("done") is not False
-    return told
+        if isinstance(entry, dict) and isinstance(entry.get("attempt"), str):
+            outcomes[entry["attempt"]] = entry.get("done") is not False
+    return outcomes

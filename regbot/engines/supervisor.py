@@ -1,14 +1,20 @@
-"""The local engine's supervisor: a script that runs one guest, bounds it, and leaves nothing of it behind.
+"""The local engine's supervisor: a script that runs one guest, enforces its limits and kills all of its processes.
 
-It stands between regbot and the guest so that the kernel does the work that a thread of regbot could not: orphans of
-the guest become its children (child subreaper), regbot's death closes its standard input, and its own death ends the
-guest's main process. Standard library only, started by path in isolated mode.
+The guest is the process under test. The supervisor is a process between regbot and the guest, so that it can rely on
+the kernel:
 
-Protocol: the first line of standard input is the launch as JSON; end of file there means that regbot is gone. At the
-end one JSON document goes to standard output. Nothing is written there when regbot is gone or asked for the end.
+    - If a process of the guest loses its parent, it becomes a child of the supervisor (child subreaper).
+    - If regbot dies, the supervisor's standard input closes.
+    - If the supervisor dies, the kernel kills the guest's main process.
 
-It confines a guest only where the launch brings a sandbox with it; what that needs on this node is made by
-``confinement``, the script beside this one. Without, the guest has the rights of the user that regbot runs as.
+The script uses only the standard library. It is started by path, in Python's isolated mode.
+
+Protocol: the first line of standard input is the launch as JSON. End of file on standard input means that regbot is
+gone. When the launch has ended, the supervisor writes one JSON document to standard output. It writes nothing if
+regbot is gone or has sent a signal.
+
+The guest runs in a sandbox only if the launch contains one. The script ``confinement`` beside this one sets the sandbox
+up on this node. Without a sandbox the guest has the rights of the user that runs regbot.
 """
 
 import contextlib
@@ -30,42 +36,43 @@ from typing import Any
 
 LINUX = sys.platform == "linux"
 GRACE_S = 1.0
-"""What helper processes (resource trackers, pipe readers) get to end by themselves after the main one has ended."""
+"""Seconds that helper processes (resource trackers, pipe readers) get to exit by themselves after the main process."""
 KILL_S = 10.0
-"""How long SIGKILL may take. Longer means a process stuck in the kernel, for which nobody should wait."""
+"""Seconds that SIGKILL may take. A process that takes longer is stuck in the kernel, and waiting longer is useless."""
 POLL_S = 1.0
 GROWTH_S = 0.1
-"""How often it is asked whether a confined guest fills a disk that it may write to."""
+"""Interval in seconds between checks of the disk usage of a guest in a sandbox."""
 TAIL_BYTES = 64 * 1024
 MAX_ENTRIES = 100_000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 class StopError(Exception):
-    """Regbot is gone or wants the end."""
+    """regbot is gone or asked the supervisor to stop."""
 
 
 class NotStartedError(Exception):
-    """There is no guest. The message says why and what to do."""
+    """The guest could not be started. The message says why and what to do."""
 
 
 class Log:
-    """Output on disk: the beginning as it comes, and at the end the last part; the middle is counted and dropped."""
+    """The log file. It keeps the beginning and the end of the output. The middle is dropped, and its bytes are
+    counted."""
 
     def __init__(self, path: str, limit: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self.file = os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0)
         self.tail_limit = min(TAIL_BYTES, limit // 2)
-        self.room = limit - self.tail_limit
+        self.head_bytes_left = limit - self.tail_limit
         self.tail = bytearray()
         self.dropped = 0
         self.fault: OSError | None = None
 
     def write(self, data: bytes) -> None:
-        """Take output in. A full disk is remembered, not raised: what kills the guest reads its output too."""
-        head, rest = data[: self.room], data[self.room :]
-        self.room -= len(head)
-        self._put(head)
+        """Write output. An error, such as a full disk, is stored until ``close``, so that the guest is killed first."""
+        head, rest = data[: self.head_bytes_left], data[self.head_bytes_left :]
+        self.head_bytes_left -= len(head)
+        self._write_to_file(head)
         self.tail += rest
         excess = len(self.tail) - self.tail_limit
         if excess > 0:
@@ -73,95 +80,101 @@ class Log:
             self.dropped += excess
 
     def close(self) -> None:
-        """Complete the file. Raises OSError where some of it could not be written."""
+        """Write the end of the output and close the file. Raises OSError if any part could not be written."""
         if self.dropped:
-            self._put(b"\n[%d bytes left out]\n" % self.dropped)
-        self._put(bytes(self.tail))
+            self._write_to_file(b"\n[%d bytes left out]\n" % self.dropped)
+        self._write_to_file(bytes(self.tail))
         self.file.close()
         if self.fault:
             raise self.fault
 
-    def _put(self, data: bytes) -> None:
+    def _write_to_file(self, data: bytes) -> None:
         try:
             self.file.write(data)
         except OSError as error:
             self.fault = error
 
 
-class Enclosure:
-    """What confines one guest on this node; with an order of None nothing does."""
+class Confinement:
+    """The sandbox of one guest on this node. If the launch has no ``confine`` entry, there is no sandbox to set up."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
-        self.order: dict[str, Any] | None = launch.get("confine")
-        self.record, self.words, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
+        self.settings: dict[str, Any] | None = launch.get("confine")
+        self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
         self.stamps = launch.get("stamp", True)
         self.exit_code: int | None = None
         self.overflow = False
-        self.room = self.groups = self.growth = None
-        if self.order is None:
+        self.file_systems = self.groups = self.growth = None
+        if self.settings is None:
             return
-        self.kit = _confinement()
-        self.status, self.told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.groups = self.kit.Groups(self.order["pids"], self.order["memory_bytes"])
+        self.script = _load_confinement()
+        self.status_reader, self.status_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.groups = self.script.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
         try:
-            self.room = self.kit.Room(self.order, self.record)
-            self.growth = self.kit.Growth(self.order["writable"], self.order["growth_bytes"], size_of)
+            self.file_systems = self.script.MemoryFileSystems(self.settings, self.record)
+            self.growth = self.script.DiskGrowth(self.settings["writable"], self.settings["growth_bytes"], size_of)
         except OSError as error:
             self.groups.remove()
             raise NotStartedError(
-                f"the sandbox cannot be made: {error}; 'regbot doctor' tries it step by step"
+                f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
             ) from error
-        self.record = self.room.record
-        visible = self.order["visible"]
-        program, *words = self.kit.with_devices(self.words, visible, self.order["network"])
-        self.words = [program, "--json-status-fd", str(self.told), *words]
+        self.record = self.file_systems.record
+        visible = self.settings["visible"]
+        program, *words = self.script.with_devices(self.command, visible, self.settings["network"])
+        self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 
     def enter(self) -> None:
-        """In the process that becomes the sandbox."""
+        """Join the control groups and leave the keyring. Called in the child process, just before it starts the
+        guest."""
         if self.groups is not None:
             self.groups.join()
-            self.kit.leave_keyring()
+            self.script.leave_keyring()
 
-    def passed(self, now_full: bool) -> bool:
-        """Has the guest passed a limit of what it may write? ``now_full``: the time has come to look at its record."""
-        if self.growth is not None and self.growth.passed():
+    def has_passed_limit(self, check_record: bool) -> bool:
+        """Whether the guest has written more than a limit allows. With ``check_record``, check the record folder
+        too."""
+        if self.growth is not None and self.growth.has_passed_limit():
             self.overflow = True
-        elif now_full:
-            self.overflow = overflown(self.record, self.limit) or (self.room is not None and self.room.full())
+        elif check_record:
+            self.overflow = is_over_limit(self.record, self.limit) or (
+                self.file_systems is not None and self.file_systems.is_full()
+            )
         return self.overflow
 
-    def finish(self) -> bool:
-        """Keep the record of a guest that is dead, and tell whether it passed its limit at any time."""
-        if not self.passed(now_full=True):
-            if self.room is None:
+    def save_record(self) -> bool:
+        """Save the record after the guest has ended. Return whether the guest has exceeded its limit at any time."""
+        if not self.has_passed_limit(check_record=True):
+            if self.file_systems is None:
                 if self.stamps:
-                    stamp(self.record)
+                    set_file_times(self.record)
             else:
-                self.overflow = not self.room.keep()
+                self.overflow = not self.file_systems.copy_record()
         return self.overflow
 
     def close(self) -> None:
         if self.groups is not None:
             self.groups.remove()
 
-    def ended(self, code: int | None) -> int | None:
-        """The guest's exit code, of which bubblewrap tells a death by a signal as 128 and its number.
+    def exit_code_of_guest(self, code: int | None) -> int | None:
+        """Return the guest's exit code; the negative signal number if a signal killed the guest.
 
-        Raises NotStartedError where bubblewrap ended, and not the guest.
+        ``code`` is the exit code of the process that the supervisor started. In a sandbox this is bubblewrap, which
+        reports a signal as 128 plus the signal's number. Raises NotStartedError if bubblewrap itself failed, so that
+        the guest never ran.
         """
-        if self.order is None or code is None:
+        if self.settings is None or code is None:
             return code
         try:
-            told = os.read(self.status, 65536)
+            status = os.read(self.status_reader, 65536)
         except BlockingIOError:
-            told = b""
-        if b'"exit-code"' not in told:
+            status = b""
+        if b'"exit-code"' not in status:
             raise NotStartedError
         return 128 - code if 128 < code <= 128 + signal.NSIG else code
 
 
-def _confinement() -> ModuleType:
-    """The script beside this one; the import path of a script in isolated mode does not have it."""
+def _load_confinement() -> ModuleType:
+    """Load the script ``confinement``. In isolated mode the folder of a script is not on the import path."""
     spec = importlib.util.spec_from_file_location("confinement", Path(__file__).with_name("confinement.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -171,13 +184,13 @@ def _confinement() -> ModuleType:
 
 
 class Supervisor:
-    """One guest, from start to the last of its descendants."""
+    """One guest and all its descendants, from start to end."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
         self.launch = launch
         self.log = Log(launch["log"], launch["max_output_bytes"])
         self.libc = ctypes.CDLL(None) if LINUX else None
-        self.sandbox = Enclosure(launch)
+        self.sandbox = Confinement(launch)
         if self.libc:
             self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
@@ -195,14 +208,14 @@ class Supervisor:
         self.selector.register(0, selectors.EVENT_READ)
 
     def run(self) -> dict[str, Any]:
-        """Start the guest, wait for its end or end it. Raises NotStartedError, StopError, and OSError of the log."""
-        begun = time.monotonic()
+        """Run the guest until it ends or must be killed. Raises NotStartedError, StopError, and OSError for the log."""
+        started = time.monotonic()
         try:
-            return self._whole(begun)
+            return self._supervise(started)
         finally:
             self.sandbox.close()
 
-    def _whole(self, begun: float) -> dict[str, Any]:
+    def _supervise(self, started: float) -> dict[str, Any]:
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()
@@ -210,35 +223,38 @@ class Supervisor:
         self.selector.register(self.output, selectors.EVENT_READ)
         timed_out = overflow = False
         try:
-            deadline, poll_at = begun + self.launch["timeout_s"], begun + POLL_S
+            deadline, poll_at = started + self.launch["timeout_s"], started + POLL_S
             while self.status is None and not (timed_out or overflow or self.log.fault):
-                glance_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
-                self._tick(min(deadline, poll_at, glance_at) - time.monotonic())
+                growth_check_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
+                self._handle_events(min(deadline, poll_at, growth_check_at) - time.monotonic())
                 now = time.monotonic()
                 timed_out = now >= deadline and self.status is None
-                if now >= min(poll_at, glance_at):
-                    overflow = self.sandbox.passed(now_full=now >= poll_at)
+                if now >= min(poll_at, growth_check_at):
+                    overflow = self.sandbox.has_passed_limit(check_record=now >= poll_at)
                     poll_at = time.monotonic() + POLL_S if now >= poll_at else poll_at
-            wall_s = time.monotonic() - begun
-            own_end = self.status
-            if own_end is not None:
-                self._settle()
+            wall_s = time.monotonic() - started
+            wait_status = self.status
+            if wait_status is not None:
+                self._wait_for_helpers()
         finally:
-            unkilled = self._end_all()
+            unkilled = self._kill_all()
             self._drain()
             self.log.close()
-        guest.returncode = 0  # reaped here: Popen must not wait for a process id that may be another's by now
+        # The guest is already reaped. Popen must not wait for its process id, which the system may have reused.
+        guest.returncode = 0
         try:
-            exit_code = self.sandbox.ended(None if own_end is None else os.waitstatus_to_exitcode(own_end))
+            exit_code = self.sandbox.exit_code_of_guest(
+                None if wait_status is None else os.waitstatus_to_exitcode(wait_status)
+            )
         except NotStartedError:
-            said = Path(self.launch["log"]).read_bytes()[:2000].decode("utf-8", "replace").strip()
-            raise NotStartedError(f"the sandbox could not be set up: {said}; 'regbot doctor' tries it") from None
+            output = Path(self.launch["log"]).read_bytes()[:2000].decode("utf-8", "replace").strip()
+            raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it") from None
         return {
             "exit_code": exit_code,
             "timed_out": timed_out,
-            "dir_overflow": overflow or self.sandbox.finish(),
+            "dir_overflow": overflow or self.sandbox.save_record(),
             "output_truncated": self.log.dropped > 0,
-            "left_behind": 0 if own_end is None else self.killed + unkilled,
+            "left_behind": 0 if wait_status is None else self.killed + unkilled,
             "unkilled": unkilled,
             "wall_s": wall_s,
         }
@@ -246,15 +262,15 @@ class Supervisor:
     def _start(self) -> "subprocess.Popen[bytes]":
         try:
             return subprocess.Popen(
-                self.sandbox.words,
+                self.sandbox.command,
                 cwd=self.launch["cwd"],
                 env=self.launch["env"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(self.sandbox.told,) if self.sandbox.order else (),
-                preexec_fn=self._in_guest,
+                pass_fds=(self.sandbox.status_writer,) if self.sandbox.settings else (),
+                preexec_fn=self._prepare_child,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise NotStartedError(
@@ -262,16 +278,16 @@ class Supervisor:
                 "check the interpreter and the build commands of this workload in regbot.toml"
             ) from error
 
-    def _in_guest(self) -> None:
+    def _prepare_child(self) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if self.libc:
             self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != self.pid:  # died before the call above
+            if os.getppid() != self.pid:  # the supervisor died before the call above
                 os._exit(127)
         self.sandbox.enter()
 
-    def _tick(self, seconds: float) -> None:
-        """Wait for something to happen, at most ``seconds``, and take it in."""
+    def _handle_events(self, seconds: float) -> None:
+        """Handle pending events; wait at most ``seconds`` for one. Raises StopError."""
         for key, _ in self.selector.select(max(0.0, seconds)):
             if key.fd == 0 and not os.read(0, 65536):
                 raise StopError
@@ -283,7 +299,7 @@ class Supervisor:
                 self._read()
 
     def _read(self) -> bool:
-        """Take one piece of output; False where there is none now."""
+        """Read one piece of output. Return False if there is none now."""
         try:
             data = os.read(self.output, 65536)
         except BlockingIOError:
@@ -295,7 +311,7 @@ class Supervisor:
         return bool(data)
 
     def _drain(self) -> None:
-        """What is left in the pipe. Bounded, since a process that could not be killed may go on writing."""
+        """Read the rest of the pipe, up to a limit, because a process that cannot be killed may continue to write."""
         for _ in range(64):
             if not self._read():
                 return
@@ -311,14 +327,16 @@ class Supervisor:
                 elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                     self.killed += 1
 
-    def _settle(self) -> None:
-        """Give helper processes their moment, then count from zero what has to be killed."""
-        until = time.monotonic() + GRACE_S
-        while self._anything_left() and time.monotonic() < until:
-            self._tick(min(0.02, until - time.monotonic()))
+    def _wait_for_helpers(self) -> None:
+        """Wait until helper processes have exited, at most GRACE_S. Then reset the count of killed processes, so that
+        it counts only processes that the supervisor kills.
+        """
+        deadline = time.monotonic() + GRACE_S
+        while self._has_descendants() and time.monotonic() < deadline:
+            self._handle_events(min(0.02, deadline - time.monotonic()))
         self.killed = 0
 
-    def _anything_left(self) -> bool:
+    def _has_descendants(self) -> bool:
         self._reap()
         if LINUX:
             return bool(children())
@@ -328,20 +346,21 @@ class Supervisor:
             return False
         return True
 
-    def _end_all(self) -> int:
-        """Kill the guest and every descendant; how many could not be killed.
+    def _kill_all(self) -> int:
+        """Kill the guest and all its descendants. Return the number of processes that could not be killed.
 
-        Whole process groups at a time, because the kernel does that at one stroke: a process that forks and exits all
-        the time is never seen alive by a list. An orphan becomes our child, so the loop ends when no child is left.
-        A child's process group is the guest's own: we are alone in ours, and groups do not cross sessions.
+        The function kills whole process groups, because the kernel kills a group atomically. A process that forks and
+        exits all the time would escape if the processes were listed first. Orphans become children of the supervisor,
+        so the loop ends when the supervisor has no child. It never kills the supervisor's own group: the supervisor is
+        the only process in its group, and groups do not extend over sessions.
         """
         if self.status is None:
             _kill_group(self.guest)
-        until = time.monotonic() + KILL_S
-        while self._anything_left():
-            if time.monotonic() > until:
+        deadline = time.monotonic() + KILL_S
+        while self._has_descendants():
+            if time.monotonic() > deadline:
                 return len(children()) if LINUX else 1
-            for group in {_group(child) for child in children()} if LINUX else {self.guest}:
+            for group in {_process_group(child) for child in children()} if LINUX else {self.guest}:
                 if group and group != os.getpgrp():
                     _kill_group(group)
                     self.killed += 0 if LINUX else 1
@@ -353,8 +372,9 @@ class Supervisor:
         return 0
 
 
-def overflown(folder: str, max_bytes: int) -> bool:
-    """Has the record folder passed its limit, or been made unreadable? Stops looking as soon as that is known."""
+def is_over_limit(folder: str, max_bytes: int) -> bool:
+    """Whether the record folder exceeds its limit or was made unreadable. Stop counting as soon as the limit is
+    passed."""
     total = 0
     try:
         for entries, size in enumerate(_sizes(folder)):
@@ -366,12 +386,12 @@ def overflown(folder: str, max_bytes: int) -> bool:
     return False
 
 
-def stamp(folder: str) -> None:
-    """Give the files of a record, as their modification time, the time of their last change.
+def set_file_times(folder: str) -> None:
+    """Set the modification time of each file in a record to its change time.
 
-    The system gave that, and a guest cannot set it; but it cannot be kept when a file is copied. So it is kept in the
-    other one, in which the guest may have written what it likes, now that all of it is dead. Only once, because it is a
-    change itself: of nodes that share the folder, the first does it.
+    A guest cannot set the change time, but a copy of a file loses it. So this function stores the change time as the
+    modification time, after the guest has ended. Setting the modification time also changes the change time, so the
+    function must run only once per folder. If several nodes share the folder, only the first node calls it.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for entry in listing:
@@ -382,14 +402,14 @@ def stamp(folder: str) -> None:
 
 
 def size_of(folder: str) -> int:
-    """Bytes of everything below ``folder``, as far as it can be read."""
+    """Return the bytes of all files below ``folder``; 0 if an entry cannot be read."""
     with contextlib.suppress(OSError):
         return sum(_sizes(folder))
     return 0
 
 
 def _sizes(folder: str) -> Iterator[int]:
-    """Bytes of every entry below ``folder``; what vanishes meanwhile is passed over."""
+    """Yield the bytes of every entry below ``folder``. Entries that disappear during the listing are skipped."""
     folders = [folder]
     while folders:
         with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as listing:
@@ -402,10 +422,10 @@ def _sizes(folder: str) -> Iterator[int]:
 
 
 def children() -> list[int]:
-    """Our children, among them the orphans of the guest."""
+    """Return the ids of this process's children. They include orphans of the guest."""
     try:
         return [int(pid) for pid in Path("/proc/thread-self/children").read_text().split()]
-    except OSError:  # a kernel without that list
+    except OSError:  # the kernel does not provide the list of children
         return [pid for pid in _process_ids() if _parent(pid) == os.getpid()]
 
 
@@ -423,7 +443,7 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _group(pid: int) -> int:
+def _process_group(pid: int) -> int:
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -436,7 +456,7 @@ def _kill_group(group: int) -> None:
 
 
 def main() -> None:
-    """Read the launch, run it, write how it ended."""
+    """Read the launch from standard input, run it, and write its result to standard output."""
     line = bytearray()
     while not line.endswith(b"\n"):
         data = os.read(0, 65536)
@@ -451,7 +471,7 @@ def main() -> None:
     except NotStartedError as error:
         result = {"error": str(error)}
     except OSError as error:
-        result = {"error": f"the run was ended, because its output could not be kept: {error}"}
+        result = {"error": f"the run was killed because its output could not be written: {error}"}
     os.write(1, json.dumps(result).encode())
 
 

@@ -1,35 +1,44 @@
-"""The ranks of one torch world, started by torch's own launcher: one of it on each node.
+"""Commands that start the ranks of one torch world with torch's own launcher. Each node runs one launcher process.
 
-The launcher runs in the workload's interpreter, so its options are those that every torch since 2.0 knows.
+The launcher runs in the workload's interpreter, so the commands use only options that every torch since 2.0 has.
 """
 
 from pathlib import Path
 
-from regbot.engines.engine import Launch
+from regbot.engines.launch import Launch
 
 LAUNCHER = ("-m", "torch.distributed.run")
 
 
-def standalone(launch: Launch) -> tuple[str, ...]:
-    """The command of all ranks on one node."""
-    return _words(launch, "--standalone", "--nproc-per-node", str(launch.ranks))
+def single_node_command(launch: Launch) -> tuple[str, ...]:
+    """Return the command that starts all ranks of ``launch`` on one node."""
+    return _launcher_command(launch, "--standalone", "--nproc-per-node", str(launch.ranks))
 
 
-def spread(launch: Launch, nodes: int, node: int, address: str, port: int) -> tuple[str, ...]:
-    """The command of node number ``node`` of ``nodes``, where ranks are the same number on each.
+def multi_node_command(launch: Launch, nodes: int, node: int, address: str, port: int) -> tuple[str, ...]:
+    """Return the launcher command for node number ``node`` of ``nodes``. Every node gets the same number of ranks.
 
-    ``address`` is the first node's, as the others reach it; ``port`` is free there.
+    ``address`` is the first node's address, as seen from the other nodes. ``port`` is a free port on the first node.
     """
-    each = str(launch.ranks // nodes)
-    meeting = ("--nnodes", str(nodes), "--node-rank", str(node), "--master-addr", address, "--master-port", str(port))
-    return _words(launch, *meeting, "--nproc-per-node", each)
+    ranks_per_node = str(launch.ranks // nodes)
+    rendezvous = (
+        "--nnodes",
+        str(nodes),
+        "--node-rank",
+        str(node),
+        "--master-addr",
+        address,
+        "--master-port",
+        str(port),
+    )
+    return _launcher_command(launch, *rendezvous, "--nproc-per-node", ranks_per_node)
 
 
 def launcher_logs(launch: Launch) -> Path:
-    """The folder that the launcher makes; without one of ours it leaves one behind."""
+    """Return the folder for the launcher's logs. Without --log-dir it leaves a temporary folder behind."""
     return launch.record_dir / "torchrun"
 
 
-def _words(launch: Launch, *options: str) -> tuple[str, ...]:
+def _launcher_command(launch: Launch, *options: str) -> tuple[str, ...]:
     python, *arguments = launch.command
     return (python, *LAUNCHER, *options, "--log-dir", str(launcher_logs(launch)), *arguments)

@@ -1,8 +1,9 @@
-"""Start of every guest process: ``python <this folder> REQUEST.json``, or ``--capabilities``, or
-``--reference REQUEST.json``.
+"""Entry point of every guest process. Its arguments are ``REQUEST.json``, ``--capabilities`` or ``--reference
+REQUEST.json``.
 
-Run by folder and not by module name, so that the interpreter puts exactly this folder on its path: nothing of regbot
-but ``regbot_guest`` becomes importable, and nothing in the code under test can stand in front of it.
+The process is started as ``python <this folder> ...`` and not by module name. So the interpreter puts exactly this
+folder first on its search path. Then ``regbot_guest`` is the only importable part of regbot, and code under test cannot
+shadow it.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""Node health around a run: what is watched, and what it shows to be wrong. Facts in, no verdicts."""
+"""Node health around a run: monitoring, and faults of the node that void a run. It records facts but gives no
+verdict."""
 
-from regbot.health.monitor import Monitor, visible_devices
-from regbot.health.nvml import Gpu, NoNvmlError, gpus_now
+from regbot.health.monitor import Monitor, StepMarks, visible_devices
+from regbot.health.nvml import GpuDevice, NoNvmlError, snapshot_gpus
 
-__all__ = ["Gpu", "Monitor", "NoNvmlError", "gpus_now", "visible_devices"]
+__all__ = ["GpuDevice", "Monitor", "NoNvmlError", "StepMarks", "snapshot_gpus", "visible_devices"]

@@ -1,7 +1,7 @@
-"""The GPUs of a run, by NVML: what each is doing at one moment. Questions only: nothing is set.
+"""Query the state of a run's GPUs through NVML. The queries only read; no setting is changed.
 
-Written against the part of nvidia-ml-py (the module ``pynvml``) that ``Nvml`` lists. A question that a GPU does not
-answer, as many are on consumer cards and on MIG slices, is a value that is not known, never an error.
+The queries use those functions of nvidia-ml-py (the module ``pynvml``) that ``Nvml`` lists. Consumer cards and MIG
+slices do not support every query. The result of an unsupported query is None, and never an error.
 """
 
 import importlib
@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from regbot.records.health import MAX_GPUS, MAX_PROCESSES, MAX_XIDS, GpuMoment, GpuProcess, Reason
-from regbot.text import printable
+from regbot.errors import UserError
+from regbot.records.health import MAX_GPUS, MAX_PROCESSES, MAX_XIDS, ClockReason, GpuProcess, GpuSnapshot
+from regbot.text.clip import clip, clip_label
+from regbot.text.printable import printable
 
 CLOCK_SM, TEMPERATURE_GPU, UNCORRECTED, VOLATILE = 1, 0, 1, 0
 XID_EVENT = 0x8
 MEMORY_V2 = 0x02000028
-"""Of the second form of the memory question, which keeps apart what the driver reserves."""
+"""Number of version 2 of the memory query. Only this version reports memory that the driver reserves separately."""
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
-REASONS: dict[int, Reason] = {
+REASONS: dict[int, ClockReason] = {
     0x001: "idle",
     0x002: "application_clocks",
     0x004: "sw_power_cap",
@@ -32,17 +34,18 @@ REASONS: dict[int, Reason] = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""nvmlClocksEventReasons of nvml.h, by bit."""
+"""Clock event reason by bit, as in nvmlClocksEventReasons of nvml.h."""
 
 SERVICES = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
-"""How the names of processes begin that serve or watch a GPU and compute nothing."""
+"""Name prefixes of processes that serve or monitor a GPU and do not compute on it."""
 
 _FIRST_NAMESPACE = "pid:[4026531836]"
-"""The kernel's name for the namespace of process numbers that a machine starts with (PROC_PID_INIT_INO)."""
+"""Name of the initial process id namespace of a machine (PROC_PID_INIT_INO in the kernel)."""
 
 
 class Nvml(Protocol):
-    """What is used of nvidia-ml-py, under its names. Functions raise ``NVMLError``, which has ``value``."""
+    """The functions of nvidia-ml-py that regbot uses. They raise ``NVMLError``, whose ``value`` is NVML's error
+    code."""
 
     NVMLError: type[Exception]
 
@@ -69,23 +72,24 @@ class Nvml(Protocol):
     def nvmlEventSetFree(self, eventSet: Any) -> None: ...
 
 
-class NoNvmlError(Exception):
-    """NVML cannot be asked here. The message says why and what to do."""
+class NoNvmlError(UserError):
+    """NVML does not work on this machine. The message says why and what to do."""
 
 
 def find_nvml() -> Nvml:
-    """The module. Raises NoNvmlError where it is not installed; whether it works shows when it is opened."""
+    """Import pynvml. Raises NoNvmlError if it cannot be imported. Whether NVML works is known only when it is
+    opened."""
     try:
         return cast(Nvml, importlib.import_module("pynvml"))
-    except Exception as error:  # whatever a package of that name does when it is imported
+    except Exception as error:  # another package named pynvml may raise any error when it is imported
         raise NoNvmlError(
-            f"nvidia-ml-py cannot be used ({type(error).__name__}: {error}); pip install nvidia-ml-py"
+            f"nvidia-ml-py cannot be used ({type(error).__name__}: {error})", "pip install nvidia-ml-py"
         ) from error
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One GPU and what of it does not change."""
+class GpuDevice:
+    """Constant properties of one GPU."""
 
     index: int
     handle: Any
@@ -95,171 +99,179 @@ class Gpu:
     power_limit_w: float | None
 
 
-class Gpus:
-    """The GPUs of one run, opened. Raises NoNvmlError where they cannot be. Not for several threads at a time."""
+class NvmlSession:
+    """An open NVML session for the GPUs of one run. Not thread-safe. Raises NoNvmlError if it cannot be opened."""
 
-    def __init__(self, nvml: Nvml, wanted: Sequence[str] | None, first: int | None = None) -> None:
-        """``wanted``: entries of CUDA_VISIBLE_DEVICES, None for all. ``first``: of those the first so many; none where
-        there are fewer, because such a run falls back to the CPU."""
+    def __init__(self, nvml: Nvml, entries: Sequence[str] | None, first: int | None = None) -> None:
+        """``entries`` are the entries of CUDA_VISIBLE_DEVICES; None means that all GPUs are visible.
+
+        ``first`` is the number of visible GPUs that the run uses. If fewer GPUs are visible, the run uses the CPU, and
+        no GPU is queried.
+        """
         self._nvml = nvml
         self.lost: set[int] = set()
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            raise NoNvmlError(f"NVML cannot be asked: {error}") from error
-        found = [gpu for index in range(min(self._count(), MAX_GPUS)) if (gpu := self._open(index)) is not None]
-        chosen = visible(found, wanted)
-        self.gpus = chosen if first is None else chosen[:first] if len(chosen) >= first else []
+            raise NoNvmlError(f"NVML does not work: {error}") from error
+        devices = [gpu for index in range(min(self._count(), MAX_GPUS)) if (gpu := self._open(index)) is not None]
+        selected = select_visible(devices, entries)
+        self.gpus = selected if first is None else selected[:first] if len(selected) >= first else []
         self._events = self._watch_errors()
 
     def close(self) -> None:
-        """Give NVML back."""
+        """Close the session."""
         if self._events is not None:
-            self._ask(None, self._nvml.nvmlEventSetFree, self._events)
-        self._ask(None, self._nvml.nvmlShutdown)
+            self._query(None, self._nvml.nvmlEventSetFree, self._events)
+        self._query(None, self._nvml.nvmlShutdown)
 
-    def moment(self, gpu: Gpu, with_processes: bool = True) -> GpuMoment:
-        """One GPU now."""
-        ask, nvml = self._ask, self._nvml
-        power = ask(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)
-        return GpuMoment(
+    def snapshot(self, gpu: GpuDevice, with_processes: bool = True) -> GpuSnapshot:
+        """Return the current state of one GPU."""
+        query, nvml = self._query, self._nvml
+        power = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)
+        return GpuSnapshot(
             index=gpu.index,
-            sm_mhz=ask(gpu, nvml.nvmlDeviceGetClockInfo, gpu.handle, CLOCK_SM),
+            sm_mhz=query(gpu, nvml.nvmlDeviceGetClockInfo, gpu.handle, CLOCK_SM),
             reasons=self._reasons(gpu),
-            temperature_c=ask(gpu, nvml.nvmlDeviceGetTemperature, gpu.handle, TEMPERATURE_GPU),
+            temperature_c=query(gpu, nvml.nvmlDeviceGetTemperature, gpu.handle, TEMPERATURE_GPU),
             power_w=None if power is None else power / 1000,
-            used_bytes=self._used(gpu) if with_processes else None,
+            used_bytes=self._used_bytes(gpu) if with_processes else None,
             processes=self._processes(gpu) if with_processes else [],
         )
 
-    def uncorrected_ecc(self, gpu: Gpu) -> int | None:
-        """Memory errors since the driver was loaded that could not be corrected."""
-        count: int | None = self._ask(gpu, self._nvml.nvmlDeviceGetTotalEccErrors, gpu.handle, UNCORRECTED, VOLATILE)
+    def uncorrected_ecc(self, gpu: GpuDevice) -> int | None:
+        """Return the number of uncorrected memory errors since the driver was loaded; None if unknown."""
+        count: int | None = self._query(gpu, self._nvml.nvmlDeviceGetTotalEccErrors, gpu.handle, UNCORRECTED, VOLATILE)
         return count
 
     def new_xids(self) -> list[tuple[int, int]]:
-        """Index of the GPU and number of every error that was reported since the last call."""
-        found: list[tuple[int, int]] = []
-        while self._events is not None and len(found) < MAX_XIDS:
-            event = self._ask(None, self._nvml.nvmlEventSetWait, self._events, 0)
-            if event is None:  # a time-out: no more are waiting
+        """Return GPU index and XID of each error that was reported since the last call."""
+        xids: list[tuple[int, int]] = []
+        while self._events is not None and len(xids) < MAX_XIDS:
+            event = self._query(None, self._nvml.nvmlEventSetWait, self._events, 0)
+            if event is None:  # the query timed out, so there are no more events
                 break
-            index = self._ask(None, self._nvml.nvmlDeviceGetIndex, event.device)
+            index = self._query(None, self._nvml.nvmlDeviceGetIndex, event.device)
             if index is not None:
-                found.append((index, int(event.eventData)))
-        return found
+                xids.append((index, int(event.eventData)))
+        return xids
 
     def _count(self) -> int:
-        return int(self._ask(None, self._nvml.nvmlDeviceGetCount) or 0)
+        return int(self._query(None, self._nvml.nvmlDeviceGetCount) or 0)
 
-    def _open(self, index: int) -> Gpu | None:
-        ask, nvml = self._ask, self._nvml
-        handle = ask(None, nvml.nvmlDeviceGetHandleByIndex, index)
+    def _open(self, index: int) -> GpuDevice | None:
+        query, nvml = self._query, self._nvml
+        handle = query(None, nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
             return None
-        limit = ask(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        return Gpu(
+        limit = query(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        return GpuDevice(
             index=index,
             handle=handle,
-            name=_text(ask(None, nvml.nvmlDeviceGetName, handle)),
-            uuid=_text(ask(None, nvml.nvmlDeviceGetUUID, handle)),
-            sm_max_mhz=ask(None, nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM),
+            name=_text(query(None, nvml.nvmlDeviceGetName, handle)),
+            uuid=_text(query(None, nvml.nvmlDeviceGetUUID, handle)),
+            sm_max_mhz=query(None, nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM),
             power_limit_w=None if limit is None else limit / 1000,
         )
 
     def _watch_errors(self) -> Any | None:
-        events = self._ask(None, self._nvml.nvmlEventSetCreate)
+        events = self._query(None, self._nvml.nvmlEventSetCreate)
         for gpu in self.gpus if events is not None else []:
-            self._ask(None, self._nvml.nvmlDeviceRegisterEvents, gpu.handle, XID_EVENT, events)
+            self._query(None, self._nvml.nvmlDeviceRegisterEvents, gpu.handle, XID_EVENT, events)
         return events
 
-    def _reasons(self, gpu: Gpu) -> list[Reason]:
-        """By the new name of the question, or its name before driver 535, which newer modules may drop."""
+    def _reasons(self, gpu: GpuDevice) -> list[ClockReason]:
+        """Return the clock reasons. Drivers before 535 have only the older query, and new pynvml may lack it."""
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            question = getattr(self._nvml, name, None)
-            bits = None if question is None else self._ask(gpu, question, gpu.handle)
+            function = getattr(self._nvml, name, None)
+            bits = None if function is None else self._query(gpu, function, gpu.handle)
             if bits is not None:
                 return [reason for bit, reason in REASONS.items() if bits & bit]
         return []
 
-    def _used(self, gpu: Gpu) -> int | None:
-        ask = self._ask
-        memory = ask(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle, MEMORY_V2)
-        if memory is None:  # a driver that knows the first form only
-            memory = ask(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    def _used_bytes(self, gpu: GpuDevice) -> int | None:
+        query = self._query
+        memory = query(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle, MEMORY_V2)
+        if memory is None:  # the driver supports only version 1
+            memory = query(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
         return None if memory is None else int(memory.used)
 
-    def _processes(self, gpu: Gpu) -> list[GpuProcess]:
-        listed = self._ask(gpu, self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or []
-        named = (GpuProcess(pid=int(each.pid), name=_name(int(each.pid))) for each in listed)
-        return [process for process in named if not process.name.startswith(SERVICES)][:MAX_PROCESSES]
+    def _processes(self, gpu: GpuDevice) -> list[GpuProcess]:
+        entries = self._query(gpu, self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or []
+        processes = (GpuProcess(pid=int(entry.pid), name=_process_name(int(entry.pid))) for entry in entries)
+        return [process for process in processes if not process.name.startswith(SERVICES)][:MAX_PROCESSES]
 
-    def _ask(self, gpu: Gpu | None, question: Callable[..., Any], *arguments: Any) -> Any:
-        """The answer, None where there is none."""
+    def _query(self, gpu: GpuDevice | None, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``function`` and return its result; None if it fails. Note the GPU in ``lost`` if it is lost."""
         try:
-            return question(*arguments)
+            return function(*arguments)
         except self._nvml.NVMLError as error:
             if gpu is not None and getattr(error, "value", None) in (GPU_IS_LOST, RESET_REQUIRED):
                 self.lost.add(gpu.index)
             return None
 
 
-def gpus_now(nvml: Callable[[], Nvml] = find_nvml) -> list[tuple[Gpu, GpuMoment]]:
-    """All GPUs of this machine as they are now. Raises NoNvmlError."""
-    gpus = Gpus(nvml(), None)
+def snapshot_gpus(nvml: Callable[[], Nvml] = find_nvml) -> list[tuple[GpuDevice, GpuSnapshot]]:
+    """Return all GPUs of this machine with their current state. Raises NoNvmlError."""
+    gpus = NvmlSession(nvml(), None)
     try:
-        return [(gpu, gpus.moment(gpu)) for gpu in gpus.gpus]
+        return [(gpu, gpus.snapshot(gpu)) for gpu in gpus.gpus]
     finally:
         gpus.close()
 
 
-def visible(gpus: Sequence[Gpu], wanted: Sequence[str] | None) -> list[Gpu]:
-    """Those that CUDA_VISIBLE_DEVICES names, in its order; all where an entry is none that can be told, as of a MIG
-    slice. CUDA, too, ends its list at the first entry that it does not know."""
-    if wanted is None:
+def select_visible(gpus: Sequence[GpuDevice], entries: Sequence[str] | None) -> list[GpuDevice]:
+    """Return the GPUs that the entries of CUDA_VISIBLE_DEVICES name, in the order of the entries.
+
+    The list ends at the first unknown entry, as in CUDA. If an entry is a MIG slice, return all GPUs, because slices
+    cannot be resolved.
+    """
+    if entries is None:
         return list(gpus)
-    found: list[Gpu] = []
-    for entry in wanted:
+    selected: list[GpuDevice] = []
+    for entry in entries:
         if entry.startswith("MIG"):
             return list(gpus)
-        named = [
+        matches = [
             gpu
             for gpu in gpus
             if (entry.isdecimal() and gpu.index == int(entry)) or (entry[:4] == "GPU-" and gpu.uuid.startswith(entry))
         ]
-        if len(named) != 1:
+        if len(matches) != 1:
             break
-        found += named
-    return found
+        selected += matches
+    return selected
 
 
-def belongs(pid: int, ancestor: int) -> bool | None:
-    """Whether process ``pid`` is ``ancestor`` or below it; None where that cannot be told, because it has ended or its
-    number is of another namespace."""
+def is_descendant(pid: int, ancestor: int) -> bool | None:
+    """Whether process ``pid`` is ``ancestor`` or one of its descendants.
+
+    None means unknown: the process has ended, or its id belongs to another namespace.
+    """
     for _ in range(64):
         if pid == ancestor:
             return True
         if pid == 1:
             return False
-        if pid <= 0:  # of a process that our namespace has no number for
+        if pid <= 0:  # the process has no id in this process's namespace
             return None
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
         except (OSError, IndexError, ValueError):
-            return False if _exists(pid) else None
+            return False if _has_process(pid) else None
     return False
 
 
-def numbers_are_ours() -> bool:
-    """Whether NVML's process numbers are those of /proc: not in every container."""
+def has_host_pids() -> bool:
+    """Whether NVML and /proc use the same process ids. In some containers they use different ones."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE  # noqa: PTH115
     except OSError:
         return False
 
 
-def _exists(pid: int) -> bool:
-    """Whether there is a process that /proc may hide from us."""
+def _has_process(pid: int) -> bool:
+    """Whether a process with this id exists, even if /proc does not show it."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -269,12 +281,12 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _name(pid: int) -> str:
+def _process_name(pid: int) -> str:
     try:
-        return printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())[:100]
+        return clip(printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()), 100)
     except OSError:
         return ""
 
 
 def _text(value: str | bytes | None) -> str:
-    return printable(value.decode(errors="replace") if isinstance(value, bytes) else value or "")[:500]
+    return clip_label(printable(value.decode(errors="replace") if isinstance(value, bytes) else value or ""))

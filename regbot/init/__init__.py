@@ -1,7 +1,7 @@
-"""``regbot init``: what a repository needs to have its pull requests judged, with what was found in it."""
+"""``regbot init``: install the configuration and workflows with which regbot judges a repository's pull requests."""
 
-from regbot.init.flow import Initialised, initialise
+from regbot.init.file_plan import InitOptions
+from regbot.init.flow import initialise
 from regbot.init.page import page
-from regbot.init.planned import InitFile, Options
 
-__all__ = ["InitFile", "Initialised", "Options", "initialise", "page"]
+__all__ = ["InitOptions", "initialise", "page"]

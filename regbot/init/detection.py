@@ -1,26 +1,30 @@
-"""What ``regbot init`` finds out about a repository, all of it from files and git: the code to trace, the runners that
-are used already, the default branch. Each finding says where it is from, because each may be wrong."""
+"""Detect facts about a repository from its files and git: the code to trace, the runners in use, the default branch.
+
+The report shows the evidence for each fact, because detection can be wrong.
+"""
 
 import shutil
 from dataclasses import dataclass, field
 
-from regbot.init.entries import Entry, find_entries, moe_classes, python_files
-from regbot.init.framework import Stack, find_stacks, notes, requirements
-from regbot.init.repository import Branch, Repository, default_branch, origin_host
-from regbot.init.runners import WORKFLOW, Runner, best, self_hosted
-from regbot.init.templates import for_enterprise
+from regbot.init.entries import EntryPoint, find_entries, moe_classes, python_files
+from regbot.init.framework import Stack, find_stacks, requirements, unsupported_warnings
+from regbot.init.repository import Repository, TargetBranch, default_branch, origin_host
+from regbot.init.runners import WORKFLOW, Runner, choose_runner, find_self_hosted
+from regbot.init.templates import is_for_enterprise
 
-OURS = ".github/workflows/regbot-"
-BROUGHT = frozenset({"torch", "numpy", "regbot", "python"})
+WORKFLOW_PREFIX = ".github/workflows/regbot-"
+PROVIDED_PACKAGES = frozenset({"torch", "numpy", "regbot", "regbot-moe", "python"})
+"""Packages that regbot's own workflows install, so that a user need not add them."""
 
 
 @dataclass(frozen=True)
-class Findings:
-    """``entry`` is taken before ``stack``: a function with the contract's signature was written for regbot."""
+class RepositoryFacts:
+    """Facts about a repository. If both ``entry`` and ``stack`` are set, ``entry`` is used, because it was written for
+    regbot."""
 
-    branch: Branch
-    entry: Entry | None
-    other_entries: list[Entry]
+    branch: TargetBranch
+    entry: EntryPoint | None
+    other_entries: list[EntryPoint]
     stack: Stack | None
     other_stacks: list[Stack]
     classes: list[tuple[str, str]]
@@ -28,47 +32,52 @@ class Findings:
     runners: list[Runner]
     slurm: str
     packages: list[str]
-    """What the repository asks for beside what regbot brings along, each once."""
+    """Packages that the repository requires and that regbot's workflows do not install. There are no duplicates."""
     requirements_file: bool
     installed: Runner | None
-    """What an installed regbot-measure asks for."""
+    """Runner in the installed regbot-measure.yml; None if this workflow is not installed."""
     server: str
-    """The host of origin, where that is none of GitHub's own; else ''."""
+    """Host of the remote origin; '' if it is one of GitHub's own hosts."""
     enterprise: bool
-    """Is something installed that is for a GitHub Enterprise Server?"""
+    """Whether an installed workflow of regbot was written for a GitHub Enterprise Server."""
     warnings: list[str] = field(default_factory=list)
 
     @property
     def installs_requirements(self) -> bool:
-        """Is the hosted job to install requirements.txt? Of a framework, which cannot be traced without: of other code
-        it may hold what only a GPU machine can build."""
+        """Whether the job on a hosted runner installs requirements.txt. It does so only to trace a framework.
+
+        The requirements of other code may include packages that can be built only on a GPU machine.
+        """
         return self.stack is not None and self.entry is None and self.requirements_file
 
 
-def detect(repository: Repository, branch: str | None = None) -> Findings:
-    """Look at ``repository``; ``branch`` where the user says it. Raises CheckoutError where no branch can be told."""
-    texts, cut = python_files(repository)
+def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts:
+    """Detect the facts about ``repository``. ``branch`` is the target branch that the user gave; None to detect it.
+
+    Raises CheckoutError if no target branch can be detected.
+    """
+    texts, size_warnings = python_files(repository)
     entries, stacks = find_entries(repository, texts), find_stacks(repository, texts)
     if stacks and (not entries or not entries[0].exact):
-        entries = []  # a build_layer of another signature is the framework's own
+        entries = []  # a build_layer with other parameters than the contract's belongs to the framework
     runners = _runners(repository)
-    ours = [name for name in repository.names if name.startswith(OURS)]
-    return Findings(
-        branch=Branch(branch, "--branch") if branch else default_branch(repository.root),
+    regbot_workflows = [name for name in repository.names if name.startswith(WORKFLOW_PREFIX)]
+    return RepositoryFacts(
+        branch=TargetBranch(branch, "--branch") if branch else default_branch(repository.root),
         entry=entries[0] if entries else None,
         other_entries=entries[1:],
         stack=stacks[0] if stacks else None,
         other_stacks=stacks[1:],
         classes=moe_classes(texts) if not entries and not stacks else [],
-        runner=best(runners),
+        runner=choose_runner(runners),
         runners=sorted(set(runners)),
         slurm=_slurm(repository),
-        packages=list(dict.fromkeys(name for _, name in requirements(repository) if name not in BROUGHT)),
+        packages=list(dict.fromkeys(name for _, name in requirements(repository) if name not in PROVIDED_PACKAGES)),
         requirements_file=repository.has("requirements.txt"),
-        installed=next(iter(self_hosted(repository.read(f"{OURS}measure.yml") or "")), None),
+        installed=next(iter(find_self_hosted(repository.read(f"{WORKFLOW_PREFIX}measure.yml") or "")), None),
         server=_server(repository),
-        enterprise=any(for_enterprise(repository.read(name) or "") for name in ours),
-        warnings=[*repository.warnings, *cut, *notes(repository)],
+        enterprise=any(is_for_enterprise(repository.read(name) or "") for name in regbot_workflows),
+        warnings=[*repository.warnings, *size_warnings, *unsupported_warnings(repository)],
     )
 
 
@@ -78,14 +87,14 @@ def _server(repository: Repository) -> str:
 
 
 def _runners(repository: Repository) -> list[Runner]:
-    """Runners of the workflows that are there, regbot's own aside."""
-    names = [name for name in repository.names if WORKFLOW.fullmatch(name) and not name.startswith(OURS)]
-    return [runner for name in names for runner in self_hosted(repository.read(name) or "")]
+    """Return the runners in the repository's workflows. regbot's own workflows are skipped."""
+    names = [name for name in repository.names if WORKFLOW.fullmatch(name) and not name.startswith(WORKFLOW_PREFIX)]
+    return [runner for name in names for runner in find_self_hosted(repository.read(name) or "")]
 
 
 def _slurm(repository: Repository) -> str:
-    """What speaks for a Slurm cluster; '' where nothing does."""
+    """Return the evidence that a Slurm cluster is used; '' if there is none."""
     if shutil.which("sbatch"):
         return "sbatch is on PATH; regbot doctor says whether a cluster answers"
-    scripts = repository.ending(".sbatch", ".slurm")
+    scripts = repository.names_ending(".sbatch", ".slurm")
     return f"{scripts[0]} is in the repository" if scripts else ""

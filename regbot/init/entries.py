@@ -1,7 +1,8 @@
-"""Where a repository builds its MoE layer: ``def build_layer(config, mesh, device, dtype)``, found in the syntax tree.
+"""Search a repository's syntax trees for a function ``build_layer(config, mesh, device, dtype)`` that builds its MoE
+layer.
 
-No file is imported or executed. What is found is a proposal: whether the function keeps the contract of docs/module.md
-only a trace can tell.
+No file is imported or executed. The result is only a proposal. Whether a function meets the contract in docs/module.md
+is known only after a trace.
 """
 
 import ast
@@ -16,22 +17,25 @@ import tomllib
 
 from regbot.init.repository import Repository
 
-NAME = "build_layer"
+FUNCTION_NAME = "build_layer"
 PARAMETERS = ("config", "mesh", "device", "dtype")
-MOST_PYTHON_BYTES = 200_000_000
+MAX_PYTHON_BYTES = 200_000_000
 
-_LOOKED_FOR = re.compile(rf"def[ \t]+{NAME}\b|def[ \t]+\w+[ \t]*\(\s*config\s*[:,]")
+_CANDIDATE = re.compile(rf"def[ \t]+{FUNCTION_NAME}\b|def[ \t]+\w+[ \t]*\(\s*config\s*[:,]")
 _MOE_CLASS = re.compile(r"^class[ \t]+(\w{0,60}(?:MoE|MOE|Moe|MixtureOfExperts)\w{0,60})[ \t]*\(", re.MULTILINE)
-_ASIDE = re.compile(
+_SECONDARY = re.compile(
     r"(?:^|/)(?:tests?|testing|docs?|examples?|benchmarks?|scripts?|tools|third_party|3rdparty|vendor)/|(?:^|/)test_"
 )
-"""Folders whose code is not what a repository trains with: taken last."""
+"""Matches folders and files whose code is probably not used for training. Functions in them come last."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A function with the contract's signature: ``root`` is the folder its package lives in, ``exact`` says whether
-    name and parameters are the contract's own."""
+class EntryPoint:
+    """A function that can be called with the contract's arguments.
+
+    ``root`` is the folder that contains the function's package. ``exact`` says whether the function has exactly the
+    name and the parameters of the contract.
+    """
 
     file: str
     root: str
@@ -41,88 +45,98 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """As ``entry`` of a workload has it."""
+        """The text for the key ``entry`` of a workload."""
         return f"{self.module}:{self.function}"
 
 
 def python_files(repository: Repository) -> tuple[dict[str, str], list[str]]:
-    """The text of the repository's Python files, shallowest first, and a warning where there are too many."""
+    """Return the texts of the repository's Python files by name, and a warning if there are too many to read.
+
+    Files in fewer folders come first.
+    """
     texts: dict[str, str] = {}
-    left = MOST_PYTHON_BYTES
-    names = repository.ending(".py")
-    for number, name in enumerate(names):
-        if left < 0:
-            return texts, [f"{len(names):,} Python files: only the first {number:,} were looked at"]
+    remaining_bytes = MAX_PYTHON_BYTES
+    names = repository.names_ending(".py")
+    for index, name in enumerate(names):
+        if remaining_bytes < 0:
+            return texts, [f"{len(names):,} Python files: only the first {index:,} were read"]
         text = repository.read(name)
         if text is not None:
             texts[name] = text
-            left -= len(text)
+            remaining_bytes -= len(text)
     return texts, []
 
 
-def find_entries(repository: Repository, texts: dict[str, str]) -> list[Entry]:
-    """All candidates, the one to take first."""
-    found = []
-    for name, text in texts.items():
-        if not _LOOKED_FOR.search(text):
+def find_entries(repository: Repository, texts: dict[str, str]) -> list[EntryPoint]:
+    """Return all functions that may be the entry point, the best one first."""
+    entries = []
+    for file, text in texts.items():
+        if not _CANDIDATE.search(text):
             continue
         for function, exact in _candidates(text):
-            root, module = place(repository, name)
+            root, module = locate_module(repository, file)
             if all(part.isidentifier() for part in module.split(".")):
-                found.append(Entry(name, root, module, function, exact))
-    return sorted(found, key=_rank)
+                entries.append(EntryPoint(file, root, module, function, exact))
+    return sorted(entries, key=_rank)
 
 
 def moe_classes(texts: dict[str, str]) -> list[tuple[str, str]]:
-    """``(file, class)`` of classes that are called after a mixture of experts: what a build_layer could return."""
-    found = [(name, title) for name, text in texts.items() for title in _MOE_CLASS.findall(text)]
-    return sorted(found, key=lambda each: (bool(_ASIDE.search(each[0])), each[0].count("/"), each))
+    """Return file and name of all classes with MoE in their name. A build_layer could return such a class."""
+    classes = [(name, title) for name, text in texts.items() for title in _MOE_CLASS.findall(text)]
+    return sorted(classes, key=lambda item: (bool(_SECONDARY.search(item[0])), item[0].count("/"), item))
 
 
-def _rank(entry: Entry) -> tuple[Any, ...]:
-    aside = bool(_ASIDE.search(entry.file))
-    return (aside, not entry.exact, entry.function != NAME, entry.file.count("/"), entry.file, entry.function)
+def _rank(entry: EntryPoint) -> tuple[Any, ...]:
+    is_secondary = bool(_SECONDARY.search(entry.file))
+    return (
+        is_secondary,
+        not entry.exact,
+        entry.function != FUNCTION_NAME,
+        entry.file.count("/"),
+        entry.file,
+        entry.function,
+    )
 
 
 def _candidates(text: str) -> Iterator[tuple[str, bool]]:
-    """``(function, exact)`` of functions at the top of a module that take what the contract gives."""
+    """Yield ``(function, exact)`` for each module-level function that can be called with the contract's arguments."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the user's source: invalid escapes and the like
+            warnings.simplefilter("ignore")  # the parser warns about the user's code, such as invalid escapes
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef):
             continue
-        positional = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-        needed = len(positional) - len(node.args.defaults)
-        named = tuple(positional[:4]) == PARAMETERS
-        callable_with_four = needed <= len(PARAMETERS) <= len(positional) and None not in node.args.kw_defaults
-        if callable_with_four and (named or node.name == NAME):
-            yield node.name, named and node.name == NAME
+        positional = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        required = len(positional) - len(node.args.defaults)
+        has_contract_parameters = tuple(positional[:4]) == PARAMETERS
+        callable_with_four = required <= len(PARAMETERS) <= len(positional) and None not in node.args.kw_defaults
+        if callable_with_four and (has_contract_parameters or node.name == FUNCTION_NAME):
+            yield node.name, has_contract_parameters and node.name == FUNCTION_NAME
 
 
-def place(repository: Repository, name: str) -> tuple[str, str]:
-    """``(source root, dotted module)`` of a Python file.
+def locate_module(repository: Repository, name: str) -> tuple[str, str]:
+    """Return ``(source root, dotted module)`` of a Python file.
 
-    The root is what the nearest pyproject.toml declares, else its ``src`` folder, else the folder above the topmost
-    package, else the project's own folder.
+    The source root is the one that the nearest pyproject.toml declares. Otherwise it is the folder ``src`` beside that
+    file, or the parent of the outermost package that contains the file, or the folder of the project.
     """
     path = PurePosixPath(name)
     project = _project(repository, path)
-    declared = [f"{project}{root}" for root in _declared(repository.read(f"{project}pyproject.toml"))]
+    declared = [f"{project}{root}" for root in _declared_roots(repository.read(f"{project}pyproject.toml"))]
     roots = [root for root in (*declared, f"{project}src") if root and name.startswith(f"{root}/")]
     root = max((r for r in roots if not repository.has(f"{r}/__init__.py")), key=len, default=None)
     if root is None:
         root = _above_package(repository, path, project)
-    inside = name.removeprefix(f"{root}/") if root not in ("", ".") else name
-    module = inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    relative_name = name.removeprefix(f"{root}/") if root not in ("", ".") else name
+    module = relative_name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return root or ".", module
 
 
 def _project(repository: Repository, path: PurePosixPath) -> str:
-    """The nearest folder above with a pyproject.toml or setup.py, with a / at its end; '' for the top."""
+    """Return the nearest parent folder that has project metadata, with a final /; '' for the repository's root."""
     for parent in path.parents:
         prefix = "" if parent == PurePosixPath() else f"{parent}/"
         if any(repository.has(f"{prefix}{file}") for file in ("pyproject.toml", "setup.py", "setup.cfg")):
@@ -131,7 +145,10 @@ def _project(repository: Repository, path: PurePosixPath) -> str:
 
 
 def _above_package(repository: Repository, path: PurePosixPath, project: str) -> str:
-    """The folder above the topmost regular package that holds the file; the project where it is in none."""
+    """Return the parent folder of the outermost package that contains the file.
+
+    If the file is in no package, return the project's folder.
+    """
     top = None
     for parent in path.parents:
         if not repository.has(f"{parent}/__init__.py"):
@@ -142,19 +159,19 @@ def _above_package(repository: Repository, path: PurePosixPath, project: str) ->
     return "" if top.parent == PurePosixPath() else str(top.parent)
 
 
-def _declared(text: str | None) -> list[str]:
-    """Source roots that a pyproject.toml names for setuptools or poetry, relative to it."""
+def _declared_roots(text: str | None) -> list[str]:
+    """Return the source roots that a pyproject.toml declares for setuptools or poetry, relative to its folder."""
     try:
         tool = tomllib.loads(text or "").get("tool")
     except (tomllib.TOMLDecodeError, RecursionError):
         return []
     setuptools = _get(tool, "setuptools")
-    where = _get(_get(_get(setuptools, "packages"), "find"), "where")
+    find_roots = _get(_get(_get(setuptools, "packages"), "find"), "where")
     package_dir = _get(_get(setuptools, "package-dir"), "")
     packages = _get(_get(tool, "poetry"), "packages")
-    found = [*(where if isinstance(where, list) else []), package_dir]
-    found += [_get(each, "from") for each in packages] if isinstance(packages, list) else []
-    return [root.strip("/") for root in found if isinstance(root, str) and root.strip("./") and ".." not in root]
+    roots = [*(find_roots if isinstance(find_roots, list) else []), package_dir]
+    roots += [_get(package, "from") for package in packages] if isinstance(packages, list) else []
+    return [root.strip("/") for root in roots if isinstance(root, str) and root.strip("./") and ".." not in root]
 
 
 def _get(table: Any, key: str) -> Any:

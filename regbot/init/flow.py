@@ -1,9 +1,9 @@
-"""``regbot init``, in order: look, decide for each file, write what may be written, say what comes next.
+"""``regbot init``: detect facts, plan what to do with each file, write the planned files, and list the next steps.
 
-``regbot.toml`` is written once and is the user's from then on. A workflow that nobody edited is replaced by a newer one
-with ``--upgrade``, one that somebody edited only with ``--force``; both are shown as a diff first. ``--only-static``
-takes workflows for nodes away by the same rule. Nothing else is touched, and what is written is written whole or not at
-all, file by file.
+``regbot.toml`` is written only if it does not exist; then it belongs to the user. ``--upgrade`` replaces workflows by
+newer versions if nobody edited them, and ``--force`` replaces edited ones too. Without these options, regbot only shows
+the differences. ``--only-static`` removes workflows for nodes; it removes edited ones only with ``--force``. Other
+files are not touched. Each file is written atomically.
 """
 
 import os
@@ -15,193 +15,215 @@ from pydantic import Field
 
 from regbot.checkout.git import CheckoutError, try_git
 from regbot.config import ConfigError
-from regbot.init.detection import Findings, detect
-from regbot.init.next_steps import Step, enterprise_step, first_steps, owner_step, source_step, waiting_steps
-from regbot.init.planned import (
+from regbot.init.detection import RepositoryFacts, detect
+from regbot.init.file_plan import (
     WAITING,
     WRITTEN,
     InitFile,
-    Options,
-    Planned,
-    configured,
-    file_of,
+    InitOptions,
+    PlannedFile,
     plan_configuration,
-    sources_of,
-    sources_then,
+    read_configuration,
+    read_sources,
+    sources_after,
+    workflow_path,
 )
-from regbot.init.repository import open_repository, owned
+from regbot.init.next_steps import SetupStep, enterprise_step, first_steps, owner_step, source_step, waiting_steps
+from regbot.init.repository import has_owner, open_repository
 from regbot.init.runners import DEFAULT, LABEL, Runner
-from regbot.init.selection import STATIC, select
-from regbot.init.source import docs_of, first_usable, given_source, inside, own_source, strangers, usable
-from regbot.init.templates import FOLDER, HOSTED, NODES, Settings
+from regbot.init.selection import STATIC, select_workflows
+from regbot.init.source import (
+    bare_name_warnings,
+    docs_of,
+    first_usable,
+    is_usable,
+    own_source,
+    parse_source,
+    path_in_repository,
+)
+from regbot.init.templates import FOLDER, HOSTED_WORKFLOWS, NODE_WORKFLOWS, WorkflowSettings
 from regbot.records.base import Record
 from regbot.records.files import write_text
-from regbot.text import printable
+from regbot.text.printable import printable
 
 
-class Found(Record):
-    """One thing that was found out, and from what."""
+class DetectedFact(Record):
+    """One detected fact. ``why`` is the evidence for it."""
 
     what: str
     value: str
     why: str
 
 
-class Initialised(Record):
-    """What ``regbot init`` found and did. ``docs``: where the pages that are named as docs/... can be read, '' where
-    that is not known."""
+class InitReport(Record):
+    """Result of ``regbot init``. ``docs`` is the address of the pages that texts call docs/...; '' if it is unknown."""
 
     schema_id: Literal["regbot/init@1"] = Field(default="regbot/init@1", alias="schema")
     root: str
     dry_run: bool
-    found: list[Found]
+    facts: list[DetectedFact] = Field(alias="found")
     files: list[InitFile]
-    next_steps: list[Step]
+    next_steps: list[SetupStep]
     warnings: list[str]
     docs: str = ""
 
     @property
     def waiting(self) -> bool:
-        """Is there something newer that was not written?"""
+        """Whether a file has a newer version that was not written."""
         return any(file.action in WAITING for file in self.files)
 
 
-def initialise(options: Options) -> Initialised:
-    """Set up the repository that ``options.folder`` lies in.
+def initialise(options: InitOptions) -> InitReport:
+    """Set up the repository that contains ``options.folder``.
 
-    Raises CheckoutError where there is none, ConfigError where what is given or what is there cannot be used, OSError
-    where a file cannot be written.
+    Raises CheckoutError if no repository contains it, ConfigError if options or existing files cannot be used, and
+    OSError if a file cannot be written.
     """
-    _usable(options)
+    _check_options(options)
     repository = open_repository(options.folder)
     root = repository.root
-    found = detect(repository, options.branch)
+    facts = detect(repository, options.branch)
     runner = Runner(tuple(options.labels)) if options.labels else None
-    config = configured(root)
-    there = {name: sources_of(root, name) for name in (*HOSTED, *NODES)}
-    settings = Settings(
+    config = read_configuration(root)
+    installed = {name: read_sources(root, name) for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS)}
+    settings = WorkflowSettings(
         version=options.version,
-        default_runner=found.installed or found.runner or DEFAULT,
+        default_runner=facts.installed or facts.runner or DEFAULT,
         runner=runner,
-        packages=("-r", "code/requirements.txt") if found.installs_requirements else (),
-        enterprise=options.enterprise if options.enterprise is not None else found.enterprise or None,
-        source=None if options.source is None else given_source(root, options.source),
+        packages=("-r", "code/requirements.txt") if facts.installs_requirements else (),
+        enterprise=options.enterprise if options.enterprise is not None else facts.enterprise or None,
+        source=None if options.source is None else parse_source(root, options.source),
         own_source=own_source(),
-        other_source=first_usable(each for name in there if name != "regbot-static" for each in there[name]),
+        other_source=first_usable(
+            source for name in installed if name != "regbot-static" for source in installed[name]
+        ),
     )
-    selected = select(root, options, config, settings)
-    warnings = [*found.warnings, *strangers({file_of(name): each for name, each in there.items()}), *selected.warnings]
-    if options.branch and _no_such_branch(root, options.branch):
+    selection = select_workflows(root, options, config, settings)
+    warnings = [
+        *facts.warnings,
+        *bare_name_warnings({workflow_path(name): sources for name, sources in installed.items()}),
+        *selection.warnings,
+    ]
+    if options.branch and _is_missing_branch(root, options.branch):
         warnings.append(f"there is no branch {printable(options.branch)!r} here yet")
-    warnings += _twice(root, selected.planned)
-    sources = list(dict.fromkeys(sources_then(root, selected.planned)))
+    warnings += _yaml_copy_warnings(root, selection.planned)
+    sources = list(dict.fromkeys(sources_after(root, selection.planned)))
     docs = docs_of([*sources, settings.own_source or ""])
-    planned = [plan_configuration(config, found, options.shadow, docs), *selected.planned]
+    planned_files = [plan_configuration(config, facts, options.shadow, docs), *selection.planned]
     if not options.dry_run:
-        _write(root, planned)
-    files = [each.file for each in planned]
+        _write(root, planned_files)
+    files = [planned_file.file for planned_file in planned_files]
     if config is None:
-        others = ((each.framework, each.evidence) for each in found.other_stacks)
-        warnings += [f"also found: {framework} ({evidence}); it has no workload" for framework, evidence in others]
+        other_stacks = ((stack.framework, stack.evidence) for stack in facts.other_stacks)
+        warnings += [
+            f"also found: {framework} ({evidence}); it has no workload" for framework, evidence in other_stacks
+        ]
     changed = any(file.action in WRITTEN and file.path.startswith(FOLDER) for file in files)
-    ask = changed and settings.enterprise is None
-    known = bool(sources) and all(map(usable, sources))
-    timed_on = runner or found.installed or found.runner or DEFAULT if selected.nodes else None
-    return Initialised(
+    enterprise_unknown = changed and settings.enterprise is None
+    has_sources = bool(sources) and all(map(is_usable, sources))
+    timing_runner = runner or facts.installed or facts.runner or DEFAULT if selection.nodes else None
+    return InitReport(
         root=printable(str(root)),
         dry_run=options.dry_run,
-        found=[
-            *_said(found, timed_on, given=bool(options.labels)),
-            Found(
+        facts=[
+            *_describe_facts(facts, timing_runner, label_given=bool(options.labels)),
+            DetectedFact(
                 what="regbot",
-                value=", ".join(map(printable, sources)) if known else "not set",
+                value=", ".join(map(printable, sources)) if has_sources else "not set",
                 why="what the workflows install",
             ),
         ],
         files=files,
         next_steps=[
-            *([] if known or settings.source or settings.own_source or settings.other_source else [source_step()]),
-            *([owner_step(path)] if (path := _unowned(root, selected.planned)) and changed else []),
-            *([enterprise_step(found.server)] if found.server and ask else []),
-            *_next(found, files, timed_on, options.shadow, settings.source),
+            *(
+                []
+                if has_sources or settings.source or settings.own_source or settings.other_source
+                else [source_step()]
+            ),
+            *([owner_step(path)] if (path := _path_without_owner(root, selection.planned)) and changed else []),
+            *([enterprise_step(facts.server)] if facts.server and enterprise_unknown else []),
+            *_next_steps(facts, files, timing_runner, options.shadow, settings.source),
         ],
         warnings=warnings,
         docs=docs,
     )
 
 
-def _usable(options: Options) -> None:
+def _check_options(options: InitOptions) -> None:
     for label in options.labels:
         if not LABEL.fullmatch(label):
-            raise ConfigError(f"--label {printable(label)!r}: is no label of a runner; give one word")
+            raise ConfigError(f"--label {printable(label)!r}: is not a valid runner label", "give one word")
     if options.labels and options.only_static:
-        raise ConfigError("--label is of runners for timing, and --only-static installs nothing that runs there")
+        raise ConfigError("--label is for timing runners, but --only-static installs no workflow that uses them")
 
 
-def _write(root: Path, planned: Sequence[Planned]) -> None:
-    for each in planned:
-        if each.text is not None:
-            write_text(root / each.file.path, each.text)
-        elif each.file.action == "removed":
-            (root / each.file.path).unlink()
+def _write(root: Path, planned_files: Sequence[PlannedFile]) -> None:
+    for planned_file in planned_files:
+        if planned_file.text is not None:
+            write_text(root / planned_file.file.path, planned_file.text)
+        elif planned_file.file.action == "removed":
+            (root / planned_file.file.path).unlink()
 
 
-def _twice(root: Path, planned: Sequence[Planned]) -> list[str]:
-    """GitHub takes files that end with .yaml as well."""
-    stay = (each.file.path for each in planned if each.file.action != "removed")
-    also = [path for path in (f"{path.removesuffix('.yml')}.yaml" for path in stay) if os.path.lexists(root / path)]
+def _yaml_copy_warnings(root: Path, planned_files: Sequence[PlannedFile]) -> list[str]:
+    """Return a warning for each planned workflow that also exists with the suffix .yaml. GitHub runs both files."""
+    paths = (planned_file.file.path for planned_file in planned_files if planned_file.file.action != "removed")
+    copies = [path for path in (f"{path.removesuffix('.yml')}.yaml" for path in paths) if os.path.lexists(root / path)]
     return [
-        f"{path}: GitHub runs it beside {path.rpartition('/')[2].removesuffix('.yaml')}.yml, and both would act; "
+        f"{path}: GitHub runs this file and also {path.rpartition('/')[2].removesuffix('.yaml')}.yml; "
         "remove one of them"
-        for path in also
+        for path in copies
     ]
 
 
-def _unowned(root: Path, planned: Sequence[Planned]) -> str:
-    """The path in the repository that jobs with a token install regbot from, where no file of owners names it."""
-    trusted = [each for each in planned if each.file.path != file_of(STATIC)]
-    path = next(filter(None, map(inside, sources_then(root, trusted))), "")
-    return "" if owned(root, path) else path
+def _path_without_owner(root: Path, planned_files: Sequence[PlannedFile]) -> str:
+    """Return the path in the repository from which jobs with a token install regbot, if CODEOWNERS does not cover it.
+
+    Return '' if it is covered, or if regbot is installed from elsewhere.
+    """
+    trusted_files = [planned_file for planned_file in planned_files if planned_file.file.path != workflow_path(STATIC)]
+    path = next(filter(None, map(path_in_repository, sources_after(root, trusted_files))), "")
+    return "" if has_owner(root, path) else path
 
 
-def _said(found: Findings, runner: Runner | None, *, given: bool) -> list[Found]:
-    said = []
-    if found.entry is not None:
-        said.append(Found(what="layer", value=found.entry.text, why=found.entry.file))
-    if found.stack is not None:
-        said.append(Found(what="framework", value=found.stack.framework, why=found.stack.evidence))
-    if found.entry is None and found.stack is None:
-        said.append(Found(what="layer", value="", why="no build_layer and no known framework was found"))
-    said.append(Found(what="default branch", value=printable(found.branch.name), why=found.branch.why))
+def _describe_facts(facts: RepositoryFacts, runner: Runner | None, *, label_given: bool) -> list[DetectedFact]:
+    described = []
+    if facts.entry is not None:
+        described.append(DetectedFact(what="layer", value=facts.entry.text, why=facts.entry.file))
+    if facts.stack is not None:
+        described.append(DetectedFact(what="framework", value=facts.stack.framework, why=facts.stack.evidence))
+    if facts.entry is None and facts.stack is None:
+        described.append(DetectedFact(what="layer", value="", why="no build_layer and no known framework was found"))
+    described.append(DetectedFact(what="default branch", value=printable(facts.branch.name), why=facts.branch.why))
     if runner is not None:
-        said.append(Found(what="runner", value=str(runner), why=_why(found, given)))
-    if found.slurm:
-        said.append(Found(what="Slurm", value="yes", why=found.slurm))
-    return said
+        described.append(DetectedFact(what="runner", value=str(runner), why=_runner_evidence(facts, label_given)))
+    if facts.slurm:
+        described.append(DetectedFact(what="Slurm", value="yes", why=facts.slurm))
+    return described
 
 
-def _why(found: Findings, given: bool) -> str:
-    if given:
+def _runner_evidence(facts: RepositoryFacts, label_given: bool) -> str:
+    if label_given:
         return "--label"
-    if found.installed:
+    if facts.installed:
         return "regbot-measure.yml"
-    if found.runner is None:
+    if facts.runner is None:
         return "none was found"
-    return "other workflows, a GPU by its name" if found.runner.gpu else "other workflows"
+    return "other workflows; its name suggests a GPU" if facts.runner.gpu else "other workflows"
 
 
-def _next(
-    found: Findings, files: Sequence[InitFile], runner: Runner | None, shadow: bool, source: str | None
-) -> list[Step]:
+def _next_steps(
+    facts: RepositoryFacts, files: Sequence[InitFile], runner: Runner | None, shadow: bool, source: str | None
+) -> list[SetupStep]:
     actions = {file.action for file in files}
     if actions & WAITING:
         return waiting_steps("outdated" in actions, "edited" in actions, source)
-    return first_steps(found, runner, shadow) if "created" in actions else []
+    return first_steps(facts, runner, shadow) if "created" in actions else []
 
 
-def _no_such_branch(root: Path, branch: str) -> bool:
-    """Neither here nor at origin. Raises CheckoutError where it can be no branch's name."""
+def _is_missing_branch(root: Path, branch: str) -> bool:
+    """Return whether ``branch`` exists neither here nor at origin. Raises CheckoutError for an invalid branch name."""
     if try_git(root, "check-ref-format", "--branch", branch).code != 0:
-        raise CheckoutError(f"--branch {printable(branch)!r}: is no name that a branch can have")
+        raise CheckoutError(f"--branch {printable(branch)!r}: is not a valid branch name")
     refs = (f"refs/heads/{branch}", f"refs/remotes/origin/{branch}")
     return all(try_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", ref).code != 0 for ref in refs)

@@ -1,7 +1,7 @@
-"""Which training stack a repository is, or is built on: told from its paths, its metadata and its imports.
+"""Detect the training framework that a repository contains or uses, from its paths, metadata and imports.
 
-Nothing of the repository is imported. What is named here is what the adapters need (docs/frameworks.md): the folders
-that packages live in, and for Megatron Bridge a recipe.
+No code of the repository is imported. The result contains what the adapters need (docs/frameworks.md): the source root,
+and for Megatron Bridge also a recipe.
 """
 
 import ast
@@ -32,7 +32,10 @@ _PATHS: tuple[tuple[Framework, tuple[str, ...]], ...] = (
     ("maxtext", ("maxtext/configs/base.yml",)),
     ("megatron", ("megatron/core/__init__.py",)),
 )
-"""Files that only the framework itself has, below one of its source roots. Bridge first: it may carry Megatron-core."""
+"""Files that show that a repository contains a framework's source. Paths are relative to the source root.
+
+Megatron Bridge is first, because it may include Megatron-core.
+"""
 
 _DISTRIBUTIONS: dict[str, Framework] = {
     "megatron-bridge": "megatron-bridge",
@@ -55,16 +58,16 @@ _ORDER: tuple[Framework, ...] = tuple(framework for framework, _ in _PATHS)
 _RECIPE = re.compile(r"qwen3_30b_a3b\w*pretrain\w*config|qwen3_30b_a3b_pretrain\w*|mixtral_8x7b\w*pretrain\w*")
 _OLD_MAXTEXT = "MaxText/configs/base.yml"
 _SOURCE = re.compile(r"/([A-Za-z0-9][\w.-]*?)(?:\.git)?(?:[@#].*)?$")
-"""The repository's name in ``git+https://host/owner/name.git@revision``."""
+"""Matches the name of the repository in ``git+https://host/owner/name.git@revision``."""
 REQUIREMENTS = re.compile(r"(?:[^/]+/)?(?:[^/]*requirements[^/]*|requirements/[^/]+)\.(?:txt|in)")
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A framework that was found. ``own``: the repository holds its source, else it is only used there.
+    """A detected framework. ``own`` says whether the repository contains its source. Otherwise the repository uses it.
 
-    ``root`` is the folder in the repository that its packages live in ("." for the top), ``recipe`` an entry of it
-    where the adapter needs one.
+    ``root`` is the folder in the repository that contains the framework's packages, "." for the repository's root.
+    ``recipe`` is the entry point of a recipe, if the adapter needs one.
     """
 
     framework: Framework
@@ -75,40 +78,50 @@ class Stack:
 
 
 def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
-    """All frameworks that the repository holds or names, the one to take first. ``texts``: its Python files."""
-    held = [stack for framework, marks in _PATHS if (stack := _held(repository, framework, marks, texts)) is not None]
-    used = _used(repository, texts)
-    frameworks = {stack.framework for stack in held}
-    others = [used[framework] for framework in _ORDER if framework in used and framework not in frameworks]
-    return [*held, *others]
+    """Return the frameworks that the repository contains or uses, the best one first.
+
+    ``texts`` has the repository's Python files.
+    """
+    own_stacks = [
+        stack for framework, paths in _PATHS if (stack := _find_own(repository, framework, paths, texts)) is not None
+    ]
+    used_stacks = _find_used(repository, texts)
+    frameworks = {stack.framework for stack in own_stacks}
+    others = [
+        used_stacks[framework] for framework in _ORDER if framework in used_stacks and framework not in frameworks
+    ]
+    return [*own_stacks, *others]
 
 
-def notes(repository: Repository) -> list[str]:
-    """What was recognised and cannot be traced."""
+def unsupported_warnings(repository: Repository) -> list[str]:
+    """Return a warning for each framework that is recognised but not supported by regbot."""
     if any(name.endswith(f"/{_OLD_MAXTEXT}") or name == _OLD_MAXTEXT for name in repository.names):
         return [
-            "this is MaxText with its older layout (MaxText/configs); regbot compiles that of 0.2 and newer (maxtext/)"
+            "this is MaxText in its older layout (MaxText/configs); regbot supports MaxText 0.2 and newer (maxtext/)"
         ]
     return []
 
 
-def _held(repository: Repository, framework: Framework, marks: tuple[str, ...], texts: dict[str, str]) -> Stack | None:
-    """The framework's own source; the shallowest copy, where there are several."""
-    for name in repository.ending(*marks):
-        mark = next(mark for mark in marks if name.endswith(mark))
-        root = name.removesuffix(mark)
+def _find_own(
+    repository: Repository, framework: Framework, markers: tuple[str, ...], texts: dict[str, str]
+) -> Stack | None:
+    """Return the framework if the repository contains its source. Of several copies, use the one in the fewest
+    folders."""
+    for name in repository.names_ending(*markers):
+        marker = next(marker for marker in markers if name.endswith(marker))
+        root = name.removesuffix(marker)
         if root and not root.endswith("/"):
-            continue  # nottorchtitan/train.py
+            continue  # only the end of a folder's name matches, as in nottorchtitan/train.py
         recipe = _recipe(root, texts) if framework == "megatron-bridge" else ""
         return Stack(framework, True, f"{name} is in the repository", root.rstrip("/") or ".", recipe)
     return None
 
 
 def _recipe(root: str, texts: dict[str, str]) -> str:
-    """A function of Bridge's recipes that makes a shape of ours, as ``package.module:function``; '' without one."""
+    """Return a recipe of Bridge for one of regbot's shapes, as ``package.module:function``; '' if there is none."""
     for name in sorted(name for name in texts if name.startswith(f"{root}megatron/bridge/") and "recipes/" in name):
         for function in _functions(texts[name]):
-            if _RECIPE.fullmatch(function.name) and not _needed(function):
+            if _RECIPE.fullmatch(function.name) and not _has_required_parameter(function):
                 module = name.removeprefix(root).removesuffix(".py").replace("/", ".").removesuffix(".__init__")
                 return f"{module}:{function.name}"
     return ""
@@ -122,62 +135,63 @@ def _functions(text: str) -> Iterator[ast.FunctionDef]:
     yield from (node for node in tree.body if isinstance(node, ast.FunctionDef))
 
 
-def _needed(function: ast.FunctionDef) -> bool:
-    """Does it have a parameter that must be given?"""
-    given = function.args
-    positional = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    return positional > 0 or None in given.kw_defaults
+def _has_required_parameter(function: ast.FunctionDef) -> bool:
+    arguments = function.args
+    positional = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
+    return positional > 0 or None in arguments.kw_defaults
 
 
-def _used(repository: Repository, texts: dict[str, str]) -> dict[Framework, Stack]:
-    """Frameworks that are asked for or imported, each with where that is."""
-    found: dict[Framework, Stack] = {}
-    for name, wanted in requirements(repository):
-        framework = _DISTRIBUTIONS.get(wanted)
+def _find_used(repository: Repository, texts: dict[str, str]) -> dict[Framework, Stack]:
+    """Return the frameworks that the repository requires or imports. The evidence is the file that does so."""
+    stacks: dict[Framework, Stack] = {}
+    for name, required in requirements(repository):
+        framework = _DISTRIBUTIONS.get(required)
         if framework is not None:
-            found.setdefault(framework, Stack(framework, False, f"{name} asks for {wanted}"))
+            stacks.setdefault(framework, Stack(framework, False, f"{name} requires {required}"))
     for name, text in sorted(texts.items()):
         for module in _IMPORT.findall(text):
-            found.setdefault(_IMPORTED[module], Stack(_IMPORTED[module], False, f"{name} imports {module}"))
-    return found
+            stacks.setdefault(_IMPORTED[module], Stack(_IMPORTED[module], False, f"{name} imports {module}"))
+    return stacks
 
 
-# ---- what is asked for
+# ---- requirements
 
 
 def requirements(repository: Repository) -> list[tuple[str, str]]:
-    """``(file, distribution)`` of everything that metadata and requirement files ask for."""
-    found = []
-    readers = dict.fromkeys(("setup.cfg", "environment.yml"), _of_lines)
-    readers |= {"pyproject.toml": _of_pyproject, "setup.py": _of_setup}
-    for name in repository.ending(*readers, ".txt", ".in"):
-        base = PurePosixPath(name).name
-        reader = readers.get(base) if name.count("/") <= 1 else None
+    """Return ``(file, distribution)`` for each requirement in project metadata and requirements files."""
+    required = []
+    readers = dict.fromkeys(("setup.cfg", "environment.yml"), _read_lines)
+    readers |= {"pyproject.toml": _read_pyproject, "setup.py": _read_setup}
+    for name in repository.names_ending(*readers, ".txt", ".in"):
+        base_name = PurePosixPath(name).name
+        reader = readers.get(base_name) if name.count("/") <= 1 else None
         if reader is None and REQUIREMENTS.fullmatch(name):
-            reader = _of_lines
+            reader = _read_lines
         text = repository.read(name) if reader is not None else None
         if reader is not None and text is not None:
-            found += [(name, wanted) for line in reader(text) if (wanted := distribution(line))]
-    return found
+            required += [
+                (name, name_of_requirement) for line in reader(text) if (name_of_requirement := distribution(line))
+            ]
+    return required
 
 
 def distribution(line: str) -> str:
-    """The normalised name that a line of requirements asks for; '' where it asks for none."""
+    """Return the normalised name of the distribution that a line requires; '' if the line is no requirement."""
     text = line.partition(" #")[0].strip().lstrip("-").strip()
-    source = _SOURCE.search(text)
-    if source is not None and "://" in text and " @ " not in text:
-        return canonicalize_name(source.group(1))
+    url_match = _SOURCE.search(text)
+    if url_match is not None and "://" in text and " @ " not in text:
+        return canonicalize_name(url_match.group(1))
     try:
         return canonicalize_name(Requirement(text).name)
     except InvalidRequirement:
         return ""
 
 
-def _of_lines(text: str) -> list[str]:
+def _read_lines(text: str) -> list[str]:
     return text.splitlines()
 
 
-def _of_pyproject(text: str) -> list[str]:
+def _read_pyproject(text: str) -> list[str]:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -189,11 +203,17 @@ def _of_pyproject(text: str) -> list[str]:
     poetry_names = [*_table(poetry.get("dependencies"))]
     for group in _table(poetry.get("group")).values():
         poetry_names += _table(_table(group).get("dependencies"))
-    return [line for each in lists if isinstance(each, list) for line in each if isinstance(line, str)] + poetry_names
+    return [
+        line
+        for dependencies in lists
+        if isinstance(dependencies, list)
+        for line in dependencies
+        if isinstance(line, str)
+    ] + poetry_names
 
 
-def _of_setup(text: str) -> list[str]:
-    """String constants of setup.py: among them is what it installs, wherever it stands."""
+def _read_setup(text: str) -> list[str]:
+    """Return all string constants in a setup.py, because its requirements are among them."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,14 +1,14 @@
-"""What to do after ``regbot init``: few steps, in order, with the exact command where there is one."""
+"""The steps that a user has to take after ``regbot init``, in order, with commands."""
 
 import shlex
 from collections.abc import Mapping
 
-from regbot.init.detection import Findings
+from regbot.init.detection import RepositoryFacts
 from regbot.init.framework import TITLES, Framework
 from regbot.init.runners import DEFAULT, Runner
 from regbot.init.source import EXAMPLE
 from regbot.records.base import Record
-from regbot.text import printable
+from regbot.text.printable import printable
 
 WORKLOADS: Mapping[Framework, str] = {
     "torchtitan": "titan:qwen3-30b-a3b",
@@ -22,112 +22,122 @@ _PAGES: Mapping[Framework, str] = {
     "megatron-bridge": "megatron",
     "maxtext": "maxtext",
 }
-MOST_PACKAGES = 4
+MAX_PACKAGES = 4
 
 
-class Step(Record):
-    """One thing to do; ``command`` is '' where no command does it."""
+class SetupStep(Record):
+    """One step that the user has to take. ``command`` is '' if the step has no command."""
 
     text: str
     command: str = ""
 
 
-def first_steps(found: Findings, runner: Runner | None, shadow: bool) -> list[Step]:
-    """After the first installation. ``runner`` None: nothing was installed that runs on nodes; DEFAULT: it is not known
-    whether there are any."""
-    steps = _workload(found)
-    steps.append(Step(text="See that it can be traced", command=f"regbot ledger trace {_traced(found)}"))
-    if packages := _missing(found):
-        text = (
-            'regbot-static.yml installs torch and numpy. Add what else your code imports behind "numpy" there '
-            f"({packages}); an upgrade keeps it"
-        )
-        steps.append(Step(text=text))
+def first_steps(facts: RepositoryFacts, runner: Runner | None, shadow: bool) -> list[SetupStep]:
+    """Return the steps to take after the first installation.
+
+    ``runner`` is the runner for timed runs. It is None if no workflow for nodes was installed. It is DEFAULT if no
+    runner was found; the repository may then have no nodes.
+    """
+    steps = _workload_steps(facts)
     steps.append(
-        Step(
-            text=f"Bring it to {printable(found.branch.name)}: from there on each pull request gets its comment",
+        SetupStep(text="Check that it can be traced", command=f"regbot ledger trace {_workload_to_trace(facts)}")
+    )
+    if packages := _missing_packages(facts):
+        text = (
+            'regbot-static.yml installs torch and numpy. Add the other packages that your code imports after "numpy" '
+            f"there ({packages}); an upgrade keeps them"
+        )
+        steps.append(SetupStep(text=text))
+    steps.append(
+        SetupStep(
+            text=f"Merge the files into {printable(facts.branch.name)}; from then on each pull request gets a comment",
             command='git add regbot.toml .github/workflows && git commit -m "Let regbot judge pull requests"',
         )
     )
     if runner is not None:
-        engine = "; the repository's variable REGBOT_ENGINE = slurm sends it to the cluster" if found.slurm else ""
+        engine = "; the repository variable REGBOT_ENGINE = slurm runs it on the cluster" if facts.slurm else ""
         text = (
             f"For step times, set up a runner with the labels {runner} (docs/operator.md, docs/security.md). "
-            f"A maintainer then has a pull request timed by the comment '/regbot run'{engine}"
+            f"Then the comment '/regbot run' of a maintainer times a pull request{engine}"
         )
-        steps.append(Step(text=text))
+        steps.append(SetupStep(text=text))
     if runner == DEFAULT:
-        text = "No node yet? Then leave out what would wait for one; 'regbot init --with-nodes' brings it back"
-        steps.append(Step(text=text, command="regbot init --only-static"))
+        text = "No node yet? Then remove the workflows that need one; 'regbot init --with-nodes' installs them again"
+        steps.append(SetupStep(text=text, command="regbot init --only-static"))
     if not shadow:
-        text = "For the first two weeks let it block nothing: 'shadow = true' below [github] in regbot.toml"
-        steps.append(Step(text=text))
+        text = "For the first two weeks, let it block nothing: set 'shadow = true' below [github] in regbot.toml"
+        steps.append(SetupStep(text=text))
     return steps
 
 
-def source_step() -> Step:
-    """Where nobody has said what the workflows are to install."""
+def source_step() -> SetupStep:
+    """Return the step for workflows that do not know yet where to install regbot from."""
     text = (
-        "Say where the workflows are to install regbot from; until then they fail. The bare name is somebody else's "
-        "package. Put in your copy's address and the 40 digits of a commit, or give a path in this repository"
+        "Set the source from which the workflows install regbot; until then they fail. The bare name regbot is "
+        "somebody else's package. Give the address of your copy with the 40 digits of a commit, or a path in this "
+        "repository"
     )
-    return Step(text=text, command=f"regbot init --upgrade --source '{EXAMPLE}'")
+    return SetupStep(text=text, command=f"regbot init --upgrade --source '{EXAMPLE}'")
 
 
-def owner_step(path: str) -> Step:
-    """Where regbot is installed from a path in the repository: who may change that changes what judges."""
+def owner_step(path: str) -> SetupStep:
+    """Return the step for workflows that install regbot from ``path``, which has no owner in CODEOWNERS."""
     text = (
         f"Give {path} an owner in .github/CODEOWNERS: the workflows install regbot from there, and it runs with tokens "
         "that write (docs/security.md). A measurement of a pull request that changes it needs 'with-protected-files'"
     )
-    return Step(text=text)
+    return SetupStep(text=text)
 
 
-def enterprise_step(host: str) -> Step:
-    """Where origin is at a host that may be a GitHub Enterprise Server."""
+def enterprise_step(host: str) -> SetupStep:
+    """Return the step for a repository whose remote origin may be on a GitHub Enterprise Server."""
     text = (
-        f"Is {host} a GitHub Enterprise Server? It takes no newer artifact actions than v3, so say it "
-        "(docs/github.md); '--no-enterprise-server' says that it is none"
+        f"Is {host} a GitHub Enterprise Server? It needs artifact actions v3 or older (docs/github.md), so run this "
+        "command; if it is not one, give '--no-enterprise-server' instead"
     )
-    return Step(text=text, command="regbot init --upgrade --enterprise-server")
+    return SetupStep(text=text, command="regbot init --upgrade --enterprise-server")
 
 
-def waiting_steps(outdated: bool, edited: bool, source: str | None) -> list[Step]:
-    """Where newer files were shown and not written."""
-    again = f" --source {shlex.quote(source)}" if source else ""
+def waiting_steps(outdated: bool, edited: bool, source: str | None) -> list[SetupStep]:
+    """Return the steps for files that have a newer version which was shown, but not written.
+
+    ``outdated`` and ``edited`` say whether there are outdated and edited files. ``source`` is the value of
+    ``--source``.
+    """
+    source_option = f" --source {shlex.quote(source)}" if source else ""
     steps = []
     if outdated:
-        text = "Write what is newer; workflows that were edited stay"
-        steps.append(Step(text=text, command=f"regbot init --upgrade{again}"))
+        text = "Write the newer workflows; edited ones are kept"
+        steps.append(SetupStep(text=text, command=f"regbot init --upgrade{source_option}"))
     if edited:
-        text = "Take over by hand what you want of the others, or lose what was edited there"
-        steps.append(Step(text=text, command=f"regbot init --force{again}"))
+        text = "Copy the changes that you want into the edited workflows by hand, or replace these and lose the edits"
+        steps.append(SetupStep(text=text, command=f"regbot init --force{source_option}"))
     return steps
 
 
-def _workload(found: Findings) -> list[Step]:
-    if found.entry is not None:
+def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
+    if facts.entry is not None:
         return []
-    if found.stack is None:
+    if facts.stack is None:
         text = "Write build_layer for your MoE layer (docs/module.md) and name it in regbot.toml"
-        return [Step(text=text)]
-    page = f"docs/frameworks/{_PAGES[found.stack.framework]}.md"
+        return [SetupStep(text=text)]
+    page = f"docs/frameworks/{_PAGES[facts.stack.framework]}.md"
     text = (
-        f"Install what {TITLES[found.stack.framework]} imports beside regbot, or set 'python' in regbot.toml to an "
-        f"interpreter that has it ({page})"
+        f"Install the dependencies of {TITLES[facts.stack.framework]} next to regbot, or set 'python' in regbot.toml "
+        f"to an interpreter that has them ({page})"
     )
-    return [Step(text=text)]
+    return [SetupStep(text=text)]
 
 
-def _traced(found: Findings) -> str:
-    if found.entry is None and found.stack is not None:
-        return WORKLOADS[found.stack.framework]
+def _workload_to_trace(facts: RepositoryFacts) -> str:
+    if facts.entry is None and facts.stack is not None:
+        return WORKLOADS[facts.stack.framework]
     return "moe:mixtral-8x7b"
 
 
-def _missing(found: Findings) -> str:
-    """Packages that the hosted job would lack; '' where it installs the repository's own list."""
-    if found.installs_requirements:
+def _missing_packages(facts: RepositoryFacts) -> str:
+    """Return packages that the hosted job does not install; '' if it installs the repository's requirements.txt."""
+    if facts.installs_requirements:
         return ""
-    named = found.packages[:MOST_PACKAGES]
-    return ", ".join(named) + (", ..." if len(found.packages) > len(named) else "")
+    first_packages = facts.packages[:MAX_PACKAGES]
+    return ", ".join(first_packages) + (", ..." if len(facts.packages) > len(first_packages) else "")

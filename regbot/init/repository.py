@@ -1,7 +1,7 @@
-"""The user's repository as ``regbot init`` sees it: names of files, their text, branches. Nothing is executed.
+"""Read the user's repository for ``regbot init``: file names, texts and branches. Nothing is executed.
 
-Names come from git, so that what a repository ignores (environments, build output) is never looked into. Text is read
-with a cap and never through a link: a repository that somebody cloned may hold anything.
+The file names come from git, so that ignored files (environments, build output) are left out. A cloned repository can
+contain anything. So files are read only up to a size limit, and never through a link.
 """
 
 import os
@@ -12,47 +12,53 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from regbot.checkout.git import CheckoutError, git, try_git
-from regbot.text import printable
+from regbot.text.printable import printable
 
-MOST_FILES = 200_000
-MOST_BYTES = 1_000_000
-"""Of a file that is looked into. A larger one is generated or data."""
+MAX_FILES = 200_000
+MAX_FILE_BYTES = 1_000_000
+"""Size limit of files to read. A larger file is generated code or data."""
 
 _ADDRESS = re.compile(
     r"(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[^/:@]+)(?::\d+)?/|(?:[^/:@]+@)?(?P<short>[^/:@\\]{2,}\.[^/:@\\]+):"
 )
-"""``https://HOST/...`` and ``git@HOST:...``. A word without a dot may be a name of the user's own for github.com."""
-_REGBOT = re.compile(r"""^name *= *["']regbot["'] *$""", re.MULTILINE)
+"""Matches ``https://HOST/...`` and ``git@HOST:...``. In the second form the host must have a dot. Without a dot it may
+be the user's own ssh alias for github.com."""
+_REGBOT = re.compile(r"""^name *= *["']regbot(?:-moe)?["'] *$""", re.MULTILINE)
 USUAL_BRANCHES = ("main", "master")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A work tree. ``names``: its files with ``/``, tracked or not, without those that git ignores."""
+    """A work tree. ``names`` has the relative paths of all its files that git does not ignore, tracked or not."""
 
     root: Path
     names: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
     @cached_property
-    def known(self) -> frozenset[str]:
+    def name_set(self) -> frozenset[str]:
         return frozenset(self.names)
 
     def has(self, *names: str) -> bool:
-        """Are all of these files there?"""
-        return all(name in self.known for name in names)
+        """Return whether all files ``names`` exist."""
+        return all(name in self.name_set for name in names)
 
-    def ending(self, *ends: str) -> list[str]:
-        """Names with one of these ends, shallowest first."""
-        return sorted((name for name in self.names if name.endswith(ends)), key=lambda name: (name.count("/"), name))
+    def names_ending(self, *suffixes: str) -> list[str]:
+        """Return the files whose name ends with one of ``suffixes``. Files in fewer folders come first."""
+        return sorted(
+            (name for name in self.names if name.endswith(suffixes)), key=lambda name: (name.count("/"), name)
+        )
 
     def read(self, name: str) -> str | None:
-        """The text of a regular file inside of the work tree; None where it cannot be had, whatever the reason."""
+        """Return the text of the file ``name``; None if it cannot be read, as in ``read_text``."""
         return read_text(self.root, name)
 
 
 def read_text(root: Path, name: str) -> str | None:
-    """The text of ``root``/``name`` where it is a regular UTF-8 file of at most MOST_BYTES, reached without a link."""
+    """Return the text of the file ``root``/``name``; None if it cannot be read.
+
+    It must be a regular UTF-8 file of at most MAX_FILE_BYTES. No part of its path below ``root`` may be a link.
+    """
     path = root.joinpath(*PurePosixPath(name).parts)
     if any(parent.is_symlink() for parent in _between(root, path)):
         return None
@@ -62,94 +68,100 @@ def read_text(root: Path, name: str) -> str | None:
         return None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             return None
         try:
-            return file.read(MOST_BYTES).decode("utf-8-sig")
+            return file.read(MAX_FILE_BYTES).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError):
             return None
 
 
-def linked(root: Path, name: str) -> str | None:
-    """The first part of ``name`` below ``root`` that is a symbolic link, the file itself included; None without one."""
+def find_link(root: Path, name: str) -> str | None:
+    """Return the first part of the path ``name`` below ``root`` that is a symbolic link; None if there is no link."""
     path = root.joinpath(*PurePosixPath(name).parts)
-    found = next((part for part in (*_between(root, path), path) if part.is_symlink()), None)
-    return found.relative_to(root).as_posix() if found else None
+    link = next((part for part in (*_between(root, path), path) if part.is_symlink()), None)
+    return link.relative_to(root).as_posix() if link else None
 
 
 def open_repository(folder: Path) -> Repository:
-    """The repository that ``folder`` lies in. Raises CheckoutError with what to do where there is none."""
-    inside = try_git(folder, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
-    if inside.code != 0 and "not a git repository" in inside.error:
-        raise CheckoutError(f"{folder.resolve()}: is not in a git repository; run 'git init' first, or give --repo DIR")
-    first, _, top = inside.out.partition("\n")
-    if inside.code != 0 or first != "true" or not top:
-        reason = inside.last_word if inside.code != 0 else "it has no work tree"
+    """Open the repository that contains ``folder``. Raises CheckoutError if no repository contains it."""
+    work_tree = try_git(folder, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
+    if work_tree.code != 0 and "not a git repository" in work_tree.error:
         raise CheckoutError(
-            f"{folder.resolve()}: nothing can be installed there: {reason}; give a checkout: --repo DIR"
+            f"{folder.resolve()}: is not in a git repository", "run 'git init' first, or give --repo DIR"
         )
-    root = Path(top.removesuffix("\n"))
-    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
-    every = [name for name in listed.split("\0") if name]
-    names = [name for name in every if printable(name) == name]
+    is_inside, _, top_level = work_tree.out.partition("\n")
+    if work_tree.code != 0 or is_inside != "true" or not top_level:
+        reason = work_tree.error_line if work_tree.code != 0 else "it has no work tree"
+        raise CheckoutError(
+            f"{folder.resolve()}: regbot cannot be installed there: {reason}", "give a checkout: --repo DIR"
+        )
+    root = Path(top_level.removesuffix("\n"))
+    listing = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+    all_names = [name for name in listing.split("\0") if name]
+    names = [name for name in all_names if printable(name) == name]
     warnings = []
-    if len(names) < len(every):
-        warnings.append(f"not looked at, because their names cannot be printed: {len(every) - len(names)} files")
-    if len(names) > MOST_FILES:
-        warnings.append(f"{len(names):,} files: only the first {MOST_FILES:,} were looked at")
-    return Repository(root, tuple(_theirs(root, names[:MOST_FILES])), tuple(warnings))
+    if len(names) < len(all_names):
+        warnings.append(f"not read, because their names cannot be printed: {len(all_names) - len(names)} files")
+    if len(names) > MAX_FILES:
+        warnings.append(f"{len(names):,} files: only the first {MAX_FILES:,} were read")
+    return Repository(root, tuple(_without_regbot(root, names[:MAX_FILES])), tuple(warnings))
 
 
-def _theirs(root: Path, names: list[str]) -> list[str]:
-    """``names`` without a copy of regbot that the repository carries: its layers and tests are not what is trained."""
+def _without_regbot(root: Path, names: list[str]) -> list[str]:
+    """Return ``names`` without the files of a copy of regbot in the repository, which is not training code."""
     projects = (name for name in names if name.endswith("/pyproject.toml"))
-    ours = tuple(
+    regbot_folders = tuple(
         name.removesuffix("pyproject.toml") for name in projects if _REGBOT.search(read_text(root, name) or "")
     )
-    return [name for name in names if not name.startswith(ours)]
+    return [name for name in names if not name.startswith(regbot_folders)]
 
 
 @dataclass(frozen=True)
-class Branch:
-    """The branch that pull requests go to, and ``why`` it is taken to be that."""
+class TargetBranch:
+    """The target branch of pull requests. ``why`` is the evidence for it."""
 
     name: str
     why: str
 
 
-def default_branch(root: Path) -> Branch:
-    """What origin says, else a local main or master, else the current branch. Raises CheckoutError without any."""
-    told = try_git(root, "symbolic-ref", "--short", "refs/remotes/origin/HEAD")
-    name = told.out.strip().removeprefix("origin/")
-    if told.code == 0 and name:
-        return Branch(name, "origin/HEAD")
+def default_branch(root: Path) -> TargetBranch:
+    """Return the default branch of origin, or else a local main or master, or else the current branch.
+
+    Raises CheckoutError if none of these exists.
+    """
+    origin_head = try_git(root, "symbolic-ref", "--short", "refs/remotes/origin/HEAD")
+    name = origin_head.out.strip().removeprefix("origin/")
+    if origin_head.code == 0 and name:
+        return TargetBranch(name, "origin/HEAD")
     current = try_git(root, "symbolic-ref", "--short", "HEAD").out.strip()
     local = try_git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads").out.split("\n")
-    for usual in USUAL_BRANCHES:
-        if usual in local:
-            return Branch(usual, "the current branch" if usual == current else "a local branch")
+    for usual_name in USUAL_BRANCHES:
+        if usual_name in local:
+            return TargetBranch(usual_name, "the current branch" if usual_name == current else "a local branch")
     if current:
-        return Branch(current, "the current branch")
+        return TargetBranch(current, "the current branch")
     raise CheckoutError(
-        f"{root}: HEAD is at no branch and origin names none; give the branch that pull requests go to: --branch NAME"
+        f"{root}: HEAD is detached and origin has no default branch",
+        "give the target branch of pull requests: --branch NAME",
     )
 
 
 def origin_host(root: Path) -> str:
-    """The host of origin's address, in lower case; '' where there is none, or it names no host."""
+    """Return the host in the address of the remote origin, in lower case; '' if there is none."""
     address = try_git(root, "remote", "get-url", "origin").out.strip()
-    found = _ADDRESS.match(address) if address else None
-    host = (found["host"] or found["short"]).lower() if found else ""
+    match = _ADDRESS.match(address) if address else None
+    host = (match["host"] or match["short"]).lower() if match else ""
     return host if printable(host) == host else ""
 
 
-def owned(root: Path, path: str) -> bool:
-    """Does a file of code owners name ``path``, or the whole of the repository?"""
+def has_owner(root: Path, path: str) -> bool:
+    """Return whether CODEOWNERS has an owner for ``path``, for one of its parent folders, or for all files."""
     texts = (read_text(root, name) or "" for name in (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS"))
     patterns = (line.split()[0].strip("/") for text in texts for line in text.splitlines() if len(line.split()) > 1)
     return any(pattern == "*" or path == pattern or path.startswith(f"{pattern}/") for pattern in patterns)
 
 
 def _between(root: Path, path: Path) -> list[Path]:
-    """The folders from below ``root`` down to the one that holds ``path``."""
+    """Return the folders below ``root`` that contain ``path``, outermost first."""
     return [parent for parent in reversed(path.parents) if root in parent.parents]

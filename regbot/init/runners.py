@@ -1,7 +1,7 @@
-"""Labels of self-hosted runners, read from the ``runs-on`` lines of workflows that are there already.
+"""Read the labels of self-hosted runners from the ``runs-on`` keys in a repository's workflows.
 
-The lines are read one by one, not as YAML, for which regbot has no parser: plain, quoted and bracketed values, lists
-below the key, and ``group`` with ``labels``. What an expression decides (``${{ matrix.os }}``) is not guessed.
+regbot has no YAML parser, so this module reads line by line. It understands plain, quoted and bracketed values, lists
+below the key, and ``group`` with ``labels``. It does not evaluate expressions such as ``${{ matrix.os }}``.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 WORKFLOW = re.compile(r"\.github/workflows/[^/]+\.ya?ml")
 HOSTED = re.compile(r"(?:ubuntu|windows|macos)-[\w.-]+", re.IGNORECASE)
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=/+-]{0,127}")
-"""What is written into a workflow; a label that needs anything else is asked for by hand."""
+"""Labels that regbot can write into a workflow. A user must write other labels into the workflow by hand."""
 GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,127}")
 GPU = re.compile(
     r"gpu|cuda|nvidia|rocm|(?:^|[^a-z0-9])(?:a100|h100|h200|b200|b300|gb200|gb300|l40s?|mi\d{3}x?)(?:$|[^a-z0-9])",
@@ -25,23 +25,23 @@ _ITEM = re.compile(r"^(?P<indent>[ ]*)-[ ]+(?P<value>.*)$")
 
 @dataclass(frozen=True, order=True)
 class Runner:
-    """What ``runs-on`` asks for: labels, of which all must fit, and the group to look in ('' for any)."""
+    """A value of ``runs-on``. A runner must have all ``labels`` and be in ``group`` ('' for any group)."""
 
     labels: tuple[str, ...]
     group: str = ""
 
     @property
     def gpu(self) -> bool:
-        """Do its labels speak of a GPU?"""
+        """Whether the labels or the name of the group suggest a GPU."""
         return any(GPU.search(word) for word in (*self.labels, self.group))
 
     @property
     def yaml(self) -> str:
-        """As the value of ``runs-on``, on one line."""
-        labels = f"[{', '.join(map(_scalar, self.labels))}]"
+        """The value for ``runs-on``, as one line of YAML."""
+        labels = f"[{', '.join(map(_yaml_scalar, self.labels))}]"
         if not self.group:
             return labels
-        return f"{{ group: {_scalar(self.group)}{f', labels: {labels}' if self.labels else ''} }}"
+        return f"{{ group: {_yaml_scalar(self.group)}{f', labels: {labels}' if self.labels else ''} }}"
 
     def __str__(self) -> str:
         labels = ", ".join(self.labels)
@@ -51,21 +51,25 @@ class Runner:
 DEFAULT = Runner(("self-hosted", "regbot"))
 
 
-def self_hosted(text: str) -> list[Runner]:
-    """The runners of one workflow that GitHub does not host, in its order, each once."""
-    found = [runner for runner in _asked_for(text.splitlines()) if _fits(runner)]
-    return list(dict.fromkeys(found))
+def find_self_hosted(text: str) -> list[Runner]:
+    """Return the self-hosted runners of one workflow, in the order of the workflow and without duplicates."""
+    runners = [runner for runner in _parse_runs_on(text.splitlines()) if _is_self_hosted(runner)]
+    return list(dict.fromkeys(runners))
 
 
-def best(runners: list[Runner]) -> Runner | None:
-    """The one that timing is likely to be meant for: a GPU, then ``self-hosted`` by name, then the commonest."""
+def choose_runner(runners: list[Runner]) -> Runner | None:
+    """Return the best runner for timing; None without runners.
+
+    Runners with a GPU come first, then those with the label ``self-hosted``, then the most frequent one.
+    """
     ranked = sorted(
-        set(runners), key=lambda each: (not each.gpu, "self-hosted" not in each.labels, -runners.count(each), each)
+        set(runners),
+        key=lambda runner: (not runner.gpu, "self-hosted" not in runner.labels, -runners.count(runner), runner),
     )
     return ranked[0] if ranked else None
 
 
-def _fits(runner: Runner) -> bool:
+def _is_self_hosted(runner: Runner) -> bool:
     if not runner.labels and not runner.group:
         return False
     if not all(LABEL.fullmatch(label) for label in runner.labels) or not (
@@ -75,22 +79,22 @@ def _fits(runner: Runner) -> bool:
     return bool(runner.group) or "self-hosted" in runner.labels or not any(map(HOSTED.fullmatch, runner.labels))
 
 
-def _asked_for(lines: list[str]) -> Iterator[Runner]:
-    for number, line in enumerate(lines):
+def _parse_runs_on(lines: list[str]) -> Iterator[Runner]:
+    for index, line in enumerate(lines):
         match = _RUNS_ON.match(line)
         if match is None:
             continue
-        value = _bare(match["value"])
+        value = _strip_comment(match["value"])
         if value.startswith("{"):
-            yield _of_mapping(value)
+            yield _parse_mapping(value)
         elif value:
-            yield Runner(_list(value))
+            yield Runner(_parse_list(value))
         else:
-            yield _below(lines[number + 1 :], len(match["indent"]))
+            yield _parse_block(lines[index + 1 :], len(match["indent"]))
 
 
-def _below(lines: list[str], indent: int) -> Runner:
-    """The runner whose labels, or whose group and labels, stand below ``runs-on:``."""
+def _parse_block(lines: list[str], indent: int) -> Runner:
+    """Parse the labels and the group on the lines below ``runs-on:``."""
     labels: list[str] = []
     group, in_labels = "", True
     for line in lines:
@@ -98,43 +102,42 @@ def _below(lines: list[str], indent: int) -> Runner:
             continue
         key, item = _KEY.match(line), _ITEM.match(line)
         if item is not None and len(item["indent"]) >= indent and in_labels:
-            labels += _list(item["value"])
+            labels += _parse_list(item["value"])
         elif key is not None and len(key["indent"]) > indent:
             in_labels = key["key"] == "labels"
             if in_labels:
-                labels += _list(key["value"])
+                labels += _parse_list(key["value"])
             else:
-                group = next(iter(_list(key["value"])), "")
+                group = next(iter(_parse_list(key["value"])), "")
         else:
             break
     return Runner(tuple(labels), group)
 
 
-def _of_mapping(value: str) -> Runner:
-    """``{ group: NAME, labels: [a, b] }`` on one line."""
+def _parse_mapping(value: str) -> Runner:
+    """Parse a value in one line, such as ``{ group: NAME, labels: [a, b] }``."""
     group = re.search(r"\bgroup:\s*(\"[^\"]*\"|'[^']*'|[^,}]+)", value)
     labels = re.search(r"\blabels:\s*(\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[^,}]+)", value)
-    named = _list(group.group(1)) if group else ()
-    return Runner(_list(labels.group(1)) if labels else (), named[0] if named else "")
+    group_names = _parse_list(group.group(1)) if group else ()
+    return Runner(_parse_list(labels.group(1)) if labels else (), group_names[0] if group_names else "")
 
 
-def _list(value: str) -> tuple[str, ...]:
-    """The words of a plain, quoted or bracketed value."""
-    text = _bare(value)
+def _parse_list(value: str) -> tuple[str, ...]:
+    """Return the words in a plain, quoted or bracketed value."""
+    text = _strip_comment(value)
     parts = text[1:-1].split(",") if text.startswith("[") and text.endswith("]") else [text]
-    return tuple(word for part in parts if (word := _unquoted(part.strip())))
+    return tuple(word for part in parts if (word := _unquote(part.strip())))
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _bare(text: str) -> str:
-    """A value without its comment."""
+def _strip_comment(text: str) -> str:
     return re.sub(r"(?:^|[ \t])#.*$", "", text).strip()
 
 
-def _scalar(text: str) -> str:
+def _yaml_scalar(text: str) -> str:
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", text)
     reserved = text.lower() in ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
     return text if plain and not reserved else f'"{text}"'

@@ -1,71 +1,88 @@
-"""Which workflows a repository is to have: those that its configuration and its nodes give work to."""
+"""Select the workflows to install in a repository, from its configuration and the options of ``regbot init``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regbot.config import FILE_NAME, Config, ConfigError
-from regbot.init.planned import Options, Planned, edited, file_of, plan_removal, plan_workflow
-from regbot.init.templates import HOSTED, NODES, OWN_ARTIFACT, Settings
+from regbot.init.file_plan import InitOptions, PlannedFile, is_edited, plan_removal, plan_workflow, workflow_path
+from regbot.init.templates import HOSTED_WORKFLOWS, NODE_WORKFLOWS, OWN_ARTIFACT_WORKFLOWS, WorkflowSettings
 
 STATIC = "regbot-static"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The workflows that are planned for, what is said about those that are not, and whether any is for nodes."""
+    """The planned workflows, and warnings about workflows that are left out.
 
-    planned: list[Planned]
+    ``nodes`` says whether the plan includes workflows for nodes.
+    """
+
+    planned: list[PlannedFile]
     warnings: list[str]
     nodes: bool
 
 
-def select(root: Path, options: Options, config: Config | None, settings: Settings) -> Selection:
-    """``config``: that is there already. Raises ConfigError."""
-    there = {name for name in (*HOSTED, *NODES) if (root / file_of(name)).exists()}
-    untraced = config is not None and all(each.adapter == "command" for each in config.workloads.values())
+def select_workflows(root: Path, options: InitOptions, config: Config | None, settings: WorkflowSettings) -> Selection:
+    """Select the workflows to install and to remove. ``config`` is the repository's ``regbot.toml``; None if it has
+    none.
+
+    Raises ConfigError if the options leave nothing to measure.
+    """
+    installed = {name for name in (*HOSTED_WORKFLOWS, *NODE_WORKFLOWS) if (root / workflow_path(name)).exists()}
+    untraced = config is not None and all(workload.adapter == "command" for workload in config.workloads.values())
     if untraced and options.only_static:
         raise ConfigError(
-            f"--only-static installs nothing that could measure: every workload of {FILE_NAME} is a command, of which "
-            "only step times can be measured, on a node"
+            f"--only-static leaves nothing to measure: every workload of {FILE_NAME} is a command, and a command can "
+            "only be timed, on a node"
         )
-    unread = OWN_ARTIFACT if settings.enterprise else ()
-    only_static, left, warnings = _nodes(root, there, options, settings, [name for name in NODES if name not in unread])
-    wanted = [*HOSTED, *(() if only_static else NODES)]
-    wanted = [name for name in wanted if name not in (*left, *unread) and not (untraced and name == STATIC)]
-    planned = [plan_workflow(root, name, settings, options) for name in wanted]
-    away: list[Planned | None] = []
+    unsupported = OWN_ARTIFACT_WORKFLOWS if settings.enterprise else ()
+    only_static, missing, warnings = _select_node_workflows(
+        root, installed, options, settings, [name for name in NODE_WORKFLOWS if name not in unsupported]
+    )
+    names = [*HOSTED_WORKFLOWS, *(() if only_static else NODE_WORKFLOWS)]
+    names = [name for name in names if name not in (*missing, *unsupported) and not (untraced and name == STATIC)]
+    planned_files = [plan_workflow(root, name, settings, options) for name in names]
+    removals: list[PlannedFile | None] = []
     if options.only_static:
-        away = [plan_removal(root, name, settings, options, "--only-static", told=True) for name in NODES]
-    elif unread:
-        why = (
-            "the last job reads an artifact of its own run, which a GitHub Enterprise Server shows only when the run "
-            "has ended"
+        removals = [
+            plan_removal(root, name, settings, options, "--only-static", explicit=True) for name in NODE_WORKFLOWS
+        ]
+    elif unsupported:
+        reason = (
+            "the last job reads an artifact of its own run, which a GitHub Enterprise Server provides only after the "
+            "run has ended"
         )
-        away = [plan_removal(root, name, settings, options, why, told=False) for name in unread]
+        removals = [plan_removal(root, name, settings, options, reason, explicit=False) for name in unsupported]
         if not only_static:
-            warnings.append(f"{' and '.join(unread)} are left out: {why} (docs/github.md)")
+            warnings.append(f"{' and '.join(unsupported)} are left out: {reason} (docs/github.md)")
     if untraced:
-        why = f"every workload of {FILE_NAME} is a command, which cannot be traced"
-        away.append(plan_removal(root, STATIC, settings, options, why, told=False))
-        nodes = "; 'regbot init --with-nodes' installs what times it" if only_static else ""
-        warnings.append(f"{STATIC} is left out: {why}, and only '/regbot run' on a node measures one{nodes}")
-    return Selection([*planned, *(each for each in away if each is not None)], warnings, not only_static)
+        reason = f"every workload of {FILE_NAME} is a command, which cannot be traced"
+        removals.append(plan_removal(root, STATIC, settings, options, reason, explicit=False))
+        advice = "; 'regbot init --with-nodes' installs the workflows that time it" if only_static else ""
+        warnings.append(f"{STATIC} is left out: {reason}, and only '/regbot run' on a node measures one{advice}")
+    return Selection(
+        [*planned_files, *(removal for removal in removals if removal is not None)], warnings, not only_static
+    )
 
 
-def _nodes(
-    root: Path, there: set[str], options: Options, settings: Settings, possible: Sequence[str]
+def _select_node_workflows(
+    root: Path, installed: set[str], options: InitOptions, settings: WorkflowSettings, possible: Sequence[str]
 ) -> tuple[bool, list[str], list[str]]:
-    """Whether those for nodes are left out, all or which of the ``possible`` ones, and what is said of it."""
-    if options.only_static is not None or not there:
+    """Return whether all workflows for nodes are left out, which of ``possible`` are left out, and warnings."""
+    if options.only_static is not None or not installed:
         return bool(options.only_static), [], []
-    held = there & set(NODES)
-    missing = [name for name in possible if name not in there]
-    asis = replace(settings, source=None, runner=None, enterprise=None)
-    if not held or not missing or not all(edited(root, name, asis) for name in held):
-        return not held, [], []
+    installed_node_workflows = installed & set(NODE_WORKFLOWS)
+    missing = [name for name in possible if name not in installed]
+    unchanged_settings = replace(settings, source=None, runner=None, enterprise=None)
+    if (
+        not installed_node_workflows
+        or not missing
+        or not all(is_edited(root, name, unchanged_settings) for name in installed_node_workflows)
+    ):
+        return not installed_node_workflows, [], []
     warning = (
-        f"not written: {', '.join(missing)}. Of those for nodes only what somebody edited is here, as --only-static "
-        "leaves it; 'regbot init --with-nodes' brings them back"
+        f"not written: {', '.join(missing)}. Only edited workflows for nodes are installed, as after --only-static; "
+        "'regbot init --with-nodes' installs the others again"
     )
     return False, missing, [warning]

@@ -1,8 +1,9 @@
-"""The workflows that ``regbot init`` installs: regbot's own files with this repository's settings in a few slots.
+"""The workflows that ``regbot init`` installs: templates in which slots are filled with a repository's settings.
 
-A slot is a value in its place in a valid workflow: the labels of a ``runs-on``, where regbot is from. So the templates
-can be linted as they are, and what a user sets there by hand is read back and kept. Every installed file begins with a
-stamp: the version, and a hash of the file without its slots. By it a newer template is told from a user's edit.
+A slot is a value in a valid workflow, such as the labels of a ``runs-on`` key or the source of regbot. So templates can
+be linted, and a value that a user has changed in an installed file is read and kept. An installed file begins with a
+stamp, which has regbot's version and a hash of the file without the values of its slots. The stamp shows whether a file
+differs from the template because the template is newer or because a user edited the file.
 """
 
 import hashlib
@@ -13,23 +14,23 @@ from pathlib import Path
 from typing import Literal
 
 from regbot.init.runners import Runner
-from regbot.init.source import same_repository, seen_from, usable
-from regbot.text import printable
+from regbot.init.source import is_same_repository, is_usable, source_for
+from regbot.text.printable import printable
 
 FOLDER = ".github/workflows"
-HOSTED = ("regbot-static", "regbot-post", "regbot-gate")
-NODES = ("regbot-measure", "regbot-bisect", "regbot-refresh")
-"""Those with a job on a node: left out by ``--only-static``."""
-OWN_ARTIFACT = ("regbot-bisect", "regbot-refresh")
-"""Those whose last job reads an artifact of its own run. A GitHub Enterprise Server, with v3 of the artifact actions,
-shows one only when the whole run has ended."""
+HOSTED_WORKFLOWS = ("regbot-static", "regbot-post", "regbot-gate")
+NODE_WORKFLOWS = ("regbot-measure", "regbot-bisect", "regbot-refresh")
+"""Workflows that have a job on a node. ``--only-static`` leaves these workflows out."""
+OWN_ARTIFACT_WORKFLOWS = ("regbot-bisect", "regbot-refresh")
+"""Workflows whose last job reads an artifact of the same workflow run. On a GitHub Enterprise Server, which needs v3 of
+the artifact actions, an artifact is available only after the whole run has ended."""
 
-_SHIPPED = next(
+_TEMPLATE_FOLDER = next(
     folder
     for folder in (Path(__file__).parent / "workflows", Path(__file__).parents[2] / "workflows")
     if folder.is_dir()
 )
-"""Beside this file in a wheel, at the top of a checkout."""
+"""Folder of the templates: beside this file in a wheel, and at the root of the repository in a checkout."""
 
 _SLOTS: Mapping[str, re.Pattern[str]] = {
     "runs-on": re.compile(r"^ +runs-on: (?P<value>\S.*?)(?= +#|$)", re.MULTILINE),
@@ -39,15 +40,15 @@ _SLOTS: Mapping[str, re.Pattern[str]] = {
     "packages": re.compile(r'"(?:regbot\[smoke\]|numpy>=1\.26)"(?P<value>[^\n]*)$', re.MULTILINE),
     "artifacts": re.compile(r"^ +uses: (?P<value>[\w./-]+/upload-artifact@\S+(?: +# [^\n]*)?)$", re.MULTILINE),
 }
-_TOLD = {"runs-on": "runs-on", "timeout": "timeout-minutes", "cron": "cron", "packages": "packages"}
-"""Slots of which one workflow may have its own, and what a user calls them."""
+_CUSTOM_SLOTS = {"runs-on": "runs-on", "timeout": "timeout-minutes", "cron": "cron", "packages": "packages"}
+"""Slots whose values may differ between workflows, with the name that messages use for each slot."""
 _NODE_LABELS = re.compile(r"\[self-hosted, regbot\]")
-"""What a template has where a job needs a node."""
+"""Matches the labels that a job on a node has in a template."""
 
 ENTERPRISE = "actions/upload-artifact@c6a366c94c3e0affe28c06c8df20a878f24da3cf # v3.2.2"
-"""The last that a GitHub Enterprise Server takes: v4 and newer refuse to run there, and github.com refuses v3."""
-_CHOSEN = re.compile(r"(?!actions/)|\S+@v3\b|\S+ +# v3\b")
-"""An upload that is not to be replaced by a newer one: v3, or somebody's own."""
+"""Newest upload action for a GitHub Enterprise Server, where v4 and newer do not run. github.com refuses v3."""
+_KEPT_ACTION = re.compile(r"(?!actions/)|\S+@v3\b|\S+ +# v3\b")
+"""Matches upload actions that are not replaced by a newer version: v3, and actions of other owners."""
 
 _JOB = re.compile(r"^  (?P<name>[\w-]+):[ \t]*(?:#.*)?$", re.MULTILINE)
 _STAMP = re.compile(r"\A# Written by 'regbot init' \((?P<version>[^,()\n]{1,40}), (?P<hash>[0-9a-f]{16})\)[^\n]*\n")
@@ -58,12 +59,13 @@ State = Literal["new", "unchanged", "outdated", "edited"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What goes into the slots. ``runner`` and ``source`` None keep what is installed; ``packages`` are words for pip.
-    ``enterprise``: for a GitHub Enterprise Server, None for as it is installed.
+class WorkflowSettings:
+    """Values for the slots of the workflows.
 
-    ``own_source`` is what this regbot is from: taken where nothing usable is installed, and where that is another
-    commit of the same repository; ``other_source`` is what the other workflows have.
+    If ``runner``, ``source`` or ``enterprise`` is None, the installed value is kept. ``enterprise`` says whether the
+    repository is on a GitHub Enterprise Server. ``packages`` are additional arguments of pip. ``own_source`` is the
+    source of this regbot. It is used if no usable source is installed, or if another commit of the same repository is
+    installed. ``other_source`` is the source in the repository's other workflows.
     """
 
     version: str
@@ -76,24 +78,27 @@ class Settings:
     other_source: str | None = None
 
 
-def template(name: str) -> str:
-    """The text of a workflow as regbot ships it; ``name`` without its end."""
-    return (_SHIPPED / f"{name}.yml").read_text(encoding="utf-8")
+def read_template(name: str) -> str:
+    """Return the text of the template ``name``, which is the file name without its suffix."""
+    return (_TEMPLATE_FOLDER / f"{name}.yml").read_text(encoding="utf-8")
 
 
-def render(name: str, settings: Settings, installed: str | None = None) -> str:
-    """The workflow ``name`` with its stamp, for a repository that has ``installed`` now."""
-    text = template(name)
+def render(name: str, settings: WorkflowSettings, installed: str | None = None) -> str:
+    """Return the workflow ``name`` with its stamp and filled slots. Values in the ``installed`` text are kept."""
+    text = read_template(name)
     body = _body(installed) if installed is not None else None
     for slot in _SLOTS:
-        kept = _placed(slot, body) if body is not None else {}
-        wanted = [_wanted(name, slot, value, kept.get(place), settings) for place, value in _placed(slot, text).items()]
-        text = _filled(slot, text, iter(wanted).__next__)
+        installed_values = _values_by_job(slot, body) if body is not None else {}
+        new_values = [
+            _slot_value(name, slot, value, installed_values.get(key), settings)
+            for key, value in _values_by_job(slot, text).items()
+        ]
+        text = _fill_slots(slot, text, iter(new_values).__next__)
     return f"# Written by 'regbot init' ({settings.version}, {_hash(text)}){_ADVICE}\n{text}"
 
 
-def state(installed: str | None, wanted: str) -> State:
-    """What an installed file is beside what would be written now."""
+def compare_installed(installed: str | None, wanted: str) -> State:
+    """Return how an installed file relates to ``wanted``, the text that regbot would write now."""
     if installed is None:
         return "new"
     if _body(installed) == _body(wanted):
@@ -102,95 +107,108 @@ def state(installed: str | None, wanted: str) -> State:
     return "outdated" if stamp is not None and stamp["hash"] == _hash(_body(installed)) else "edited"
 
 
-def for_enterprise(installed: str) -> bool:
-    """Does an installed workflow hand over its artifact as a GitHub Enterprise Server needs it?"""
+def is_for_enterprise(installed: str) -> bool:
+    """Return whether an installed workflow uploads artifacts with v3, which is needed on a GitHub Enterprise Server."""
     return any(re.search(r"@v3\b|# v3\b", value) for value in _values("artifacts", _body(installed)))
 
 
 def version_of(installed: str) -> str:
-    """The version of regbot that wrote a file; '' where no stamp says it."""
+    """Return the version of regbot that wrote an installed file; '' if the file has no stamp."""
     stamp = _STAMP.match(_lines(installed))
     return stamp["version"] if stamp else ""
 
 
-def sources(installed: str) -> list[str]:
-    """Where the jobs of an installed workflow have regbot from."""
+def install_sources(installed: str) -> list[str]:
+    """Return the sources from which the jobs of an installed workflow install regbot."""
     return _values("source", _body(installed))
 
 
-def set_in(name: str, installed: str) -> list[str]:
-    """What stands in the slots of an installed workflow and is not as shipped, ``timeout-minutes: 999``. Where regbot
-    is from, and its artifact actions, are left out: they are the same in all workflows."""
-    shipped, body = template(name), _body(installed)
-    found = []
-    for slot, key in _TOLD.items():
-        before = _placed(slot, shipped)
-        placed = _placed(slot, body).items()
-        found += [f"{key}: {printable(value.strip())}" for place, value in placed if before.get(place) != value]
-    return list(dict.fromkeys(found))
+def custom_settings(name: str, installed: str) -> list[str]:
+    """Return the slots of an installed workflow that differ from the template, such as ``timeout-minutes: 999``.
+
+    The source and the artifact actions are left out, because they are the same in all workflows.
+    """
+    shipped, body = read_template(name), _body(installed)
+    settings = []
+    for slot, key in _CUSTOM_SLOTS.items():
+        shipped_values = _values_by_job(slot, shipped)
+        installed_values = _values_by_job(slot, body).items()
+        settings += [
+            f"{key}: {printable(value.strip())}"
+            for place, value in installed_values
+            if shipped_values.get(place) != value
+        ]
+    return list(dict.fromkeys(settings))
 
 
-def _wanted(name: str, slot: str, shipped: str, kept: str | None, settings: Settings) -> str:
+def _slot_value(name: str, slot: str, shipped: str, installed: str | None, settings: WorkflowSettings) -> str:
     if slot == "source":
-        return _source(name, shipped, kept, settings)
+        return _source_value(name, shipped, installed, settings)
     if slot == "runs-on" and _NODE_LABELS.fullmatch(shipped):
         if settings.runner is not None:
             return settings.runner.yaml
-        return kept or settings.default_runner.yaml
+        return installed or settings.default_runner.yaml
     if slot == "artifacts":
-        return _artifacts(shipped, kept, settings.enterprise)
-    if slot == "packages" and kept is None:
+        return _artifact_action(shipped, installed, settings.enterprise)
+    if slot == "packages" and installed is None:
         return "".join(f" {word}" for word in settings.packages)
-    return shipped if kept is None else kept
+    return shipped if installed is None else installed
 
 
-def _source(name: str, shipped: str, kept: str | None, settings: Settings) -> str:
-    own = settings.own_source
+def _source_value(name: str, shipped: str, installed: str | None, settings: WorkflowSettings) -> str:
+    own_source = settings.own_source
     if settings.source is not None:
-        return seen_from(name, settings.source)
-    if kept is not None and usable(kept) and not (own and same_repository(kept, own)):
-        return kept
-    return seen_from(name, own or settings.other_source or shipped)
+        return source_for(name, settings.source)
+    if (
+        installed is not None
+        and is_usable(installed)
+        and not (own_source and is_same_repository(installed, own_source))
+    ):
+        return installed
+    return source_for(name, own_source or settings.other_source or shipped)
 
 
-def _artifacts(shipped: str, kept: str | None, enterprise: bool | None) -> str:
-    """What hands over an artifact. A choice stays until another one is made; else the newest that regbot knows."""
-    chosen = kept if kept is not None and _CHOSEN.match(kept) else None
+def _artifact_action(shipped: str, installed: str | None, enterprise: bool | None) -> str:
+    """Return the upload action to write. If the user has chosen one, it is kept; otherwise it is the template's."""
+    choice = installed if installed is not None and _KEPT_ACTION.match(installed) else None
     if enterprise is None:
-        return chosen or shipped
+        return choice or shipped
     if not enterprise:
         return shipped
-    return chosen or ENTERPRISE
+    return choice or ENTERPRISE
 
 
 def _values(slot: str, text: str) -> list[str]:
     return [match["value"] for match in _SLOTS[slot].finditer(text)]
 
 
-def _placed(slot: str, text: str) -> dict[tuple[str, int], str]:
-    """The values of a slot by their job, and their number in it: an upgrade may bring another job."""
+def _values_by_job(slot: str, text: str) -> dict[tuple[str, int], str]:
+    """Return the values of a slot, by the name of the job and the position within the job.
+
+    A position in the whole file would not identify a value, because an upgrade may add a job.
+    """
     jobs = [(match.start(), match["name"]) for match in _JOB.finditer(text)]
-    placed: dict[tuple[str, int], str] = {}
+    values: dict[tuple[str, int], str] = {}
     for match in _SLOTS[slot].finditer(text):
         job = next((name for start, name in reversed(jobs) if start < match.start()), "")
-        placed[job, sum(place[0] == job for place in placed)] = match["value"]
-    return placed
+        values[job, sum(key[0] == job for key in values)] = match["value"]
+    return values
 
 
-def _filled(slot: str, text: str, value: Callable[[], str]) -> str:
-    """``text`` with what ``value()`` gives in each slot of this kind, in order."""
+def _fill_slots(slot: str, text: str, value: Callable[[], str]) -> str:
+    """Return ``text`` with all slots of this kind filled. ``value()`` is called for each slot, in order."""
 
     def put(match: re.Match[str]) -> str:
-        start, end = (each - match.start() for each in match.span("value"))
+        start, end = (position - match.start() for position in match.span("value"))
         return match[0][:start] + value() + match[0][end:]
 
     return _SLOTS[slot].sub(put, text)
 
 
 def _hash(body: str) -> str:
-    """Of a workflow without its stamp, whatever stands in its slots."""
+    """Return a hash of a workflow that does not depend on its stamp and the values of its slots."""
     for slot in _SLOTS:
-        body = _filled(slot, body, lambda: "")
+        body = _fill_slots(slot, body, lambda: "")
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
@@ -199,5 +217,5 @@ def _body(text: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """``text`` with the line ends that git may have changed in a checkout put right."""
+    """Return ``text`` with Unix line ends. git may have changed them in a checkout."""
     return text.replace("\r\n", "\n")

@@ -1,7 +1,8 @@
-"""Records -> verdict: pure, deterministic, no I/O. Everything is computed again from what was recorded."""
+"""The judge: compute a verdict from records. It is deterministic and does no I/O. Every number is computed from the
+records."""
 
-from regbot.judge.expect import Expectation, ExpectationError, parse_expectation
+from regbot.judge.expectations import Expectation, ExpectationError, parse_expectation
 from regbot.judge.judge import judge
-from regbot.judge.sharding import NotComparable, judge_ledgers
+from regbot.judge.sharding import judge_ledgers
 
-__all__ = ["Expectation", "ExpectationError", "NotComparable", "judge", "judge_ledgers", "parse_expectation"]
+__all__ = ["Expectation", "ExpectationError", "judge", "judge_ledgers", "parse_expectation"]

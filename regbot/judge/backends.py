@@ -1,69 +1,87 @@
-"""What was asked for against what ran: the dispatcher gate.
+"""Compare the dispatcher that a workload requested with the dispatcher that was executed.
 
-Only the dispatcher decides here. Other backends (attention, grouped GEMM) run on a CPU in the static tier, where their
-kernels differ from the ones that were asked for by nature; a difference between the arms is a warning.
+Of all backends, only the dispatcher can change a verdict. In the static tier, other backends (attention, grouped GEMM)
+run on a CPU, so their kernels always differ from the requested ones. If such a backend differs between the arms, this
+is only a warning.
 """
 
 from collections.abc import Iterator, Sequence
 
+from regbot.config import LIBRARY_DISPATCHERS
 from regbot.ledgers.catalogue import DISPATCHER_OFF, DISPATCHER_ON
 from regbot.ledgers.patterns import DispatcherChange
 from regbot.records.run import Backend, Run
 
 DISPATCHER = "dispatcher"
+LOCAL = "local"
+"""What the guest reports for expert-parallel groups of one rank, which exchange nothing."""
 
 
 def dispatcher_change(base: Run, head: Run) -> DispatcherChange | None:
-    """One request that exactly one arm honoured; None in every other case."""
-    asked, now = base.backends.get(DISPATCHER), head.backends.get(DISPATCHER)
-    if asked is None or now is None or asked.requested != now.requested or _honoured(asked) == _honoured(now):
+    """Return the dispatcher change if both arms request the same dispatcher and exactly one arm executes it, else
+    None."""
+    base_backend, head_backend = base.backends.get(DISPATCHER), head.backends.get(DISPATCHER)
+    if (
+        base_backend is None
+        or head_backend is None
+        or base_backend.requested != head_backend.requested
+        or _executes_request(base_backend) == _executes_request(head_backend)
+    ):
         return None
-    pattern = DISPATCHER_OFF if _honoured(asked) else DISPATCHER_ON
-    return DispatcherChange(pattern, asked.requested, asked.executed, now.executed)
+    pattern = DISPATCHER_OFF if _executes_request(base_backend) else DISPATCHER_ON
+    return DispatcherChange(pattern, base_backend.requested, base_backend.executed, head_backend.executed)
 
 
 def dispatcher_problems(base: Run, head: Run) -> Iterator[str]:
-    """Why the dispatcher leaves the comparison invalid: an arm that did not run what it was asked to, unless the other
-    arm shows with the same request that it could."""
+    """Yield a message for each arm that did not execute the requested dispatcher, which makes the comparison invalid.
+
+    If both arms requested the same dispatcher and one arm executed it, the difference is a finding. Nothing is yielded
+    then.
+    """
     if dispatcher_change(base, head) is not None:
         return
     for run in (base, head):
-        yield from not_honoured(run)
+        yield from unmet_dispatcher_request(run)
 
 
-def not_honoured(run: Run) -> Iterator[str]:
-    """That a run did not execute the dispatcher it was asked for; nothing where it did, or nobody asked."""
+def unmet_dispatcher_request(run: Run) -> Iterator[str]:
+    """Yield a message if the run did not execute the requested dispatcher."""
     backend = run.backends.get(DISPATCHER)
-    if backend is not None and not _honoured(backend):
+    if backend is not None and not _executes_request(backend):
         yield (
-            f"{run.arm.name} asked for dispatcher {backend.requested!r} and executed {backend.executed!r} "
-            f"({backend.evidence}); make it available, or ask for the one that runs"
+            f"{run.arm.name} requested dispatcher {backend.requested!r} and executed {backend.executed!r} "
+            f"({backend.evidence}); make it available, or request the one that runs"
         )
 
 
-def unsettled(runs: Sequence[Run], asked: str) -> Iterator[str]:
-    """Why the runs of one arm do not tell which dispatcher the arm executes; nothing where they do.
+def uncertain_dispatcher(runs: Sequence[Run], requested: str) -> Iterator[str]:
+    """Yield why the runs of one arm do not prove which dispatcher the arm executes.
 
-    ``asked`` is what the workload asks for, '' where it leaves the choice to the layer.
+    ``requested`` is the dispatcher that the workload requests, '' if the layer chooses one.
     """
     name = runs[0].arm.name
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if len(executed) > 1:
         yield f"{name} executed different dispatchers in different runs: {', '.join(sorted(executed))}"
-    elif asked and not all(DISPATCHER in run.backends for run in runs):
+    elif requested and not all(DISPATCHER in run.backends for run in runs):
         yield (
-            f"{name} was asked for dispatcher {asked!r}, and a run does not show which one it executed (its step was "
-            "not counted); a dispatcher that was not seen is not taken to be the one asked for"
+            f"{name} requested dispatcher {requested!r}, and a run does not show which one it executed, because its "
+            "step was not counted"
+        )
+    elif requested in LIBRARY_DISPATCHERS and executed == {LOCAL}:
+        yield (
+            f"{name} requested dispatcher {requested!r}, and the expert-parallel groups have one rank on this node, so "
+            "it ran nothing; time it on more GPUs"
         )
 
 
 def backend_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Other backends that executed differently in the two arms."""
+    """Yield a warning for each backend, other than the dispatcher, that differs between the arms."""
     for name in sorted((base.backends.keys() & head.backends.keys()) - {DISPATCHER}):
-        ours, theirs = base.backends[name].executed, head.backends[name].executed
-        if ours != theirs:
-            yield f"{name}: base executed {ours!r}, head executed {theirs!r}"
+        base_executed, head_executed = base.backends[name].executed, head.backends[name].executed
+        if base_executed != head_executed:
+            yield f"{name}: base executed {base_executed!r}, head executed {head_executed!r}"
 
 
-def _honoured(backend: Backend) -> bool:
+def _executes_request(backend: Backend) -> bool:
     return backend.executed == backend.requested

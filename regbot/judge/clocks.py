@@ -1,8 +1,8 @@
-"""Can the claimed times be true? What a session says of its runs, held against clocks that it has no hand in.
+"""Check the step times in a session against clocks that the code under test cannot influence.
 
-The harness held a guest's step times against its own clock when it read them (``regbot.workloads.ranks``). A session
-that has crossed a boundary since is held to the same again, and to the time that the whole job took: timed runs follow
-one another, so together they cannot take longer than the job that ran them.
+When the harness reads the step times of a guest, it compares them with the harness's own clock
+(``regbot.workloads.ranks``). For a session from an untrusted job, this module repeats that check. It also compares the
+times with the duration of the job. Timed runs run one after another, so together they cannot take longer than the job.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,65 +11,72 @@ from regbot.records.run import Run, Timing
 from regbot.records.session import Session
 
 STEPS_TOLERANCE, STEADY_TOLERANCE = 0.05, 0.02
-"""Of all steps together and of those after the warm-up, as the harness allows."""
+"""Relative tolerances for all steps together and for the steps after the warm-up. They equal those of the harness."""
 TOLERANCE_S = 0.25
-"""Or this much, where it is more."""
+"""Absolute tolerance in seconds. The larger of the absolute and the relative tolerance applies."""
 JOB_TOLERANCE_S = 120.0
-"""Between two machines' clocks, and the seconds to which they are told."""
+"""Tolerance in seconds for the difference between the clocks of two machines, and for times rounded to seconds."""
 
 
-def impossible(session: Session, job_s: float) -> list[str]:
-    """Why the times of ``session`` cannot all be those of a job that took ``job_s`` seconds; [] where they can.
+def find_impossible_times(session: Session, job_s: float) -> list[str]:
+    """Return why the times of ``session`` are impossible for a job that took ``job_s`` seconds; [] if they are
+    possible.
 
-    Runs of earlier sessions are of other jobs: they are held to their own clocks, and not to this job's.
+    Runs that were taken over from earlier sessions belong to other jobs. They are only compared with the clocks in
+    their own records, not with this job.
     """
-    own = [run for run in session.runs if run.joined is None]
-    return [*contradicted(session.runs), *_of_all(own, job_s)]
+    session_runs = [run for run in session.runs if run.joined is None]
+    return [*find_contradicted_times(session.runs), *_check_job(session_runs, job_s)]
 
 
-def contradicted(runs: Sequence[Run]) -> list[str]:
-    """How the times that runs claim contradict the clocks that stand beside them, each told once."""
-    return list(dict.fromkeys(reason for run in runs for reason in _of_one(run)))
+def find_contradicted_times(runs: Sequence[Run]) -> list[str]:
+    """Return how step times contradict the harness's clock in the same records, without duplicates."""
+    return list(dict.fromkeys(reason for run in runs for reason in _check_run(run)))
 
 
-def _of_one(run: Run) -> Iterator[str]:
+def _check_run(run: Run) -> Iterator[str]:
+    """Yield how the step times of one timed run contradict its clocks."""
     timing = run.timing
     if run.tier != "timed" or run.outcome != "ok" or timing is None:
         return
     name = f"a timed run of {run.arm.name}"
     claimed = max(sum(rank.step_s) for rank in timing.ranks.values())
     if claimed > run.wall_s + TOLERANCE_S:
-        yield f"{name} claims {claimed:.4g} s for its steps, and lived {run.wall_s:.4g} s"
+        yield f"{name} claims {claimed:.4g} s for its steps, but the process ran for {run.wall_s:.4g} s"
     if timing.clock == "log":
-        return  # printed, by a program that the harness does not see into
+        return  # the program printed these times itself, so there is no clock of the harness to compare with
     if timing.harness_s is None or (timing.harness_steady_s is None and len(timing.step_s) > timing.cut):
         yield f"{name} was not timed by the harness's own clock"
         return
     for rank in timing.ranks.values():
-        if _apart(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
-            yield _contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
+        if _is_contradicted(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
+            yield _describe_contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
         steady = sum(rank.step_s[timing.cut :])
-        if timing.harness_steady_s is not None and _steady_apart(steady, timing):
-            yield _contradiction(name, "its steps after the warm-up", steady, timing.harness_steady_s)
+        if timing.harness_steady_s is not None and _is_steady_contradicted(steady, timing):
+            yield _describe_contradiction(name, "its steps after the warm-up", steady, timing.harness_steady_s)
 
 
-def _of_all(runs: Sequence[Run], job_s: float) -> Iterator[str]:
+def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
     timed = sum(run.wall_s for run in runs if run.tier == "timed")
     if timed > job_s + JOB_TOLERANCE_S:
-        yield f"the timed runs claim {timed:.0f} s together, and the whole job took {job_s:.0f} s"
+        yield f"the timed runs together claim {timed:.0f} s, but the whole job took {job_s:.0f} s"
     longest = max((run.wall_s for run in runs if run.tier == "static"), default=0.0)
     if longest > job_s + JOB_TOLERANCE_S:
-        yield f"one trace claims {longest:.0f} s, and the whole job took {job_s:.0f} s"
+        yield f"one trace claims {longest:.0f} s, but the whole job took {job_s:.0f} s"
 
 
-def _steady_apart(claimed_s: float, timing: Timing) -> bool:
-    seen = timing.harness_steady_s
-    return len(timing.step_s) > timing.cut and seen is not None and _apart(claimed_s, seen, STEADY_TOLERANCE)
+def _is_steady_contradicted(claimed_s: float, timing: Timing) -> bool:
+    harness_s = timing.harness_steady_s
+    return (
+        len(timing.step_s) > timing.cut
+        and harness_s is not None
+        and _is_contradicted(claimed_s, harness_s, STEADY_TOLERANCE)
+    )
 
 
-def _apart(claimed_s: float, seen_s: float, tolerance: float) -> bool:
-    return abs(claimed_s - seen_s) > max(TOLERANCE_S, tolerance * seen_s)
+def _is_contradicted(claimed_s: float, harness_s: float, tolerance: float) -> bool:
+    return abs(claimed_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s)
 
 
-def _contradiction(name: str, what: str, claimed_s: float, seen_s: float) -> str:
-    return f"{name} claims {claimed_s:.4g} s for {what}, and by the harness's clock they took {seen_s:.4g} s"
+def _describe_contradiction(name: str, steps: str, claimed_s: float, harness_s: float) -> str:
+    return f"{name} claims {claimed_s:.4g} s for {steps}, but the harness's clock measured {harness_s:.4g} s"

@@ -1,10 +1,10 @@
-"""Estimates on the log scale as people read them: percentages of a ratio."""
+"""Estimates on the log scale, formatted as percentages of a ratio."""
 
 import math
 from typing import Protocol
 
 
-class Estimate(Protocol):
+class LogEstimate(Protocol):
     """An estimate with its interval, on the log scale."""
 
     @property
@@ -21,10 +21,10 @@ class Estimate(Protocol):
 
 
 def percent(log_ratio: float) -> float:
-    """A log-ratio as 100 (ratio - 1); what passes all bounds stays finite."""
+    """Return a log-ratio as 100 (ratio - 1). The log-ratio is capped at 20, so that the result stays finite."""
     return 100 * math.expm1(min(log_ratio, 20.0))
 
 
-def span(each: Estimate) -> str:
-    """``+46.7% (38.2% to 55.9%)``."""
-    return f"{percent(each.estimate):+.2f}% ({percent(each.low):+.2f}% to {percent(each.high):+.2f}%)"
+def format_estimate(estimate: LogEstimate) -> str:
+    """Return an estimate with its interval: ``+46.70% (+38.20% to +55.90%)``."""
+    return f"{percent(estimate.estimate):+.2f}% ({percent(estimate.low):+.2f}% to {percent(estimate.high):+.2f}%)"

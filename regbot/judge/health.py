@@ -1,88 +1,93 @@
-"""Was the node fit for a comparison? From the runs of a session: what voids a run, and what is a finding about an arm.
+"""Judge the health of the node during timed runs: decide which runs are void, and describe what affected the arms.
 
-A run is void only for what the code under test cannot have done: a fault of the hardware, somebody else on its GPUs, a
-slowdown that meets both arms alike. A GPU that is held back whenever one arm runs, and not when the other does, tells
-of that arm: its heat and its power are part of what it costs. On a CPU nothing is void: a shared machine is noisy, the
-interval over pairs says how much, and here stands why.
+Only a cause outside the code under test makes a run void: a hardware fault, another process on the run's GPUs, or a
+slowdown by the hardware in both arms. If a GPU is throttled in the runs of one arm only, this is a finding about that
+arm, because the heat and power of its code are part of the cost. A run on a CPU is never void because of the node: if
+the machine is shared and noisy, the interval over pairs includes the noise, and the findings explain it.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from regbot.records.health import GpuDuring, Reason, Span
+from regbot.records.health import ClockReason, GpuUsage, SampleRange
 from regbot.records.run import Run
+from regbot.stats.unpaired import fisher
+from regbot.text.clip import clip
+from regbot.text.words import count
 
 SLOWED_SHARE, SLOWED_SAMPLES = 0.05, 2
-"""Of the samples of a run, for a hardware slowdown to count: one sample may be a change of clocks."""
-HARDWARE: tuple[Reason, ...] = ("hw_thermal", "hw_power_brake", "hw_slowdown")
+"""A hardware slowdown counts if at least this share and at least this number of a run's samples show it. A single
+sample may come from a change of the clock."""
+HARDWARE_REASONS: tuple[ClockReason, ...] = ("hw_thermal", "hw_power_brake", "hw_slowdown")
+"""NVML clock reasons of a slowdown by the hardware."""
 
-HELD_BACK: dict[str, tuple[Reason, ...]] = {
+THROTTLE_REASONS: dict[str, tuple[ClockReason, ...]] = {
     "its power limit": ("sw_power_cap", "board_limit"),
     "heat": ("sw_thermal", "hw_thermal"),
     "a power brake": ("hw_power_brake",),
     "a hardware slowdown": ("hw_slowdown",),
 }
-"""What can hold a GPU back while it computes, and how NVML shows it."""
-HELD_SHARE = 0.1
-"""Of the samples of a run on any of its GPUs, for the run to count as held back."""
-MOST_RUNS, FEW_RUNS = 0.75, 0.25
-"""Shares of an arm's runs: what follows an arm is in at least the one of its runs and at most the other of the other's.
-"""
+"""NVML clock reasons by cause of throttling. The keys are the words for the cause in a finding."""
+THROTTLED_SHARE = 0.1
+"""A run counts as throttled if one of its GPUs is throttled in at least this share of the samples."""
+LIMITED_ARM_SHARE, OTHER_ARM_SHARE = 0.75, 0.25
+"""Throttling is attributed to an arm if it occurs in at least the first share of that arm's runs and in at most the
+second share of the other arm's runs."""
 ALPHA = 0.05
-"""Of Fisher's exact test, two-sided. Four runs of each arm, all against none, is the least that passes it."""
+"""Level of the two-sided Fisher's exact test. With four runs of each arm, the test is significant only if all runs of
+one arm and no run of the other are throttled. With three runs of each arm, the test is never significant."""
 
 BUSY_SHARE = 0.1
-"""Of the cores' time: other work that shows in step times."""
+"""Other work counts as affecting step times if it uses at least this share of the cores' time."""
 STEAL_SHARE = 0.02
+"""Stolen time counts as affecting step times if the hypervisor gives at least this share of the cores' time to other
+machines."""
 SLOW_CORES = 0.9
-"""Of the clock of the session's fastest run."""
+"""Cores count as slow if their clock is below this ratio to the clock in the session's fastest run."""
 
 
-def outside_cause(run: Run) -> str:
-    """Why a run shows nothing of its arm, told by its own record; '' where nothing does. See ``slowed_blocks`` too."""
+def describe_outside_cause(run: Run) -> str:
+    """Return the causes in a run's record that make the run void, '' if there are none. Such causes lie outside the
+    code under test.
+
+    A cause that shows only in several runs together is found by ``find_slowed_blocks``.
+    """
     if run.health is None:
         return ""
-    return "; ".join(cause.text for cause in run.health.causes if cause.outside)[:2000]
+    return clip("; ".join(cause.text for cause in run.health.causes if cause.outside), 2000)
 
 
-def slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
-    """Blocks in which the hardware slowed down a GPU in runs of both arms: block and attempt -> why its runs are void.
+def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
+    """Return the blocks in which the hardware slowed down a GPU in runs of both arms.
 
-    In one arm only it may be that arm's doing.
+    A key is the number and the attempt of a block. Its value is the reason why the runs of the block are void. A
+    slowdown in one arm only may be caused by that arm, so it makes no run void.
     """
     slowed: dict[tuple[int, int], dict[str, str]] = {}
     for run in runs:
-        if run.position is not None and run.position.block > 0 and (why := _hardware_slowdown(run)):
-            slowed.setdefault((run.position.block, run.attempt), {})[run.arm.name] = why
+        if run.position is not None and run.position.block > 0 and (cause := _hardware_slowdown(run)):
+            slowed.setdefault((run.position.block, run.attempt), {})[run.arm.name] = cause
     return {
-        block: f"in runs of both arms of a block {why['head']}; look at the node's cooling and power supply"
-        for block, why in slowed.items()
-        if len(why) == 2
+        block: f"in runs of both arms of a block {cause['head']}; look at the node's cooling and power supply"
+        for block, cause in slowed.items()
+        if len(cause) == 2
     }
 
 
 def health_findings(runs: Sequence[Run]) -> list[str]:
-    """What the node did to the runs of one entry, in sentences; warm launches aside. None of it voids a run."""
-    counted = [run for run in runs if run.health is not None and not _warm(run)]
-    return [*_own_faults(counted), *_follows_an_arm(counted), *_settings(counted), *_processors(counted)]
+    """Return sentences on how the node affected the runs of one entry. Warm launches are left out. No run becomes void
+    by these findings."""
+    counted = [run for run in runs if run.health is not None and not _is_warm(run)]
+    return [
+        *_driver_errors(counted),
+        *_throttling_of_an_arm(counted),
+        *_low_clock_settings(counted),
+        *_processor_load(counted),
+    ]
 
 
-def fisher(hits: int, of: int, others: int, of_others: int) -> float:
-    """Two-sided p of Fisher's exact test of ``hits`` of ``of`` against ``others`` of ``of_others``: the smaller tail,
-    doubled."""
-    total, all_hits = of + of_others, hits + others
-
-    def chance(count: int) -> float:
-        return math.comb(of, count) * math.comb(of_others, all_hits - count) / math.comb(total, all_hits)
-
-    low, high = max(0, all_hits - of_others), min(of, all_hits)
-    tails = (sum(map(chance, range(low, hits + 1))), sum(map(chance, range(hits, high + 1))))
-    return min(1.0, 2 * min(tails))
-
-
-def _warm(run: Run) -> bool:
-    """A discarded launch: shorter than the others, on a node that still has to get warm."""
+def _is_warm(run: Run) -> bool:
+    """Whether the run is a warm launch, which warms up the node and is discarded."""
     if run.position is None:
         return False
     return run.position.slot == 0 if run.position.order == "screen" else run.position.block == 0
@@ -93,98 +98,110 @@ def _hardware_slowdown(run: Run) -> str:
         return ""
     during = run.health.during
     for gpu in during.gpus:
-        for reason in HARDWARE:
+        samples = during.samples if gpu.samples is None else gpu.samples
+        for reason in HARDWARE_REASONS:
             share = gpu.reasons.get(reason, 0.0)
-            if share >= SLOWED_SHARE and round(share * during.samples) >= SLOWED_SAMPLES:
+            if share >= SLOWED_SHARE and round(share * samples) >= SLOWED_SAMPLES:
                 return f"GPU {gpu.index} was slowed down by its hardware ({reason})"
     return ""
 
 
-def _own_faults(runs: Sequence[Run]) -> Iterator[str]:
-    """Errors of the driver that code causes, by arm."""
+def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield the driver errors (Xid) that the code under test itself causes, by arm."""
     for arm in ("base", "head"):
-        own = [run for run in runs if run.arm.name == arm]
-        told = [{c.text for c in run.health.causes if c.kind == "xid" and not c.outside} for run in own if run.health]
-        for text in sorted(set().union(*told)):
-            yield f"{arm}: {text} ({_of(sum(text in each for each in told), len(own))})"
+        arm_runs = [run for run in runs if run.arm.name == arm]
+        texts_by_run = [
+            {c.text for c in run.health.causes if c.kind == "xid" and not c.outside} for run in arm_runs if run.health
+        ]
+        for text in sorted(set().union(*texts_by_run)):
+            yield f"{arm}: {text} ({_run_count(sum(text in texts for texts in texts_by_run), len(arm_runs))})"
 
 
-def _follows_an_arm(runs: Sequence[Run]) -> Iterator[str]:
+def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a finding for each cause that throttles the GPUs of one arm and not those of the other."""
     arms = {name: [run for run in runs if run.arm.name == name and _gpus(run)] for name in ("base", "head")}
     if not all(arms.values()):
         return
-    for words, reasons in HELD_BACK.items():
-        held = {name: [_held_back(run, reasons) for run in own] for name, own in arms.items()}
-        for name, other in (("head", "base"), ("base", "head")):
-            hits, others = sum(map(bool, held[name])), sum(map(bool, held[other]))
-            of, of_others = len(held[name]), len(held[other])
-            apart = hits >= MOST_RUNS * of and others <= FEW_RUNS * of_others
-            if apart and fisher(hits, of, others, of_others) <= ALPHA:
-                worst = max((each for each in held[name] if each), key=lambda each: each.share)
-                usual = _clock(arms[other], worst.gpu)
-                clocks = f" against {usual:.0f} of {other}" if usual is not None else ""
-                at = f", at {worst.sm_mhz.median:.0f} MHz{clocks}" if worst.sm_mhz is not None else ""
+    for cause, reasons in THROTTLE_REASONS.items():
+        throttling = {name: [_worst_throttling(run, reasons) for run in arm_runs] for name, arm_runs in arms.items()}
+        for name, other_arm in (("head", "base"), ("base", "head")):
+            throttled, other_throttled = sum(map(bool, throttling[name])), sum(map(bool, throttling[other_arm]))
+            total, other_total = len(throttling[name]), len(throttling[other_arm])
+            only_this_arm = throttled >= LIMITED_ARM_SHARE * total and other_throttled <= OTHER_ARM_SHARE * other_total
+            if only_this_arm and fisher(throttled, total, other_throttled, other_total) <= ALPHA:
+                worst = max((gpu for gpu in throttling[name] if gpu), key=lambda gpu: gpu.share)
+                other_mhz = _median_clock(arms[other_arm], worst.gpu)
+                clocks = f" against {other_mhz:.0f} of {other_arm}" if other_mhz is not None else ""
+                clock_text = f", at {worst.sm_mhz.median:.0f} MHz{clocks}" if worst.sm_mhz is not None else ""
                 yield (
-                    f"{name} is held back by {words} on its GPUs in {_of(hits, of)}, {other} in "
-                    f"{_of(others, of_others)} (GPU {worst.gpu}: {100 * worst.share:.0f}% of the time{at}): that comes "
-                    f"with {name} and is part of what it costs"
+                    f"{name} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other_arm} in "
+                    f"{_run_count(other_throttled, other_total)} (GPU {worst.gpu}: {100 * worst.share:.0f}% of the "
+                    f"time{clock_text}): {name} causes this, so it is part of its cost"
                 )
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Throttling:
+    """Throttling of one GPU in one run. ``share`` is the share of samples with the most frequent reason."""
+
     gpu: int
     share: float
-    sm_mhz: Span | None
+    sm_mhz: SampleRange | None
 
 
-def _held_back(run: Run, reasons: Sequence[Reason]) -> _Held | None:
-    """The GPU of a run that was held back most, None where none was."""
-    found = [
-        _Held(gpu.index, max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu.sm_mhz) for gpu in _gpus(run)
+def _worst_throttling(run: Run, reasons: Sequence[ClockReason]) -> _Throttling | None:
+    """Return the most throttled GPU of a run, None if no GPU was throttled."""
+    gpus = [
+        _Throttling(gpu.index, max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu.sm_mhz)
+        for gpu in _gpus(run)
     ]
-    worst = max(found, key=lambda each: each.share)
-    return worst if worst.share >= HELD_SHARE else None
+    worst = max(gpus, key=lambda throttling: throttling.share)
+    return worst if worst.share >= THROTTLED_SHARE else None
 
 
-def _clock(runs: Sequence[Run], index: int) -> float | None:
-    found = [gpu.sm_mhz.median for run in runs for gpu in _gpus(run) if gpu.index == index and gpu.sm_mhz is not None]
-    return sorted(found)[len(found) // 2] if found else None
+def _median_clock(runs: Sequence[Run], index: int) -> float | None:
+    clocks_mhz = [
+        gpu.sm_mhz.median for run in runs for gpu in _gpus(run) if gpu.index == index and gpu.sm_mhz is not None
+    ]
+    return sorted(clocks_mhz)[len(clocks_mhz) // 2] if clocks_mhz else None
 
 
-def _settings(runs: Sequence[Run]) -> Iterator[str]:
-    """Clocks that are low by the node's settings: the same for both arms, and not what another node has."""
-    low = [[c for c in run.health.causes if c.kind == "low_clock" and not c.outside] for run in runs if run.health]
-    if hits := [causes for causes in low if causes]:
+def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a warning if the settings of the node keep the clocks low. Such settings affect both arms alike."""
+    causes_by_run = [
+        [c for c in run.health.causes if c.kind == "low_clock" and not c.outside] for run in runs if run.health
+    ]
+    if hits := [causes for causes in causes_by_run if causes]:
         yield (
-            f"{hits[0][0].text}, in {_of(len(hits), len(runs))}: both arms are slower for it, and their times compare "
-            "with no node that is set otherwise"
+            f"{hits[0][0].text}, in {_run_count(len(hits), len(runs))}: this slows down both arms, and their times "
+            "cannot be compared with nodes that have other settings"
         )
 
 
-def _processors(runs: Sequence[Run]) -> Iterator[str]:
-    """What the processors were kept busy with, one sentence for each kind."""
+def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield one sentence for each kind of load on the processors: other work, stolen time, low clocks."""
     during = [run.health.during.cpu for run in runs if run.health is not None]
-    other = [each.other_share or 0.0 for each in during]
+    other = [cpu.other_share or 0.0 for cpu in during]
     if hits := [share for share in other if share >= BUSY_SHARE]:
-        yield f"other work used up to {100 * max(hits):.0f}% of the cores during {_of(len(hits), len(runs))}"
-    steal = [each.steal_share or 0.0 for each in during]
+        yield f"other work used up to {100 * max(hits):.0f}% of the cores during {_run_count(len(hits), len(runs))}"
+    steal = [cpu.steal_share or 0.0 for cpu in during]
     if hits := [share for share in steal if share >= STEAL_SHARE]:
         yield (
             f"the hypervisor gave up to {100 * max(hits):.0f}% of the cores' time to other machines during "
-            f"{_of(len(hits), len(runs))}"
+            f"{_run_count(len(hits), len(runs))}"
         )
-    clocks = [each.mhz.median for each in during if each.mhz is not None]
+    clocks = [cpu.mhz.median for cpu in during if cpu.mhz is not None]
     if slow := [mhz for mhz in clocks if mhz < SLOW_CORES * max(clocks)]:
         yield (
-            f"the cores were clocked at {min(slow):.0f} MHz and more in {_of(len(slow), len(runs))}, at up to "
-            f"{max(clocks):.0f} in the others"
+            f"the cores ran at only {min(slow):.0f} MHz or more in {_run_count(len(slow), len(runs))}, and at up to "
+            f"{max(clocks):.0f} MHz in the others"
         )
 
 
-def _gpus(run: Run) -> Sequence[GpuDuring]:
+def _gpus(run: Run) -> Sequence[GpuUsage]:
     return run.health.during.gpus if run.health is not None else []
 
 
-def _of(number: int, total: int) -> str:
-    return f"{number} of {total} run{'s' * (total != 1)}"
+def _run_count(number: int, total: int) -> str:
+    """Return a phrase such as ``2 of 8 runs``."""
+    return f"{number} of {count(total, 'run')}"

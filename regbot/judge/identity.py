@@ -1,22 +1,18 @@
-"""Proof without a measurement: nothing that could matter to speed differs between the arms.
+"""Prove without a measurement that throughput is unchanged: nothing that can affect speed differs between the arms.
 
-It compares everything that could matter: the device program, the code that ran (comments and docstrings aside), the
-configuration, the installed packages, and every file that the commits disagree on. Which those are is read from git by
-the trusted side; what the arms say of the code they loaded is held beside it. A changed file counts as a difference,
-loaded or not (another device may load it), unless it is documentation or a test.
+The proof compares the device program, the code that ran (without comments and docstrings), the configuration and the
+installed packages. It also looks at every file that differs between the commits. The trusted side reads these files
+from git, while each arm itself reports the code that it ran. A changed file counts as a difference even if it was not
+loaded, because another device may load it. Files that the trusted side calls inert (``regbot.checkout.inert``) do not
+count, unless an arm reports that it loaded them.
 """
 
-from pathlib import PurePosixPath
-
 from regbot.records.run import Run
-from regbot.records.session import SessionHeader
-
-INERT_SUFFIXES = {".md", ".rst"}
-INERT_FOLDERS = {"doc", "docs", "test", "tests", ".github"}
+from regbot.records.session import SessionHeader, is_documentation
 
 
-def difference(header: SessionHeader, base: Run, head: Run) -> str:
-    """The first thing that differs and could change a step time, in words; '' where there is none."""
+def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
+    """Return a phrase for the first difference that can change a step time, '' if there is none."""
     if header.base.overrides != header.head.overrides:
         return "the configuration overrides differ"
     if base.ledger is None or head.ledger is None or base.code is None or head.code is None:
@@ -32,14 +28,11 @@ def difference(header: SessionHeader, base: Run, head: Run) -> str:
         if base.code.files.get(path) != head.code.files.get(path):
             return f"the code of {path} differs"
     if header.changed_files is None:
-        return "which files the commits disagree on is not known"
+        return "the list of files that differ between the commits is not known"
+    inert = header.inert_files
+    if inert is None:
+        inert = [path for path in header.changed_files if is_documentation(path)]
     for path in header.changed_files:
-        if not inert(path):
+        if path not in inert or path in loaded:
             return f"{path} differs"
     return ""
-
-
-def inert(path: str) -> bool:
-    """Is it documentation or a test, by its path in the repository?"""
-    parts = PurePosixPath(path)
-    return parts.suffix.lower() in INERT_SUFFIXES or bool(INERT_FOLDERS & set(parts.parts[:-1]))

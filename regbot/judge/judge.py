@@ -1,81 +1,106 @@
-"""One session of records -> one verdict. Pure and deterministic: the same records always give the same answer.
+"""Judge one session. The same records always give the same verdict.
 
-Sharding is judged on the traces, throughput on the timed runs; either may find that the answer cannot be trusted.
+Sharding is judged by the traced runs, and throughput by the timed runs. Both kinds of runs can make the verdict
+INVALID.
 """
 
 from collections.abc import Iterable
 
 from regbot.config import Config
 from regbot.judge.backends import dispatcher_change
-from regbot.judge.expect import Expectation
+from regbot.judge.expectations import Expectation
 from regbot.judge.sharding import judge_sharding
-from regbot.judge.stored_ledger import against_stored
+from regbot.judge.stored_comparison import compare_times
+from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_stored
 from regbot.judge.throughput import judge_timed
-from regbot.judge.validity import examine
+from regbot.judge.validity import examine_traced_runs
 from regbot.records.run import Arm
 from regbot.records.session import Session
-from regbot.records.verdict import GRAVITY, Validity, Verdict, WorkloadVerdict, overall
-
-MESSAGE_CHARACTERS = 4000
+from regbot.records.verdict import (
+    GRAVITY,
+    StoredComparison,
+    Validity,
+    Verdict,
+    WorkloadVerdict,
+    compute_overall_status,
+)
+from regbot.text.clip import clip_message
 
 
 def judge(session: Session, config: Config, expectations: Iterable[Expectation] = ()) -> Verdict:
-    """The verdict on every workload that was planned; throughput is null for those that were not to be timed."""
+    """Return the verdict of a session, with an entry for every planned workload. An entry's ``throughput`` is None if
+    the workload has no timed plan."""
     header, rules = session.header, list(expectations)
     plans = {plan.entry: plan for plan in header.timed}
     workloads: list[WorkloadVerdict] = []
     warnings: list[str] = list(header.warnings)
-    needed: set[Expectation] = set()
+    used_rules: set[Expectation] = set()
     for name in dict.fromkeys(header.workloads):
-        examined = examine(session, name)
+        examined = examine_traced_runs(session, name)
         sharding, throughput, validity = None, None, examined.validity
+        stored_times, stored_collectives = None, None
         base, head = examined.base, examined.head
-        off = dispatcher_change(base, head) if base is not None and head is not None else None
+        dispatcher = dispatcher_change(base, head) if base is not None and head is not None else None
         if plan := plans.get(name):
             timed = judge_timed(session, plan, (base, head) if base is not None and head is not None else None)
-            throughput, validity = timed.throughput, _worse(validity, timed.validity)
+            throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
             warnings += [f"{name}: {warning}" for warning in timed.warnings]
-            if off is None and timed.base is not None and timed.head is not None:
-                off = dispatcher_change(timed.base, timed.head)
+            if throughput is not None and throughput.status != "INVALID":
+                stored_times, drift = compare_times(header, plan, session.timed_runs(name))
+                warnings += [f"{name}: {warning}" for warning in drift]
+            if dispatcher is None and timed.base is not None and timed.head is not None:
+                dispatcher = dispatcher_change(timed.base, timed.head)
         if base is not None and head is not None and base.ledger is not None and head.ledger is not None:
             sharding = judge_sharding(
                 base.ledger,
                 head.ledger,
                 config,
-                dispatcher=off,
+                dispatcher=dispatcher,
                 workload=name,
                 expectations=rules,
                 configurations_only=_configurations_only(header.base, header.head),
             )
             sharding = sharding.model_copy(update={"variant": head.variant})
-            sharding, notes = against_stored(sharding, base, header.stored, config)
+            sharding, notes = compare_with_stored(sharding, base, header.stored, config)
             warnings += [f"{name}: {note}" for note in notes]
-            needed |= {rule for rule in rules if any(rule.covers(finding, name) for finding in sharding.findings)}
+            stored_collectives = compare_head_with_stored(header, head, config)
+            used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in sharding.findings)}
         warnings += [f"{name}: {warning}" for warning in examined.warnings]
-        workloads.append(WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity))
+        workloads.append(
+            WorkloadVerdict(
+                name=name,
+                sharding=sharding,
+                throughput=throughput,
+                validity=validity,
+                stored=StoredComparison(times=stored_times, collectives=stored_collectives)
+                if stored_times is not None or stored_collectives is not None
+                else None,
+            )
+        )
     warnings += [
-        f"--expect {rule}: nothing of that kind was found; remove the rule, or it will cover a later change unseen"
+        f"--expect {rule}: no finding matches; remove the rule, or it will silently accept a later change"
         for rule in rules
-        if rule not in needed
+        if rule not in used_rules
     ]
     return Verdict(
-        verdict=overall(workloads),
+        verdict=compute_overall_status(workloads),
         base=header.base,
         head=header.head,
         workloads=workloads,
-        warnings=[warning[:MESSAGE_CHARACTERS] for warning in warnings],
+        warnings=[clip_message(warning) for warning in warnings],
     )
 
 
-def _worse(traced: Validity, timed: Validity | None) -> Validity:
-    """The validity of both halves: the worse status, its reasons first; what the other half found is kept beside."""
+def _combine_validity(traced: Validity, timed: Validity | None) -> Validity:
+    """Return the validity of traced and timed runs together. It has the worse status, and the reasons of that status
+    come first."""
     if timed is None:
         return traced
-    first, second = sorted((timed, traced), key=lambda section: GRAVITY.index(section.status))
-    told = first.reasons if second.status == "PASS" else [*first.reasons, *second.reasons]
-    return Validity(status=first.status, reasons=told)
+    worse, other = sorted((timed, traced), key=lambda section: GRAVITY.index(section.status))
+    reasons = worse.reasons if other.status == "PASS" else [*worse.reasons, *other.reasons]
+    return Validity(status=worse.status, reasons=reasons)
 
 
 def _configurations_only(base: Arm, head: Arm) -> bool:
-    """One commit under two configurations: the difference was asked for."""
+    """Whether both arms have the same commit and different overrides. Differences are then intended."""
     return base.commit == head.commit and base.overrides != head.overrides

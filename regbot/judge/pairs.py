@@ -1,21 +1,24 @@
-"""Pairs: a base and a head run side by side in one block. The raw material of the throughput verdict.
+"""Build pairs. A pair is a base run and an adjacent head run of one block. The throughput verdict is based on pairs.
 
-A pair counts where both of its runs ended well, on a healthy node, and say the same of how they were timed. A run that
-did not voids its block, which is repeated; nothing else leaves a pair out, least of all its value.
+A pair is valid if both runs ended well on a healthy node and were timed in the same way. A failed run makes its whole
+block void, and the block is repeated. Nothing else excludes a pair. In particular, the value of a pair never excludes
+it.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from regbot.judge.health import outside_cause, slowed_blocks
+from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.records.run import Run, Timing
-from regbot.records.session import Session
-from regbot.stats.launch import SUMMARIES, cut_of, launch_summaries
+from regbot.stats.launch import SUMMARIES, launch_cut, launch_summaries
+
+PARTNER_VOID = "its pair is void: the other run does not count"
 
 
 class PairKey(NamedTuple):
-    """Where a pair stands: block from 1, attempt of the block, first or second pair of it."""
+    """Position of a pair. ``block`` counts from 1. ``attempt`` is the attempt of the block. ``number`` is 0 for the
+    first and 1 for the second pair of the block."""
 
     block: int
     attempt: int
@@ -24,33 +27,41 @@ class PairKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """One valid pair. ``log_ratios`` are log(head / base) of the steady steps' median and mean."""
+    """One valid pair. ``log_ratios`` has log(head / base) of the median and the mean of the steady steps.
+
+    ``cut`` is the number of leading steps that are excluded from both runs.
+    """
 
     key: PairKey
     base: Run
     head: Run
+    cut: int
     log_ratios: dict[str, float]
 
 
 @dataclass(frozen=True)
-class Paired:
-    """All pairs of one workload, in session order."""
+class PairSet:
+    """All pairs of one workload, in session order. ``reasons`` has the reason for every pair that is not valid.
+
+    ``unstarted`` has the pairs with a run that was not started. Such a pair is neither valid nor void.
+    """
 
     valid: tuple[Pair, ...]
-    void: int
+    reasons: Mapping[PairKey, str] = field(default_factory=dict)
+    unstarted: Collection[PairKey] = ()
+
+    @property
+    def void(self) -> int:
+        """Number of void pairs."""
+        return len(self.reasons) - len(self.unstarted)
 
     def log_ratios(self) -> dict[str, list[float]]:
-        """By summary, one value per valid pair."""
+        """Return the log-ratios of the valid pairs, by summary."""
         return {name: [pair.log_ratios[name] for pair in self.valid] for name in SUMMARIES}
 
 
-def timed_runs(session: Session, entry: str) -> list[Run]:
-    """The timed runs of one entry, warm launches included, as they were appended."""
-    return [run for run in session.runs if run.tier == "timed" and run.workload == entry and run.position is not None]
-
-
-def is_screen(run: Run) -> bool:
-    """Whether a timed run is one of the screen's, its warm launch among them."""
+def is_head_only(run: Run) -> bool:
+    """Whether a timed run is one of head alone, for ``gate = "stored"``. Its warm launch is one too."""
     return run.position is not None and run.position.order == "screen"
 
 
@@ -58,87 +69,116 @@ def is_warm(run: Run) -> bool:
     """Whether a timed run is a warm launch, which is discarded."""
     if run.position is None:
         return False
-    return run.position.slot == 0 if is_screen(run) else run.position.block == 0
+    return run.position.slot == 0 if is_head_only(run) else run.position.block == 0
 
 
-def sound(run: Run) -> bool:
-    """Whether a run may count: it ended well, on a node that was fit for it."""
-    return run.outcome == "ok" and not outside_cause(run)
+def is_sound(run: Run) -> bool:
+    """Whether a run ended well on a healthy node, so that it may count."""
+    return run.outcome == "ok" and not describe_outside_cause(run)
 
 
-def pair_up(runs: Iterable[Run]) -> Paired:
-    """The pairs that ``runs``, timed runs of one entry, make. A pair whose second run was not started is none.
+def pair_up(runs: Iterable[Run]) -> PairSet:
+    """Return the pairs of ``runs``, the timed runs of one entry.
 
-    Of a block that was repeated only the repeat counts, so that every pair used stands in a whole block.
+    If a block was repeated, only its last attempt counts, so that every valid pair belongs to a complete block.
     """
     members: dict[PairKey, list[Run]] = {}
     runs = list(runs)
-    last: dict[int, int] = {}
+    last_attempts: dict[int, int] = {}
     for run in runs:
         if run.position is not None:
-            last[run.position.block] = max(last.get(run.position.block, 1), run.attempt)
-    slowed = slowed_blocks(runs)
-    for run in runs:
-        if run.position is not None and run.position.block > 0:
-            key = PairKey(run.position.block, run.attempt, run.position.slot // 2)
+            last_attempts[run.position.block] = max(last_attempts.get(run.position.block, 1), run.attempt)
+        if (key := pair_key(run)) is not None:
             members.setdefault(key, []).append(run)
+    slowed = find_slowed_blocks(runs)
     valid: list[Pair] = []
-    void = 0
-    for key, found in members.items():
-        pair = _pair(key, found)
-        if key.attempt < last[key.block] or (key.block, key.attempt) in slowed:
-            void += 1
-        elif pair is not None:
-            valid.append(pair)
-        elif len(found) == 2 or any(not sound(run) for run in found):
-            void += 1
-    return Paired(tuple(valid), void)
+    reasons: dict[PairKey, str] = {}
+    unstarted: list[PairKey] = []
+    for key, pair_runs in members.items():
+        by_arm = {run.arm.name: run for run in pair_runs}
+        repeated = key.attempt < last_attempts[key.block]
+        if reason := slowed.get((key.block, key.attempt), "") or _void_reason(pair_runs, repeated):
+            reasons[key] = reason
+        elif len(pair_runs) == 1:
+            reasons[key] = "the other run of its pair was not started"
+            unstarted.append(key)
+        else:
+            valid.append(_build_pair(key, by_arm["base"], by_arm["head"]))
+    return PairSet(tuple(valid), reasons, unstarted)
 
 
-def _pair(key: PairKey, runs: Sequence[Run]) -> Pair | None:
+def pair_key(run: Run) -> PairKey | None:
+    """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone."""
+    if run.position is None or run.position.block == 0:
+        return None
+    return PairKey(run.position.block, run.attempt, run.position.slot // 2)
+
+
+def describe_fault(run: Run) -> str:
+    """Return why a run cannot count, judged without other runs; '' if it can count."""
+    if run.outcome != "ok":
+        return run.reason or run.outcome.replace("_", " ")
+    if outside := describe_outside_cause(run):
+        return f"the node was not fit: {outside}"
+    return "" if run.timing is not None and run.timing.steady_s else "it has no steady step"
+
+
+def _void_reason(runs: Sequence[Run], repeated: bool) -> str:
+    """Return why the runs of one pair do not count, '' if they do."""
     by_arm = {run.arm.name: run for run in runs}
+    if any(describe_fault(run) for run in runs):
+        return PARTNER_VOID
+    if repeated:
+        return "its block was repeated"
+    if len(runs) == 1:
+        return ""
     if len(runs) != 2 or len(by_arm) != 2:
-        return None
-    base, head = by_arm["base"], by_arm["head"]
-    if not sound(base) or not sound(head) or base.timing is None or head.timing is None:
-        return None
-    if unlike(base, head):
-        return None
-    cut = shared_cut(base.timing, head.timing)
-    ours, theirs = summaries(base.timing, cut), summaries(head.timing, cut)
-    return Pair(key, base, head, {name: theirs[name] - ours[name] for name in SUMMARIES})
+        return "its pair is void: it does not have exactly one run of each arm"
+    mismatch = describe_mismatch(by_arm["base"], by_arm["head"])
+    return f"its pair is void: {mismatch}" if mismatch else ""
 
 
-def shared_cut(base: Timing, head: Timing) -> int:
-    """The same steps are left out of both arms: a cut of its own would give each another stretch of the warm-up's tail
-    and of the thermal rise, which cancel only where both have them."""
-    return min(max(cut_of(base), cut_of(head)), len(base.step_s) - 1, len(head.step_s) - 1)
+def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
+    assert base.timing is not None
+    assert head.timing is not None
+    cut = choose_shared_cut(base.timing, head.timing)
+    base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
+    return Pair(key, base, head, cut, {name: head_summary[name] - base_summary[name] for name in SUMMARIES})
 
 
-def summaries(timing: Timing, cut: int) -> dict[str, float]:
-    """Median and mean of the steps after ``cut`` on the log scale, of the slowest rank."""
+def choose_shared_cut(base: Timing, head: Timing) -> int:
+    """Return the cut of a pair: the number of leading steps to exclude from both of its runs.
+
+    Both runs use the same cut, so that the end of the warm-up and the thermal rise cancel in the ratio. With separate
+    cuts they would not cancel.
+    """
+    return min(max(launch_cut(base), launch_cut(head)), len(base.step_s) - 1, len(head.step_s) - 1)
+
+
+def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
+    """Return the median and the mean of the slowest rank's step times after ``cut``, on the log scale."""
     return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 
-def unlike(base: Run, head: Run, of_one_pair: bool = True) -> str:
-    """Why the times of two runs cannot be compared, '' where they can.
+def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:
+    """Return why the times of two runs cannot be compared, '' if they can.
 
-    Runs of an earlier session, or of another pair after a session has moved, may stand on another node of the class:
-    what a node adds cancels within each pair.
+    ``same_pair``: the runs belong to one pair, so they must have been on the same node. Runs of different pairs may
+    have been on different nodes of one class, because the effect of a node cancels within each pair.
     """
-    of_two_seats = base.joined != head.joined or not of_one_pair
+    may_use_other_node = base.joined != head.joined or not same_pair
     if base.timing is None or head.timing is None:
-        return "one has no step times"
-    for word, ours, theirs in (
+        return "a run has no step times"
+    for property_name, base_value, head_value in (
         ("clock", base.timing.clock, head.timing.clock),
-        ("number of steps", base.timing.asked, head.timing.asked),
+        ("number of steps", base.timing.requested_steps, head.timing.requested_steps),
         ("number of ranks", len(base.timing.ranks), len(head.timing.ranks)),
         ("variant", base.variant, head.variant),
         ("node class", *(run.node.node_class if run.node else None for run in (base, head))),
-        ("node", *(None if of_two_seats else run.node for run in (base, head))),
+        ("node", *(None if may_use_other_node else run.node for run in (base, head))),
     ):
-        if ours != theirs:
-            return f"the {word} differs"
+        if base_value != head_value:
+            return f"the {property_name} differs"
     if len(base.timing.step_s) <= max(base.timing.cut, head.timing.cut):
         return "no step is left after the warm-up"
     return ""

@@ -1,54 +1,104 @@
-"""Why pairs decided as they did, in words."""
+"""Explain a decision by pairs, in sentences for the throughput section of the verdict."""
 
 from collections.abc import Iterator, Sequence
 
-from regbot.judge.estimates import percent, span
-from regbot.judge.standing import Standing
+from regbot.judge.estimates import format_estimate, percent
+from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
-from regbot.stats.paired import LOOKS, Thresholds, mde, pairs_needed
+from regbot.stats.paired import LOOKS, Thresholds, pairs_needed, session_mde
+from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
 
 
-def reasons(found: Standing, limits: Thresholds, header: SessionHeader, runs: Sequence[Run]) -> Iterator[str]:
-    """What was decided by pairs and why, or what it would take to decide."""
+def explain_decision(
+    interim: InterimDecision, limits: Thresholds, header: SessionHeader, runs: Sequence[Run]
+) -> Iterator[str]:
+    """Yield what the pairs decided and why. If they are undecided, yield what a decision would require."""
     settings = header.throughput
-    if found.continued:
+    if interim.continued:
         earlier = sum(run.joined is not None for run in runs if run.position and run.position.block) // 2
         yield (
-            f"the same trees had been timed before: {earlier} earlier pairs count too, and all {found.pairs} are "
-            "judged by an interval that holds however often one looks (99% instead of 95%)"
+            f"the same code was timed before: {earlier} earlier pairs count too, and all {interim.pairs} pairs are "
+            "judged by an always-valid interval (99% instead of 95%)"
         )
-    if found.decision in ("regressed", "improved"):
-        word = "slower" if found.decision == "regressed" else "faster"
-        for name, (decision, each) in found.tests.items():
-            if decision == found.decision:
+    if interim.decision in ("regressed", "improved"):
+        word = "slower" if interim.decision == "regressed" else "faster"
+        for name, (decision, interval) in interim.tests.items():
+            if decision == interim.decision:
                 yield (
-                    f"head is {word} by the {name} step time: {span(each)} over {found.pairs} pairs, and anything "
-                    f"beyond {settings.indifference_pct:g}% counts"
+                    f"head is {word} than base by the {name} step time: {format_estimate(interval)} over "
+                    f"{interim.pairs} pairs; the interval lies beyond the limit of {settings.indifference_pct:g}%"
                 )
         return
-    if found.decision == "no_change":
-        most = max(each.high for _, each in found.tests.values())
+    if interim.decision == "within_bound":
+        assert interim.class_noise is not None
+        noise, largest = interim.class_noise, max(interval.high for _, interval in interim.tests.values())
         yield (
-            f"no change: over {found.pairs} pairs median and mean step time lie within {settings.threshold_pct:g}%; "
-            f"head is at most {percent(most):.2g}% slower"
+            f"no slowdown of {settings.threshold_pct:g}% or more: {interim.pairs} pairs give "
+            f"{format_estimate(interim.tests['median'][1])}; {_describe_largest(largest)}"
+        )
+        yield (
+            f"{interim.pairs} pairs suffice (look 0), because stored pairs of this node class differ by "
+            f"{100 * noise.median_sd:.2g}% ({noise.df} degrees of freedom) and these pairs are not noisier"
         )
         return
-    centre = found.tests["median"][1]
-    yield f"undecided after {found.pairs} pairs: {span(centre)} by the median step time"
-    if found.continued:
+    if interim.decision == "no_change":
+        largest = max(interval.high for _, interval in interim.tests.values())
+        yield (
+            f"no change: over {interim.pairs} pairs the median and mean step times differ by less than "
+            f"{settings.threshold_pct:g}%; {_describe_largest(largest)}"
+        )
         return
-    if not found.final:
-        spent = sum(run.wall_s for run in runs) / 60
-        why = "the budget did not allow more" if header.budget_min is not None else "it was ended before more were run"
-        yield f"{found.pairs} of at most {LOOKS[-1]} pairs were run in {spent:.1f} minutes: {why}"
-    assert found.alpha is not None
-    sd = max(each.sd for _, each in found.tests.values())
-    needed = pairs_needed(sd, found.alpha, limits)
-    provable = percent(mde(sd, LOOKS[-1], found.alpha, limits.eps))
-    words = f"about {needed} pairs" if needed is not None else "more pairs than anybody runs"
-    beyond = f"; a session ends at {LOOKS[-1]}, so it takes a quieter node" if (needed or 1000) > LOOKS[-1] else ""
+    median_interval = interim.tests["median"][1]
+    yield f"undecided after {interim.pairs} pairs: {format_estimate(median_interval)} by the median step time"
+    if interim.withheld:
+        yield explain_withheld(interim.outliers)
+    if interim.continued:
+        return
+    if not interim.final:
+        spent_min = sum(run.wall_s for run in runs) / 60
+        reason = "the budget did not allow more" if header.budget_min is not None else "the session ended early"
+        yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
+    if interim.withheld:
+        return
+    assert interim.alpha is not None
+    sd = max(interval.sd for _, interval in interim.tests.values())
+    needed = pairs_needed(sd, interim.alpha, limits)
+    provable = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
+    effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
+    advice = f"; a session has at most {LOOKS[-1]} pairs, so use a quieter node" if (needed or 1000) > LOOKS[-1] else ""
     yield (
-        f"with {LOOKS[-1]} pairs and this noise ({100 * sd:.2g}% per pair) a slowdown of {provable:.2g}% would be "
-        f"shown; {settings.threshold_pct:g}% would take {words}{beyond}"
+        f"with this noise ({100 * sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {provable:.2g}%; "
+        f"to detect {settings.threshold_pct:g}% takes {effort}{advice}"
+    )
+
+
+def _describe_largest(log_ratio: float) -> str:
+    """Return the largest slowdown that an interval leaves possible, in words."""
+    return f"head is {f'at most {percent(log_ratio):.2g}% slower' if log_ratio > 0 else 'not slower'} than base"
+
+
+def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
+    """Return a sentence with the slow launches of a session, by arm. ``pairs``: pairs at the look."""
+    launches = "1 launch was" if len(outliers) == 1 else f"{len(outliers)} launches were"
+    trimmed = trimmed_pairs(pairs)
+    pairs_left_out = (
+        "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
+    )
+    return (
+        f"{launches} far slower than the others: {_list_launches(outliers)}; the interval leaves out {pairs_left_out}"
+    )
+
+
+def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
+    """Return why head does not pass although its interval would."""
+    return (
+        f"head does not pass, because it has more slow launches than base: {_list_launches(outliers)}; without them "
+        "the interval would pass, but head may have caused them"
+    )
+
+
+def _list_launches(outliers: Sequence[PairOutlier]) -> str:
+    return ", ".join(
+        f"{outlier.arm} in pair {outlier.pair + 1} ({percent(outlier.excess):.2g}% slower)" for outlier in outliers
     )

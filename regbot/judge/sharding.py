@@ -1,32 +1,37 @@
-"""Did the sharding change? Two ledgers -> the sharding section of a verdict."""
+"""Compare two ledgers and build the sharding section of a verdict."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from regbot.config import Config
-from regbot.judge.expect import Expectation, accept
+from regbot.errors import UserError
+from regbot.judge.expectations import Expectation, accept
 from regbot.judge.validity import changed_config, not_comparable
-from regbot.ledgers.patterns import DispatcherChange, findings
-from regbot.ledgers.rows import by_kind
+from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
+from regbot.ledgers.rows import sum_by_kind
 from regbot.ledgers.wire import wire_s
 from regbot.records.ledger import Kind, Ledger
-from regbot.records.verdict import Finding, Roles, Sharding, Status, Wire
+from regbot.records.verdict import Finding, RoleCounts, Sharding, Status, WireTime
+from regbot.text.clip import clip, clip_label, clip_message
+from regbot.text.words import count, listed
 
-ALWAYS_SHOWN: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter")
+ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter")
+"""Kinds whose counts are always shown, even if they are 0."""
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
-MESSAGE_CHARACTERS = 4000
-GUESSES_SHOWN = 3
+"""Statuses of findings, the worst first."""
+MAX_GUESSES = 3
 GUESS_CHARACTERS = 300
 
 
-class NotComparable(ValueError):
-    """Two ledgers were counted in different ways or cover different things."""
+class NotComparable(UserError):
+    """Two ledgers were counted in different ways, or cover different work."""
 
 
 def judge_ledgers(base: Ledger, head: Ledger, config: Config) -> Sharding:
-    """The sharding section for two ledgers alone, as ``ledger diff`` shows it. Raises NotComparable."""
+    """Return the sharding section of two ledgers whose runs are not known, for ``ledger diff``. Raises
+    NotComparable."""
     if reason := not_comparable(base, head):
-        raise NotComparable(f"the two ledgers {reason}; count both in the same way")
+        raise NotComparable(f"the two ledgers {reason}", "count both in the same way")
     return judge_sharding(base, head, config)
 
 
@@ -40,112 +45,135 @@ def judge_sharding(
     expectations: Iterable[Expectation] = (),
     configurations_only: bool = False,
 ) -> Sharding:
-    """The sharding section for two comparable ledgers.
+    """Return the sharding section of two comparable ledgers.
 
-    ``expectations`` that cover findings of ``workload`` turn them into accepted ones. ``configurations_only``: both
-    arms are one commit under different configurations, so a difference is the answer to a question and no regression.
+    Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
+    the same commit with different overrides. A difference is then the wanted result and not a regression.
     """
-    found = accept(findings(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
+    findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
-        found = [finding.model_copy(update={"status": "PASS"}) for finding in found]
-    if base.scope == "whole":  # of how many steps is not known: more calls are no regression, fewer prove nothing
-        found = [f if f.accepted else f.model_copy(update={"status": "REVIEW"}) for f in found]
-    identical = not found and base.program is not None and base.program == head.program
-    worst = next(s for s in SEVERITY if s == "PASS" or any(f.status == s for f in found))
-    guessed, doubtful = _guesses(base, head)
-    unknown = _unclassified(base, head)
-    status: Status = "REVIEW" if (doubtful or unknown) and worst == "PASS" and not configurations_only else worst
-    if unknown and found and not configurations_only:
+        findings = [finding.model_copy(update={"status": "PASS"}) for finding in findings]
+    if base.scope == "whole":  # the number of steps is unknown, so different counts prove nothing
+        findings = [
+            finding if finding.accepted else finding.model_copy(update={"status": "REVIEW"}) for finding in findings
+        ]
+    identical = not findings and base.program is not None and base.program == head.program
+    worst = next(
+        severity
+        for severity in SEVERITY
+        if severity == "PASS" or any(finding.status == severity for finding in findings)
+    )
+    guess_reasons, guesses_differ = _describe_guesses(base, head)
+    unclassified = _unclassified_differences(base, head)
+    status: Status = (
+        "REVIEW" if (guesses_differ or unclassified) and worst == "PASS" and not configurations_only else worst
+    )
+    if unclassified and findings and not configurations_only:
         status = "INVALID"
     changes = changed_config(base, head)
     reasons = [
-        *unknown,
-        *(guessed if status != worst else []),
-        *([_no_findings(base, head, identical)] if not found else []),
-        *(["difference between configurations, shown and not judged"] if configurations_only and found else []),
-        *(_reason(finding) for finding in found if finding.status == worst),
-        *(guessed if status == worst else []),
-        *_not_compared(base, head),
-        *(f"configuration differs: {key} is {was!r} in base, {now!r} in head" for key, (was, now) in changes.items()),
+        *unclassified,
+        *(guess_reasons if status != worst else []),  # first, if the guesses turned PASS into REVIEW
+        *([_describe_no_findings(base, head, identical)] if not findings else []),
+        *(
+            ["comparison of two configurations: differences are shown, not judged"]
+            if configurations_only and findings
+            else []
+        ),
+        *(_describe_finding(finding) for finding in findings if finding.status == worst),
+        *(guess_reasons if status == worst else []),
+        *_incomparable_measures(base, head),
+        *(
+            f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"
+            for key, (base_value, head_value) in changes.items()
+        ),
     ]
     return Sharding(
         status=status,
-        reasons=[reason[:MESSAGE_CHARACTERS] for reason in reasons],
-        findings=found,
+        reasons=[clip_message(reason) for reason in reasons],
+        findings=findings,
         base=_counts(base, head),
         head=_counts(head, base),
-        source=_source(base),
+        source=_describe_source(base),
         identical_program=identical,
-        wire=Wire(base_s=wire_s(base, config.wire), head_s=wire_s(head, config.wire)),
+        wire=WireTime(base_s=wire_s(base, config.wire), head_s=wire_s(head, config.wire)),
         config_changes=changes,
     )
 
 
-def _no_findings(base: Ledger, head: Ledger, identical: bool) -> str:
+def _describe_no_findings(base: Ledger, head: Ledger, identical: bool) -> str:
     if identical:
-        return "device program identical: both arms dispatch the same operators, and with them the same collectives"
+        return "device program identical: both arms dispatch the same operators and collectives"
     if base.program is None or head.program is None:
-        return "same collectives; there is no program fingerprint in both arms to compare more than them"
-    return "same collectives, the program differs"
+        return "same collectives; nothing else was compared, because an arm has no program fingerprint"
+    return "same collectives, but the device program differs"
 
 
-def _guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
-    """What to say of values that were guessed while counting, and whether a person has to look.
+def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
+    """Return reasons that describe values which were guessed while counting, and whether a reviewer has to look at
+    them.
 
-    Two equal programs did the same with the same guesses. In different ones a guess may have decided a size; and where
-    the guesses differ themselves, equal counts may be so by chance.
+    If both programs are identical, guesses do not matter. If the programs differ, a guess may have decided a size. If
+    the guesses differ too, equal counts may be a coincidence.
     """
-    ours, theirs = sorted(base.guesses), sorted(head.guesses)
+    base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     same_program = base.program is not None and base.program == head.program
-    if same_program or not (ours or theirs):
+    if same_program or not (base_guesses or head_guesses):
         return [], False
-    if ours == theirs and base.scope == "step":
-        return [f"sizes could depend on values that were guessed, the same in both arms: {_few(ours)}"], False
-    both = f"{_few(ours)} in base, {_few(theirs)} in head"
-    return [f"sizes could depend on values that were guessed, and not the same in both arms: {both}"], True
+    if base_guesses == head_guesses and base.scope == "step":
+        return [
+            f"sizes may depend on guessed values, which are the same in both arms: {_list_guesses(base_guesses)}"
+        ], False
+    guesses_by_arm = f"{_list_guesses(base_guesses)} in base, {_list_guesses(head_guesses)} in head"
+    return [f"sizes may depend on guessed values, which differ between the arms: {guesses_by_arm}"], True
 
 
-def _unclassified(base: Ledger, head: Ledger) -> list[str]:
-    """Communication of no known kind that is not the same in both arms: what the counts leave out then differs, so
-    neither "nothing changed" nor "it is gone" can be said."""
-    ours, theirs = (Counter({each.name: each.count for each in ledger.unclassified}) for ledger in (base, head))
-    if ours == theirs:
+def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
+    """Return a reason if unclassified communication differs between the arms, else [].
+
+    The counts leave this communication out, so they can prove neither "unchanged" nor "removed".
+    """
+    base_counts, head_counts = (
+        Counter({call.name: call.count for call in ledger.unclassified}) for ledger in (base, head)
+    )
+    if base_counts == head_counts:
         return []
-    names = sorted(name for name in ours.keys() | theirs.keys() if ours[name] != theirs[name])
-    told = ", ".join(f"{name} ({ours[name]} in base, {theirs[name]} in head)" for name in names[:GUESSES_SHOWN])
-    more = f" and {len(names) - GUESSES_SHOWN} more" if len(names) > GUESSES_SHOWN else ""
-    return [f"communication that could not be classified differs, so the counts cannot tell what changed: {told}{more}"]
+    names = sorted(name for name in base_counts.keys() | head_counts.keys() if base_counts[name] != head_counts[name])
+    differences = listed(
+        [f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)" for name in names], MAX_GUESSES
+    )
+    return [f"unclassified communication differs, so the counts do not show what changed: {differences}"]
 
 
-def _not_compared(base: Ledger, head: Ledger) -> Iterator[str]:
-    """What only one arm knows."""
-    known = {
+def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
+    """Yield a sentence for each measure that is known in one arm only and was therefore not compared."""
+    known_by_arm = {
         "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
-        "overlap": [any(e.exposed_s is not None for e in ledger.entries) for ledger in (base, head)],
+        "overlap": [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)],
     }
-    for what, (ours, theirs) in known.items():
-        if ours != theirs and base.entries and head.entries:
-            yield f"{what} not compared: not known in {'head' if ours else 'base'}"
+    for measure, (in_base, in_head) in known_by_arm.items():
+        if in_base != in_head and base.entries and head.entries:
+            yield f"{measure} not compared: not known in {'head' if in_base else 'base'}"
 
 
-def _few(guesses: list[str]) -> str:
-    more = f" and {len(guesses) - GUESSES_SHOWN} more" if len(guesses) > GUESSES_SHOWN else ""
-    return "; ".join(guess[:GUESS_CHARACTERS] for guess in guesses[:GUESSES_SHOWN]) + more or "nothing"
+def _list_guesses(guesses: list[str]) -> str:
+    return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_GUESSES, "; ") or "nothing"
 
 
-def _reason(finding: Finding) -> str:
+def _describe_finding(finding: Finding) -> str:
     if finding.accepted is not None:
         return f"{finding.pattern}, accepted: {finding.accepted}"
     return f"{finding.pattern}: {finding.text}"
 
 
-def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, Roles]:
-    """Counts of every kind that either ledger has, and of the three that a reader looks for."""
-    payload = by_kind(ledger, lambda e: e.role == "payload")
-    control = by_kind(ledger, lambda e: e.role == "control")
-    kinds = dict.fromkeys((*ALWAYS_SHOWN, *sorted({e.kind for e in (*ledger.entries, *other.entries)})))
+def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
+    """Return the counts of ``ledger`` for every kind that one of the two ledgers has, and for the kinds that are always
+    shown."""
+    payload = sum_by_kind(ledger, lambda entry: entry.role == "payload")
+    control = sum_by_kind(ledger, lambda entry: entry.role == "control")
+    kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted({entry.kind for entry in (*ledger.entries, *other.entries)})))
     return {
-        kind: Roles(
+        kind: RoleCounts(
             payload=payload[kind].count if kind in payload else 0,
             control=control[kind].count if kind in control else 0,
         )
@@ -153,9 +181,9 @@ def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, Roles]:
     }
 
 
-def _source(ledger: Ledger) -> str:
-    """'dispatch-mode, fake world of 16 ranks, one steady step'."""
-    fake = any(e.via == "fake" for e in ledger.entries)
+def _describe_source(ledger: Ledger) -> str:
+    """Return how a ledger was counted, such as 'dispatch-mode, fake world of 16 ranks, one steady step'."""
+    fake = any(entry.via == "fake" for entry in ledger.entries)
     world = f"{'fake ' if fake else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
-    span = "one steady step" if ledger.scope == "step" else f"{ledger.steps} step{'s' * (ledger.steps > 1)} together"
-    return ", ".join(part for part in (ledger.source, world, span) if part)[:500]
+    span = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
+    return clip_label(", ".join(part for part in (ledger.source, world, span) if part))

@@ -1,47 +1,75 @@
-"""A stored ledger beside what is traced now: counts do not age, so what differs is the code or the software around it.
+"""Compare a stored ledger with the new ledgers. The counts of one program do not change with time, so a difference has
+a cause. Only the comparison with base can change the verdict. The one with head is shown beside it.
 
-Of base's own tree a difference can only come of the software (another torch, another XLA), and it is no doing of the
-pull request: a person has to look. Of an earlier commit it may as well be a change that was merged since, and is told.
+If the stored ledger has the same tree as base, the cause is other software (torch or XLA), not the pull request. A PASS
+of the workload then becomes REVIEW. If the stored ledger has another tree, a merged change may be the cause, and the
+difference is only a warning.
 """
 
 from collections.abc import Sequence
 
 from regbot.config import Config
+from regbot.judge.references import find_age_days
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.validity import not_comparable
 from regbot.records.run import Run
-from regbot.records.session import StoredTrace
-from regbot.records.verdict import Sharding
+from regbot.records.session import SessionHeader, StoredTrace
+from regbot.records.verdict import Sharding, StoredCollectives
+from regbot.text.clip import clip_message, short_commit
 
 
-def against_stored(
+def compare_with_stored(
     sharding: Sharding, base: Run, stored: Sequence[StoredTrace], config: Config
 ) -> tuple[Sharding, list[str]]:
-    """``sharding``, REVIEW at least where base is not what was stored of its tree; and what is told beside it."""
-    found = next((each for each in stored if each.entry == base.workload), None)
-    if found is None or base.ledger is None:
+    """Return ``sharding`` and warnings. PASS becomes REVIEW if base differs from a stored ledger of the same tree."""
+    stored_trace = _find_trace(stored, base)
+    if stored_trace is None or base.ledger is None:
         return sharding, []
-    of = f"the ledger stored of {found.commit[:12]} ({_framework(found)})"
-    if why := not_comparable(found.ledger, base.ledger):
-        fix = "; replace it with 'regbot baseline refresh'" if found.ledger.source != base.ledger.source else ""
-        return sharding, [f"{of} and base's cannot be compared: they {why}{fix}"]
-    changed = judge_sharding(found.ledger, base.ledger, config, workload=base.workload)
+    stored_name = f"the stored ledger of {short_commit(stored_trace.commit)} ({_describe_framework(stored_trace)})"
+    if reason := not_comparable(stored_trace.ledger, base.ledger):
+        advice = (
+            "; replace it with 'regbot baseline refresh'" if stored_trace.ledger.source != base.ledger.source else ""
+        )
+        return sharding, [f"{stored_name} and base's ledger cannot be compared: they {reason}{advice}"]
+    changed = judge_sharding(stored_trace.ledger, base.ledger, config, workload=base.workload)
     if not changed.findings:
         return sharding, []
     names = ", ".join(dict.fromkeys(finding.pattern for finding in changed.findings))
-    if found.tree != base.arm.tree:
-        return sharding, [f"{of} is not what base does now: {names}; refresh the stored ledgers if that was merged"]
-    said = (
-        f"base itself is not what was stored of the same tree: {names}; the software around it has changed, not this "
-        f"pull request ({of}; {_now(base)} here)"
+    if stored_trace.tree != base.arm.tree:
+        return sharding, [
+            f"{stored_name} differs from base: {names}; refresh the stored ledgers if this change was merged"
+        ]
+    warning = (
+        f"base differs from the stored ledger of the same tree: {names}; the cause is other software, not this pull "
+        f"request ({stored_name}; {_describe_software(base)} here)"
     )
     status = "REVIEW" if sharding.status == "PASS" else sharding.status
-    return sharding.model_copy(update={"status": status, "reasons": [*sharding.reasons, said[:4000]]}), []
+    return sharding.model_copy(update={"status": status, "reasons": [*sharding.reasons, clip_message(warning)]}), []
 
 
-def _framework(stored: StoredTrace) -> str:
+def compare_head_with_stored(header: SessionHeader, head: Run, config: Config) -> StoredCollectives | None:
+    """Return how the ledger of head differs from the stored one. None if there is no stored ledger of this workload, or
+    if head has overrides, which no stored ledger has."""
+    stored_trace = _find_trace(header.stored, head)
+    if stored_trace is None or head.ledger is None or header.head.overrides:
+        return None
+    reason = not_comparable(stored_trace.ledger, head.ledger)
+    changed = None if reason else judge_sharding(stored_trace.ledger, head.ledger, config, workload=head.workload)
+    return StoredCollectives(
+        commit=stored_trace.commit,
+        age_days=find_age_days(stored_trace.measured, header),
+        patterns=list(dict.fromkeys(finding.pattern for finding in changed.findings)) if changed is not None else [],
+        reason=clip_message(f"they {reason}") if reason else "",
+    )
+
+
+def _find_trace(stored: Sequence[StoredTrace], run: Run) -> StoredTrace | None:
+    return next((trace for trace in stored if trace.entry == run.workload), None)
+
+
+def _describe_framework(stored: StoredTrace) -> str:
     return stored.environment.framework or "unknown software"
 
 
-def _now(base: Run) -> str:
+def _describe_software(base: Run) -> str:
     return f"torch {base.environment.torch}" if base.environment and base.environment.torch else "other software"

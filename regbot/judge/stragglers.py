@@ -1,8 +1,9 @@
-"""Stragglers: the rank, or the host, that the others wait for, and whose doing that is.
+"""Find stragglers, which are ranks or hosts that the other ranks wait for, and their probable cause.
 
-A rank that is late in both arms by about the same comes with the node, or with what the workload gives it to do: only
-a probe of the nodes without the workload tells these apart. One that is late in one arm only comes with that arm; that
-is a finding about it and voids nothing. What ranks say of their steps is their own account.
+If a rank is late by about the same amount in both arms, the cause is either its node or its share of the work. Only a
+probe of the nodes, without the workload, can distinguish these two causes. If a rank is late in one arm only, the arm
+is the cause. This is a finding about the arm, and no run becomes void. The step times are those that the ranks report
+themselves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,135 +11,143 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from regbot.judge.pairs import is_warm, sound
+from regbot.judge.pairs import is_sound, is_warm
 from regbot.records.run import Run
-from regbot.stats.stragglers import MOST_STEPS, THRESHOLD, Lateness, lateness
+from regbot.stats.stragglers import LATE_SHARE, MIN_SLOWER_SHARE, Lateness, rank_lateness
 
 ArmName = Literal["base", "head"]
 ARMS: tuple[ArmName, ArmName] = ("base", "head")
-MOST_RUNS = 0.75
-"""Of an arm's runs, in which a rank must be late."""
-ALIKE = 0.5
-"""An arm is late by about as much as the other where it is late by at least this part of it."""
-Place = tuple[int | None, str]
-"""A rank and its host; None for all ranks of the host together."""
+LATE_RUN_SHARE = 0.75
+"""A rank counts as late in an arm if it is late in at least this share of the arm's runs."""
+SIMILAR_SHARE = 0.5
+"""A rank counts as late in both arms if the smaller lateness is at least this share of the larger one."""
+RankLocation = tuple[int | None, str]
+"""A rank and its host. None as rank stands for all ranks of the host together."""
 
-FEW_NAMED = 4
-"""Ranks that are named one by one; of more, the worst are, and their number."""
+MAX_NAMED = 4
+"""Warnings name at most this many ranks, the most delayed rank first. A last warning counts the other ranks."""
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """One rank that the others wait for; ``rank`` is None where all ranks of ``host`` are late."""
+    """A rank that the others wait for. ``rank`` is None if all ranks of ``host`` are late."""
 
     rank: int | None
     host: str
     slower_pct: float
-    """By how much its own work takes longer than the other ranks', in the arms where it is late."""
+    """Percent by which the rank's own work takes longer than the work of the other ranks, in the arms where the rank is
+    late."""
     seconds: float
-    """The same, seconds of a step."""
+    """Seconds per step by which the rank's own work takes longer, in the same arms."""
     arms: tuple[ArmName, ...]
-    """The arms in which it is late."""
-    timed: tuple[ArmName, ...]
-    """The arms that were timed at all: what one arm shows alone is not known to be its own."""
+    """The arms in which the rank is late."""
+    timed_arms: tuple[ArmName, ...]
+    """The arms that have timed runs. If only one arm has timed runs, lateness cannot be attributed to that arm."""
     steps_share: float
-    """Of the steady steps in which it took longer, in [0, 1]."""
+    """Share of the steady steps in which the rank's work took longer, in [0, 1]."""
     by_arm: Mapping[ArmName, float]
-    """Percent, of each arm that was timed."""
+    """Percent by which the rank's work takes longer, for every timed arm."""
     load_pct: float | None = None
-    """By how much more tokens the experts of the rank get than the others'; None where that is not known."""
+    """How many percent more tokens this rank's experts get than those of the median other rank, None if unknown."""
 
     @property
-    def of_an_arm(self) -> ArmName | None:
-        """The arm that it comes with, None where it comes with node or workload, or where that is not known."""
-        return self.arms[0] if len(self.arms) == 1 and len(self.timed) == 2 else None
+    def responsible_arm(self) -> ArmName | None:
+        """The arm that causes the lateness; None if the cause is the node or the workload, or if the cause is
+        unknown."""
+        return self.arms[0] if len(self.arms) == 1 and len(self.timed_arms) == 2 else None
 
     @property
-    def of_the_load(self) -> bool:
-        """Whether the tokens that its experts get explain at least half of it."""
+    def is_explained_by_load(self) -> bool:
+        """Whether the extra tokens of the rank's experts explain at least half of its lateness."""
         return self.load_pct is not None and self.load_pct >= self.slower_pct / 2
 
     @property
     def text(self) -> str:
-        """One sentence for people."""
-        who = f"all ranks of {self.host}" if self.rank is None else f"rank {self.rank}"
-        who += f" ({self.host})" if self.rank is not None and self.host else ""
-        late = (
-            f"the others wait for {who}: {'their' if self.rank is None else 'its'} own work takes "
-            f"{self.slower_pct:.0f}% longer ({1000 * self.seconds:.3g} ms of a step, in {self.steps_share:.0%} of the "
+        """The sentence about this straggler in the report."""
+        subject = f"all ranks of {self.host}" if self.rank is None else f"rank {self.rank}"
+        subject += f" ({self.host})" if self.rank is not None and self.host else ""
+        sentence = (
+            f"the others wait for {subject}: {'their' if self.rank is None else 'its'} own work takes "
+            f"{self.slower_pct:.0f}% longer ({1000 * self.seconds:.3g} ms per step, in {self.steps_share:.0%} of the "
             "steps)"
         )
-        if self.of_an_arm is not None:
-            other: ArmName = "base" if self.of_an_arm == "head" else "head"
-            apart = f"{self.by_arm[other]:+.0f}% in {other}"
-            return f"{late} in {self.of_an_arm}, and {apart}: that comes with {self.of_an_arm}"
-        if self.of_the_load:
-            return f"{late}: its experts get {self.load_pct:.0f}% more tokens; that is the workload's, not the node's"
-        if len(self.timed) < 2:
-            return f"{late} in {self.timed[0]}; the other arm was not timed, so whether that comes with it is not known"
+        if self.responsible_arm is not None:
+            other_arm: ArmName = "base" if self.responsible_arm == "head" else "head"
+            difference = f"{self.by_arm[other_arm]:+.0f}% in {other_arm}"
+            return f"{sentence} in {self.responsible_arm}, and {difference}: the cause is {self.responsible_arm}"
+        if self.is_explained_by_load:
+            return (
+                f"{sentence}: its experts get {self.load_pct:.0f}% more tokens; the cause is the workload, not the node"
+            )
+        if len(self.timed_arms) < 2:
+            return f"{sentence} in {self.timed_arms[0]}; the other arm was not timed, so the cause is not known"
         return (
-            f"{late}, in base and head alike ({self.by_arm['base']:+.0f}% and {self.by_arm['head']:+.0f}%): its node "
-            "or core is slower, or the workload gives it more to do"
+            f"{sentence}, in base and head alike ({self.by_arm['base']:+.0f}% and {self.by_arm['head']:+.0f}%): its "
+            "node or core is slower, or it gets more work"
         )
 
 
-def stragglers(runs: Sequence[Run], threshold: float = THRESHOLD) -> list[Straggler]:
-    """The ranks that the others wait for in the timed ``runs`` of one workload, the latest first.
+def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
+    """Return the ranks that the others wait for in the timed ``runs`` of one workload, the most delayed rank first.
 
-    Runs that did not end well and warm launches are left out, and so are runs without an account of each rank. A rank
-    is told by its host too, so that a session that moved does not mix two machines.
+    Failed runs, warm launches, and runs that lack the times of some rank are left out. A rank is identified by its
+    number and its host, so that two machines are not mixed if the session moved to another node.
     """
-    accounts: dict[Place, dict[ArmName, list[Lateness]]] = {}
-    loads: dict[Place, list[float]] = {}
+    lateness_by_location: dict[RankLocation, dict[ArmName, list[Lateness]]] = {}
+    loads: dict[RankLocation, list[float]] = {}
     for run in runs:
-        if not sound(run) or is_warm(run):
+        if not is_sound(run) or is_warm(run):
             continue
-        for place, each in _lateness(run):
-            accounts.setdefault(place, {}).setdefault(run.arm.name, []).append(each)
-            if place[0] is not None and (load := extra_load(run, place[0])) is not None:
-                loads.setdefault(place, []).append(load)
-    found = [
-        late
-        for place, by_arm in accounts.items()
-        if (late := _straggler(place, by_arm, loads.get(place, []), threshold)) is not None
+        for location, lateness in _measure_lateness(run):
+            lateness_by_location.setdefault(location, {}).setdefault(run.arm.name, []).append(lateness)
+            if location[0] is not None and (load := extra_load(run, location[0])) is not None:
+                loads.setdefault(location, []).append(load)
+    stragglers = [
+        straggler
+        for location, by_arm in lateness_by_location.items()
+        if (straggler := _build_straggler(location, by_arm, loads.get(location, []))) is not None
     ]
-    return sorted(_hosts_as_one(found, accounts), key=lambda each: -each.slower_pct)
+    return sorted(_merge_hosts(stragglers, lateness_by_location), key=lambda straggler: -straggler.slower_pct)
 
 
-def straggler_warnings(runs: Sequence[Run]) -> list[str]:
-    """What the report says of them."""
-    found = stragglers(runs)
-    more = [f"{len(found) - FEW_NAMED} more ranks are late"] if len(found) > FEW_NAMED else []
-    return [*(each.text for each in found[:FEW_NAMED]), *more]
+def warn_of_stragglers(runs: Sequence[Run]) -> list[str]:
+    """Return the report's sentences on at most ``MAX_NAMED`` stragglers, and one sentence with the number of the
+    others."""
+    stragglers = find_stragglers(runs)
+    more = [f"{len(stragglers) - MAX_NAMED} more ranks are late"] if len(stragglers) > MAX_NAMED else []
+    return [*(straggler.text for straggler in stragglers[:MAX_NAMED]), *more]
 
 
 def host_of(run: Run, rank: int) -> str:
-    """The host of a rank: hosts are in the order of their ranks, each has as many as the others; '' if unknown."""
+    """Return the host of a rank, '' if unknown. The hosts are assumed to be in the order of their ranks, with equally
+    many ranks per host."""
     hosts = run.allocation.hosts if run.allocation is not None else []
     if not hosts or run.timing is None:
         return run.node.name if run.node is not None else ""
-    each = max(1, -(-len(run.timing.ranks) // len(hosts)))
-    return hosts[min(rank // each, len(hosts) - 1)]
+    ranks_per_host = max(1, -(-len(run.timing.ranks) // len(hosts)))
+    return hosts[min(rank // ranks_per_host, len(hosts) - 1)]
 
 
 def extra_load(run: Run, rank: int) -> float | None:
-    """Percent by which the experts of ``rank`` get more tokens than those of the median other rank of its group.
+    """Return how many percent more tokens the experts of ``rank`` get than the experts of the median other rank.
 
-    Experts are taken to lie on the expert-parallel ranks in order, as many on each. None where that is not known.
+    The expert-parallel ranks are assumed to hold the experts in order, equally many per rank. None if tokens are
+    unknown.
     """
     tokens = run.timing.tokens_per_expert if run.timing is not None else []
     axis = run.ledger.axes.get("ep") if run.ledger is not None else None
     if not tokens or axis is None or axis.size < 2 or len(tokens) % axis.size:
         return None
-    local = len(tokens) // axis.size
-    sums = [sum(tokens[first : first + local]) for first in range(0, len(tokens), local)]
-    mine = sums.pop(rank % axis.size)
-    usual = median(sums)
-    return 100 * (mine / usual - 1) if usual > 0 else None
+    experts_per_rank = len(tokens) // axis.size
+    rank_tokens = [sum(tokens[first : first + experts_per_rank]) for first in range(0, len(tokens), experts_per_rank)]
+    own_tokens = rank_tokens.pop(rank % axis.size)
+    median_tokens = median(rank_tokens)
+    return 100 * (own_tokens / median_tokens - 1) if median_tokens > 0 else None
 
 
-def _lateness(run: Run) -> Iterator[tuple[Place, Lateness]]:
-    """Of each rank, and of each host that has several of them and is not alone."""
+def _measure_lateness(run: Run) -> Iterator[tuple[RankLocation, Lateness]]:
+    """Yield the lateness of each rank. If there are several hosts with several ranks, also yield the lateness of each
+    host."""
     if run.timing is None or run.timing.clock == "log":
         return
     ranks, cut = run.timing.ranks, run.timing.cut
@@ -146,63 +155,93 @@ def _lateness(run: Run) -> Iterator[tuple[Place, Lateness]]:
     if set(names) != set(ranks):
         return
     step_s, wait_s = [ranks[name].step_s[cut:] for name in names], [ranks[name].wait_s[cut:] for name in names]
-    on: dict[str, list[int]] = {}
+    ranks_by_host: dict[str, list[int]] = {}
     for rank in range(len(names)):
-        on.setdefault(host_of(run, rank), []).append(rank)
-    for each in lateness(step_s, wait_s):
-        yield (each.rank, host_of(run, each.rank)), each
-    if 1 < len(on) < len(names):
-        for host, each in zip(on, lateness(step_s, wait_s, [*on.values()]), strict=False):
-            yield (None, host), each
+        ranks_by_host.setdefault(host_of(run, rank), []).append(rank)
+    for lateness in rank_lateness(step_s, wait_s):
+        yield (lateness.rank, host_of(run, lateness.rank)), lateness
+    if 1 < len(ranks_by_host) < len(names):
+        for host, lateness in zip(
+            ranks_by_host, rank_lateness(step_s, wait_s, [*ranks_by_host.values()]), strict=False
+        ):
+            yield (None, host), lateness
 
 
-def _straggler(
-    place: Place, by_arm: Mapping[ArmName, Sequence[Lateness]], loads: Sequence[float], threshold: float
+def _build_straggler(
+    location: RankLocation, by_arm: Mapping[ArmName, Sequence[Lateness]], loads: Sequence[float]
 ) -> Straggler | None:
-    levels = {name: 100 * median(each.slower for each in own) for name, own in by_arm.items()}
-    late = [name for name in ARMS if name in by_arm and _is_late(by_arm[name], threshold)]
-    if not late:
+    """Return the straggler at one location; None if it is late in no arm. ``loads`` has its extra load in each run."""
+    slowdowns_pct = {
+        name: 100 * median(lateness.slowdown for lateness in lateness_of_runs)
+        for name, lateness_of_runs in by_arm.items()
+    }
+    clearly_late = [name for name in ARMS if name in by_arm and _is_late(by_arm[name])]
+    if not clearly_late:
         return None
-    worst = max(levels[name] for name in late)
-    alike = tuple(name for name in ARMS if name in by_arm and levels[name] >= ALIKE * worst and _mostly(by_arm[name]))
-    shown = [each for name in alike for each in by_arm[name]]
+    worst_pct = max(slowdowns_pct[name] for name in clearly_late)
+    late_arms = tuple(
+        name
+        for name in ARMS
+        if name in by_arm and slowdowns_pct[name] >= SIMILAR_SHARE * worst_pct and _is_mostly_late(by_arm[name])
+    )
+    late_runs = [lateness for name in late_arms for lateness in by_arm[name]]
     return Straggler(
-        rank=place[0],
-        host=place[1],
-        slower_pct=fmean(levels[name] for name in alike),
-        seconds=median(each.seconds for each in shown),
-        arms=alike,
-        timed=tuple(name for name in ARMS if name in by_arm),
-        steps_share=fmean(each.steps_share for each in shown),
-        by_arm=levels,
+        rank=location[0],
+        host=location[1],
+        slower_pct=fmean(slowdowns_pct[name] for name in late_arms),
+        seconds=median(lateness.seconds for lateness in late_runs),
+        arms=late_arms,
+        timed_arms=tuple(name for name in ARMS if name in by_arm),
+        steps_share=fmean(lateness.steps_share for lateness in late_runs),
+        by_arm=slowdowns_pct,
         load_pct=fmean(loads) if loads else None,
     )
 
 
-def _is_late(runs: Sequence[Lateness], threshold: float) -> bool:
-    """Late in most runs, and by the threshold in the median one."""
-    late = sum(each.late(threshold) for each in runs)
-    return late >= MOST_RUNS * len(runs) and median(each.slower for each in runs) > threshold
+def _is_late(runs: Sequence[Lateness]) -> bool:
+    """Whether a rank is late in at least ``LATE_RUN_SHARE`` of the runs, and above ``LATE_SHARE`` in the median run."""
+    late_runs = sum(lateness_of_run.is_late for lateness_of_run in runs)
+    return (
+        late_runs >= LATE_RUN_SHARE * len(runs)
+        and median(lateness_of_run.slowdown for lateness_of_run in runs) > LATE_SHARE
+    )
 
 
-def _mostly(runs: Sequence[Lateness]) -> bool:
-    return median(each.steps_share for each in runs) >= MOST_STEPS
+def _is_mostly_late(runs: Sequence[Lateness]) -> bool:
+    return median(lateness_of_run.steps_share for lateness_of_run in runs) >= MIN_SLOWER_SHARE
 
 
-def _hosts_as_one(found: Sequence[Straggler], places: Iterable[Place]) -> list[Straggler]:
-    """Where all ranks of a host are late in the same arms: the host in their place; else its ranks alone."""
+def _merge_hosts(stragglers: Sequence[Straggler], locations: Iterable[RankLocation]) -> list[Straggler]:
+    """Return the late hosts and ranks without the repetitions.
+
+    If all ranks of a host are late in the same arms as the host, only the host is returned. Otherwise only its ranks
+    are returned.
+    """
     ranks: dict[str, set[int]] = {}
-    for rank, host in places:
+    for rank, host in locations:
         if rank is not None:
             ranks.setdefault(host, set()).add(rank)
-    whole = [
-        each
-        for each in found
-        if each.rank is None
-        and ranks[each.host] == {other.rank for other in found if _beside(other, each) and other.rank is not None}
+    whole_hosts = [
+        straggler
+        for straggler in stragglers
+        if straggler.rank is None
+        and ranks[straggler.host]
+        == {
+            rank_straggler.rank
+            for rank_straggler in stragglers
+            if _is_same_host_and_arms(rank_straggler, straggler) and rank_straggler.rank is not None
+        }
     ]
-    return [*whole, *(each for each in found if each.rank is not None and not any(_beside(each, w) for w in whole))]
+    return [
+        *whole_hosts,
+        *(
+            straggler
+            for straggler in stragglers
+            if straggler.rank is not None
+            and not any(_is_same_host_and_arms(straggler, host_straggler) for host_straggler in whole_hosts)
+        ),
+    ]
 
 
-def _beside(straggler: Straggler, other: Straggler) -> bool:
+def _is_same_host_and_arms(straggler: Straggler, other: Straggler) -> bool:
     return (straggler.host, straggler.arms) == (other.host, other.arms)

@@ -1,45 +1,48 @@
-"""Did throughput change? The timed runs of one workload -> its throughput section, and what they say of its validity.
+"""Judge the timed runs of one workload: build its throughput section and the validity of its timed runs.
 
-The decision is the sequential test's (``regbot.stats.paired``) on the valid pairs, in the order they were measured.
-What is not a matter of statistics is decided here: runs that broke, clocks or nodes that differ, a dispatcher that was
-not the one asked for, training that is not the same, and identity, which needs no pairs.
+The sequential test (``regbot.stats.paired``) decides on the valid pairs in the order of measurement. This module makes
+the decisions that need no statistics. They concern failed runs, runs with different clocks or nodes, runs with another
+dispatcher than the requested one, changed training, and identical programs, which need no pairs.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, not_honoured
-from regbot.judge.estimates import Estimate, percent
+from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
+from regbot.judge.estimates import LogEstimate, percent
+from regbot.judge.expert_share import find_expert_share
 from regbot.judge.health import health_findings
-from regbot.judge.identity import difference
-from regbot.judge.pairs import Paired, is_screen, is_warm, sound, summaries, timed_runs
-from regbot.judge.reasons import reasons
-from regbot.judge.screen import Screening, numbers, reference_for, screen_reasons, screening
-from regbot.judge.secondary import secondary_tests
-from regbot.judge.settled import has_gpus, no_vote, unsettled_arms, warmup_steps
-from regbot.judge.standing import Standing, standing_of, thresholds
-from regbot.judge.stragglers import straggler_warnings
+from regbot.judge.identity import first_difference
+from regbot.judge.interim import InterimDecision, decide_so_far, thresholds
+from regbot.judge.pairs import PairSet, is_head_only, is_sound
+from regbot.judge.reasons import describe_slow_launches, explain_decision
+from regbot.judge.references import select_reference
+from regbot.judge.run_verdicts import run_verdicts, step_s
+from regbot.judge.secondary_measures import run_secondary_tests
+from regbot.judge.steadiness import has_gpus, measure_warmup_steps, reason_not_to_decide, warn_of_unsteady_arms
+from regbot.judge.stored_gate import StoredVerdict, explain_stored, judge_by_stored, stored_numbers
+from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
-    broken,
+    collect_run_warnings,
+    describe_run_failure,
     distrust_timed,
-    failure_of,
-    last_good,
-    own_warnings,
-    setbacks,
-    validity_of,
+    find_last_good,
+    judge_failures,
+    list_failures,
+    make_validity,
 )
-from regbot.judge.training import differences
+from regbot.judge.training import training_differences
 from regbot.judge.validity import environment_warnings
-from regbot.judge.walls import wall
-from regbot.records.calibrated import Calibrated
+from regbot.judge.walls import find_wall
+from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
-from regbot.records.verdict import Cost, Decision, PrimaryTest, Status, Throughput, Validity
-from regbot.stats.launch import SUMMARIES, cut_of
-from regbot.stats.paired import LOOKS, mde
+from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
+from regbot.stats.launch import SUMMARIES
+from regbot.stats.paired import LOOKS, Interval, session_mde
+from regbot.stats.slow_launches import PairOutlier
+from regbot.text.clip import clip_message
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",
@@ -48,12 +51,15 @@ STATUS: dict[Decision, Status] = {
     "within_bound": "PASS",
     "undecided": "INCONCLUSIVE",
 }
+"""Status of the throughput section for each decision."""
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What the timed runs of one workload say. ``validity`` is given where they decide it, ``base`` and ``head`` are
-    the last good run of each arm."""
+class TimedResult:
+    """Result of the timed runs of one workload. ``base`` and ``head`` are the last good run of each arm.
+
+    ``validity`` is set if the timed runs affect it.
+    """
 
     throughput: Throughput | None
     validity: Validity | None = None
@@ -62,211 +68,227 @@ class Timed:
     warnings: tuple[str, ...] = ()
 
 
-def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> Timed:
-    """The throughput section of the entry that ``plan`` times. ``traced``: its static runs, where both are good."""
-    header, runs = session.header, timed_runs(session, plan.entry)
+def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> TimedResult:
+    """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good,
+    else None."""
+    header, runs = session.header, session.timed_runs(plan.entry)
     if not runs:
-        return Timed(_not_timed(header, plan, traced) if traced is not None else None)
-    of_ranks = straggler_warnings(runs)
-    warnings = tuple(dict.fromkeys([*setbacks(runs), *health_findings(runs), *of_ranks, *own_warnings(runs)]))
-    screen, runs = [run for run in runs if is_screen(run)], [run for run in runs if not is_screen(run)]
+        return TimedResult(_judge_untimed(header, plan, traced) if traced is not None else None)
+    straggler_texts = warn_of_stragglers(runs)
+    warnings = tuple(
+        dict.fromkeys([*list_failures(runs), *health_findings(runs), *straggler_texts, *collect_run_warnings(runs)])
+    )
+    all_runs, runs = runs, [run for run in runs if not is_head_only(run)]
     if not runs:
-        return _screened(header, plan, screen, warnings)
-    warnings += _not_screened(header, plan, screen)
-    stands = standing_of(runs, header)
-    known = _known(plan, [*screen, *runs], stands.paired)
-    if fault := broken(runs):
-        return Timed(_section("INVALID", ["the session could not be finished"], **known), fault, warnings=warnings)
-    base, head = last_good(runs, "base"), last_good(runs, "head")
+        return _judge_head_only(header, plan, all_runs, warnings)
+    interim = decide_so_far(runs, header, plan)
+    fields = _common_fields(plan, all_runs, interim.pair_set)
+    if failure := judge_failures(runs):
+        return TimedResult(
+            _build_section("INVALID", ["the session could not be finished"], **fields), failure, warnings=warnings
+        )
+    base, head = find_last_good(runs, "base"), find_last_good(runs, "head")
     if base is None or head is None:
-        waiting = ["not every arm has a run yet; go on with --resume"]
-        return Timed(_section("INCONCLUSIVE", waiting, decision="undecided", by="pairs", **known), warnings=warnings)
+        waiting = ["an arm has no good run yet; go on with --resume"]
+        return TimedResult(
+            _build_section("INCONCLUSIVE", waiting, decision="undecided", by="pairs", **fields), warnings=warnings
+        )
     warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
-    if faults := [*distrust_timed(header, plan, [*screen, *runs])]:
-        section = _section("INVALID", ["the timed runs cannot be believed"], **known)
-        return Timed(section, validity_of("INVALID", faults), base, head, warnings)
+    if distrust_reasons := [*distrust_timed(header, plan, all_runs)]:
+        section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
+        return TimedResult(section, make_validity("INVALID", distrust_reasons), base, head, warnings)
     if problems := [*dispatcher_problems(base, head)]:
-        told = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
-        asked = next(each for each in told if each.executed != each.requested)
-        said = f"times of {asked.executed} where {asked.requested} was asked for: shown, they decide nothing"
-        section = _section("INVALID", [said], fallback=True, **known, **_estimate(stands.paired))
-        return Timed(section, validity_of("INVALID", problems), base, head, warnings)
-    valid = stands.paired.valid
-    changed = [*differences([pair.base for pair in valid], [pair.head for pair in valid])]
-    section = _decided(header, plan, stands, runs, known)
+        backends = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
+        unmet = next(backend for backend in backends if backend.executed != backend.requested)
+        reason = f"the runs used {unmet.executed}, but {unmet.requested} was requested, so their times cannot be used"
+        section = _build_section("INVALID", [reason], fallback=True, **fields, **_estimate_fields(interim.pair_set))
+        return TimedResult(section, make_validity("INVALID", problems), base, head, warnings)
+    valid = interim.pair_set.valid
+    training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
+    fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if interim.tests else None)
+    section = _judge_pairs(header, plan, interim, runs, fields)
+    if interim.outliers:
+        warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
     if valid and not has_gpus(valid[-1].head):
-        warnings += unsettled_arms(valid)
-    return Timed(section, validity_of("REVIEW", changed) if changed else None, base, head, warnings)
-
-
-def _not_screened(header: SessionHeader, plan: TimedPlan, screen: Sequence[Run]) -> tuple[str, ...]:
-    """Why stored sessions did not settle it, where there are some."""
-    found = screening(header, plan, screen) if screen else None
-    why = found.why if found is not None else plan.no_reference if header.throughput.gate == "screen" else ""
-    return (f"stored sessions did not settle it, pairs did: {why}",) if why else ()
-
-
-def _screened(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]) -> Timed:
-    """Only head was timed: stored sessions decide, or pairs are still to come."""
-    counted = [run for run in runs if sound(run) and not is_warm(run)]
-    known = _known(plan, runs, Paired((), 0)) | {"head_step_s": _step_s(counted)}
-    found = screening(header, plan, runs)
-    if header.throughput.gate == "stored" and found is not None and found.decision is None:
-        return _without_an_answer(found, runs, known, warnings)
-    if found is None or found.decision is None:
-        why = f"held against stored sessions, {found.why}" if found is not None else "the screen has not ended"
-        section = _section(
-            "INCONCLUSIVE",
-            [f"{why}; pairs have to decide, and none was run yet: go on with --resume"],
-            decision="undecided",
-            by="screen",
-            **known | numbers(found) if found is not None else known,
-        )
-        return Timed(section, warnings=warnings)
-    head = last_good(runs, "head")
-    if faults := [*distrust_timed(header, plan, runs)]:
-        section = _section("INVALID", ["the timed runs cannot be believed"], **known)
-        return Timed(section, validity_of("INVALID", faults), None, head, warnings)
-    if head is not None and (problems := [*not_honoured(head)]):
-        said = f"times of {head.backends[DISPATCHER].executed}, which was not asked for: shown, they decide nothing"
-        section = _section("INVALID", [said], fallback=True, **known)
-        return Timed(section, validity_of("INVALID", problems), None, head, warnings)
-    gate = header.throughput.gate
-    fields = known | numbers(found)
-    if found.reference is not None:
-        warnings += tuple(found.reference.warnings)
-        fields["calibrated"] = found.reference.calibrated
-    fields["tests"] = [primary_test(name, *each, []) for name, each in (found.tests or {}).items()]
-    by = "stored" if gate == "stored" else "screen"
-    section = _section(STATUS[found.decision], screen_reasons(found, gate), decision=found.decision, by=by, **fields)
-    return Timed(section, None, None, head, warnings)
-
-
-def _without_an_answer(
-    found: Screening, runs: Sequence[Run], known: dict[str, Any], warnings: tuple[str, ...]
-) -> Timed:
-    """Stored sessions alone were to decide, and cannot."""
-    if failed := [run for run in runs if not sound(run)]:
-        reasons = list(dict.fromkeys(failure_of(run) for run in failed))
-        section = _section("INVALID", [found.why], **known)
-        return Timed(section, validity_of("INVALID", reasons), warnings=warnings)
-    said = f"stored sessions were to decide, and cannot: {found.why}; pairs on one node could (gate = 'screen')"
-    return Timed(_section("INCONCLUSIVE", [said], decision="undecided", by="stored", **known), warnings=warnings)
-
-
-def _not_timed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
-    """Identity, or a session that has not begun."""
-    differs = difference(header, *traced)
-    if not differs and not plan.even_if_identical:
-        said = (
-            "nothing was timed, because nothing that could change a step time differs: device program, code that ran "
-            "(comments aside), configuration, packages, and every other changed file are accounted for"
-        )
-        return _section("PASS", [said], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
-    if header.throughput.gate == "stored" and not plan.references:
-        why = plan.no_reference or "no session of it is stored"
-        said = f"stored sessions were to decide, and there is nothing to hold head against: {why}"
-        return _section("INCONCLUSIVE", [said], decision="undecided", by="stored")
-    why = f" ({differs})" if differs else ""
-    return _section(
-        "INCONCLUSIVE", [f"nothing has been timed yet{why}; go on with --resume"], decision="undecided", by="pairs"
+        warnings += warn_of_unsteady_arms(valid)
+    return TimedResult(
+        section, make_validity("REVIEW", training_changes) if training_changes else None, base, head, warnings
     )
 
 
-def _known(plan: TimedPlan, runs: Sequence[Run], paired: Paired) -> dict[str, Any]:
-    """What can be said whatever was decided."""
+def _judge_head_only(
+    header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]
+) -> TimedResult:
+    """Judge a session that has only runs of head alone, by stored sessions if the gate is ``stored``."""
+    fields = _common_fields(plan, runs, PairSet(()))
+    fields["head_step_s"] = step_s(fields["runs"], "head", "stored")
+    if header.throughput.gate != "stored":
+        reason = "head was run alone, and only pairs of base and head decide: run the check again"
+        section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="screen", **fields)
+        return TimedResult(section, warnings=warnings)
+    result = judge_by_stored(header, plan, runs)
+    if result is None:
+        reason = "the comparison with stored sessions is incomplete: go on with --resume"
+        section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored", **fields)
+        return TimedResult(section, warnings=warnings)
+    if result.decision is None:
+        return _undecided_by_stored(result, runs, fields, warnings)
+    head = find_last_good(runs, "head")
+    if distrust_reasons := [*distrust_timed(header, plan, runs)]:
+        section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
+        return TimedResult(section, make_validity("INVALID", distrust_reasons), None, head, warnings)
+    if head is not None and (problems := [*unmet_dispatcher_request(head)]):
+        executed = head.backends[DISPATCHER].executed
+        sentence = f"the runs used {executed}, which was not requested, so their times cannot be used"
+        section = _build_section("INVALID", [sentence], fallback=True, **fields)
+        return TimedResult(section, make_validity("INVALID", problems), None, head, warnings)
+    section_fields = fields | stored_numbers(result)
+    if result.reference is not None:
+        warnings += tuple(result.reference.warnings)
+        section_fields["calibrated"] = result.reference.calibrated
+    section_fields["tests"] = [primary_test(name, *test, []) for name, test in (result.tests or {}).items()]
+    section = _build_section(
+        STATUS[result.decision], explain_stored(result), decision=result.decision, by="stored", **section_fields
+    )
+    return TimedResult(section, None, None, head, warnings)
+
+
+def _undecided_by_stored(
+    result: StoredVerdict, runs: Sequence[Run], fields: dict[str, Any], warnings: tuple[str, ...]
+) -> TimedResult:
+    """Judge a session with ``gate = "stored"`` if stored sessions cannot decide."""
+    if failed := [run for run in runs if not is_sound(run)]:
+        failures = list(dict.fromkeys(describe_run_failure(run) for run in failed))
+        section = _build_section("INVALID", [result.reason], **fields)
+        return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
+    reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'look0')"
+    return TimedResult(
+        _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored", **fields), warnings=warnings
+    )
+
+
+def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
+    """Return the section of a workload without timed runs. Either the programs are identical, or no timed run has been
+    made yet."""
+    difference = first_difference(header, *traced)
+    if not difference and not plan.even_if_identical:
+        reason = (
+            "nothing was timed, because nothing that can change a step time differs; device program, code that ran "
+            "(without comments), configuration, packages and every other changed file were compared"
+        )
+        return _build_section("PASS", [reason], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
+    if header.throughput.gate == "stored" and not plan.references:
+        cause = plan.no_reference or "no session of this workload is stored"
+        reason = f"stored sessions cannot decide, because there is none to compare head with: {cause}"
+        return _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored")
+    cause = f" ({difference})" if difference else ""
+    return _build_section(
+        "INCONCLUSIVE", [f"nothing has been timed yet{cause}; go on with --resume"], decision="undecided", by="pairs"
+    )
+
+
+def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> dict[str, Any]:
+    """Return the fields of a section that do not depend on the decision. ``used``: number of pairs that the decision
+    used, counted from the first one; None for all."""
+    verdicts = run_verdicts(runs, pair_set, used)
     return {
-        "void_pairs": paired.void,
+        "void_pairs": pair_set.void,
         "node": next((run.node.node_class for run in runs if run.node is not None), ""),
         "variant": plan.variant,
+        "expert_flops_share": find_expert_share(plan, runs),
         "cost": Cost(runs=len(runs), minutes=sum(run.wall_s for run in runs) / 60),
-        "base_step_s": _step_s(pair.base for pair in paired.valid),
-        "head_step_s": _step_s(pair.head for pair in paired.valid),
+        "base_step_s": step_s(verdicts, "base"),
+        "head_step_s": step_s(verdicts, "head"),
+        "runs": verdicts,
     }
 
 
-def _decided(
-    header: SessionHeader, plan: TimedPlan, stands: Standing, runs: Sequence[Run], known: dict[str, Any]
+def _judge_pairs(
+    header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run], fields: dict[str, Any]
 ) -> Throughput:
-    limits, ratios = thresholds(header), stands.paired.log_ratios()
-    if not stands.tests:
-        return _too_few(stands, known)
-    assert stands.alpha is not None
-    used = stands.paired.valid[: stands.pairs]
-    centre = stands.tests["median"][1]
-    sd = max(each.sd for _, each in stands.tests.values())
-    calibrated = _calibrated(plan, used[-1].head)
+    """Return the section of a workload that has trusted pairs. ``fields`` are those of ``_common_fields``."""
+    limits, ratios = thresholds(header), interim.pair_set.log_ratios()
+    if not interim.tests:
+        return _undecided_by_too_few_pairs(interim, fields)
+    assert interim.alpha is not None
+    used_pairs = interim.pair_set.valid[: interim.pairs]
+    median_interval = interim.tests["median"][1]
+    calibrated = _select_calibration(plan, used_pairs[-1].head)
     section: dict[str, Any] = {
-        **known,
-        "base_step_s": _step_s(pair.base for pair in used),
-        "head_step_s": _step_s(pair.head for pair in used),
-        "base_warmup_steps": warmup_steps(pair.base for pair in used),
-        "head_warmup_steps": warmup_steps(pair.head for pair in used),
-        "decision": stands.decision,
-        "by": "pairs",
-        "estimate_pct": percent(centre.estimate),
-        "low_pct": percent(centre.low),
-        "high_pct": percent(centre.high),
-        "pairs": stands.pairs,
-        "unused_pairs": stands.unused,
-        "alpha": stands.alpha,
-        "tests": [primary_test(name, *stands.tests[name], ratios[name][: stands.pairs]) for name in SUMMARIES],
+        **fields,
+        "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
+        "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
+        "decision": interim.decision,
+        "by": "pairs" if interim.class_noise is None else "look0",
+        "class_noise": interim.class_noise,
+        "estimate_pct": percent(median_interval.estimate),
+        "low_pct": percent(median_interval.low),
+        "high_pct": percent(median_interval.high),
+        "pairs": interim.pairs,
+        "unused_pairs": interim.unused,
+        "alpha": interim.alpha,
+        "tests": [primary_test(name, *interim.tests[name], ratios[name][: interim.pairs]) for name in SUMMARIES],
         "calibrated": calibrated,
+        "slow_launches": slow_launches(interim.outliers),
+        "pass_withheld": interim.withheld,
     }
-    if not stands.continued:
-        section["mde_pct"] = percent(mde(sd, stands.pairs, stands.alpha, limits.eps))
-        section["mde_full_pct"] = percent(mde(sd, LOOKS[-1], stands.alpha, limits.eps))
-    if why := no_vote(used, calibrated):
-        return _section("INCONCLUSIVE", [why], **section | {"decision": "undecided"})
-    if STATUS[stands.decision] == "PASS":
-        section["bound_pct"] = percent(max(each.high for _, each in stands.tests.values()))
-    if stands.decision in ("regressed", "improved"):
-        by_median = stands.tests["median"][0] == stands.decision
-        arms = [pair.base for pair in used], [pair.head for pair in used]
-        section["wall"] = wall(*arms, "median" if by_median else "mean", stands.decision == "regressed")
-        section["secondary"] = secondary_tests(used)
-    return _section(STATUS[stands.decision], [*reasons(stands, limits, header, runs)], **section)
+    if not interim.continued:
+        if interim.class_noise is None:
+            section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
+        section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
+    if reason := reason_not_to_decide(used_pairs, calibrated):
+        return _build_section("INCONCLUSIVE", [reason], **section | {"decision": "undecided", "pass_withheld": False})
+    if STATUS[interim.decision] == "PASS":
+        section["bound_pct"] = percent(max(interval.high for _, interval in interim.tests.values()))
+    if interim.decision in ("regressed", "improved"):
+        by_median = interim.tests["median"][0] == interim.decision
+        if wall := find_wall(used_pairs, "median" if by_median else "mean", interim.decision == "regressed"):
+            section["wall"], section["wall_kind"] = wall.sentence, wall.kind
+        section["secondary"] = run_secondary_tests(used_pairs)
+    return _build_section(STATUS[interim.decision], [*explain_decision(interim, limits, header, runs)], **section)
 
 
-def _calibrated(plan: TimedPlan, head: Run) -> Calibrated | None:
-    """What placebo sessions in the environment of ``head`` have shown of the gate."""
-    found = reference_for(plan, head)
-    return None if isinstance(found, str) else found.calibrated
+def _select_calibration(plan: TimedPlan, head: Run) -> CalibrationSummary | None:
+    """Return the calibration of the gate in the environment of ``head``, None if there is none."""
+    reference = select_reference(plan, head)
+    return None if isinstance(reference, str) else reference.calibrated
 
 
-def _estimate(paired: Paired) -> dict[str, Any]:
-    """What the pairs show, without an interval: for times that decide nothing."""
-    values = paired.log_ratios()["median"]
+def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
+    """Return the number of pairs and their estimate without an interval, for times that decide nothing."""
+    values = pair_set.log_ratios()["median"]
     return {"pairs": len(values), "estimate_pct": percent(sum(values) / len(values)) if values else None}
 
 
-def _too_few(stands: Standing, known: dict[str, Any]) -> Throughput:
-    pairs = len(stands.paired.valid)
-    section: dict[str, Any] = {**known, **_estimate(stands.paired), "decision": "undecided", "by": "pairs"}
-    said = f"{pairs} valid pairs decide nothing, whatever they show; {LOOKS[0]} are the least"
-    return _section("INCONCLUSIVE", [said, "go on with --resume, or give it a larger budget"], **section)
+def _undecided_by_too_few_pairs(interim: InterimDecision, fields: dict[str, Any]) -> Throughput:
+    pairs = len(interim.pair_set.valid)
+    section: dict[str, Any] = {**fields, **_estimate_fields(interim.pair_set), "decision": "undecided", "by": "pairs"}
+    reason = f"{pairs} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
+    return _build_section("INCONCLUSIVE", [reason, "go on with --resume, or set a larger budget"], **section)
 
 
-def primary_test(name: str, decision: Decision, each: Estimate, ratios: Sequence[float]) -> PrimaryTest:
-    """One test as the record holds it. ``ratios`` are those of the pairs used, [] where there are no pairs."""
+def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
+    """Return the records of the slow launches of a session."""
+    return [
+        SlowLaunch(pair=outlier.pair + 1, arm=outlier.arm, slower_pct=percent(outlier.excess)) for outlier in outliers
+    ]
+
+
+def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
+    """Return the record of one test. ``ratios`` are the log-ratios of the used pairs, [] if there are no pairs."""
     return PrimaryTest.model_validate(
         {
             "summary": name,
             "decision": decision,
-            "estimate_pct": percent(each.estimate),
-            "low_pct": percent(each.low),
-            "high_pct": percent(each.high),
-            "sd_pct": 100 * each.sd,
+            "estimate_pct": percent(estimate.estimate),
+            "low_pct": percent(estimate.low),
+            "high_pct": percent(estimate.high),
+            "sd_pct": 100 * estimate.sd,
+            "trimmed": estimate.trimmed if isinstance(estimate, Interval) else 0,
             "log_ratios": list(ratios),
         }
     )
 
 
-def _step_s(runs: Iterable[Run]) -> float | None:
-    """Median over runs of the run's median step time, the one that is compared."""
-    found = [summaries(run.timing, cut_of(run.timing))["median"] for run in runs if run.timing is not None]
-    return math.exp(median(found)) if found else None
-
-
-def _section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:
-    return Throughput(status=status, reasons=[reason[:4000] for reason in reasons], **fields)
+def _build_section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:
+    return Throughput(status=status, reasons=[clip_message(reason) for reason in reasons], **fields)

@@ -1,154 +1,172 @@
-"""Can the timed runs of a workload be trusted? What broke, what a repeat made good, and every reason not to believe.
+"""Judge the validity of the timed runs of a workload: failures, repeated blocks, and reasons to distrust the runs.
 
-A block that failed in both attempts ends a session. It is the head's fault only where the base has run and never failed
-itself; everything else leaves the workload INVALID.
+A block that fails in both attempts ends the session. The result is FAIL only if head failed, and base ran and never
+failed. Every other case is INVALID.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from regbot.judge.backends import unsettled
-from regbot.judge.health import outside_cause, slowed_blocks
-from regbot.judge.pairs import is_screen, is_warm, sound, unlike
-from regbot.judge.validity import BROKEN, distrust_code, failure
+from regbot.judge.backends import uncertain_dispatcher
+from regbot.judge.health import describe_outside_cause, find_slowed_blocks
+from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm
+from regbot.judge.validity import BROKEN, describe_failure, distrust_code
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.verdict import Status, Validity
+from regbot.text.clip import clip_message
 
 
-def broken(runs: Sequence[Run]) -> Validity | None:
-    """What a block that failed in both attempts shows; None where every failure was made good by a repeat.
+def judge_failures(runs: Sequence[Run]) -> Validity | None:
+    """Return the validity if failures prevent a decision, None if every failed block succeeded when it was repeated.
 
-    Runs of earlier sessions are there because they counted.
+    Failures prevent a decision if a run was refused, if a block failed in both attempts or was not repeated, or if the
+    session lost its last node.
+
+    Runs of earlier sessions are ignored, because only runs that count are taken over from an earlier session.
     """
     for run in runs:
         if run.outcome == "refused":
-            return validity_of("INVALID", [failure(run)])
+            return make_validity("INVALID", [describe_failure(run)])
     runs = [run for run in runs if run.joined is None]
-    slowed = slowed_blocks(runs)
+    slowed = find_slowed_blocks(runs)
     blocks: dict[int, list[Run]] = {}
     for run in runs:
-        if run.position is not None and run.outcome != "lost":  # lost nodes are nobody's failure
+        if run.position is not None and run.outcome != "lost":  # losing a node is not a failure of the code
             blocks.setdefault(run.position.block, []).append(run)
     for block in blocks.values():
-        failures = [run for run in block if not sound(run) or _slowed(run, slowed)]
+        failures = [run for run in block if not is_sound(run) or _is_slowed(run, slowed)]
         if not failures:
             continue
         first = failures[0]
-        if again := [run for run in failures if run.attempt > first.attempt]:
-            return _twice(first, again[0], runs, slowed)
+        if repeats := [run for run in failures if run.attempt > first.attempt]:
+            return _judge_repeated_failure(first, repeats[0], runs, slowed)
         if not any(run.attempt > first.attempt for run in block):
-            return validity_of("INVALID", [f"{_failure(first, slowed)}. It was not tried twice: go on with --resume"])
-    if runs and runs[-1].outcome == "lost":  # and no other nodes were had
-        return validity_of("INVALID", [f"{runs[-1].reason}; go on with --resume"])
+            return make_validity(
+                "INVALID",
+                [f"{_describe_failure_in_session(first, slowed)}. It was not tried twice: go on with --resume"],
+            )
+    if runs and runs[-1].outcome == "lost":  # the session lost its node, and no other node was available
+        return make_validity("INVALID", [f"{runs[-1].reason}; go on with --resume"])
     return None
 
 
-Slowed = Mapping[tuple[int, int], str]
-"""Blocks and attempts in which the hardware slowed down both arms, and how that is known."""
+SlowedBlocks = Mapping[tuple[int, int], str]
+"""Reasons by block and attempt, for the blocks in which the hardware slowed down both arms (``find_slowed_blocks``)."""
 
 
-def _twice(first: Run, second: Run, runs: Sequence[Run], slowed: Slowed) -> Validity:
-    """One block, two attempts, a failure in each. It is the head's where only the head fails, on a healthy node, and
-    the base has run."""
+def _judge_repeated_failure(
+    first_failure: Run, second_failure: Run, runs: Sequence[Run], slowed: SlowedBlocks
+) -> Validity:
+    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base ran."""
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
-    of_the_node = any(outside_cause(run) for run in (first, second))
-    only_head = {first.arm.name, second.arm.name} == {"head"} and {first.outcome, second.outcome} <= BROKEN
-    if only_head and not base_failed and not of_the_node:
+    node_at_fault = any(describe_outside_cause(run) for run in (first_failure, second_failure))
+    only_head = {first_failure.arm.name, second_failure.arm.name} == {"head"} and {
+        first_failure.outcome,
+        second_failure.outcome,
+    } <= BROKEN
+    if only_head and not base_failed and not node_at_fault:
         ran = "base ran" if base_ran else "base was not reached"
-        return validity_of("FAIL" if base_ran else "INVALID", [f"{failure(second)}, in each of 2 attempts; {ran}"])
-    return validity_of("INVALID", list(dict.fromkeys(_failure(run, slowed) for run in (first, second))))
+        return make_validity(
+            "FAIL" if base_ran else "INVALID", [f"{describe_failure(second_failure)}, in each of 2 attempts; {ran}"]
+        )
+    return make_validity(
+        "INVALID",
+        list(dict.fromkeys(_describe_failure_in_session(run, slowed) for run in (first_failure, second_failure))),
+    )
 
 
-def failure_of(run: Run) -> str:
-    """What was wrong with one run by itself."""
-    return _failure(run, {})
+def describe_run_failure(run: Run) -> str:
+    """Return what was wrong with one run, judged without the other runs of its block."""
+    return _describe_failure_in_session(run, {})
 
 
-def _slowed(run: Run, slowed: Slowed) -> bool:
+def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
     return run.position is not None and (run.position.block, run.attempt) in slowed
 
 
-def _failure(run: Run, slowed: Slowed) -> str:
-    """What was wrong with a run: how it ended, or what the node did to it."""
-    if why := outside_cause(run):
-        return f"{run.arm.name} met a node that was not fit: {why}"
+def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
+    """Return what was wrong with a run: its outcome, or the fault of its node."""
+    if cause := describe_outside_cause(run):
+        return f"{run.arm.name} ran on a node that was not fit: {cause}"
     if run.outcome == "ok" and run.position is not None:
         return f"the node was not fit {slowed.get((run.position.block, run.attempt), '')}".rstrip()
-    return failure(run)
+    return describe_failure(run)
 
 
-def setbacks(runs: Sequence[Run]) -> Iterator[str]:
-    """Failures, each told: also one that a repeat has made good."""
-    slowed = slowed_blocks(runs)
+def list_failures(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a warning for every failed run, even if a repeat succeeded."""
+    slowed = find_slowed_blocks(runs)
     for run in runs:
-        if run.position is not None and (not sound(run) or _slowed(run, slowed)):
+        if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
             block = f"block {run.position.block}" if run.position.block else "the warm launches"
-            block = "the screen" if is_screen(run) else block
-            yield f"a timed run in {block} ended its block: {_failure(run, slowed)}"
+            block = "the runs of head alone" if is_head_only(run) else block
+            yield f"a failed timed run ended {block}: {_describe_failure_in_session(run, slowed)}"
 
 
-def _unlike_pairs(runs: Sequence[Run]) -> Iterator[str]:
-    """What differs between the two runs of a pair."""
-    first: dict[tuple[str | None, int, int, int], Run] = {}
+def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield why the times of the two runs of a pair cannot be compared, for every such pair."""
+    first_runs: dict[tuple[str | None, int, int, int], Run] = {}
     for run in runs:
-        if run.position is None or is_screen(run):
+        if run.position is None or is_head_only(run):
             continue
         key = (run.joined, run.position.block, run.attempt, run.position.slot // 2)
-        if key in first and (why := unlike(first[key], run)):
-            yield why
-        first.setdefault(key, run)
+        if key in first_runs and (mismatch := describe_mismatch(first_runs[key], run)):
+            yield mismatch
+        first_runs.setdefault(key, run)
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Reasons not to believe the runs that ended well, each told once."""
-    good = [run for run in runs if run.outcome == "ok"]
-    told: dict[str, None] = {}
-    for run in good:
+    """Yield the reasons to distrust the runs that ended well, without duplicates."""
+    good_runs = [run for run in runs if run.outcome == "ok"]
+    reasons: dict[str, None] = {}
+    for run in good_runs:
         planned = header.base if run.arm.name == "base" else header.head
-        told |= dict.fromkeys(distrust_code(run, planned))
-        told |= dict.fromkeys(_not_as_planned(run, plan))
-    counted = [run for run in good if not is_warm(run)]
+        reasons |= dict.fromkeys(distrust_code(run, planned))
+        reasons |= dict.fromkeys(_differences_from_plan(run, plan))
+    counted = [run for run in good_runs if not is_warm(run)]
     for run in counted[1:]:
-        if why := unlike(counted[0], run, of_one_pair=False):
-            told[f"the runs cannot be compared: {why}"] = None
-    told |= dict.fromkeys(f"the runs cannot be compared: {why}" for why in _unlike_pairs(counted))
+        if mismatch := describe_mismatch(counted[0], run, same_pair=False):
+            reasons[f"the runs cannot be compared: {mismatch}"] = None
+    reasons |= dict.fromkeys(f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(counted))
     for arm in (header.base, header.head):
-        own = [run for run in good if run.arm.name == arm.name]
-        asked = arm.overrides.get("dispatcher", plan.dispatcher)
-        told |= dict.fromkeys(unsettled(own, str(asked)) if own else ())
-        if len({run.environment.model_dump_json() for run in own if run.environment is not None}) > 1:
-            told[f"{arm.name}: its software changed during the session"] = None
+        arm_runs = [run for run in good_runs if run.arm.name == arm.name]
+        requested = arm.overrides.get("dispatcher", plan.dispatcher)
+        reasons |= dict.fromkeys(uncertain_dispatcher(arm_runs, str(requested)) if arm_runs else ())
+        if len({run.environment.model_dump_json() for run in arm_runs if run.environment is not None}) > 1:
+            reasons[f"{arm.name}: its software environment changed during the session"] = None
         files: dict[str, str] = {}
-        for run in own:
+        for run in arm_runs:
             for path, digest in run.code.files.items() if run.code is not None else ():
                 if files.setdefault(path, digest) != digest:
-                    told[f"{arm.name}: {path} was not the same code in all runs"] = None
-    yield from told
+                    reasons[f"{arm.name}: the code of {path} changed between runs"] = None
+    yield from reasons
 
 
-def _not_as_planned(run: Run, plan: TimedPlan) -> Iterator[str]:
+def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
+    """Yield how the variant, the steps or the ranks of a run differ from the plan."""
     name = run.arm.name
     if run.variant != plan.variant:
-        yield f"{name} timed the variant {run.variant}, and {plan.variant} was planned"
+        yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
     if run.timing is None or is_warm(run):
         return
-    ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a log is one account of them all
-    found = (run.timing.asked, run.timing.cut, ranks, len(run.timing.step_s))
-    if found != (plan.steps, plan.cut, plan.world_size, plan.steps):
+    ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a step log covers all ranks
+    timed = (run.timing.requested_steps, run.timing.cut, ranks, len(run.timing.step_s))
+    if timed != (plan.steps, plan.cut, plan.world_size, plan.steps):
         yield (
             f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
-            f"{len(run.timing.ranks)} ranks; {plan.steps}, {plan.cut} and {plan.world_size} were planned"
+            f"{len(run.timing.ranks)} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
+            f"{plan.world_size} ranks"
         )
 
 
-def own_warnings(runs: Sequence[Run]) -> list[str]:
+def collect_run_warnings(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(warning for run in runs for warning in run.warnings))
 
 
-def last_good(runs: Sequence[Run], arm: str) -> Run | None:
+def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
     return next((run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"), None)
 
 
-def validity_of(status: Status, reasons: Sequence[str]) -> Validity:
-    return Validity(status=status, reasons=[reason[:4000] for reason in reasons])
+def make_validity(status: Status, reasons: Sequence[str]) -> Validity:
+    return Validity(status=status, reasons=[clip_message(reason) for reason in reasons])

@@ -1,7 +1,8 @@
-"""Does the head still train the same? Loss step by step, and tokens that no expert computed.
+"""Compare the training of base and head: the loss of every step, and the number of dropped tokens.
 
-Data, seeds and weights are those of the base, so the losses of two runs of one commit differ by rounding and by the
-order of sums only. What the base's own runs show is the measure: a faster step that learns something else is no gain.
+Both arms use the same data, seeds and weights. The losses of two runs of one commit therefore differ only by rounding
+and by the order of sums. Head's difference from base is compared with the spread among the base runs. A step that is
+faster but trains differently is no gain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,70 +11,86 @@ from statistics import median
 from regbot.records.run import Run
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2e-3}
-"""Relative difference of a loss that another order of the same sums can make within a few dozen steps, by dtype:
-chosen, not derived. The steps take two batches in turn, so the loss falls: on the ``cpu`` variant of Mixtral from 7.66
-to 6.16, and within the same 50 steps it is off by 0.9 without the gradients of the experts, by 0.006 without the
-router's."""
-BEYOND_BASE = 3.0
-"""How many times the largest difference between two base runs counts as different."""
+"""Relative difference of the loss that a different order of sums can cause within a few dozen steps, by dtype.
+
+The values are chosen, not derived. For comparison: on the ``cpu`` variant of Mixtral, with steps that alternate between
+two batches, the loss falls from 7.66 to 6.16 within 50 steps. Without the gradients of the experts, the loss after 50
+steps differs by 0.9. Without the gradients of the router, it differs by 0.006.
+"""
+MAX_BASE_SPREADS = 3.0
+"""Head trains differently if its loss differs by more than this many times the spread of the base runs."""
 
 
-def differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    """In words, what head trains differently; nothing where it trains the same or where too little is known."""
-    ours, theirs = _losses(base), _losses(head)
-    if ours and theirs and len(ours[0]) == len(theirs[0]):
-        yield from _loss(ours, theirs, rounding(base))
-    elif ours and head:
-        yield "head does not tell the loss of every step, and base does"
-    yield from _dropped(base, head)
+def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
+    """Yield sentences on how head trains differently from base. Yield nothing if training is the same, or too little is
+    known."""
+    base_losses, head_losses = _complete_losses(base), _complete_losses(head)
+    if base_losses and head_losses and len(base_losses[0]) == len(head_losses[0]):
+        yield from _loss_differences(base_losses, head_losses, loss_rounding(base))
+    elif base_losses and head:
+        yield "head does not report the loss of every step, but base does"
+    yield from _drop_differences(base, head)
 
 
-def trajectory_differs(stored: Sequence[Sequence[float | None]], head: Sequence[Run], allowed: float) -> bool:
-    """Whether head's losses are others than the stored ones; so too where only the stored runs tell all of theirs."""
-    ours = [[value for value in losses if value is not None] for losses in stored]
-    theirs = _losses(head)
-    if not ours or not ours[0] or len({len(losses) for losses in ours}) > 1:
+def has_other_trajectory(stored: Sequence[Sequence[float | None]], head: Sequence[Run], allowed: float) -> bool:
+    """Whether the losses of head differ from the stored losses. They also count as different if only the stored losses
+    are complete."""
+    stored_losses = [[value for value in losses if value is not None] for losses in stored]
+    head_losses = _complete_losses(head)
+    if not stored_losses or not stored_losses[0] or len({len(losses) for losses in stored_losses}) > 1:
         return False
-    return not theirs or len(ours[0]) != len(theirs[0]) or any(True for _ in _loss(ours, theirs, allowed))
+    return (
+        not head_losses
+        or len(stored_losses[0]) != len(head_losses[0])
+        or any(True for _ in _loss_differences(stored_losses, head_losses, allowed))
+    )
 
 
-def _loss(base: list[list[float]], head: list[list[float]], rounding: float) -> Iterator[str]:
+def _loss_differences(base: list[list[float]], head: list[list[float]], relative_rounding: float) -> Iterator[str]:
+    """Yield a sentence if the losses differ at a step. ``base`` and ``head`` are [runs][steps]."""
+    # The step with the largest difference: the difference beyond rounding, the step number, and both losses.
     worst = (0.0, 0, 0.0, 0.0)
     spread = 0.0
-    for number, (ours, theirs) in enumerate(zip(zip(*base, strict=True), zip(*head, strict=True), strict=True), 1):
-        spread = max(spread, max(ours) - min(ours))
-        was, now = median(ours), median(theirs)
-        if (distance := abs(now - was) - rounding * abs(was)) > worst[0]:
-            worst = (distance, number, was, now)
-    distance, number, was, now = worst
-    if number and abs(now - was) > BEYOND_BASE * spread:
+    for number, (base_step, head_step) in enumerate(
+        zip(zip(*base, strict=True), zip(*head, strict=True), strict=True), 1
+    ):
+        spread = max(spread, max(base_step) - min(base_step))
+        base_loss, head_loss = median(base_step), median(head_step)
+        if (distance := abs(head_loss - base_loss) - relative_rounding * abs(base_loss)) > worst[0]:
+            worst = (distance, number, base_loss, head_loss)
+    distance, number, base_loss, head_loss = worst
+    if number and abs(head_loss - base_loss) > MAX_BASE_SPREADS * spread:
         yield (
-            f"head does not train the same: at step {number} its loss is {now:.5g}, base's {was:.5g}, and runs of base "
-            f"differ by {spread:.2g} at most"
+            f"head trains differently: at step {number} its loss is {head_loss:.5g} and base's is {base_loss:.5g}, "
+            f"while base runs differ by at most {spread:.2g}"
         )
 
 
-def _dropped(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    was, now = _most_dropped(base), _most_dropped(head)
-    if was is not None and now is None and head:
-        yield "head does not show how many tokens its experts were sent, and base does"
-    if was is not None and now is not None and now > was:
+def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
+    base_dropped, head_dropped = _max_dropped(base), _max_dropped(head)
+    if base_dropped is not None and head_dropped is None and head:
+        yield "head does not report the number of dropped tokens, but base does"
+    if base_dropped is not None and head_dropped is not None and head_dropped > base_dropped:
         routed = max((sum(run.timing.tokens_per_expert) for run in head if run.timing is not None), default=0)
-        yield f"head drops {now} of {now + routed} routed tokens a step, base {was or 'none'}"
+        yield (
+            f"head drops {head_dropped} of {head_dropped + routed} routed tokens per step, "
+            f"base {base_dropped or 'none'}"
+        )
 
 
-def _losses(runs: Sequence[Run]) -> list[list[float]]:
-    """The complete trajectories of equal length; [] where there are none or they do not match."""
-    found = [[value for value in run.loss if value is not None] for run in runs if run.loss]
-    return found if len({len(losses) for losses in found}) == 1 else []
+def _complete_losses(runs: Sequence[Run]) -> list[list[float]]:
+    """Return the losses of each run by step, without missing values. [] if no run has losses, or if the lengths
+    differ."""
+    trajectories = [[value for value in run.loss if value is not None] for run in runs if run.loss]
+    return trajectories if len({len(losses) for losses in trajectories}) == 1 else []
 
 
-def _most_dropped(runs: Sequence[Run]) -> int | None:
+def _max_dropped(runs: Sequence[Run]) -> int | None:
     dropped = [run.timing.dropped_tokens for run in runs if run.timing is not None]
-    return max((n for n in dropped if n is not None), default=None)
+    return max((count for count in dropped if count is not None), default=None)
 
 
-def rounding(runs: Sequence[Run]) -> float:
-    """The relative difference of a loss that the dtype of these runs leaves room for."""
+def loss_rounding(runs: Sequence[Run]) -> float:
+    """Return the relative difference of the loss that rounding can cause for the dtype of these runs (``ROUNDING``)."""
     dtypes = {str(run.ledger.config.get("dtype")) for run in runs if run.ledger is not None}
     return max((ROUNDING.get(dtype, max(ROUNDING.values())) for dtype in dtypes), default=max(ROUNDING.values()))

@@ -1,80 +1,97 @@
-"""Which wall a slower step hit: collectives, what is outside of them, or memory; with the share that it explains.
+"""Find the wall of a change in step time: the part of a step that explains most of the change, with its share.
 
-A wall is told from what the probe measured in the steps themselves: seconds in collectives and the peak of memory. It
-does not say which kernel. On a CPU a rank that waits for a slower one waits in a collective too.
+A step has two parts, the time in collectives and the time outside of collectives. The probe measures the seconds in
+collectives and the peak memory of each step. The wall does not name a kernel. On a CPU, waiting for a slower rank
+counts as time in a collective.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from regbot.judge.pairs import Pair
 from regbot.records.run import RankSteps, Run
-from regbot.units import binary_bytes
+from regbot.records.verdict import WallKind
+from regbot.text.units import binary_bytes
 
 MEMORY_RISE = 1.05
-"""Peak memory above this ratio is told beside the wall."""
-CLEAR = 0.6
-"""A part that explains at least this much of the difference is the wall; below it, it is shared."""
+"""The sentence about the wall mentions peak memory if the ratio of head's to base's peak memory exceeds this value."""
+CLEAR_SHARE = 0.6
+"""A part of the step is the wall if it explains at least this share of the difference. If no part does, there is no
+single wall."""
 
 
 Summary = Literal["median", "mean"]
-_OF: dict[Summary, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean}
+_STATISTICS: dict[Summary, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean}
+
+
+class Wall(NamedTuple):
+    """The part of a step that explains a difference in step time, and a sentence with the share that it explains."""
+
+    kind: WallKind
+    sentence: str
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """Seconds of a step, mean over ranks, and the peak in bytes."""
+    """Parts of a step. ``step_s``: step time. ``wait_s``: time in collectives. Both are in seconds, as the mean over
+    ranks. ``peak_bytes``: peak memory in bytes."""
 
     step_s: float
     wait_s: float
     peak_bytes: float
 
 
-def wall(base: Sequence[Run], head: Sequence[Run], summary: Summary, slower: bool) -> str:
-    """One sentence on what a difference of step time is made of; '' where nothing is known.
+def find_wall(pairs: Sequence[Pair], summary: Summary, slower: bool) -> Wall | None:
+    """Return the wall of a difference in step time, None if it is unknown.
 
-    ``summary`` is the one that shows the difference: stalls are in the mean step and not in the median one.
+    ``summary``: the summary, median or mean, that shows the difference. Stalls change the mean step time but not the
+    median.
     """
-    ours, theirs = _parts(base, _OF[summary]), _parts(head, _OF[summary])
-    if ours is None or theirs is None:
-        return ""
-    more, waiting = theirs.step_s - ours.step_s, theirs.wait_s - ours.wait_s
-    if more == 0 or (more > 0) != slower:
-        return ""  # the mean of the ranks says something else than the slowest one: no wall to name
-    share, longer = waiting / more, "longer" if more > 0 else "shorter"
-    span = f"{abs(more) * 1000:.3g} ms that a step takes {longer}"
-    if share >= CLEAR:
-        sentence = f"communication: {min(share, 1):.0%} of the {span} is spent in collectives"
-    elif share <= 1 - CLEAR:
-        sentence = f"compute or host: {min(1 - share, 1):.0%} of the {span} is spent outside collectives"
-    else:
-        sentence = f"not one wall: {share:.0%} of the {span} is spent in collectives, the rest outside of them"
-    if theirs.peak_bytes > MEMORY_RISE * ours.peak_bytes:
+    base_parts = _measure_parts([(pair.base, pair.cut) for pair in pairs], _STATISTICS[summary])
+    head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
+    if base_parts is None or head_parts is None:
+        return None
+    extra_s, extra_wait_s = head_parts.step_s - base_parts.step_s, head_parts.wait_s - base_parts.wait_s
+    if extra_s == 0 or (extra_s > 0) != slower:
+        return None  # the mean over ranks contradicts the slowest rank, so there is no wall to name
+    share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
+    extra_text = f"{direction} {abs(extra_s) * 1000:.3g} ms per step"
+    kind: WallKind = "not one wall"
+    sentence = f"{share:.0%} of the {extra_text} is in collectives, the rest outside of them"
+    if share >= CLEAR_SHARE:
+        kind, sentence = "communication", f"{min(share, 1):.0%} of the {extra_text} is in collectives"
+    elif share <= 1 - CLEAR_SHARE:
+        kind, sentence = "compute or host", f"{min(1 - share, 1):.0%} of the {extra_text} is outside collectives"
+    if head_parts.peak_bytes > MEMORY_RISE * base_parts.peak_bytes:
         sentence += (
-            f"; peak memory rose from {binary_bytes(int(ours.peak_bytes))} to {binary_bytes(int(theirs.peak_bytes))}"
+            f"; peak memory rose from {binary_bytes(int(base_parts.peak_bytes))} to "
+            f"{binary_bytes(int(head_parts.peak_bytes))}"
         )
-    return sentence
+    return Wall(kind, f"{kind}: {sentence}")
 
 
-def _parts(runs: Iterable[Run], of: Callable[[Sequence[float]], float]) -> _Parts | None:
-    found = [
+def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:
+    """Return each part as the median over runs, from the steps after the run's cut. None if no run has the times of all
+    steps."""
+    parts_by_run = [
         _Parts(
-            step_s=mean(of(rank.step_s[run.timing.cut :]) for rank in run.timing.ranks.values()),
-            wait_s=mean(of(rank.wait_s[run.timing.cut :]) for rank in run.timing.ranks.values()),
+            step_s=mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
+            wait_s=mean(statistic(rank.wait_s[cut:]) for rank in run.timing.ranks.values()),
             peak_bytes=run.timing.memory_peak_bytes,
         )
-        for run in runs
-        if run.timing is not None and _measured(run.timing.ranks.values(), run.timing.cut)
+        for run, cut in runs
+        if run.timing is not None and _has_all_steps(run.timing.ranks.values(), cut)
     ]
-    if not found:
+    if not parts_by_run:
         return None
     return _Parts(
-        median(part.step_s for part in found),
-        median(part.wait_s for part in found),
-        median(part.peak_bytes for part in found),
+        median(part.step_s for part in parts_by_run),
+        median(part.wait_s for part in parts_by_run),
+        median(part.peak_bytes for part in parts_by_run),
     )
 
 
-def _measured(ranks: Iterable[RankSteps], cut: int) -> bool:
+def _has_all_steps(ranks: Iterable[RankSteps], cut: int) -> bool:
     return all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in ranks)

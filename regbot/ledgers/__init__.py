@@ -1,1 +1,5 @@
-"""What two ledgers say of each other. Pure functions on records: no I/O, no git, no torch."""
+"""Ledgers of collectives: readers of trace files, comparison of two ledgers, named patterns, wire-time model.
+
+The subpackage ``readers`` reads files. All other modules are pure functions on records, without I/O. No module here
+uses git or torch.
+"""

@@ -1,6 +1,6 @@
-"""The names of everything a ledger difference can be, one line of explanation each, and every name's inverse.
+"""Names of all patterns of ledger differences. Each has a one-line explanation and an inverse pattern.
 
-Names are part of the interface: verdicts carry them, ``--expect`` rules and comments are written with them.
+The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments.
 """
 
 MAPPED_TWICE = "expert axis mapped twice"
@@ -32,12 +32,12 @@ OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
 EXPLANATIONS: dict[str, str] = {
-    MAPPED_TWICE: "tokens are gathered to every rank and summed back, where an all-to-all sent each row to its expert",
-    RESTORED: "an all-to-all sends each row to its expert again, where tokens were gathered to every rank",
+    MAPPED_TWICE: "ranks gather all tokens and sum the results; before, an all-to-all sent tokens to their experts",
+    RESTORED: "an all-to-all sends tokens to their experts again; before, every rank gathered all tokens",
     AXIS_LOST: "the experts' all-to-all is gone and nothing exchanges tokens in its place",
-    AXIS_GAINED: "tokens now travel to their experts by all-to-all, where every rank kept its own",
-    DISPATCHER_OFF: "the dispatcher that was asked for ran in base and was replaced in head without a word",
-    DISPATCHER_ON: "the dispatcher that was asked for runs again, where base had replaced it",
+    AXIS_GAINED: "an all-to-all now sends tokens to their experts; before, every rank kept its own tokens",
+    DISPATCHER_OFF: "base ran the requested dispatcher, head silently replaced it",
+    DISPATCHER_ON: "head runs the requested dispatcher again, base had replaced it",
     RECOMPUTES: "activation checkpointing repeats the whole token exchange of forward inside backward",
     RECOMPUTES_NOT: "backward no longer repeats the token exchange of forward",
     RESHARDS: "parameters are freed after forward and gathered a second time for backward",
@@ -45,23 +45,23 @@ EXPLANATIONS: dict[str, str] = {
     GRADIENT_LOST: "gradients of some parameters are summed over fewer ranks, or not at all: replicas drift apart",
     GRADIENT_GAINED: "gradients of some parameters are summed over more ranks than before",
     MOVED: "the same collectives run on another mesh axis or in groups of another size",
-    OTHER_LAYER: "some layers issue fewer of the same collectives and others as many more, with the same total",
+    OTHER_LAYER: "some layers issue fewer of the same collectives and others more, with the same total",
     WIDENED: "the same elements travel in a wider type",
     NARROWED: "the same elements travel in a narrower type",
-    COUNTS_ADDED: "one more exchange of token counts on the expert axis, often with a wait of the host for its result",
-    COUNTS_REMOVED: "one exchange of token counts on the expert axis less",
+    COUNTS_ADDED: "more exchanges of token counts on the expert axis; the host often waits for their result",
+    COUNTS_REMOVED: "fewer exchanges of token counts on the expert axis",
     BYTES_UP: "more payload bytes, and no named pattern explains them",
     BYTES_DOWN: "fewer payload bytes, and no named pattern explains them",
     COUNT_UP: "the same payload bytes in more calls",
     COUNT_DOWN: "the same payload bytes in fewer calls",
-    CONTROL_CHANGED: "small integer exchanges or barriers changed; hardly any bytes, but each can stall the host",
-    HOST_READS_ADDED: "the host waits for more values of the device, and cannot launch ahead meanwhile",
-    HOST_READS_REMOVED: "the host waits for fewer values of the device",
-    OVERLAP_LOST: "the same collectives, which compute hid and now the step waits for",
-    OVERLAP_RESTORED: "the same collectives, which now run under compute where the step waited for them",
+    CONTROL_CHANGED: "small integer exchanges or barriers changed; they move few bytes, but each can stall the host",
+    HOST_READS_ADDED: "the host waits for more device values, and cannot launch kernels meanwhile",
+    HOST_READS_REMOVED: "the host waits for fewer device values",
+    OVERLAP_LOST: "compute hid these collectives before, and now the step waits for them",
+    OVERLAP_RESTORED: "compute hides these collectives now, and before the step waited for them",
 }
 
-_PAIRS = (
+_INVERSE_PAIRS = (
     (MAPPED_TWICE, RESTORED),
     (AXIS_LOST, AXIS_GAINED),
     (DISPATCHER_OFF, DISPATCHER_ON),
@@ -78,5 +78,5 @@ _PAIRS = (
     (HOST_READS_ADDED, HOST_READS_REMOVED),
     (OVERLAP_LOST, OVERLAP_RESTORED),
 )
-INVERSE: dict[str, str] = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
-"""What a pattern is called when base and head are swapped."""
+INVERSE: dict[str, str] = {name: inverse for pair in _INVERSE_PAIRS for name, inverse in (pair, pair[::-1])}
+"""Inverse of each pattern: the pattern of the same change if base and head are swapped."""

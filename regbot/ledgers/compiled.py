@@ -1,37 +1,43 @@
-"""The expert-axis fallback in compiled programs, where a partitioner chose the collectives.
+"""The pattern "expert axis mapped twice" in compiled programs, where a partitioner chooses the collectives.
 
-Written code that falls back gathers tokens and sums results in forward. A partitioner (XLA's GSPMD) whose expert axis
-is mapped twice does something else for the same reason: it gathers the experts' weights in forward and sums their
-gradients in backward, by reduce-scatter, or on a backend without it by an all-reduce of more bytes. Its combiner merges
-collectives of many ops into one, so calls say little and bytes say it all. Op names stand where modules do.
+In eager code with this fault, forward gathers all tokens and sums the results. In a program that XLA partitioned
+(GSPMD), forward gathers the experts' weights instead, and backward sums the gradients of these weights. The sum is a
+reduce-scatter. On a backend without reduce-scatter it is an all-reduce, which has more bytes. XLA's combiner merges
+collectives of many ops into one, so this detector compares bytes and not calls. The names of ops take the place of
+module names.
 """
 
 from collections.abc import Iterator
 
 from regbot.ledgers.catalogue import MAPPED_TWICE
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, volumes
-from regbot.ledgers.expert import SUMS, vanished
+from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
+from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 
-def mapped_twice(view: View) -> Iterator[Claim]:
-    """All-to-all of some ops gone, while bytes that are gathered and bytes that are summed both rise by more than it
-    sent. Over the whole program: the ops that gather and sum are others than those that exchanged."""
-    lost = vanished(view) if view.compiled else []
-    if not lost:
+def detect_mapped_twice(view: View) -> Iterator[Claim]:
+    """Detect lost all-to-alls if the gathered bytes and the summed bytes each rise by more than the all-to-alls sent.
+
+    The bytes are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged
+    tokens before.
+    """
+    lost_exchanges = find_lost_exchanges(view) if view.compiled else []
+    if not lost_exchanges:
         return
-    exchanges = [cell for each in lost for cell in each.cells]
-    opened = [c for c in view.cells if view.is_open(c) and is_payload(c) and c.grows]
-    gathers = [c for c in opened if c.word.kind == "all_gather"]
-    sums = [c for c in opened if c.word.kind in SUMS]
-    sent = volumes(exchanges)[0].bytes
-    if min(_rise(gathers), _rise(sums)) > sent:
-        lost_on = frozenset().union(*(each.axes for each in lost))
-        axes = ", ".join(sorted({cell.word.axis for cell in (*gathers, *sums)}))
-        hit = frozenset().union(*(each.modules for each in lost))
-        cells = (*exchanges, *gathers, *sums)
-        yield Claim(MAPPED_TWICE, tuple(sorted(lost_on)), lost_on, cells, hit, hit, axes, noun="op")
+    exchange_cells = [cell for exchange in lost_exchanges for cell in exchange.cells]
+    rising = [cell for cell in view.cells if view.is_open(cell) and is_payload(cell) and cell.grows]
+    gathers = [cell for cell in rising if cell.signature.kind == "all_gather"]
+    sums = [cell for cell in rising if cell.signature.kind in SUMS]
+    sent_bytes = sum_volumes(exchange_cells)[0].bytes
+    if min(_sum_byte_rise(gathers), _sum_byte_rise(sums)) > sent_bytes:
+        lost_axes = frozenset().union(*(exchange.axes for exchange in lost_exchanges))
+        axes = ", ".join(sorted({cell.signature.axis for cell in (*gathers, *sums)}))
+        changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
+        cells = (*exchange_cells, *gathers, *sums)
+        yield Claim(
+            MAPPED_TWICE, tuple(sorted(lost_axes)), lost_axes, cells, changed_modules, changed_modules, axes, noun="op"
+        )
 
 
-def _rise(cells: list[Cell]) -> int:
-    before, after = volumes(cells)
+def _sum_byte_rise(cells: list[Cell]) -> int:
+    before, after = sum_volumes(cells)
     return after.bytes - before.bytes

@@ -1,8 +1,8 @@
-"""Widths of element types by the names that torch, XLA and the profilers give them."""
+"""Widths of element types, by the names that torch, XLA and the profilers use."""
 
 import re
 
-_WORDS = {
+_BYTES_BY_NAME = {
     "half": 2,
     "float": 4,
     "double": 8,
@@ -18,12 +18,14 @@ _BITS = re.compile(r"^[a-z]+(\d+)")
 
 
 def width(dtype: str) -> int | None:
-    """Bytes per element: 2 for 'bfloat16', 'bf16' and 'Half', 1 for 'float8_e4m3fn'; None where the name does not tell
-    (tensors of mixed types) or elements are smaller than a byte."""
+    """Return bytes per element: 2 for 'bfloat16', 'bf16' and 'Half', 1 for 'float8_e4m3fn'.
+
+    Return None if the width is unknown (for example, for 'mixed') or not a whole number of bytes.
+    """
     name = dtype.lower().removeprefix("torch.").removeprefix("c10::")
-    if name in _WORDS:
-        return _WORDS[name]
-    found = _BITS.match(name)
-    if not found or int(found[1]) % 8 or not 8 <= int(found[1]) <= 128:
+    if name in _BYTES_BY_NAME:
+        return _BYTES_BY_NAME[name]
+    bits = _BITS.match(name)
+    if not bits or int(bits[1]) % 8 or not 8 <= int(bits[1]) <= 128:
         return None
-    return int(found[1]) // 8
+    return int(bits[1]) // 8

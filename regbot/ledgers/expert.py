@@ -1,6 +1,7 @@
-"""Patterns of the expert axis: how tokens travel to their experts, whether twice, and who exchanges counts.
+"""Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts.
 
-All detectors look from before to after; ``patterns`` runs the directed ones in both directions.
+Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
+head to base.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from regbot.ledgers.catalogue import (
     MAPPED_TWICE,
     RECOMPUTES,
 )
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, volumes
+from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind
 from regbot.records.verdict import Volume
@@ -26,9 +27,9 @@ GATHERS_AND_SUMS = SUMS | {"all_gather"}
 
 @dataclass(frozen=True)
 class DispatcherChange:
-    """Evidence of the runs, not of the ledgers: one request, executed in one arm and silently replaced in the other.
+    """Both arms requested the same dispatcher, but only one arm executed it. The runs show this; the ledgers do not.
 
-    ``pattern`` is DISPATCHER_OFF where head replaced it, DISPATCHER_ON where base did.
+    ``pattern`` is DISPATCHER_OFF if head replaced the dispatcher, and DISPATCHER_ON if base replaced it.
     """
 
     pattern: str
@@ -37,8 +38,8 @@ class DispatcherChange:
     head_executed: str
 
 
-class Vanished(NamedTuple):
-    """One layer whose payload all-to-all on the expert axes dropped to nothing."""
+class LostExchange(NamedTuple):
+    """One unit that has lost all its payload all-to-alls on the expert axes. ``cells`` are the lost all-to-alls."""
 
     unit: str
     axes: frozenset[str]
@@ -49,200 +50,251 @@ class Vanished(NamedTuple):
         return frozenset().union(*(cell.issuers_before for cell in self.cells))
 
     def contains(self, modules: Iterable[str]) -> bool:
-        """Whether all ``modules`` are, or lie inside, modules that issued the all-to-all. Layer numbers may differ."""
-        mine = {template(module) for module in self.modules}
-        return all(any(f"{template(m)}.".startswith(f"{own}.") or not own for own in mine) for m in modules)
+        """Whether each of ``modules`` issued the lost all-to-all or lies inside a module that issued it. Layer numbers
+        are ignored.
+        """
+        issuer_templates = {template(module) for module in self.modules}
+        return all(
+            any(f"{template(path)}.".startswith(f"{issuer}.") or not issuer for issuer in issuer_templates)
+            for path in modules
+        )
 
     @property
     def ranks(self) -> int:
-        """Size of the group that the tokens were exchanged in."""
-        return max(cell.word.group_size for cell in self.cells)
+        """Size of the largest group that exchanged the tokens."""
+        return max(cell.signature.group_size for cell in self.cells)
 
 
-def vanished(view: View) -> list[Vanished]:
-    """Layers without payload all-to-all after; one that only moved to another axis has not vanished, and in a compiled
-    program, where ops stand for layers, one that was merged with another's has not."""
-    if view.compiled and not _mostly_gone(view):
+def find_lost_exchanges(view: View) -> list[LostExchange]:
+    """Return the units whose payload all-to-alls are all gone.
+
+    An all-to-all that only moved to another expert axis is not lost. In a compiled program, a combiner may merge the
+    all-to-alls of several ops. So there, more than half of the exchanged bytes of the whole program must be gone too.
+    """
+    if view.compiled and not _is_mostly_gone(view):
         return []
-    found = []
+    lost_exchanges = []
     for unit, cells in view.units.items():
-        exchanges = [c for c in cells if _is_token_exchange(view, c)]
-        gone = tuple(c for c in exchanges if c.before.count)
-        if gone and not any(c.after.count for c in exchanges) and all(view.is_open(c) for c in gone):
-            found.append(Vanished(unit, frozenset(c.word.axis for c in gone), gone))
-    return found
+        exchanges = [cell for cell in cells if _is_token_exchange(view, cell)]
+        lost_cells = tuple(cell for cell in exchanges if cell.before.count)
+        if (
+            lost_cells
+            and not any(cell.after.count for cell in exchanges)
+            and all(view.is_open(cell) for cell in lost_cells)
+        ):
+            lost_exchanges.append(LostExchange(unit, frozenset(cell.signature.axis for cell in lost_cells), lost_cells))
+    return lost_exchanges
 
 
-def _mostly_gone(view: View) -> bool:
-    """Whether the program exchanges less than half of the tokens' bytes that it did."""
-    before, after = volumes([c for c in view.cells if _is_token_exchange(view, c)])
+def _is_mostly_gone(view: View) -> bool:
+    """Whether the program exchanges less than half as many token bytes as before."""
+    before, after = sum_volumes([cell for cell in view.cells if _is_token_exchange(view, cell)])
     return 2 * after.bytes < before.bytes
 
 
-def mapped_twice(view: View) -> Iterator[Claim]:
-    """All-to-all replaced by gathering all tokens and summing the results, on whatever axis."""
-    population = _exchanging_modules(view)
-    for lost in vanished(view):
-        replacement = _replacement(view, lost)
+def detect_mapped_twice(view: View) -> Iterator[Claim]:
+    """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis."""
+    population = _list_exchanging_modules(view)
+    for lost_exchange in find_lost_exchanges(view):
+        replacement = _find_replacement(view, lost_exchange)
         if replacement:
-            axes = ", ".join(sorted({cell.word.axis for cell in replacement}))
-            cells = (*_exchange_cells(view, lost), *replacement)
+            axes = ", ".join(sorted({cell.signature.axis for cell in replacement}))
+            cells = (*_list_exchange_cells(view, lost_exchange), *replacement)
             yield Claim(
-                MAPPED_TWICE, tuple(sorted(lost.axes)), lost.axes, _unique(cells), lost.modules, population, axes
+                MAPPED_TWICE,
+                tuple(sorted(lost_exchange.axes)),
+                lost_exchange.axes,
+                _drop_duplicates(cells),
+                lost_exchange.modules,
+                population,
+                axes,
             )
 
 
-def axis_lost(view: View) -> Iterator[Claim]:
-    """All-to-all gone for nothing. Experts that are now whole or sharded otherwise change the traffic of their
-    parameters and gradients too; that has the same cause and is claimed with it."""
-    population = _exchanging_modules(view)
-    for lost in vanished(view):
+def detect_axis_lost(view: View) -> Iterator[Claim]:
+    """Detect an all-to-all that is gone without a replacement.
+
+    Experts that are now replicated or sharded differently also change the traffic of their parameters and gradients.
+    This traffic changes for the same reason, so the claim includes it.
+    """
+    population = _list_exchanging_modules(view)
+    for lost_exchange in find_lost_exchanges(view):
         followers = [
             cell
-            for cell in view.opened(lost.unit)
-            if is_payload(cell) and cell.word.kind in GATHERS_AND_SUMS and lost.contains(cell.issuers)
+            for cell in view.open_cells(lost_exchange.unit)
+            if is_payload(cell) and cell.signature.kind in GATHERS_AND_SUMS and lost_exchange.contains(cell.issuers)
         ]
-        cells = _unique((*_exchange_cells(view, lost), *followers))
-        moved_with_it = ", ".join(sorted({cell.word.axis for cell in followers}))
-        yield Claim(AXIS_LOST, tuple(sorted(lost.axes)), lost.axes, cells, lost.modules, population, moved_with_it)
+        cells = _drop_duplicates((*_list_exchange_cells(view, lost_exchange), *followers))
+        follower_axes = ", ".join(sorted({cell.signature.axis for cell in followers}))
+        yield Claim(
+            AXIS_LOST,
+            tuple(sorted(lost_exchange.axes)),
+            lost_exchange.axes,
+            cells,
+            lost_exchange.modules,
+            population,
+            follower_axes,
+        )
 
 
-def dispatcher_off(view: View) -> Iterator[Claim]:
-    """Everything that changed in the token exchange, in either direction: the evidence that the dispatcher was replaced
-    is not in the ledger, so nothing is asked of the rows but that they belong to it."""
+def detect_dispatcher_off(view: View) -> Iterator[Claim]:
+    """Claim all changed cells of the token exchange, in both directions of the table.
+
+    The evidence that the dispatcher was replaced comes from the runs. So a cell only has to belong to the token
+    exchange.
+    """
     cells = [
         cell
         for cell in view.cells
         if view.is_open(cell)
-        and cell.word.axis in view.expert_axes
+        and cell.signature.axis in view.expert_axes
         and (view.moves_activations(cell) or not is_payload(cell))
     ]
     for direction in (view, view.reverse):
-        for claim in (*mapped_twice(direction), *axis_lost(direction)):
+        for claim in (*detect_mapped_twice(direction), *detect_axis_lost(direction)):
             keys = {cell.key for cell in claim.cells}
             cells += [cell for cell in view.cells if cell.key in keys]
-    chosen = _unique(cells)
-    axes = frozenset(c.word.axis for c in chosen if c.word.axis in view.expert_axes) or view.expert_axes
-    hit = frozenset().union(*(c.issuers for c in chosen)) if chosen else frozenset[str]()
-    yield Claim(DISPATCHER_OFF, (), axes, chosen, hit)
+    changed_cells = _drop_duplicates(cells)
+    axes = (
+        frozenset(cell.signature.axis for cell in changed_cells if cell.signature.axis in view.expert_axes)
+        or view.expert_axes
+    )
+    changed_modules = (
+        frozenset().union(*(cell.issuers for cell in changed_cells)) if changed_cells else frozenset[str]()
+    )
+    yield Claim(DISPATCHER_OFF, (), axes, changed_cells, changed_modules)
 
 
-def recompute(view: View) -> Iterator[Claim]:
-    """Backward grew by exactly what forward exchanges: payload to the byte, counts too where they are repeated.
+def detect_recompute(view: View) -> Iterator[Claim]:
+    """Detect a backward pass that repeats the token exchange of forward.
 
-    A profile may know backward alone, and then the rest is forward; or no phase at all, and then an all-to-all whose
-    gradients go the same way must have grown by half.
+    The payload of backward must grow by exactly the calls and bytes of the payload of forward. The claim includes the
+    exchanges of token counts in backward, if these grew by exactly those of forward. If a profile labels only the
+    backward phase, everything else is taken as forward. If a profile has no phases, the all-to-alls of forward and
+    backward cannot be separated, and their sum must grow by half.
     """
-    population = _exchanging_modules(view)
+    population = _list_exchanging_modules(view)
     for cells in view.units.values():
         for axis in sorted(view.expert_axes):
-            here = [c for c in cells if c.word.axis == axis and view.moves_activations(c)]
-            if {c.word.phase for c in here} == {"unknown"}:
-                claimed = _grown_by_half(view, here)
+            axis_cells = [cell for cell in cells if cell.signature.axis == axis and view.moves_activations(cell)]
+            if {cell.signature.phase for cell in axis_cells} == {"unknown"}:
+                claimed = _find_growth_by_half(view, axis_cells)
             else:
-                claimed = _repeated_in_backward(view, here)
+                claimed = _find_repeats_in_backward(view, axis_cells)
             if claimed:
-                hit = frozenset().union(*(c.issuers_after for c in claimed))
-                yield Claim(RECOMPUTES, (axis,), frozenset({axis}), tuple(claimed), hit, population)
+                changed_modules = frozenset().union(*(cell.issuers_after for cell in claimed))
+                yield Claim(RECOMPUTES, (axis,), frozenset({axis}), tuple(claimed), changed_modules, population)
 
 
-def _repeated_in_backward(view: View, here: list[Cell]) -> list[Cell]:
-    first = "forward" if any(c.word.phase == "forward" for c in here) else "unknown"
-    payload = [c for c in here if is_payload(c)]
-    forward, grown = _by_form(payload, first), _by_form(payload, "backward")
-    if not forward or any(c.changed for c in payload if c.word.phase == first):
+def _find_repeats_in_backward(view: View, axis_cells: list[Cell]) -> list[Cell]:
+    first_phase = "forward" if any(cell.signature.phase == "forward" for cell in axis_cells) else "unknown"
+    payload = [cell for cell in axis_cells if is_payload(cell)]
+    forward, backward = _group_by_form(payload, first_phase), _group_by_form(payload, "backward")
+    if not forward or any(cell.changed for cell in payload if cell.signature.phase == first_phase):
         return []
-    if any(_growth(grown.get(form, [])) != volumes(once)[1] for form, once in forward.items()):
+    if any(
+        _sum_growth(backward.get(form, [])) != sum_volumes(forward_cells)[1] for form, forward_cells in forward.items()
+    ):
         return []
-    claimed = [c for form in forward for c in grown[form] if view.is_open(c)]
-    exchanged_gradients = any(c.before.count for cells_of_form in grown.values() for c in cells_of_form)
-    if not claimed or not exchanged_gradients:  # the first exchange in backward is that of the gradients
+    claimed = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
+    exchanged_gradients = any(cell.before.count for cells_of_form in backward.values() for cell in cells_of_form)
+    if not claimed or not exchanged_gradients:  # without an exchange before, the new one carries the gradients
         return []
-    counts = [c for c in here if not is_payload(c)]
-    count_forward, count_grown = _by_form(counts, first), _by_form(counts, "backward")
-    for form, once in count_forward.items():
-        repeated = count_grown.get(form, [])
-        if _growth(repeated) == volumes(once)[1]:
-            claimed += [c for c in repeated if view.is_open(c)]
+    counts = [cell for cell in axis_cells if not is_payload(cell)]
+    forward_counts, backward_counts = _group_by_form(counts, first_phase), _group_by_form(counts, "backward")
+    for form, forward_cells in forward_counts.items():
+        repeated = backward_counts.get(form, [])
+        if _sum_growth(repeated) == sum_volumes(forward_cells)[1]:
+            claimed += [cell for cell in repeated if view.is_open(cell)]
     return claimed
 
 
-def _grown_by_half(view: View, here: list[Cell]) -> list[Cell]:
-    """Forward and gradients exchange as much as each other, so forward again is half as much on top."""
-    payload = [c for c in here if is_payload(c) and c.word.kind == "all_to_all"]
-    before, grown = volumes(payload)[0], _growth(payload)
-    if not grown.count or (2 * grown.count, 2 * grown.bytes) != (before.count, before.bytes):
+def _find_growth_by_half(view: View, axis_cells: list[Cell]) -> list[Cell]:
+    """Return the cells of an exchange that grew by half, or [] if it did not.
+
+    The exchange contains forward and backward, which send equal bytes. So a repeated forward adds half of the sum.
+    """
+    payload = [cell for cell in axis_cells if is_payload(cell) and cell.signature.kind == "all_to_all"]
+    before, growth = sum_volumes(payload)[0], _sum_growth(payload)
+    if not growth.count or (2 * growth.count, 2 * growth.bytes) != (before.count, before.bytes):
         return []
-    counts = [c for c in here if not is_payload(c) and _growth([c]) == c.before]
-    return [c for c in (*payload, *counts) if view.is_open(c)]
+    counts = [cell for cell in axis_cells if not is_payload(cell) and _sum_growth([cell]) == cell.before]
+    return [cell for cell in (*payload, *counts) if view.is_open(cell)]
 
 
-def count_exchanges(view: View) -> Iterator[Claim]:
-    """Control exchanges of one layer on the expert axis, more or fewer of them. Named for both directions at once."""
-    population = _exchanging_modules(view) | _exchanging_modules(view.reverse)
+def detect_count_exchanges(view: View) -> Iterator[Claim]:
+    """Detect units with more or fewer control exchanges on the expert axis. This detector handles both directions."""
+    population = _list_exchanging_modules(view) | _list_exchanging_modules(view.reverse)
     for unit in view.units:
-        cells = [c for c in view.opened(unit) if not is_payload(c) and c.word.kind != "barrier"]
-        for axis in sorted({c.word.axis for c in cells} & view.expert_axes):
-            here = tuple(c for c in cells if c.word.axis == axis)
-            before, after = volumes(here)
+        cells = [cell for cell in view.open_cells(unit) if not is_payload(cell) and cell.signature.kind != "barrier"]
+        for axis in sorted({cell.signature.axis for cell in cells} & view.expert_axes):
+            axis_cells = tuple(cell for cell in cells if cell.signature.axis == axis)
+            before, after = sum_volumes(axis_cells)
             if before.count == after.count:
                 continue
-            name = COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED
-            hit = frozenset().union(*(c.issuers for c in here))
-            yield Claim(name, (axis,), frozenset({axis}), here, hit, population)
+            pattern = COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED
+            changed_modules = frozenset().union(*(cell.issuers for cell in axis_cells))
+            yield Claim(pattern, (axis,), frozenset({axis}), axis_cells, changed_modules, population)
 
 
 def _is_token_exchange(view: View, cell: Cell) -> bool:
-    return cell.word.kind == "all_to_all" and is_payload(cell) and cell.word.axis in view.expert_axes
+    return cell.signature.kind == "all_to_all" and is_payload(cell) and cell.signature.axis in view.expert_axes
 
 
-def _exchanging_modules(view: View) -> frozenset[str]:
-    """Modules that exchange tokens before: by all-to-all, or by gathering and summing them on an expert axis."""
+def _list_exchanging_modules(view: View) -> frozenset[str]:
+    """Return the modules that exchanged tokens before, by an all-to-all or by gathers and sums on an expert axis."""
     return frozenset().union(
         *(
             cell.issuers_before
             for cell in view.cells
-            if is_payload(cell) and cell.word.axis in view.expert_axes and view.moves_activations(cell)
+            if is_payload(cell) and cell.signature.axis in view.expert_axes and view.moves_activations(cell)
         )
     )
 
 
-def _replacement(view: View, lost: Vanished) -> list[Cell]:
-    """The cells that gather and sum tokens in the place of ``lost``; none where either half is missing.
+def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
+    """Return the cells that gather and sum tokens instead of ``lost_exchange``, or [] if the gather or the sum is
+    missing.
 
-    Only forward tells: there FSDP gathers parameters but never sums, so experts that are merely sharded over more
-    ranks (gathers in forward, sums in backward) are no replacement. Where the source knows no phases, any sum counts.
+    The gather and the sum must be in forward. FSDP gathers parameters in forward but sums gradients only in backward,
+    so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts.
     """
-    phase = "forward" if any(c.word.phase == "forward" for c in lost.cells) else None
-    opened = view.opened(lost.unit)
-    rising = [c for c in opened if c.grows and c.word.kind in GATHERS_AND_SUMS]
-    telling = [c for c in rising if is_payload(c) and phase in (None, c.word.phase)]
-    sums = [c for c in telling if c.word.kind in SUMS and (phase is None or view.moves_activations(c))]
-    if not sums or not any(c.word.kind == "all_gather" for c in telling):
+    phase = "forward" if any(cell.signature.phase == "forward" for cell in lost_exchange.cells) else None
+    open_cells = view.open_cells(lost_exchange.unit)
+    rising = [cell for cell in open_cells if cell.grows and cell.signature.kind in GATHERS_AND_SUMS]
+    phase_cells = [cell for cell in rising if is_payload(cell) and phase in (None, cell.signature.phase)]
+    sums = [
+        cell for cell in phase_cells if cell.signature.kind in SUMS and (phase is None or view.moves_activations(cell))
+    ]
+    if not sums or not any(cell.signature.kind == "all_gather" for cell in phase_cells):
         return []
-    issued_by = {(c.place, c.word.axis) for c in telling}
-    return [c for c in rising if (c.place, c.word.axis) in issued_by]
+    issuing_groups = {(cell.place, cell.signature.axis) for cell in phase_cells}
+    return [cell for cell in rising if (cell.place, cell.signature.axis) in issuing_groups]
 
 
-def _exchange_cells(view: View, lost: Vanished) -> list[Cell]:
-    """The all-to-all itself and the exchange of counts that went with it."""
-    counts = [c for c in view.opened(lost.unit) if not is_payload(c) and c.word.axis in lost.axes]
-    return [*lost.cells, *counts]
+def _list_exchange_cells(view: View, lost_exchange: LostExchange) -> list[Cell]:
+    """Return the cells of the lost all-to-all and of the changed control exchanges on its axes."""
+    counts = [
+        cell
+        for cell in view.open_cells(lost_exchange.unit)
+        if not is_payload(cell) and cell.signature.axis in lost_exchange.axes
+    ]
+    return [*lost_exchange.cells, *counts]
 
 
-def _by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, str], list[Cell]]:
-    """Cells of one phase that differ in nothing but their place."""
+def _group_by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, str], list[Cell]]:
+    """Return the cells of one phase by kind, group size and dtype."""
     forms: dict[tuple[str, int, str], list[Cell]] = {}
-    for c in cells:
-        if c.word.phase == phase:
-            forms.setdefault((c.word.kind, c.word.group_size, c.word.dtype), []).append(c)
+    for cell in cells:
+        if cell.signature.phase == phase:
+            forms.setdefault((cell.signature.kind, cell.signature.group_size, cell.signature.dtype), []).append(cell)
     return forms
 
 
-def _growth(cells: Iterable[Cell]) -> Volume:
-    before, after = volumes(cells)
+def _sum_growth(cells: Iterable[Cell]) -> Volume:
+    before, after = sum_volumes(cells)
     return Volume(count=after.count - before.count, bytes=after.bytes - before.bytes)
 
 
-def _unique(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def _drop_duplicates(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple({cell.key: cell for cell in cells}.values())

@@ -1,10 +1,12 @@
-"""Values that the host waits for: more of them, or fewer, than before.
+"""The patterns "host reads added" and "host reads removed": the host reads more or fewer device values than before.
 
-Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value, and the
-launch queue runs dry. No collective shows it, and one such read in every layer has cost real training stacks more than
-a lost collective would. Counted by the same trace as the collectives, exact, without a GPU; what it costs, only a timed
-run can tell, so it is never more than a reason to look. Waits that no value is read by (an event, a synchronize) are
-not seen, and the optimizer's reads of its own step counters, which live on the host, are left out.
+Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value. Meanwhile
+the launch queue runs empty. No collective shows this, although one such read per layer has cost real training stacks
+more than a lost collective would. The static trace counts the reads exactly, without a GPU. Only a timed run can
+measure the cost of the reads, so the status is at most REVIEW.
+
+Two things are not counted: waits that read no value (an event, a synchronize), and the optimizer's reads of its own
+step counters, which are on the host.
 """
 
 from collections import Counter
@@ -15,35 +17,47 @@ from regbot.ledgers.rows import template
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding, Status
 
-SHOWN = 5
+MAX_MODULES = 5
 
 
-def host_reads(base: Ledger, head: Ledger, exchanges: Sequence[str] = ()) -> list[Finding]:
-    """At most one finding: the host reads more values, or fewer. Where a change of the token exchange is found
-    (``exchanges``, its patterns), reads come and go with it, and it is that finding which is judged."""
+def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequence[str] = ()) -> list[Finding]:
+    """Return at most one finding, which says that the host reads more values or fewer values.
+
+    ``exchange_patterns`` are the patterns of findings on the token exchange. A changed exchange also changes the host
+    reads. So if there are such findings, the status of this finding is PASS, and the findings on the exchange decide.
+    """
     if base.host_reads is None or head.host_reads is None:
         return []
-    before, after = _by_template(base.host_reads), _by_template(head.host_reads)
-    if before.total() == after.total():  # modules that were renamed, or reads that moved: as many waits as before
+    before, after = _count_by_template(base.host_reads), _count_by_template(head.host_reads)
+    if before.total() == after.total():  # modules were renamed or reads moved, but the host waits equally often
         return []
     added, removed = after - before, before - after
-    more = after.total() > before.total()
-    pattern, changed = (HOST_READS_ADDED, added) if more else (HOST_READS_REMOVED, removed)
-    status: Status = "REVIEW" if more and not exchanges else "PASS"
-    places = [name or "the model itself" for name, _ in changed.most_common(SHOWN)]
+    rises = after.total() > before.total()
+    pattern, changed = (HOST_READS_ADDED, added) if rises else (HOST_READS_REMOVED, removed)
+    status: Status = "REVIEW" if rises and not exchange_patterns else "PASS"
+    modules = [name or "the model itself" for name, _ in changed.most_common(MAX_MODULES)]
     text = (
-        f"The host reads {after.total()} values of a step from the device where it read {before.total()} (.item(), "
-        f".tolist() or a branch on a tensor), in {', '.join(places)}; each stops it until the device has caught up."
+        f"The host reads {after.total()} values per step from the device, {before.total()} before (.item(), "
+        f".tolist() or a branch on a tensor), in {', '.join(modules)}. Each read stops the host until the device has "
+        "computed the value."
     )
-    if exchanges:
-        text += f" It comes with another finding: {', '.join(exchanges)}."
+    if exchange_patterns:
+        text += f" The change comes with another finding: {', '.join(exchange_patterns)}."
     return [
-        Finding(pattern=pattern, status=status, axis="host", base={}, head={}, text=text, modules=list(changed)[:SHOWN])
+        Finding(
+            pattern=pattern,
+            status=status,
+            axis="host",
+            base={},
+            head={},
+            text=text,
+            modules=list(changed)[:MAX_MODULES],
+        )
     ]
 
 
-def _by_template(reads: dict[str, int]) -> Counter[str]:
-    counted: Counter[str] = Counter()
+def _count_by_template(reads: dict[str, int]) -> Counter[str]:
+    counts: Counter[str] = Counter()
     for where, count in reads.items():
-        counted[template(where)] += count
-    return counted
+        counts[template(where)] += count
+    return counts

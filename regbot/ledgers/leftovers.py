@@ -1,6 +1,7 @@
-"""Patterns of single collectives (another type, another axis), and what no pattern explains.
+"""Patterns of single collectives that changed their dtype, axis or layer, and the generic findings for all remaining
+cells.
 
-Each detector here names both directions in one pass, so a cell is never claimed twice.
+Each detector here handles both directions in one pass, so no cell is claimed twice.
 """
 
 from collections import defaultdict
@@ -18,98 +19,135 @@ from regbot.ledgers.catalogue import (
     OTHER_LAYER,
     WIDENED,
 )
-from regbot.ledgers.cells import Cell, Claim, View, Word, is_payload, volumes
+from regbot.ledgers.cells import Cell, Claim, Signature, View, is_payload, sum_volumes
 from regbot.ledgers.dtypes import width
 
-SAME_BYTES = 0.001
-"""Padding to another number of ranks may change the bytes of a collective that moved by this share."""
+MOVE_TOLERANCE = 0.001
+"""Largest accepted difference between the bytes of a moved collective before and after, as a share of the larger bytes.
+Padding depends on the number of ranks, so the bytes can differ slightly.
+"""
 
-T = TypeVar("T")
-Group = tuple[str, int]
-"""Axis and group size."""
-Change = tuple[int, float, list[Cell]]
-"""Calls and volume that went or came, always positive, and the cells they are made of."""
+GroupName = TypeVar("GroupName")
+AxisGroup = tuple[str, int]
+"""Name of a mesh axis and the size of its groups."""
+VolumeChange = tuple[int, float, list[Cell]]
+"""Absolute change in calls, absolute change in volume, and the cells that both are summed over."""
 
 
-def other_dtype(view: View) -> Iterator[Claim]:
-    """The same number of calls and elements in a type of another width, in one layer, kind, axis and phase."""
+def detect_other_dtype(view: View) -> Iterator[Claim]:
+    """Detect collectives whose dtype changed to one of another width, with equal calls and elements.
+
+    Only collectives of one layer, kind, axis, group size and phase are compared with each other.
+    """
     for unit in view.units:
         forms: dict[tuple[str, str, int, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-        for c in view.opened(unit):
-            if is_payload(c) and width(c.word.dtype):
-                form = (c.word.kind, c.word.axis, c.word.group_size, c.word.phase)
-                forms[form][c.word.dtype].append(c)
+        for cell in view.open_cells(unit):
+            if is_payload(cell) and width(cell.signature.dtype):
+                form = (cell.signature.kind, cell.signature.axis, cell.signature.group_size, cell.signature.phase)
+                forms[form][cell.signature.dtype].append(cell)
         for (kind, axis, _, _), dtypes in forms.items():
-            went, came = _went_and_came({dtype: (cells, width(dtype) or 1) for dtype, cells in dtypes.items()})
-            for old, new in _pairs(went, came, 0):
-                old_width, new_width = width(old) or 1, width(new) or 1
-                if old_width == new_width:
+            decreases, increases = _split_by_direction(
+                {dtype: (cells, width(dtype) or 1) for dtype, cells in dtypes.items()}
+            )
+            for base_dtype, head_dtype in _match_changes(decreases, increases, 0):
+                base_width, head_width = width(base_dtype) or 1, width(head_dtype) or 1
+                if base_width == head_width:
                     continue
-                cells = (*dtypes[old], *dtypes[new])
-                name, detail = (WIDENED if new_width > old_width else NARROWED), f"{old} to {new}"
-                yield Claim(name, (kind, axis, old, new), frozenset({axis}), cells, _issuers(cells), detail=detail)
+                cells = (*dtypes[base_dtype], *dtypes[head_dtype])
+                pattern, detail = (WIDENED if head_width > base_width else NARROWED), f"{base_dtype} to {head_dtype}"
+                yield Claim(
+                    pattern,
+                    (kind, axis, base_dtype, head_dtype),
+                    frozenset({axis}),
+                    cells,
+                    _collect_issuers(cells),
+                    detail=detail,
+                )
 
 
-def moved(view: View) -> Iterator[Claim]:
-    """The same calls and bytes on another axis or in groups of another size, in one layer and phase. Exchanges of
-    counts that moved the same way go with them; alone they are merely changed."""
+def detect_moved(view: View) -> Iterator[Claim]:
+    """Detect collectives that moved to another axis or to groups of another size, with equal calls and bytes.
+
+    Only collectives of one layer, kind, dtype and phase are compared with each other. The claim includes control
+    exchanges that moved between the same two groups as payload. If only control exchanges moved, the generic findings
+    report them.
+    """
     for unit in view.units:
-        routes: set[tuple[Group, Group]] = set()
+        payload_moves: set[tuple[AxisGroup, AxisGroup]] = set()
         for role in ("payload", "control"):
-            forms: dict[tuple[str, str, str], dict[Group, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-            for c in view.opened(unit):
-                if c.word.role == role:
-                    forms[c.word.kind, c.word.dtype, c.word.phase][c.word.axis, c.word.group_size].append(c)
+            forms: dict[tuple[str, str, str], dict[AxisGroup, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+            for cell in view.open_cells(unit):
+                if cell.signature.role == role:
+                    forms[cell.signature.kind, cell.signature.dtype, cell.signature.phase][
+                        cell.signature.axis, cell.signature.group_size
+                    ].append(cell)
             for groups in forms.values():
-                went, came = _went_and_came({group: (cells, 1) for group, cells in groups.items()})
-                for old, new in _pairs(went, came, SAME_BYTES):
-                    if role == "control" and (old, new) not in routes:
+                decreases, increases = _split_by_direction({group: (cells, 1) for group, cells in groups.items()})
+                for base_group, head_group in _match_changes(decreases, increases, MOVE_TOLERANCE):
+                    if role == "control" and (base_group, head_group) not in payload_moves:
                         continue
-                    routes.add((old, new))
-                    cells = (*groups[old], *groups[new])
-                    detail = f"{old[0]} (groups of {old[1]}) to {new[0]} (groups of {new[1]})"
-                    axes = frozenset({old[0], new[0]})
-                    yield Claim(MOVED, (*map(str, old + new),), axes, cells, _issuers(cells), detail=detail)
+                    payload_moves.add((base_group, head_group))
+                    cells = (*groups[base_group], *groups[head_group])
+                    detail = (
+                        f"{base_group[0]} (groups of {base_group[1]}) to {head_group[0]} (groups of {head_group[1]})"
+                    )
+                    axes = frozenset({base_group[0], head_group[0]})
+                    yield Claim(
+                        MOVED,
+                        (*map(str, base_group + head_group),),
+                        axes,
+                        cells,
+                        _collect_issuers(cells),
+                        detail=detail,
+                    )
 
 
-def other_layer(view: View) -> Iterator[Claim]:
-    """Words that some layers issue less and others more, the same in total: a module that moved, or an index that is
-    wrong. Lost reductions of gradients are claimed before, they are not made good by others."""
-    for word, cells in _open_words(view).items():
-        if len(set(volumes(cells))) == 1:
-            yield Claim(OTHER_LAYER, (word.axis,), frozenset({word.axis}), tuple(cells), _issuers(cells))
+def detect_other_layer(view: View) -> Iterator[Claim]:
+    """Detect signatures that some layers issue less often and other layers issue more often, with the same total.
+
+    The cause is a module that moved or a wrong layer index. An earlier detector has already claimed lost gradient
+    reductions, because a reduction in another layer does not replace a lost one.
+    """
+    for signature, cells in _group_open_cells(view).items():
+        if len(set(sum_volumes(cells))) == 1:
+            yield Claim(
+                OTHER_LAYER, (signature.axis,), frozenset({signature.axis}), tuple(cells), _collect_issuers(cells)
+            )
 
 
-def unexplained(view: View) -> Iterator[Claim]:
-    """Everything that is still open, as one claim per kind and group of ranks."""
-    yield from other_layer(view)  # of what other claims have left
-    groups: dict[tuple[str, ...], dict[Word, list[Cell]]] = defaultdict(dict)
-    for word, cells in _open_words(view).items():
-        if len(set(volumes(cells))) > 1:
-            kind = word.kind if word.role == "payload" else ""
-            groups[word.role, kind, word.axis, str(word.group_size) if kind else ""][word] = cells
-    for (role, *group), theirs in groups.items():
-        everything = [cell for cells in theirs.values() for cell in cells]
+def claim_unexplained(view: View) -> Iterator[Claim]:
+    """Claim every open cell. Payload gets one claim per kind, axis and group size; control exchanges get one per axis.
+
+    If the total bytes and calls of a group did not change, each signature of the group gets a claim of its own.
+    """
+    yield from detect_other_layer(view)  # again, because earlier detectors have claimed other cells since
+    groups: dict[tuple[str, ...], dict[Signature, list[Cell]]] = defaultdict(dict)
+    for signature, cells in _group_open_cells(view).items():
+        if len(set(sum_volumes(cells))) > 1:
+            kind = signature.kind if signature.role == "payload" else ""
+            groups[signature.role, kind, signature.axis, str(signature.group_size) if kind else ""][signature] = cells
+    for (role, *group), cells_by_signature in groups.items():
+        group_cells = [cell for cells in cells_by_signature.values() for cell in cells]
         if role == "control":
-            yield _generic(CONTROL_CHANGED, tuple(group), everything)
-        elif name := _direction(everything):
-            yield _generic(name, tuple(group), everything)
-        else:  # no more and no less, but another type of the same width or another phase: each with its own direction
-            for word, cells in theirs.items():
-                detail = f"{word.dtype}, {word.phase}"
-                yield _generic(_direction(cells) or COUNT_UP, (*group, detail), cells, detail)
+            yield _make_generic_claim(CONTROL_CHANGED, tuple(group), group_cells)
+        elif pattern := _choose_pattern(group_cells):
+            yield _make_generic_claim(pattern, tuple(group), group_cells)
+        else:  # the totals are equal, but the dtype (of the same width) or the phase changed
+            for signature, cells in cells_by_signature.items():
+                detail = f"{signature.dtype}, {signature.phase}"
+                yield _make_generic_claim(_choose_pattern(cells) or COUNT_UP, (*group, detail), cells, detail)
 
 
-def _open_words(view: View) -> dict[Word, list[Cell]]:
-    words: dict[Word, list[Cell]] = defaultdict(list)
+def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
+    cells_by_signature: dict[Signature, list[Cell]] = defaultdict(list)
     for cell in view.cells:
         if view.is_open(cell):
-            words[cell.word].append(cell)
-    return words
+            cells_by_signature[cell.signature].append(cell)
+    return cells_by_signature
 
 
-def _direction(cells: Iterable[Cell]) -> str | None:
-    before, after = volumes(cells)
+def _choose_pattern(cells: Iterable[Cell]) -> str | None:
+    before, after = sum_volumes(cells)
     if before.bytes != after.bytes:
         return BYTES_UP if after.bytes > before.bytes else BYTES_DOWN
     if before.count != after.count:
@@ -117,38 +155,53 @@ def _direction(cells: Iterable[Cell]) -> str | None:
     return None
 
 
-def _generic(name: str, group: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
-    axes = frozenset(c.word.axis for c in cells)
-    hit = _issuers(c for c in cells if c.changed)
-    return Claim(name, group, axes, tuple(cells), hit, detail=detail)
+def _make_generic_claim(pattern: str, group: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
+    axes = frozenset(cell.signature.axis for cell in cells)
+    changed_modules = _collect_issuers(cell for cell in cells if cell.changed)
+    return Claim(pattern, group, axes, tuple(cells), changed_modules, detail=detail)
 
 
-def _went_and_came(groups: dict[T, tuple[list[Cell], int]]) -> tuple[dict[T, Change], dict[T, Change]]:
-    """Groups with fewer calls and volume, and groups with more; volume in units of the width given."""
-    went: dict[T, Change] = {}
-    came: dict[T, Change] = {}
-    for name, (cells, unit_bytes) in groups.items():
-        before, after = volumes(cells)
-        calls, size = after.count - before.count, (after.bytes - before.bytes) / unit_bytes
+def _split_by_direction(
+    groups: dict[GroupName, tuple[list[Cell], int]],
+) -> tuple[dict[GroupName, VolumeChange], dict[GroupName, VolumeChange]]:
+    """Return the groups whose calls and volume both fall, and the groups whose calls and volume both rise.
+
+    ``groups`` maps a group's name to its cells and to a divisor for their bytes. The divisor is the element width to
+    compare elements, or 1 to compare bytes.
+    """
+    decreases: dict[GroupName, VolumeChange] = {}
+    increases: dict[GroupName, VolumeChange] = {}
+    for name, (cells, divisor) in groups.items():
+        before, after = sum_volumes(cells)
+        calls, size = after.count - before.count, (after.bytes - before.bytes) / divisor
         if calls < 0 and size <= 0:
-            went[name] = (-calls, -size, cells)
+            decreases[name] = (-calls, -size, cells)
         elif calls > 0 and size >= 0:
-            came[name] = (calls, size, cells)
-    return went, came
+            increases[name] = (calls, size, cells)
+    return decreases, increases
 
 
-def _pairs(went: dict[T, Change], came: dict[T, Change], tolerance: float) -> Iterator[tuple[T, T]]:
-    """What went and came with equally many calls and the same volume, each at most once; swapping both sides gives the
-    same pairs swapped."""
-    for calls in sorted({change[0] for change in went.values()}):
-        old, new = (
-            sorted((name for name, change in side.items() if change[0] == calls), key=lambda n: (side[n][1], str(n)))
-            for side in (went, came)
+def _match_changes(
+    decreases: dict[GroupName, VolumeChange], increases: dict[GroupName, VolumeChange], tolerance: float
+) -> Iterator[tuple[GroupName, GroupName]]:
+    """Yield pairs of a decreasing and an increasing group with equal calls and with volumes equal up to ``tolerance``.
+
+    Each group is in at most one pair. Swapping the arguments ``decreases`` and ``increases`` swaps the names in each
+    pair.
+    """
+    for calls in sorted({change[0] for change in decreases.values()}):
+        decreasing, increasing = (
+            sorted(
+                (name for name, change in side.items() if change[0] == calls), key=lambda key: (side[key][1], str(key))
+            )
+            for side in (decreases, increases)
         )
-        for a, b in zip(old, new, strict=False):
-            if abs(went[a][1] - came[b][1]) <= tolerance * max(went[a][1], came[b][1]):
-                yield a, b
+        for before_name, after_name in zip(decreasing, increasing, strict=False):
+            if abs(decreases[before_name][1] - increases[after_name][1]) <= tolerance * max(
+                decreases[before_name][1], increases[after_name][1]
+            ):
+                yield before_name, after_name
 
 
-def _issuers(cells: Iterable[Cell]) -> frozenset[str]:
-    return frozenset().union(*(c.issuers for c in cells))
+def _collect_issuers(cells: Iterable[Cell]) -> frozenset[str]:
+    return frozenset().union(*(cell.issuers for cell in cells))

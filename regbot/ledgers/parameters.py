@@ -1,9 +1,14 @@
-"""Patterns of parameters and their gradients: FSDP's gathers, and whether every gradient is still summed by everyone.
+"""Patterns of parameters and gradients: FSDP gathers, and gradients that are reduced over fewer or more ranks.
 
-A gradient is tracked as *elements* reduced over a *reach*: the product of the distinct groups that reduce them one
-after the other. FSDP: E elements, reach n. HSDP reduce-scatters E elements over n ranks and all-reduces the E/n that
-each rank keeps over m replicas: E elements, reach n x m. So a change of type, of kind or of the way is no loss, and a
-smaller group is one even where not a byte less is sent.
+Gradients are tracked as *elements* that are reduced over a *reach*. The reach is the product of the sizes of the
+distinct groups that reduce the same elements one after the other. Examples:
+
+- FSDP reduces E elements with reach n.
+- HSDP reduce-scatters E elements over n ranks, and then all-reduces the E/n elements that each rank keeps over m
+  replicas. This counts as E elements with reach n x m.
+
+So a change of dtype, of kind or of the sequence of collectives is not a loss. A smaller group is a loss, even if it
+sends the same bytes.
 """
 
 from collections import defaultdict
@@ -11,27 +16,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from regbot.ledgers.catalogue import GRADIENT_LOST, RESHARDS
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, volumes
+from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.dtypes import width
-from regbot.ledgers.expert import SUMS, Vanished, vanished
-from regbot.ledgers.rows import unit as layer_of
+from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
+from regbot.ledgers.rows import unit as find_unit
 
-PADDING = 0.001
-"""Share of elements that padding to a multiple of the ranks may add or take without being a change."""
-REWRAPPED = 0.01
-"""Share of the elements in question by which re-wrapped gradients and parameters may differ: each new group of
-parameters is padded anew."""
+PADDING_TOLERANCE = 0.001
+"""Tolerated difference in elements, as a share of the larger count. Padding to a multiple of the number of ranks adds
+or removes elements.
+"""
+REWRAP_TOLERANCE = 0.01
+"""Tolerated difference between the change in reduced elements and the change in gathered elements, as a share of the
+elements that moved. The two changes differ because each new FSDP unit adds its own padding.
+"""
 ASSUMED_WIDTH = 4
-"""Bytes per element where a reader could not name the type; gradients are mostly reduced in float32."""
+"""Bytes per element that are assumed for an unknown dtype. Gradients are mostly reduced in float32."""
 
 
 @dataclass
 class Reduction:
-    """Elements that are reduced over ``reach`` ranks; ``left`` elements stay on each rank afterwards."""
+    """``elements`` gradient elements that are reduced over ``reach`` ranks.
+
+    ``groups`` are the axis and size of the process groups that reduce them. Each rank keeps ``remaining`` elements
+    after the last reduction.
+    """
 
     elements: float
     reach: int
-    left: float
+    remaining: float
     groups: set[tuple[str, int]]
     modules: frozenset[str]
 
@@ -41,165 +53,217 @@ class Reduction:
 
 
 Reductions = Mapping[str, list[Reduction]]
-"""By layer."""
+"""Reductions by the name of the unit that issues them."""
 
 
-def gradient_lost(view: View) -> Iterator[Claim]:
-    """Layers where fewer elements are reduced over some reach, unless other layers now hold these parameters.
+def detect_gradient_lost(view: View) -> Iterator[Claim]:
+    """Detect units that reduce fewer gradient elements than before, unless other units now own their parameters.
 
-    Claims the reductions that changed there, and the parameter gathers that changed with them in the same place.
+    A claim contains the unit's changed reductions, and the parameter gathers that changed in the same place and on the
+    same axis.
     """
-    falling, rising = _falling_units(view), _falling_units(view.reverse)
-    population = frozenset().union(*(c.issuers_before for c in view.cells if _reduces_gradients(view, c)))
-    for unit in falling:
-        sums = [c for c in view.opened(unit) if _reduces_gradients(view, c)]
-        if unit in rising:  # a loss here and a gain there in one layer: each direction has its own half
-            sums = [c for c in sums if c.shrinks]
+    losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
+    population = frozenset().union(*(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell)))
+    for unit in losing_units:
+        sums = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
+        if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
+            sums = [cell for cell in sums if cell.shrinks]
         if not sums:
             continue
-        shrunk = {(c.place, c.word.axis) for c in sums if c.shrinks}
-        grown = {(c.place, c.word.axis) for c in sums if c.grows}
+        shrinking_groups = {(cell.place, cell.signature.axis) for cell in sums if cell.shrinks}
+        growing_groups = {(cell.place, cell.signature.axis) for cell in sums if cell.grows}
         gathers = [
-            c
-            for c in view.opened(unit)
-            if _gathers_parameters(view, c) and (c.place, c.word.axis) in (shrunk if c.shrinks else grown)
+            cell
+            for cell in view.open_cells(unit)
+            if _gathers_parameters(view, cell)
+            and (cell.place, cell.signature.axis) in (shrinking_groups if cell.shrinks else growing_groups)
         ]
-        lost_on = [c for c in sums if c.shrinks] or sums
-        hit = frozenset().union(*(c.issuers_before for c in lost_on)) or frozenset().union(*(c.issuers for c in sums))
-        axes = frozenset(c.word.axis for c in lost_on)
-        yield Claim(GRADIENT_LOST, (), axes, (*sums, *gathers), hit, population)
+        lossy_cells = [cell for cell in sums if cell.shrinks] or sums
+        changed_modules = frozenset().union(*(cell.issuers_before for cell in lossy_cells)) or frozenset().union(
+            *(cell.issuers for cell in sums)
+        )
+        axes = frozenset(cell.signature.axis for cell in lossy_cells)
+        yield Claim(GRADIENT_LOST, (), axes, (*sums, *gathers), changed_modules, population)
 
 
-def reshards(view: View) -> Iterator[Claim]:
-    """A gather of parameters in backward that was not there, the same as the unchanged one in forward.
+def detect_reshards(view: View) -> Iterator[Claim]:
+    """Detect a new parameter gather in backward that has the same volume as the unchanged gather in forward.
 
-    Only where gradients are reduced on the same axis: a gather without is of activations (sequence parallelism). Where
-    fewer of them are reduced, ``gradient_lost`` has claimed the gather already.
+    The same module must also reduce gradients on the same axis. A gather without such a reduction carries activations
+    (sequence parallelism). If gradients are lost too, ``detect_gradient_lost`` has already claimed the gather.
     """
     population = frozenset().union(
-        *(c.issuers for c in view.cells if c.word.phase == "forward" and _gathers_parameters(view, c))
+        *(cell.issuers for cell in view.cells if cell.signature.phase == "forward" and _gathers_parameters(view, cell))
     )
     for cells in view.units.values():
         for cell in cells:
-            if cell.word.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
+            if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
                 continue
-            beside = [c for c in cells if c.place == cell.place and c.word[1:3] == cell.word[1:3]]
-            once = [c for c in beside if c.word == cell.word._replace(phase="forward")]
-            sums = [c for c in beside if _reduces_gradients(view, c)]
-            regathered = not cell.before.count and bool(once) and not once[0].changed and cell.after == once[0].after
+            peers = [peer for peer in cells if peer.place == cell.place and peer.signature[1:3] == cell.signature[1:3]]
+            forward = [peer for peer in peers if peer.signature == cell.signature._replace(phase="forward")]
+            sums = [peer for peer in peers if _reduces_gradients(view, peer)]
+            regathered = (
+                not cell.before.count and bool(forward) and not forward[0].changed and cell.after == forward[0].after
+            )
             if regathered and sums:
-                yield Claim(RESHARDS, (), frozenset({cell.word.axis}), (cell,), cell.issuers_after, population)
+                yield Claim(RESHARDS, (), frozenset({cell.signature.axis}), (cell,), cell.issuers_after, population)
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:
-    return cell.word.kind == "all_gather" and is_payload(cell) and not view.moves_activations(cell)
+    return cell.signature.kind == "all_gather" and is_payload(cell) and not view.moves_activations(cell)
 
 
 def _reduces_gradients(view: View, cell: Cell) -> bool:
     return (
-        cell.word.kind in SUMS
+        cell.signature.kind in SUMS
         and is_payload(cell)
-        and cell.word.phase != "forward"
+        and cell.signature.phase != "forward"
         and not view.moves_activations(cell)
         and cell.key not in view.claimed
     )
 
 
-def _falling_units(view: View) -> set[str]:
-    """Layers that reduce fewer elements over some reach after than before, padding and regrouping aside."""
-    gained = {found.unit: found for found in vanished(view.reverse)}
-    before = {unit: _expected(_reductions(view, unit), gained.get(unit)) for unit in view.units}
-    after = {unit: _reductions(view.reverse, unit) for unit in view.units}
-    reaches = {r.reach for found in (*before.values(), *after.values()) for r in found}
-    falling: set[str] = set()
-    for reach in reaches:
-        totals = {unit: (_over(before[unit], reach), _over(after[unit], reach)) for unit in view.units}
-        change = {unit: a - b for unit, (b, a) in totals.items() if abs(a - b) > PADDING * max(a, b)}
-        falls = {unit for unit, size in change.items() if size < 0}
-        if falls and not _rewrapped(view, before, after, change, reach):
-            falling |= falls
-    return falling
+def _find_losing_units(view: View) -> set[str]:
+    """Return the units that, for at least one reach, reduce fewer elements over that reach or more than before.
 
-
-def _rewrapped(view: View, before: Reductions, after: Reductions, change: Mapping[str, float], reach: int) -> bool:
-    """Whether parameters were only grouped into other FSDP units: layers that reduce more gather as many more over the
-    same ranks, layers that reduce less as many less, and nothing is missing in all.
-
-    Gathers tell because a reduction that merely runs in the wrong layer leaves them where they were.
+    Differences from padding are ignored, and so are parameters that only moved to other FSDP units.
     """
-    if abs(sum(change.values())) > REWRAPPED * sum(size for size in change.values() if size > 0):
+    gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
+    before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
+    after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}
+    reaches = {reduction.reach for reductions in (*before.values(), *after.values()) for reduction in reductions}
+    losing_units: set[str] = set()
+    for reach in reaches:
+        totals = {
+            unit: (_sum_elements_over(before[unit], reach), _sum_elements_over(after[unit], reach))
+            for unit in view.units
+        }
+        change = {
+            unit: after_elements - before_elements
+            for unit, (before_elements, after_elements) in totals.items()
+            if abs(after_elements - before_elements) > PADDING_TOLERANCE * max(after_elements, before_elements)
+        }
+        losing_at_reach = {unit for unit, size in change.items() if size < 0}
+        if losing_at_reach and not _is_rewrapped(view, before, after, change, reach):
+            losing_units |= losing_at_reach
+    return losing_units
+
+
+def _is_rewrapped(view: View, before: Reductions, after: Reductions, change: Mapping[str, float], reach: int) -> bool:
+    """Whether parameters only moved to other FSDP units, so that no elements are missing in total.
+
+    If parameters moved, the gathered elements of each unit over the same ranks change in proportion to its reduced
+    elements. If a reduction merely runs in the wrong layer, the gathers do not change.
+    """
+    if abs(sum(change.values())) > REWRAP_TOLERANCE * sum(size for size in change.values() if size > 0):
         return False
-    allowed = REWRAPPED * max(change.values())
-    for groups in {r.group_names for found in (*before.values(), *after.values()) for r in found if r.reach >= reach}:
-        ours, theirs = (
-            {unit: _over([r for r in of[unit] if r.group_names == groups], reach) for unit in view.units}
-            for of in (before, after)
+    tolerance = REWRAP_TOLERANCE * max(change.values())
+    for groups in {
+        reduction.group_names
+        for reductions in (*before.values(), *after.values())
+        for reduction in reductions
+        if reduction.reach >= reach
+    }:
+        before_elements, after_elements = (
+            {
+                unit: _sum_elements_over(
+                    [reduction for reduction in by_unit[unit] if reduction.group_names == groups], reach
+                )
+                for unit in view.units
+            }
+            for by_unit in (before, after)
         )
-        reduced = {unit: theirs[unit] - ours[unit] for unit in change}
-        gathers = [c for c in view.cells if c.word[1:3] in groups and _gathers_parameters(view, c)]
-        forward = [c for c in gathers if c.word.phase == "forward"]
-        gathered = {unit: _growth([c for c in forward or gathers if layer_of(c.place) == unit]) for unit in change}
-        if forward:  # as often per element as in the whole step: once, or once per micro-batch
-            often = _elements(forward) / max(sum(ours.values()), 1)
-        else:  # a source without phases counts the gathers of backward too, which not every layer has
-            often = sum(map(abs, gathered.values())) / max(sum(map(abs, reduced.values())), 1)
-        if any(abs(gathered[unit] - often * reduced[unit]) > often * allowed for unit in change):
+        reduced_growth = {unit: after_elements[unit] - before_elements[unit] for unit in change}
+        gathers = [cell for cell in view.cells if cell.signature[1:3] in groups and _gathers_parameters(view, cell)]
+        forward = [cell for cell in gathers if cell.signature.phase == "forward"]
+        gathered_growth = {
+            unit: _sum_growth([cell for cell in forward or gathers if find_unit(cell.place) == unit]) for unit in change
+        }
+        if forward:  # the ratio in the whole step: 1, or the number of micro-batches
+            gathers_per_element = _count_elements(forward) / max(sum(before_elements.values()), 1)
+        else:  # without phases, the gathers include those of backward, and some layers have none in backward
+            gathers_per_element = sum(map(abs, gathered_growth.values())) / max(
+                sum(map(abs, reduced_growth.values())), 1
+            )
+        if any(
+            abs(gathered_growth[unit] - gathers_per_element * reduced_growth[unit]) > gathers_per_element * tolerance
+            for unit in change
+        ):
             return False
-        if not often and any(abs(size) > allowed for size in reduced.values()):
+        if not gathers_per_element and any(abs(size) > tolerance for size in reduced_growth.values()):
             return False
     return True
 
 
-def _growth(cells: list[Cell]) -> float:
-    """Elements more after than before."""
-    return _elements([c.flipped() for c in cells]) - _elements(cells)
+def _sum_growth(cells: list[Cell]) -> float:
+    """Return the number of elements after minus the number of elements before."""
+    return _count_elements([cell.flip() for cell in cells]) - _count_elements(cells)
 
 
-def _over(reductions: list[Reduction], reach: int) -> float:
-    return sum(r.elements for r in reductions if r.reach >= reach)
+def _sum_elements_over(reductions: list[Reduction], reach: int) -> float:
+    """Return the number of elements that are reduced over at least ``reach`` ranks."""
+    return sum(reduction.elements for reduction in reductions if reduction.reach >= reach)
 
 
-def _expected(reductions: list[Reduction], gained: Vanished | None) -> list[Reduction]:
-    """What must remain of ``reductions`` where an expert axis was gained: a rank then holds 1/n of the experts and
-    shares them with 1/n of the ranks, perhaps with none, and then there is nothing to reduce."""
-    if gained is None:
+def _scale_to_experts(reductions: list[Reduction], gained_exchange: LostExchange | None) -> list[Reduction]:
+    """Return the reductions expected of a unit that gained an expert axis of n ranks. Without ``gained_exchange``,
+    return ``reductions``.
+
+    With an expert axis, a rank holds 1/n of the experts, and only 1/n as many ranks have the same experts. So elements
+    and reach of the experts' reductions are divided by n. If the reach falls to 1, there is nothing to reduce.
+    """
+    if gained_exchange is None:
         return reductions
-    kept = []
-    for r in reductions:
-        if not gained.contains(r.modules):
-            kept.append(r)
-        elif r.reach > gained.ranks:
-            kept.append(Reduction(r.elements / gained.ranks, r.reach // gained.ranks, 0, r.groups, r.modules))
-    return kept
+    expected = []
+    for reduction in reductions:
+        if not gained_exchange.contains(reduction.modules):
+            expected.append(reduction)
+        elif reduction.reach > gained_exchange.ranks:
+            expected.append(
+                Reduction(
+                    reduction.elements / gained_exchange.ranks,
+                    reduction.reach // gained_exchange.ranks,
+                    0,
+                    reduction.groups,
+                    reduction.modules,
+                )
+            )
+    return expected
 
 
-def _reductions(view: View, unit: str) -> list[Reduction]:
-    """The gradient reductions of one layer before, steps that work on the same elements chained."""
-    places: dict[str, dict[tuple[bool, str, int], list[Cell]]] = defaultdict(lambda: defaultdict(list))
-    for c in view.units[unit]:
-        if c.before.bytes and _reduces_gradients(view, c):
-            places[c.place][c.word.kind == "all_reduce", c.word.axis, c.word.group_size].append(c)
-    found: list[Reduction] = []
-    for steps in places.values():
-        # Reduce-scatters first, the largest first: the all-reduce of HSDP follows on what they leave.
-        ordered = sorted(steps.items(), key=lambda step: (step[0][0], -_elements(step[1]), step[0]))
+def _chain_reductions(view: View, unit: str) -> list[Reduction]:
+    """Return the gradient reductions that one unit makes on the "before" side.
+
+    Successive collectives on the same elements form one ``Reduction``, a chain.
+    """
+    steps_by_place: dict[str, dict[tuple[bool, str, int], list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for cell in view.units[unit]:
+        if cell.before.bytes and _reduces_gradients(view, cell):
+            steps_by_place[cell.place][
+                cell.signature.kind == "all_reduce", cell.signature.axis, cell.signature.group_size
+            ].append(cell)
+    reductions: list[Reduction] = []
+    for steps in steps_by_place.values():
+        # Reduce-scatters come first, in descending order of elements. The all-reduce of HSDP reduces only the elements
+        # that each rank keeps after the reduce-scatters.
+        ordered = sorted(steps.items(), key=lambda step: (step[0][0], -_count_elements(step[1]), step[0]))
         chains: list[Reduction] = []
-        for (whole, axis, ranks), cells in ordered:
-            elements, modules = _elements(cells), frozenset().union(*(c.issuers_before for c in cells))
-            chain = next((c for c in chains if _continues(c, elements, (axis, ranks))), None)
+        for (keeps_all, axis, ranks), cells in ordered:
+            elements, modules = _count_elements(cells), frozenset().union(*(cell.issuers_before for cell in cells))
+            chain = next((candidate for candidate in chains if _can_continue(candidate, elements, (axis, ranks))), None)
             if chain is None:
                 chain = Reduction(elements, 1, elements, set(), modules)
                 chains.append(chain)
             chain.reach *= ranks
             chain.groups.add((axis, ranks))
-            chain.left /= 1 if whole else ranks
-        found += chains
-    return found
+            chain.remaining /= 1 if keeps_all else ranks
+        reductions += chains
+    return reductions
 
 
-def _continues(chain: Reduction, elements: float, group: tuple[str, int]) -> bool:
-    return group not in chain.groups and abs(chain.left - elements) <= PADDING * elements
+def _can_continue(chain: Reduction, elements: float, group: tuple[str, int]) -> bool:
+    return group not in chain.groups and abs(chain.remaining - elements) <= PADDING_TOLERANCE * elements
 
 
-def _elements(cells: list[Cell]) -> float:
-    return sum(volumes([c])[0].bytes / (width(c.word.dtype) or ASSUMED_WIDTH) for c in cells)
+def _count_elements(cells: list[Cell]) -> float:
+    return sum(sum_volumes([cell])[0].bytes / (width(cell.signature.dtype) or ASSUMED_WIDTH) for cell in cells)

@@ -1,16 +1,16 @@
-"""What changed between two ledgers, by name: every difference ends in exactly one finding.
+"""Findings between two ledgers. Every difference belongs to exactly one named finding.
 
-Patterns are looked for in a fixed order, the ones with the most specific evidence first, and each claims the rows it
-explains, so that one cause gives one finding. What is left becomes generic findings. The order matters only where two
-patterns could claim one row, and is the same in both directions.
+Detectors run in a fixed order. The detectors that need the most specific evidence run first. Each detector claims the
+cells that it explains, so that one cause gives one finding. Cells that no detector claims become generic findings. The
+order matters only where two patterns could claim the same cell. The same order is used in both directions.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from regbot.config import Sharding as Thresholds
-from regbot.config import Wire as WireConfig
+from regbot.config import ShardingThresholds as Thresholds
+from regbot.config import WireBandwidths as WireConfig
 from regbot.ledgers import compiled, expert, leftovers, parameters, wording
 from regbot.ledgers.catalogue import (
     AXIS_GAINED,
@@ -26,22 +26,22 @@ from regbot.ledgers.catalogue import (
     RECOMPUTES_NOT,
     RESTORED,
 )
-from regbot.ledgers.cells import Cell, Claim, View, compare, is_payload, volumes
+from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_volumes
 from regbot.ledgers.expert import DispatcherChange
-from regbot.ledgers.exposure import exposure
-from regbot.ledgers.host_reads import host_reads
-from regbot.ledgers.rows import by_kind, template
-from regbot.ledgers.rules import Circumstances, status_of
+from regbot.ledgers.exposure import find_overlap_changes
+from regbot.ledgers.host_reads import find_host_read_changes
+from regbot.ledgers.rows import sum_by_kind, template
+from regbot.ledgers.rules import Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
 from regbot.records.ledger import Kind, Ledger
-from regbot.records.verdict import Finding, Volume, Wire
+from regbot.records.verdict import Finding, Volume, WireTime
+from regbot.text.clip import clip_label
 
-__all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "findings"]
+__all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 
-MODULES_SHOWN = 5
-LABEL_CHARACTERS = 500
+MAX_MODULES = 5
 
-OF_THE_EXCHANGE = {
+EXCHANGE_PATTERNS = {
     MAPPED_TWICE,
     RESTORED,
     AXIS_LOST,
@@ -51,106 +51,125 @@ OF_THE_EXCHANGE = {
     DISPATCHER_OFF,
     DISPATCHER_ON,
 }
-"""Another way of exchanging tokens, or another number of times: an all-to-all needs its splits on the host."""
+"""Patterns in which tokens are exchanged by another method or a different number of times.
+
+These patterns also change the host reads, because an all-to-all needs its split sizes on the host.
+"""
 
 Detector = Callable[[View], Iterable[Claim]]
 
 
-def _both_ways(detect: Detector) -> Detector:
-    """``detect`` on both directions of the table; what is found from head to base has the inverse's name."""
+def _run_both_ways(detect: Detector) -> Detector:
+    """Return a detector that runs ``detect`` from base to head and from head to base.
+
+    A claim from head to base gets the name of the inverse pattern.
+    """
 
     def detect_both(view: View) -> list[Claim]:
-        inverse = [_named(_seen_from_base(c), INVERSE[c.pattern]) for c in detect(view.reverse)]
+        inverse = [_rename_claim(_flip_claim(claim), INVERSE[claim.pattern]) for claim in detect(view.reverse)]
         return [*detect(view), *inverse]
 
     return detect_both
 
 
 DETECTORS: tuple[Detector, ...] = (
-    _both_ways(expert.mapped_twice),
-    _both_ways(compiled.mapped_twice),
-    _both_ways(parameters.gradient_lost),
-    leftovers.other_layer,
-    _both_ways(expert.axis_lost),
-    _both_ways(expert.recompute),
-    _both_ways(parameters.reshards),
-    leftovers.other_dtype,
-    leftovers.moved,
-    expert.count_exchanges,
-    leftovers.unexplained,
+    _run_both_ways(expert.detect_mapped_twice),
+    _run_both_ways(compiled.detect_mapped_twice),
+    _run_both_ways(parameters.detect_gradient_lost),
+    leftovers.detect_other_layer,
+    _run_both_ways(expert.detect_axis_lost),
+    _run_both_ways(expert.detect_recompute),
+    _run_both_ways(parameters.detect_reshards),
+    leftovers.detect_other_dtype,
+    leftovers.detect_moved,
+    expert.detect_count_exchanges,
+    leftovers.claim_unexplained,
 )
-"""In the order in which they may claim. Those that are not run both ways name both directions themselves."""
+"""The detectors in the order in which they claim. A detector without ``_run_both_ways`` handles both directions
+itself.
+"""
 
 
-def findings(
+def compare_ledgers(
     base: Ledger,
     head: Ledger,
     thresholds: Thresholds,
     wire: WireConfig,
     dispatcher: DispatcherChange | None = None,
 ) -> list[Finding]:
-    """Everything that differs between two comparable ledgers, worst first. Empty exactly where every unit (layers, and
-    what is outside of them; renamed ones together) has equal totals of every (kind, axis, group size, dtype, phase,
-    role), no ``dispatcher`` evidence is given, and neither times nor host reads differ."""
-    view = compare(base, head)
-    span = "Per step" if base.scope == "step" else "In all"
-    claims = list(_claims(view, dispatcher))
-    gradient_lost = any(claim.pattern == GRADIENT_LOST for claim in claims)
-    step = Wire(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
-    models = WireModel(wire, base.axes), WireModel(wire, head.axes)
-    kinds = by_kind(base, lambda entry: entry.role == "payload")
-    risen = _bytes_rise_pct(claims, {kind: volume.bytes for kind, volume in kinds.items()})
+    """Return the findings between two comparable ledgers, the most severe first.
 
-    found = []
-    for claim in _merged(claims):
-        own = _own_wire(claim.cells, *models)
-        rise = max((risen.get(cell.word.kind, 0.0) for cell in claim.cells), default=0.0)
-        seen = Circumstances(own, step, bytes_rise_pct=rise, gradient_lost=gradient_lost)
-        status = status_of(claim.pattern, seen, thresholds)
-        before, after = _by_kind(claim.cells)
-        evidence = wording.dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None
-        found.append(
+    The list is empty if and only if all of these hold: there is no ``dispatcher`` evidence, neither overlap times nor
+    host reads differ, and each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is
+    a layer, or a module outside of the layers. All renamed units together count as one unit.
+    """
+    view = build_view(base, head)
+    span = "Per step" if base.scope == "step" else "In all"
+    claims = list(_collect_claims(view, dispatcher))
+    gradient_lost = any(claim.pattern == GRADIENT_LOST for claim in claims)
+    step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
+    models = WireModel(wire, base.axes), WireModel(wire, head.axes)
+    base_volumes = sum_by_kind(base, lambda entry: entry.role == "payload")
+    rise_by_kind = _sum_byte_rise_pct(claims, {kind: volume.bytes for kind, volume in base_volumes.items()})
+
+    findings = []
+    for claim in _merge_claims(claims):
+        claim_wire = _model_wire(claim.cells, *models)
+        bytes_rise_pct = max((rise_by_kind.get(cell.signature.kind, 0.0) for cell in claim.cells), default=0.0)
+        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct=bytes_rise_pct, gradient_lost=gradient_lost)
+        status = decide_status(claim.pattern, circumstances, thresholds)
+        before, after = _sum_by_kind(claim.cells)
+        evidence = wording.describe_dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None
+        findings.append(
             Finding(
                 pattern=claim.pattern,
                 status=status,
-                axis=wording.axis(claim)[:LABEL_CHARACTERS],
+                axis=clip_label(wording.format_axis(claim)),
                 base=before,
                 head=after,
-                text=wording.text(claim, before, after, own, status == "PASS", span, evidence),
-                modules=sorted({template(module) for module in claim.hit})[:MODULES_SHOWN],
+                text=wording.write_text(claim, before, after, claim_wire, status == "PASS", span, evidence=evidence),
+                modules=sorted({template(module) for module in claim.changed_modules})[:MAX_MODULES],
             )
         )
-    exchanges = sorted({finding.pattern for finding in found} & OF_THE_EXCHANGE)
-    found += [*exposure(base, head), *host_reads(base, head, exchanges)]
+    exchange_patterns = sorted({finding.pattern for finding in findings} & EXCHANGE_PATTERNS)
+    findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
     order = list(EXPLANATIONS)
     severity = ("FAIL", "REVIEW", "PASS")
-    return sorted(found, key=lambda f: (severity.index(f.status), order.index(f.pattern), f.axis, f.text))
+    return sorted(
+        findings, key=lambda item: (severity.index(item.status), order.index(item.pattern), item.axis, item.text)
+    )
 
 
-def _claims(view: View, dispatcher: DispatcherChange | None) -> Iterator[Claim]:
-    """All claims in order; each detector sees only what those before it left open."""
+def _collect_claims(view: View, dispatcher: DispatcherChange | None) -> Iterator[Claim]:
+    """Yield the claims of all detectors in order. Each detector sees only the cells that no earlier detector has
+    claimed.
+    """
     if dispatcher is not None:
-        yield from _take(view, [_named(c, dispatcher.pattern) for c in expert.dispatcher_off(view)])
+        yield from _apply_claims(
+            view, [_rename_claim(claim, dispatcher.pattern) for claim in expert.detect_dispatcher_off(view)]
+        )
     for detect in DETECTORS:
-        yield from _take(view, list(detect(view)))
+        yield from _apply_claims(view, list(detect(view)))
 
 
-def _take(view: View, claims: list[Claim]) -> list[Claim]:
+def _apply_claims(view: View, claims: list[Claim]) -> list[Claim]:
     view.claim(claims)
     return claims
 
 
-def _named(claim: Claim, pattern: str) -> Claim:
+def _rename_claim(claim: Claim, pattern: str) -> Claim:
     return replace(claim, pattern=pattern)
 
 
-def _seen_from_base(claim: Claim) -> Claim:
-    """A claim of the reverse view with its cells turned back to "base -> head"."""
-    return replace(claim, cells=tuple(cell.flipped() for cell in claim.cells))
+def _flip_claim(claim: Claim) -> Claim:
+    """Return a claim that was made on the reverse view, with its cells turned back to the direction from base to
+    head.
+    """
+    return replace(claim, cells=tuple(cell.flip() for cell in claim.cells))
 
 
-def _merged(claims: Iterable[Claim]) -> list[Claim]:
-    """Claims of one pattern and group, one layer each, as one claim."""
+def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
+    """Merge the claims of the individual units into one claim per pattern and group."""
     groups: dict[tuple[str, tuple[str, ...]], list[Claim]] = defaultdict(list)
     for claim in claims:
         groups[claim.pattern, claim.group].append(claim)
@@ -158,41 +177,54 @@ def _merged(claims: Iterable[Claim]) -> list[Claim]:
         Claim(
             pattern=pattern,
             group=group,
-            axes=frozenset().union(*(c.axes for c in same)),
-            cells=tuple(cell for c in same for cell in c.cells),
-            hit=frozenset().union(*(c.hit for c in same)),
-            population=frozenset().union(*(c.population for c in same)),
-            detail=", ".join(dict.fromkeys(c.detail for c in same if c.detail)),
-            noun=same[0].noun,
+            axes=frozenset().union(*(claim.axes for claim in group_claims)),
+            cells=tuple(cell for claim in group_claims for cell in claim.cells),
+            changed_modules=frozenset().union(*(claim.changed_modules for claim in group_claims)),
+            population=frozenset().union(*(claim.population for claim in group_claims)),
+            detail=", ".join(dict.fromkeys(claim.detail for claim in group_claims if claim.detail)),
+            noun=group_claims[0].noun,
         )
-        for (pattern, group), same in groups.items()
+        for (pattern, group), group_claims in groups.items()
     ]
 
 
-def _bytes_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) -> dict[Kind, float]:
-    """How much the unexplained payload of each kind rises, in percent of all payload of that kind in base."""
+def _sum_byte_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) -> dict[Kind, float]:
+    """Return how much the payload bytes of each kind rise without a known pattern, in percent of base's payload of that
+    kind.
+    """
     rise: dict[Kind, int] = defaultdict(int)
     for claim in claims:
         if claim.pattern == BYTES_UP:
             for cell in claim.cells:
-                rise[cell.word.kind] += cell.after.bytes - cell.before.bytes
+                rise[cell.signature.kind] += cell.after.bytes - cell.before.bytes
     return {kind: 100 * rise[kind] / base_bytes[kind] if base_bytes.get(kind) else float("inf") for kind in rise}
 
 
-def _own_wire(cells: Iterable[Cell], base: WireModel, head: WireModel) -> Wire:
-    payload = [(cell.word, cell) for cell in cells if is_payload(cell)]
-    return Wire(
-        base_s=sum(base.seconds(w.kind, w.axis, w.group_size, cell.before.bytes) for w, cell in payload),
-        head_s=sum(head.seconds(w.kind, w.axis, w.group_size, cell.after.bytes) for w, cell in payload),
+def _model_wire(cells: Iterable[Cell], base: WireModel, head: WireModel) -> WireTime:
+    payload = [(cell.signature, cell) for cell in cells if is_payload(cell)]
+    return WireTime(
+        base_s=sum(
+            base.seconds(signature.kind, signature.axis, signature.group_size, cell.before.bytes)
+            for signature, cell in payload
+        ),
+        head_s=sum(
+            head.seconds(signature.kind, signature.axis, signature.group_size, cell.after.bytes)
+            for signature, cell in payload
+        ),
     )
 
 
-def _by_kind(cells: tuple[Cell, ...]) -> tuple[dict[Kind, Volume], dict[Kind, Volume]]:
-    """Volumes per kind of both arms, of the payload, or of control exchanges where nothing else changed. A kind that
-    stands in one arm stands in both."""
-    shown = [cell for cell in cells if is_payload(cell)] or list(cells)
+def _sum_by_kind(cells: tuple[Cell, ...]) -> tuple[dict[Kind, Volume], dict[Kind, Volume]]:
+    """Return the volumes per kind before and after. Both mappings have the same kinds.
+
+    The volumes sum the payload cells. If there are no payload cells, they sum all cells, which are then control
+    exchanges.
+    """
+    relevant = [cell for cell in cells if is_payload(cell)] or list(cells)
     kinds: dict[Kind, list[Cell]] = defaultdict(list)
-    for cell in shown:
-        kinds[cell.word.kind].append(cell)
-    both = {kind: volumes(kinds[kind]) for kind in sorted(kinds)}
-    return {kind: v[0] for kind, v in both.items()}, {kind: v[1] for kind, v in both.items()}
+    for cell in relevant:
+        kinds[cell.signature.kind].append(cell)
+    volumes_by_kind = {kind: sum_volumes(kinds[kind]) for kind in sorted(kinds)}
+    return {kind: pair[0] for kind, pair in volumes_by_kind.items()}, {
+        kind: pair[1] for kind, pair in volumes_by_kind.items()
+    }

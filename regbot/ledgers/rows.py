@@ -1,7 +1,7 @@
-"""Two ledgers side by side: one row for every word they differ or agree on, layers folded together.
+"""Two ledgers side by side: one row per kind of collective and module template.
 
-A ledger names the module that issued each collective, layer by layer. People read "5 in each of 48 layers", so rows
-carry the module's *template* (``layers.*.moe``) and the number of layers behind it.
+A ledger names the module that issued each collective, separately for each layer. A row combines the modules of all
+layers that differ only in layer numbers. It has the *template* of these modules (``layers.*.moe``) and their number.
 """
 
 import re
@@ -17,7 +17,10 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of collective of both arms. ``layers`` is how many modules share the template, at least 1."""
+    """Collectives with equal properties and the same module template, in both arms.
+
+    ``layers`` is the number of modules with this template that issue the collectives, at least 1.
+    """
 
     kind: Kind
     axis: str
@@ -30,61 +33,68 @@ class Row:
     base: Volume
     head: Volume
     static_count: int = 0
-    """Lines in a compiled program, of the head; 0 where the source is none."""
+    """Number of lines in head's compiled program, or 0 if the source is not a compiled program."""
     exposed_s: float = 0.0
     hidden_s: float = 0.0
-    """Of the head; 0 where the source has no times."""
+    """``exposed_s`` and ``hidden_s`` are the times in head. Both are 0 if the source has no times."""
 
     @property
     def changed(self) -> bool:
         return self.base != self.head
 
 
-def template(where: str) -> str:
-    """``layers.3.moe`` -> ``layers.*.moe``."""
-    return _NUMBER.sub("*", where)
+def template(module: str) -> str:
+    """Return the module path with '*' in place of layer numbers: ``layers.3.moe`` becomes ``layers.*.moe``."""
+    return _NUMBER.sub("*", module)
 
 
-def unit(where: str) -> str:
-    """The layer that a module belongs to: ``layers.3.moe.router`` -> ``layers.3``; the module itself outside layers."""
-    found = _NUMBER.search(where)
-    return where[: found.end()] if found else where
+def unit(module: str) -> str:
+    """Return the layer that contains a module: ``layers.3.moe.router`` is in ``layers.3``.
+
+    A module outside of the layers is returned unchanged.
+    """
+    match = _NUMBER.search(module)
+    return module[: match.end()] if match else module
 
 
-def total(entries: Iterable[Entry]) -> Volume:
-    """Count and bytes of all ``entries`` together."""
+def sum_entries(entries: Iterable[Entry]) -> Volume:
+    """Return the total calls and bytes of ``entries``."""
     count = size = 0
     for entry in entries:
         count, size = count + entry.count, size + entry.bytes
     return Volume(count=count, bytes=size)
 
 
-def rows(base: Ledger, head: Ledger) -> list[Row]:
-    """All rows of both ledgers, largest payload first."""
+def build_rows(base: Ledger, head: Ledger) -> list[Row]:
+    """Return all rows of both ledgers. Payload comes before control. Within each role, rows with the most bytes come
+    first.
+    """
     groups: dict[tuple[Kind, str, int, str, Phase, Role, str], tuple[list[Entry], list[Entry]]]
     groups = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):
-        for e in ledger.entries:
-            groups[e.kind, e.axis, e.group_size, e.dtype, e.phase, e.role, template(e.where)][side].append(e)
-    found = [
+        for entry in ledger.entries:
+            groups[
+                entry.kind, entry.axis, entry.group_size, entry.dtype, entry.phase, entry.role, template(entry.where)
+            ][side].append(entry)
+    rows = [
         Row(
             *key,
-            layers=len({e.where for e in (*ours, *theirs)}),
-            base=total(ours),
-            head=total(theirs),
-            static_count=sum(e.static_count or 0 for e in theirs),
-            exposed_s=sum(e.exposed_s or 0.0 for e in theirs),
-            hidden_s=sum(e.hidden_s or 0.0 for e in theirs),
+            layers=len({entry.where for entry in (*base_entries, *head_entries)}),
+            base=sum_entries(base_entries),
+            head=sum_entries(head_entries),
+            static_count=sum(entry.static_count or 0 for entry in head_entries),
+            exposed_s=sum(entry.exposed_s or 0.0 for entry in head_entries),
+            hidden_s=sum(entry.hidden_s or 0.0 for entry in head_entries),
         )
-        for key, (ours, theirs) in groups.items()
+        for key, (base_entries, head_entries) in groups.items()
     ]
-    return sorted(found, key=lambda row: (row.role == "control", -max(row.base.bytes, row.head.bytes), row.template))
+    return sorted(rows, key=lambda row: (row.role == "control", -max(row.base.bytes, row.head.bytes), row.template))
 
 
-def by_kind(ledger: Ledger, wanted: Callable[[Entry], bool] = lambda _: True) -> dict[Kind, Volume]:
-    """Count and bytes per kind of the entries that are ``wanted``."""
+def sum_by_kind(ledger: Ledger, matches: Callable[[Entry], bool] = lambda _: True) -> dict[Kind, Volume]:
+    """Return the calls and bytes per kind, summed over the entries for which ``matches`` returns True."""
     kinds: dict[Kind, list[Entry]] = defaultdict(list)
     for entry in ledger.entries:
-        if wanted(entry):
+        if matches(entry):
             kinds[entry.kind].append(entry)
-    return {kind: total(entries) for kind, entries in sorted(kinds.items())}
+    return {kind: sum_entries(entries) for kind, entries in sorted(kinds.items())}

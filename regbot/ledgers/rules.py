@@ -1,12 +1,13 @@
-"""What each finding means for the verdict: the table of docs/sharding-verdict.md, line by line.
+"""The status of each finding. The rules are those of the table "Status" in docs/sharding-verdict.md.
 
-Rules, not p-values: counts are exact. But fewer collectives can be slower and more can be faster, so a change that is
-not wrong in itself is judged by modelled wire time, and where that does not settle it, by a person.
+Counts are exact, so the rules need no p-values. Fewer collectives can be slower, and more collectives can be faster. So
+a change that is not wrong by itself is judged by modelled wire time. If wire time does not decide, the status is
+REVIEW.
 """
 
 from dataclasses import dataclass
 
-from regbot.config import Sharding as Thresholds
+from regbot.config import ShardingThresholds as Thresholds
 from regbot.ledgers.catalogue import (
     BYTES_DOWN,
     BYTES_UP,
@@ -23,57 +24,85 @@ from regbot.ledgers.catalogue import (
     RECOMPUTES_NOT,
     RESTORED,
 )
-from regbot.records.verdict import Status, Wire
+from regbot.records.verdict import Status, WireTime
 
-ALWAYS_WRONG = frozenset({GRADIENT_LOST, DISPATCHER_OFF})
-"""Faster would not make these right."""
-NEVER_WRONG = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED, OTHER_LAYER})
-"""Never FAIL by themselves."""
-EASING = (NEVER_WRONG - {OTHER_LAYER}) | {RESTORED, DISPATCHER_ON, RECOMPUTES_NOT, KEEPS_GATHERED, COUNTS_REMOVED}
-"""PASS with a note where the step got cheaper. A narrower type is not here: it changes numerics. Nor is what
-moved to another layer: it has no part in what the step costs, and only a person can tell whether it was meant."""
+ALWAYS_FAIL = frozenset({GRADIENT_LOST, DISPATCHER_OFF})
+"""Patterns that are always FAIL, even if the step gets cheaper."""
+NEVER_FAIL = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED, OTHER_LAYER})
+"""Patterns that are never FAIL."""
+PASS_IF_CHEAPER = (NEVER_FAIL - {OTHER_LAYER}) | {
+    RESTORED,
+    DISPATCHER_ON,
+    RECOMPUTES_NOT,
+    KEEPS_GATHERED,
+    COUNTS_REMOVED,
+}
+"""Patterns that are PASS with a note if the step got cheaper. NARROWED is not among them, because a narrower type
+changes numerics. OTHER_LAYER is not among them, because a move to another layer does not affect the cost of the step,
+and only a person knows whether the move was intended.
+"""
 ROUNDING = 1e-9
-"""Sums of equal seconds in another order differ by less; a difference below it is a tie."""
+"""Relative difference up to which two wire times count as equal. Summing the same seconds in another order changes the
+sum by less than this.
+"""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a finding is judged by: wire time of its own rows and of the whole step, and its kind's bytes."""
+    """Inputs of the rules for one finding.
 
-    own: Wire
-    step: Wire
+    ``finding_wire`` is the wire time of the finding's cells, and ``step_wire`` is the wire time of the whole step.
+    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``gradient_lost`` means that some finding is
+    a lost gradient reduction.
+    """
+
+    finding_wire: WireTime
+    step_wire: WireTime
     bytes_rise_pct: float
     gradient_lost: bool
 
 
-def status_of(pattern: str, seen: Circumstances, thresholds: Thresholds) -> Status:
-    """The status of one finding."""
-    if pattern in ALWAYS_WRONG:
+def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
+    """Return the status of a finding with this pattern."""
+    if pattern in ALWAYS_FAIL:
         return "FAIL"
     if pattern == MAPPED_TWICE:
-        return "REVIEW" if lower(seen.own.head_s, seen.own.base_s) else "FAIL"
-    if pattern in EASING and eases(seen):
+        return "REVIEW" if is_lower(circumstances.finding_wire.head_s, circumstances.finding_wire.base_s) else "FAIL"
+    if pattern in PASS_IF_CHEAPER and is_cheaper(circumstances):
         return "PASS"
-    if pattern in NEVER_WRONG or (pattern == BYTES_UP and seen.bytes_rise_pct < thresholds.bytes_rise_pct):
+    if pattern in NEVER_FAIL or (pattern == BYTES_UP and circumstances.bytes_rise_pct < thresholds.bytes_rise_pct):
         return "REVIEW"
-    # Only a finding that adds wire time answers for the step's; one that eases it is not to blame for its neighbours.
-    costs = lower(seen.own.base_s, seen.own.head_s) and rise_pct(seen.step) >= thresholds.wire_rise_pct
-    return "FAIL" if costs else "REVIEW"
+    # A rise of the step's wire time makes a finding FAIL only if the finding itself adds wire time.
+    is_costly = (
+        is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
+        and rise_pct(circumstances.step_wire) >= thresholds.wire_rise_pct
+    )
+    return "FAIL" if is_costly else "REVIEW"
 
 
-def eases(seen: Circumstances) -> bool:
-    """The step is modelled cheaper, this finding does not make it dearer, and every gradient is still reduced."""
-    cheaper = lower(seen.step.head_s, seen.step.base_s)
-    return cheaper and not lower(seen.own.base_s, seen.own.head_s) and not seen.gradient_lost
+def is_cheaper(circumstances: Circumstances) -> bool:
+    """Whether the step's modelled wire time falls, this finding does not add wire time, and no gradient reduction is
+    lost.
+    """
+    step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
+    return (
+        step_cheaper
+        and not is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
+        and not circumstances.gradient_lost
+    )
 
 
-def lower(a: float, b: float) -> bool:
-    """Whether ``a`` is lower than ``b``; a tie is not lower."""
+def is_lower(a: float, b: float) -> bool:
+    """Whether ``a`` is lower than ``b`` by more than rounding."""
     return a < b * (1 - ROUNDING)
 
 
-def rise_pct(wire: Wire) -> float:
-    """Rise of modelled wire time in percent, negative where it falls; infinite where there was none."""
+def rise_pct(wire: WireTime) -> float:
+    """Return the rise of modelled wire time in percent.
+
+    The result is negative if the wire time falls. If base has no wire time, the result is infinite, or 0 if head has
+    none either.
+    """
     if wire.base_s == 0:
         return 0.0 if wire.head_s == 0 else float("inf")
     return 100 * (wire.head_s / wire.base_s - 1)

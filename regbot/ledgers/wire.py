@@ -1,27 +1,30 @@
-"""Modelled wire time: what a step's payload would cost on an idle network. A model that ranks, never a measurement.
+"""Modelled wire time: how long the payload of a step would take on an idle network.
 
-    seconds = payload bytes x factor(kind, n) / bandwidth of the axis          n ranks in the group
+This is a model for ranking, not a measurement:
 
-Factors are the bytes that a bandwidth-optimal algorithm sends per rank and byte of the ledger (Thakur, Rabenseifner,
-Gropp 2005, as in the bus-bandwidth rules of nccl-tests). Latency, overlap with compute, contention and topology inside
-a node are left out on purpose: the number answers "which of two ledgers moves more, and over which wires", no more.
-Control exchanges (token counts) cost latency and hardly any bytes; they are not in it.
+    seconds = payload bytes x factor(kind, n) / bandwidth of the axis, for a group of n ranks
+
+``factor`` is the number of bytes that a bandwidth-optimal algorithm sends per rank and per byte in the ledger (Thakur,
+Rabenseifner, Gropp 2005, as in the bus-bandwidth rules of nccl-tests). The model leaves out latency, overlap with
+compute, contention and the topology inside a node. It only shows which of two ledgers moves more bytes, and over which
+links. Control exchanges (token counts) are not included, because they cost latency and hardly any bytes.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from regbot.config import Wire
+from regbot.config import WireBandwidths
 from regbot.records.ledger import Axis, Kind, Ledger
 
 GIGA = 1e9
 
 
 def factor(kind: Kind, n: int) -> float:
-    """Bytes that a rank sends per byte of the ledger, in a group of ``n``.
+    """Return the number of bytes that a rank sends per byte in the ledger, in a group of ``n`` ranks.
 
-    Ledger bytes are the input of all_to_all, reduce_scatter and all_reduce, the output of all_gather, and one rank's
-    piece of gather and scatter, where the root handles the ``n - 1`` others.
+    The bytes in the ledger are the input of all_to_all, reduce_scatter and all_reduce, and the output of all_gather.
+    For gather and scatter they are the piece of one rank, and the root receives or sends the pieces of the ``n - 1``
+    other ranks.
     """
     match kind:
         case "all_to_all" | "all_gather" | "reduce_scatter":
@@ -38,34 +41,40 @@ def factor(kind: Kind, n: int) -> float:
 
 @dataclass(frozen=True)
 class WireModel:
-    """The bandwidths of ``regbot.toml`` and the ranks behind the axes of one ledger."""
+    """The bandwidths in ``regbot.toml``, and the ranks of each axis of one ledger."""
 
-    wire: Wire
+    wire: WireBandwidths
     axes: Mapping[str, Axis]
 
     def seconds(self, kind: Kind, axis: str, group_size: int, payload_bytes: int) -> float:
-        """Modelled seconds of ``payload_bytes`` of one kind on one axis."""
-        between = self.spans_nodes(axis, group_size)
-        gb_s = self.wire.inter_node_gb_s if between else self.wire.node_local_gb_s
+        """Return the modelled seconds for ``payload_bytes`` of one kind of collective on one axis."""
+        crosses_nodes = self.spans_nodes(axis, group_size)
+        gb_s = self.wire.inter_node_gb_s if crosses_nodes else self.wire.node_local_gb_s
         return payload_bytes * factor(kind, group_size) / (gb_s * GIGA)
 
     def spans_nodes(self, axis: str, group_size: int) -> bool:
-        """Whether the group reaches past one node; by its size alone where its ranks are not known."""
+        """Whether the group spans several nodes. If the ranks of the group are unknown, its size decides."""
         ranks = self._ranks(axis, group_size)
         if ranks is None:
             return group_size > self.wire.gpus_per_node
         return len({rank // self.wire.gpus_per_node for rank in ranks}) > 1
 
     def _ranks(self, axis: str, group_size: int) -> list[int] | None:
-        """Ranks of ``axis``; any part of a joint label such as 'ep|dp' will do, they are the same ranks."""
+        """Return the ranks of ``axis``, or None if they are unknown. All parts of a joint label such as 'ep|dp' have
+        the same ranks.
+        """
         for part in (axis, *axis.split("|")):
-            known = self.axes.get(part)
-            if known is not None and len(known.ranks) == group_size:
-                return known.ranks
+            axis_ranks = self.axes.get(part)
+            if axis_ranks is not None and len(axis_ranks.ranks) == group_size:
+                return axis_ranks.ranks
         return None
 
 
-def wire_s(ledger: Ledger, wire: Wire) -> float:
-    """Modelled wire time of all payload in ``ledger``, in seconds."""
+def wire_s(ledger: Ledger, wire: WireBandwidths) -> float:
+    """Return the modelled wire time of all payload in ``ledger``, in seconds."""
     model = WireModel(wire, ledger.axes)
-    return sum(model.seconds(e.kind, e.axis, e.group_size, e.bytes) for e in ledger.entries if e.role == "payload")
+    return sum(
+        model.seconds(entry.kind, entry.axis, entry.group_size, entry.bytes)
+        for entry in ledger.entries
+        if entry.role == "payload"
+    )

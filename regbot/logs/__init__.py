@@ -1,89 +1,93 @@
-"""Step logs: the seconds of every step that a training framework printed or stored, one file for one run.
+"""Readers of step logs: the seconds of every step that a training framework printed or stored, one file per run.
 
-One module for each format, all behind one Protocol; the format is told from the content. Nothing is judged here: a log
-of a job that did not train is read, and what it says about that stands in the result.
+Each format has a module that implements the Protocol ``LogFormat``. The format is detected from the content. The
+readers judge nothing: they also read the log of a job that failed to train, and the result contains what the log says
+about the failure.
 """
 
 from pathlib import Path
 from typing import Protocol
 
 from regbot.logs import golden, maxtext, megatron, tensorboard, torchtitan
-from regbot.logs.lines import LogFile
-from regbot.logs.step_log import LogError, Step, StepLog
+from regbot.logs.lines import StepLogFile
+from regbot.logs.step_log import LogError, StepLog
 
 __all__ = [
-    "DOCUMENTS",
+    "DOCUMENT_FORMATS",
     "FORMATS",
-    "LINES",
-    "Format",
+    "LINE_FORMATS",
     "LogError",
-    "LogFile",
-    "Step",
+    "LogFormat",
     "StepLog",
-    "detect",
+    "StepLogFile",
+    "detect_format",
     "read_log",
-    "recognised",
+    "recognise_format",
 ]
 
 
-class Format(Protocol):
-    """What every module of this package offers."""
+class LogFormat(Protocol):
+    """Interface that the module of each format implements."""
 
     NAME: str
-    """Value of ``format``."""
+    """Name of the format, the value of ``StepLog.format``."""
     TITLE: str
-    """What it reads, in words."""
+    """Description of the format for messages."""
 
     def recognises(self, text: str, /) -> bool:
-        """Whether ``text``, a line of a log or the beginning of a document, is of this format."""
+        """Return whether ``text`` has this format. ``text`` is a line of a log or the beginning of a document."""
         ...
 
-    def read(self, log: LogFile) -> StepLog:
-        """The run in ``log``. Raises LogError, and nothing else whatever the file holds."""
+    def read(self, log: StepLogFile) -> StepLog:
+        """Return the run in ``log``. Raises only LogError, for any file content."""
         ...
 
 
-DOCUMENTS: tuple[Format, ...] = (golden, tensorboard)
-"""Formats in which the whole file is one JSON document."""
-LINES: tuple[Format, ...] = (megatron, maxtext, torchtitan)
-"""Formats in which step lines stand among anything else."""
-FORMATS = (*LINES, *DOCUMENTS)
+DOCUMENT_FORMATS: tuple[LogFormat, ...] = (golden, tensorboard)
+"""Formats whose files are one JSON document."""
+LINE_FORMATS: tuple[LogFormat, ...] = (megatron, maxtext, torchtitan)
+"""Formats whose files are text with step lines among other lines."""
+FORMATS = (*LINE_FORMATS, *DOCUMENT_FORMATS)
 
 
 def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = None) -> StepLog:
-    """The run in ``path``, of the format named or the one its content shows. Raises LogError.
+    """Return the run in ``path``, in the named format or the detected one. Raises LogError.
 
-    ``tokens_per_step``, of one step on one rank, is for torchtitan, whose lines have no time.
+    ``tokens_per_step`` is the number of tokens of one step on one rank. torchtitan needs it, because its lines have no
+    step time.
     """
-    log = LogFile(path, tokens_per_step)
-    return (_named(format_name) if format_name else detect(log)).read(log)
+    log = StepLogFile(path, tokens_per_step)
+    return (_format_by_name(format_name) if format_name else detect_format(log)).read(log)
 
 
-def detect(log: LogFile) -> Format:
-    """The format that ``log`` is of. Raises LogError where it is of none."""
-    if found := recognised(log):
-        return found
-    known = "; ".join(f"{each.TITLE} ({each.NAME})" for each in FORMATS)
-    what = "holds no step line of a format that regbot reads" if log.head().strip() else "is empty"
-    raise log.error(0, what, f"it reads {known}")
+def detect_format(log: StepLogFile) -> LogFormat:
+    """Return the format of ``log``. Raises LogError if no format matches."""
+    if log_format := recognise_format(log):
+        return log_format
+    known_formats = "; ".join(f"{known_format.TITLE} ({known_format.NAME})" for known_format in FORMATS)
+    problem = "has no step line of a known format" if log.head().strip() else "is empty"
+    raise log.error(0, problem, f"known formats: {known_formats}")
 
 
-def recognised(log: LogFile) -> Format | None:
-    """A document by its beginning, a log by its first step line. Raises LogError where the file cannot be read."""
+def recognise_format(log: StepLogFile) -> LogFormat | None:
+    """Return the format of ``log``; None if no format matches.
+
+    A document is recognised by its beginning, and a log by its first step line. Raises LogError on read errors.
+    """
     head = log.head()
-    for document in DOCUMENTS:
-        if document.recognises(head):
-            return document
+    for document_format in DOCUMENT_FORMATS:
+        if document_format.recognises(head):
+            return document_format
     for line in log.lines():
-        for each in LINES:
-            if each.recognises(line.text):
-                return each
+        for line_format in LINE_FORMATS:
+            if line_format.recognises(line.text):
+                return line_format
     return None
 
 
-def _named(name: str) -> Format:
-    for each in FORMATS:
-        if name == each.NAME:
-            return each
-    known = ", ".join(each.NAME for each in FORMATS)
-    raise LogError("format", f"there is no log format {name!r}", f"there are {known}")
+def _format_by_name(name: str) -> LogFormat:
+    for log_format in FORMATS:
+        if name == log_format.NAME:
+            return log_format
+    names = ", ".join(log_format.NAME for log_format in FORMATS)
+    raise LogError("format", f"there is no log format {name!r}", f"give one of {names}")

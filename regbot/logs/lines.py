@@ -1,7 +1,7 @@
-"""One log file, read line by line in bounded memory.
+"""Reads one log file line by line in bounded memory.
 
-Only regular files are opened. Lines end at a line feed or a carriage return (progress bars); a line that is longer
-than any step line is passed over. What a terminal would swallow (colours) is taken out.
+Only regular files are opened. Lines end at a line feed or a carriage return (progress bars). Lines that are longer than
+any step line are skipped, and terminal escapes (colours) are removed.
 """
 
 import os
@@ -14,33 +14,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regbot.logs.step_log import LogError
-from regbot.text import ESCAPE, printable
+from regbot.text.printable import ESCAPE, printable
 
 CHUNK_BYTES = 2**18
 HEAD_BYTES = 2**16
 MAX_LINE_BYTES = 2**14
-"""The longest step lines have some 700 characters."""
+"""Maximum length of a line. The longest step lines have about 700 characters."""
 MAX_BYTES = 4 * 2**30
-"""A log of a million steps is below 1 GiB."""
+"""Maximum size of a log. A log of a million steps is below 1 GiB."""
 MAX_DOCUMENT_BYTES = 64 * 2**20
-"""Golden values of 10,000 steps take 0.5 MB."""
+"""Maximum size of a document. Golden values of 10,000 steps take 0.5 MB."""
 
-_ENDS = re.compile(rb"[\r\n]")
+_LINE_END = re.compile(rb"[\r\n]")
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     number: int
-    """From 1, as an editor counts."""
+    """Line number from 1, as an editor counts."""
     text: str
     whole: bool
-    """False for the last line of a file that does not end with a line feed: its writer was cut off in it."""
+    """False if this is the last line and it has no line feed, because it may then be incomplete."""
 
 
-class LogFile:
-    """A file that training code, or somebody, wrote. ``lines`` may be asked for more than once.
+class StepLogFile:
+    """A file with the step log of training code. The content is untrusted. ``lines`` can be called more than once.
 
-    ``tokens_per_step`` is what somebody says of it: tokens of one step on one rank, for logs that tell only of tokens
-    per second.
+    ``tokens_per_step`` is the number of tokens of one step on one rank. The user gives it for logs that have only
+    tokens per second.
     """
 
     def __init__(self, path: Path, tokens_per_step: float | None = None, max_bytes: int = MAX_BYTES) -> None:
@@ -51,37 +51,41 @@ class LogFile:
         return printable(str(self._path))
 
     def head(self) -> str:
-        """The beginning, enough to tell a document by; '' for an empty file. Raises LogError."""
+        """Return the beginning of the file, long enough to recognise a document; '' for an empty file.
+        Raises LogError.
+        """
         return next(self._chunks(HEAD_BYTES), b"").decode("utf-8-sig", "replace")
 
-    def lines(self) -> Iterator[Line]:
-        """Every line, without colours. Raises LogError."""
-        number, rest, dropping = 1, b"", False
+    def lines(self) -> Iterator[LogLine]:
+        """Yield every line without terminal escapes, except lines that are too long. Raises LogError."""
+        number, remainder, dropping = 1, b"", False
         for chunk in self._chunks():
-            data, start = rest + chunk, 0
-            for end in _ENDS.finditer(data):
+            data, start = remainder + chunk, 0
+            for end in _LINE_END.finditer(data):
                 if not dropping and start < end.start() <= start + MAX_LINE_BYTES:
-                    yield Line(number, _text(data[start : end.start()]), True)
+                    yield LogLine(number, _text(data[start : end.start()]), True)
                 dropping, start = False, end.end()
                 number += end.group() == b"\n"
-            rest = data[start:]
-            if len(rest) > MAX_LINE_BYTES:
-                dropping, rest = True, b""
-        if rest and not dropping:
-            yield Line(number, _text(rest), False)
+            remainder = data[start:]
+            if len(remainder) > MAX_LINE_BYTES:
+                dropping, remainder = True, b""
+        if remainder and not dropping:
+            yield LogLine(number, _text(remainder), False)
 
     def document(self) -> bytes:
-        """All of it. Raises LogError where it is larger than any file of golden values."""
-        found = bytearray()
+        """Return the whole content. Raises LogError if it is larger than any file of golden values."""
+        content = bytearray()
         for chunk in self._chunks():
-            found += chunk
-            if len(found) > MAX_DOCUMENT_BYTES:
-                raise self.error(0, f"holds more than {MAX_DOCUMENT_BYTES:,} bytes", "no golden values are that long")
-        return bytes(found)
+            content += chunk
+            if len(content) > MAX_DOCUMENT_BYTES:
+                raise self.error(
+                    0, f"has more than {MAX_DOCUMENT_BYTES:,} bytes", "give a file of golden values, which are smaller"
+                )
+        return bytes(content)
 
-    def error(self, number: int, what: str, fix: str) -> LogError:
-        """A LogError about line ``number``, or about the whole file where that is 0."""
-        return LogError(f"{self.name}:{number}" if number else self.name, what, fix)
+    def error(self, number: int, problem: str, advice: str) -> LogError:
+        """Return a LogError about line ``number``, or about the whole file if ``number`` is 0."""
+        return LogError(f"{self.name}:{number}" if number else self.name, problem, advice)
 
     def _chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         total = 0
@@ -89,7 +93,7 @@ class LogFile:
             while chunk := file.read(size):
                 total += len(chunk)
                 if total > self._max_bytes:
-                    raise self.error(0, f"holds more than {self._max_bytes:,} bytes", "give the log of one rank")
+                    raise self.error(0, f"has more than {self._max_bytes:,} bytes", "give the log of one rank")
                 yield chunk
 
     def _open(self) -> FileIO:

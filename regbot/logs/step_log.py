@@ -1,7 +1,7 @@
-"""What a step log says of one run, whatever wrote it.
+"""Content of a step log: the steps of one run, independent of the format.
 
-Seconds are those that the training code printed. They are claims: nothing here knows the wall clock of the run, which
-steps are warm-up, or whether the code that printed them is the code that was asked about.
+The training code wrote the seconds, so they are only claims. This module does not know the run's wall-clock time, which
+steps are warm-up, or whether the logged code is the commit under test.
 """
 
 import math
@@ -10,79 +10,86 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-
-class LogError(Exception):
-    """A step log cannot be used. The message says where, what is wrong, and what to do."""
-
-    def __init__(self, where: str, what: str, fix: str) -> None:
-        super().__init__(f"{where}: {what}; {fix}")
+from regbot.errors import UserError
+from regbot.text.words import listed, plural
 
 
-class Step(NamedTuple):
-    """What one line, or one entry, of a log says."""
+class LogError(UserError):
+    """A step log cannot be used. The message says where and what is wrong; the advice says what to do."""
+
+    def __init__(self, location: str, problem: str, advice: str) -> None:
+        super().__init__(f"{location}: {problem}", advice)
+
+
+class LogStep(NamedTuple):
+    """One step, from one line or entry of a log."""
 
     number: int
-    """As the log counts: from 0 (MaxText, Bridge's golden values) or from 1."""
+    """Step number in the log: from 0 (MaxText, Bridge's golden values) or from 1."""
     seconds: float | None
-    """None where the log tells of the step and not of its time."""
+    """Seconds of the step; None if the log has the step without its time."""
     loss: float | None = None
-    """None where the log does not tell it, NaN where it tells of one that is not finite."""
+    """Loss; None if the log has no loss, NaN if the loss is not finite."""
     tflops: float | None = None
-    """TFLOP/s per device, by the framework's own count of FLOPs."""
+    """TFLOP/s per device, as the framework counts FLOPs."""
     skipped: int = 0
-    """Steps, of those that this value stands for, in which the optimizer changed nothing."""
+    """Number of steps that the optimizer skipped. It can exceed 1 if the values are means over several steps."""
     nan: int = 0
-    """Steps, of those, with a loss that was not finite."""
+    """Number of steps whose loss is not finite. Like ``skipped``, it can exceed 1."""
 
 
-TOO_COARSE = 0.01
-"""Part of a step: the smallest slowdown that the throughput verdict is to tell from none (stats/paired)."""
+MAX_RESOLUTION_SHARE = 0.01
+"""Maximum resolution as a share of a step. It equals the indifference limit of the throughput
+verdict (stats/paired).
+"""
 
 
 @dataclass(frozen=True)
 class StepLog:
-    """One run. ``steps`` rise in number, and at least one of them has seconds."""
+    """One run. The numbers of ``steps`` increase, and at least one step has seconds."""
 
     origin: str
-    """The file, for messages."""
+    """Name of the file, for messages."""
     format: str
-    steps: tuple[Step, ...]
-    mean_of: int | None = 1
-    """How many steps each value is the mean of (the log interval); None where the log does not say."""
+    steps: tuple[LogStep, ...]
+    steps_per_value: int | None = 1
+    """Each value is the mean over this number of steps (the log interval); None if the log does not say."""
     rank: str = ""
-    """Label of the rank whose lines were read, '' where lines carry none."""
+    """Label of the rank whose lines were read; '' if the lines have no label."""
     suspect: tuple[int, ...] = ()
-    """Numbers of steps whose seconds are no step times, such as a step of which only the dispatch was timed."""
+    """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
     warnings: tuple[str, ...] = ()
     resolution_s: float = 0.0
-    """Seconds to which step times are printed; 0 where every digit is there."""
+    """Resolution of the printed step times in seconds; 0 if they are not rounded."""
     jobs: int = 1
-    """Jobs that stand one after the other in the file; the steps are the last one's."""
+    """Number of jobs in the file, one after the other. ``steps`` has only the steps of the last job."""
 
     @property
     def too_coarse(self) -> str:
-        """Why its step times cannot decide anything, '' where they can: rounding hides what a verdict is about."""
+        """Why rounded step times are too coarse for a verdict; '' if they are not too coarse."""
         part = self.resolution_s / median(self.step_s)
-        if part <= TOO_COARSE:
+        if part <= MAX_RESOLUTION_SHARE:
             return ""
         return (
-            f"step times are printed to {self.resolution_s:g} s, {100 * part:.2g}% of a step: too coarse to tell a "
-            "slowdown of 2%; make steps longer, or log more digits"
+            f"step times are printed to {self.resolution_s:g} s, {100 * part:.2g}% of a step: too coarse to detect "
+            "a slowdown of 2%; make steps longer, or log more digits"
         )
 
     @property
-    def timed(self) -> tuple[Step, ...]:
+    def timed(self) -> tuple[LogStep, ...]:
         """The steps that have seconds."""
         return tuple(step for step in self.steps if step.seconds is not None)
 
     @property
     def step_s(self) -> tuple[float, ...]:
-        """Seconds per step, warm-up included, one value for each of ``timed``; all above 0 and finite."""
+        """Seconds per step, warm-up included, one value for each step of ``timed``. All values are above 0
+        and finite.
+        """
         return tuple(step.seconds for step in self.steps if step.seconds is not None)
 
     @property
     def untimed(self) -> tuple[int, ...]:
-        """Numbers of the steps that the log tells of without their time."""
+        """Numbers of the steps without a time."""
         return tuple(step.number for step in self.steps if step.seconds is None)
 
     @property
@@ -93,27 +100,26 @@ class StepLog:
     def nan(self) -> int:
         return sum(step.nan for step in self.steps)
 
-    def leading(self, steps: int) -> int:
-        """How many values of ``step_s`` have to do with the first ``steps`` steps of what the log holds.
+    def count_leading_values(self, steps: int) -> int:
+        """Return how many values of ``step_s`` belong to the first ``steps`` steps, by their step numbers.
 
-        By number, so that a log of every fifth step loses two values to ten steps and not ten. A mean that began within
-        them counts.
+        For example, a log of every fifth step has two values for the first ten steps.
         """
         end = self.steps[0].number + steps
         return sum(step.number < end for step in self.timed)
 
-    def warned(self, *warnings: str) -> "StepLog":
-        """The same with more warnings, which come first."""
+    def with_warnings(self, *warnings: str) -> "StepLog":
+        """Return a copy with ``warnings`` before the existing warnings."""
         return replace(self, warnings=(*warnings, *self.warnings))
 
 
 def seconds_or_none(value: float) -> float | None:
-    """``value`` where a step can take that long."""
+    """Return ``value`` if it is positive and finite, otherwise None."""
     return value if math.isfinite(value) and value > 0 else None
 
 
 def number_or_nan(text: str) -> float:
-    """A number as frameworks print it (thousands commas, NAN, INF); NaN for whatever is not finite."""
+    """Parse a number as frameworks print it (thousands commas, NAN, INF); NaN if it is not finite."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -121,7 +127,6 @@ def number_or_nan(text: str) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def shown(numbers: Sequence[int], limit: int = 5) -> str:
-    """``step 3``, ``steps 3, 7``, ``steps 1, 2, 3, 4, 5 and 7 more``."""
-    more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
-    return f"step{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:limit]))}{more}"
+def format_steps(numbers: Sequence[int], limit: int = 5) -> str:
+    """Format step numbers: ``step 3``, ``steps 3, 7``, ``steps 1, 2, 3, 4, 5 and 7 more``."""
+    return f"{plural('step', len(numbers))} {listed(numbers, limit)}"

@@ -1,8 +1,8 @@
 """TensorBoard's JSON download of one scalar: ``[[wall time, step, value], ...]``.
 
-torchtitan writes its step time there and nowhere else, as ``time_metrics/end_to_end(s)``: the mean since the last
-entry. The file does not name its scalar. That the values are seconds per step shows in the wall times, which must pass
-as fast as the values say; another scalar is refused.
+torchtitan writes its step time only to TensorBoard, as ``time_metrics/end_to_end(s)``: the mean since the last entry.
+The file does not contain the name of its scalar. Therefore the reader compares the values with the differences of the
+wall times. If they do not agree, the file contains another scalar and is refused.
 """
 
 import json
@@ -12,21 +12,23 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from regbot.logs.job import Row, one_run
-from regbot.logs.lines import LogFile
-from regbot.logs.step_log import Step, StepLog, seconds_or_none
+from regbot.logs.job import StepRow, extract_run
+from regbot.logs.lines import StepLogFile
+from regbot.logs.step_log import LogStep, StepLog, seconds_or_none
 
 NAME = "tensorboard"
 TITLE = "TensorBoard's JSON export of a step time"
 
-AGREE = 1.5
-"""The median of wall time passed over seconds claimed lies within this factor; saving and evaluation add to it."""
+MAX_CLOCK_FACTOR = 1.5
+"""Maximum factor, in either direction, between the elapsed wall time and the values (median). Saving and evaluation
+take wall time that is in no step.
+"""
 
-_FIX = "export the scalar time_metrics/end_to_end(s) as JSON"
+_ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
 
 
 def recognises(head: str) -> bool:
-    """Whether ``head``, the beginning of a file, is of this format."""
+    """Return whether ``head``, the beginning of a file, has this format."""
     return head.lstrip().startswith("[") and head.lstrip()[1:].lstrip().startswith("[") and _is_json_row(head)
 
 
@@ -35,34 +37,36 @@ def _is_json_row(head: str) -> bool:
         first = json.loads(head.lstrip()[1:].lstrip().partition("]")[0] + "]")
     except (ValueError, RecursionError):
         return False
-    return _row(first) is not None
+    return _parse_entry(first) is not None
 
 
-def read(log: LogFile) -> StepLog:
-    """The run in ``log``. Raises LogError."""
+def read(log: StepLogFile) -> StepLog:
+    """Return the run in ``log``. Raises LogError."""
     try:
         document = json.loads(log.document())
     except (ValueError, RecursionError) as error:
-        raise log.error(0, f"is not whole JSON: {error}", _FIX) from error
-    entries = [_row(entry) for entry in document]
+        raise log.error(0, f"is not complete JSON: {error}", _ADVICE) from error
+    entries = [_parse_entry(entry) for entry in document]
     ratios: list[float] = []
     for earlier, later in pairwise(entries):
         if earlier and later and later[1] > earlier[1] and later[2] > 0:
             ratios.append((later[0] - earlier[0]) / (later[1] - earlier[1]) / later[2])
-    if not ratios or not 1 / AGREE <= median(ratios) <= AGREE:
-        passed = f"{median(ratios):.3g} times" if ratios else "not to be told whether"
-        raise log.error(0, f"is of another scalar: the wall time that passes is {passed} what the values say", _FIX)
-    return one_run(log, NAME, _rows(log, entries), _FIX)
+    if not ratios or not 1 / MAX_CLOCK_FACTOR <= median(ratios) <= MAX_CLOCK_FACTOR:
+        comparison = (
+            f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
+        )
+        raise log.error(0, f"has another scalar than step times: {comparison}", _ADVICE)
+    return extract_run(log, NAME, _rows(log, entries), _ADVICE)
 
 
-def _rows(log: LogFile, entries: list[tuple[float, int, float] | None]) -> Iterator[Row]:
+def _rows(log: StepLogFile, entries: list[tuple[float, int, float] | None]) -> Iterator[StepRow]:
     for number, entry in enumerate(entries, start=1):
         if entry is None:
-            raise log.error(0, f"entry {number} is not [wall time, step, value]", _FIX)
-        yield Row(number, "", Step(entry[1], seconds_or_none(entry[2])))
+            raise log.error(0, f"entry {number} is not [wall time, step, value]", _ADVICE)
+        yield StepRow(number, "", LogStep(entry[1], seconds_or_none(entry[2])))
 
 
-def _row(entry: Any) -> tuple[float, int, float] | None:
+def _parse_entry(entry: Any) -> tuple[float, int, float] | None:
     if not isinstance(entry, list) or len(entry) != 3:
         return None
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry):

@@ -1,41 +1,27 @@
-"""Nodes: is this one slow, whatever code runs on it? Its reference probe, its history, and its quarantine.
+"""Detection of slow nodes, independent of the code under test: reference probe, history and quarantine.
 
-reference    runs the probe on all nodes of a seat: one NodeProbe per host
-history      what was probed before, one file per node
-judgement    is a node slow, against its own history and against its peers: no I/O
-quarantine   nodes that were taken out of service with evidence, and released again
-examination  all of these in a row, for a session or an operator
+reference    runs the reference probe on all nodes of a seat, and returns one NodeProbe for each host
+history      stores the probes, in one file for each node
+judgement    decides whether a node is slow, compared with its own history and with its peers; does no I/O
+quarantine   takes nodes out of service, with evidence, and releases them
+examination  does all of this for freshly measured probes: judge, store, quarantine
+fitness      probes the nodes of a session, before its first run and when one node made the others wait
 """
 
-from regbot.nodes.errors import NodeError
-from regbot.nodes.examination import examine, listing, report
+from regbot.nodes.examination import examine, list_nodes, report_node
 from regbot.nodes.fitness import Fitness
-from regbot.nodes.history import NODES, append, histories, history, nodes_folder
-from regbot.nodes.judgement import explains, judge
-from regbot.nodes.quarantine import events, on_trial, quarantine, quarantined, release, settle_trial
-from regbot.nodes.reference import CPU, GPU, ProbeError, probe
+from regbot.nodes.history import nodes_folder, read_history
+from regbot.nodes.quarantine import quarantine, release
+from regbot.nodes.reference import probe
 
 __all__ = [
-    "CPU",
-    "GPU",
-    "NODES",
     "Fitness",
-    "NodeError",
-    "ProbeError",
-    "append",
-    "events",
     "examine",
-    "explains",
-    "histories",
-    "history",
-    "judge",
-    "listing",
+    "list_nodes",
     "nodes_folder",
-    "on_trial",
     "probe",
     "quarantine",
-    "quarantined",
+    "read_history",
     "release",
-    "report",
-    "settle_trial",
+    "report_node",
 ]

@@ -1,14 +1,22 @@
-"""From fresh probes to what follows: judged, kept, trials ended, slow nodes taken out of service. And what is known."""
+"""Judge fresh probes, store them, end trials, and quarantine slow nodes. This module also reports on known nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from regbot.nodes.errors import NodeError
-from regbot.nodes.history import append, histories, known
+from regbot.errors import UserError
+from regbot.nodes.history import append_probe, check_host, read_histories
 from regbot.nodes.judgement import judge
-from regbot.nodes.quarantine import WHO, events, last_events, on_trial, quarantine, settle_trial, state_of
-from regbot.records.baseline import utc
+from regbot.nodes.quarantine import (
+    AUTOMATIC_AUTHOR,
+    finish_trial,
+    node_state,
+    nodes_on_trial,
+    quarantine,
+    read_events,
+    read_last_events,
+)
+from regbot.records.baseline import format_time
 from regbot.records.node import (
     MAX_PROBES,
     Evidence,
@@ -18,13 +26,14 @@ from regbot.records.node import (
     NodeProbe,
     NodeReport,
     NodeRow,
-    NodesProbed,
     NodeThresholds,
     NodeVerdict,
-    Straggled,
+    ProbeReport,
+    StragglerSession,
 )
+from regbot.text.clip import clip_message
 
-Stragglers = Mapping[str, Sequence[Straggled]]
+Stragglers = Mapping[str, Sequence[StragglerSession]]
 
 
 def examine(
@@ -32,70 +41,68 @@ def examine(
     probes: Sequence[NodeProbe],
     now: datetime,
     *,
-    take_out: bool,
-    thresholds: NodeThresholds | None = None,
+    quarantine_slow: Collection[str],
     stragglers: Stragglers | None = None,
-) -> NodesProbed:
-    """Judge ``probes``, which were taken together, by what ``folder`` knows, and add them to it.
+) -> ProbeReport:
+    """Judge ``probes``, which were measured together, by the stored data in ``folder``. Then store them in ``folder``.
 
-    A node on trial that is not slow passes. One that is slow goes into quarantine where ``take_out`` or where it was on
-    trial. ``stragglers``: sessions that named a host, which join the evidence. Raises RecordError, OSError.
+    A node on trial passes its trial if its probe is not slow. A slow node goes into quarantine if it was on trial, or
+    if it is one of the hosts ``quarantine_slow``. ``stragglers`` lists, for each host, sessions in which a rank of the
+    host was late. They become part of the evidence. Raises RecordError, OSError.
     """
-    limits = thresholds or NodeThresholds()
-    judgement = judge(probes, histories(folder), limits)
-    trial = on_trial(folder)
-    followed: list[NodeEvent] = []
+    judgement = judge(probes, read_histories(folder))
+    trial = nodes_on_trial(folder)
+    new_events: list[NodeEvent] = []
     warnings: list[str] = []
-    kept = []
+    stored_probes = []
     for probe, verdict in zip(probes, judgement.nodes, strict=True):
         stored = probe.model_copy(update={"slow": verdict.status == "slow"})
-        append(folder, stored)
-        kept.append(stored)
-        if verdict.status == "slow" and (take_out or probe.host in trial):
-            named = (stragglers or {}).get(probe.host, ())
-            warnings += quarantine(folder, probe.host, evidence_of(verdict, [stored], limits, now, named))
-            followed.append(last_events(folder)[probe.host])
-        elif passed := settle_trial(folder, verdict, now):
-            followed.append(passed)
-    return NodesProbed(probes=kept, judgement=judgement, events=followed, warnings=warnings)
+        append_probe(folder, stored)
+        stored_probes.append(stored)
+        if verdict.status == "slow" and (probe.host in quarantine_slow or probe.host in trial):
+            sessions = (stragglers or {}).get(probe.host, ())
+            warnings += quarantine(folder, probe.host, build_evidence(verdict, [stored], now, sessions))
+            new_events.append(read_last_events(folder)[probe.host])
+        elif passed := finish_trial(folder, verdict, now):
+            new_events.append(passed)
+    return ProbeReport(probes=stored_probes, judgement=judgement, events=new_events, warnings=warnings)
 
 
-def evidence_of(
+def build_evidence(
     verdict: NodeVerdict,
     probes: Sequence[NodeProbe],
-    thresholds: NodeThresholds,
     now: datetime,
-    stragglers: Sequence[Straggled] = (),
+    stragglers: Sequence[StragglerSession] = (),
 ) -> Evidence:
-    """Why regbot itself takes a node out of service."""
-    reasons = [each.text for each in verdict.findings]
-    reasons += [f"rank {each.rank} was {each.pct:.0f}% late in session {each.session}" for each in stragglers]
+    """Return the evidence for quarantining a node automatically."""
+    reasons = [finding.text for finding in verdict.findings]
+    reasons += [f"rank {entry.rank} was {entry.pct:.0f}% late in session {entry.session}" for entry in stragglers]
     return Evidence(
         host=verdict.host,
-        when=utc(now),
-        who=WHO,
+        when=format_time(now),
+        who=AUTOMATIC_AUTHOR,
         automatic=True,
-        reason="; ".join(reasons)[:4000] or "it was slow",
+        reason=clip_message("; ".join(reasons)) or "it was slow",
         findings=verdict.findings[:32],
         probes=list(probes)[-MAX_PROBES:],
         stragglers=list(stragglers)[-MAX_PROBES:],
-        thresholds=thresholds,
+        thresholds=NodeThresholds(),
     )
 
 
-def listing(folder: Path, thresholds: NodeThresholds | None = None) -> NodeListing:
-    """Every node that was ever probed or taken out of service, its last probe judged. Raises RecordError."""
-    past, last = histories(folder), last_events(folder)
-    latest = [probes[-1] for probes in past.values() if probes]
-    judgement = _judge_each(latest, past, thresholds)
+def list_nodes(folder: Path) -> NodeListing:
+    """List all nodes that have a probe or an event, and judge the last probe of each. Raises RecordError."""
+    probes_by_host, last = read_histories(folder), read_last_events(folder)
+    latest = [probes[-1] for probes in probes_by_host.values() if probes]
+    judgement = _judge_by_seat(latest, probes_by_host)
     verdicts = {verdict.host: verdict for verdict in judgement.nodes}
     rows = []
-    for host in sorted({*past, *last}):
-        event, probes = last.get(host), past.get(host, [])
+    for host in sorted({*probes_by_host, *last}):
+        event, probes = last.get(host), probes_by_host.get(host, [])
         rows.append(
             NodeRow(
                 host=host,
-                state=state_of(event),
+                state=node_state(event),
                 since=event.when if event else None,
                 reason=event.reason if event else "",
                 probes=len(probes),
@@ -106,30 +113,29 @@ def listing(folder: Path, thresholds: NodeThresholds | None = None) -> NodeListi
     return NodeListing(nodes=rows, sets=judgement.sets, fleet=judgement.fleet)
 
 
-def report(folder: Path, host: str, thresholds: NodeThresholds | None = None) -> NodeReport:
-    """Everything that is known of one node. Raises NodeError where that is nothing, and RecordError."""
-    found = listing(folder, thresholds)
-    row = next((row for row in found.nodes if row.host == known(host)), None)
+def report_node(folder: Path, host: str) -> NodeReport:
+    """Return everything that is known about one node. Raises RecordError, and UserError if the node is unknown."""
+    all_nodes = list_nodes(folder)
+    row = next((row for row in all_nodes.nodes if row.host == check_host(host)), None)
     if row is None:
-        names = ", ".join(row.host for row in found.nodes[:8]) or "none"
-        raise NodeError(f"nothing is known of a node {host!r}; of these something is: {names}")
+        names = ", ".join(row.host for row in all_nodes.nodes[:8]) or "none"
+        raise UserError(f"no node {host!r} is known", f"known nodes: {names}")
     return NodeReport(
         node=row,
-        events=[event for event in events(folder) if event.host == host],
-        probes=histories(folder).get(host, []),
+        events=[event for event in read_events(folder) if event.host == host],
+        probes=read_histories(folder).get(host, []),
     )
 
 
-def _judge_each(
-    latest: Sequence[NodeProbe], past: Mapping[str, Sequence[NodeProbe]], thresholds: NodeThresholds | None
-) -> NodeJudgement:
-    """Nodes that were probed at different times: those of one seat together, then all findings side by side."""
+def _judge_by_seat(latest: Sequence[NodeProbe], probes_by_host: Mapping[str, Sequence[NodeProbe]]) -> NodeJudgement:
+    """Judge the last probes of all nodes. Probes of one seat and time are judged together. Then merge the
+    judgements."""
     seats: dict[tuple[str, tuple[str, ...]], list[NodeProbe]] = {}
     for probe in latest:
         seats.setdefault((probe.when, tuple(probe.hosts)), []).append(probe)
-    each = [judge(probes, past, thresholds) for probes in seats.values()]
+    judgements = [judge(probes, probes_by_host) for probes in seats.values()]
     return NodeJudgement(
-        nodes=[node for one in each for node in one.nodes],
-        sets=[found for one in each for found in one.sets],
-        fleet=list(dict.fromkeys(text for one in each for text in one.fleet)),
+        nodes=[node for judgement in judgements for node in judgement.nodes],
+        sets=[finding for judgement in judgements for finding in judgement.sets],
+        fleet=list(dict.fromkeys(text for judgement in judgements for text in judgement.fleet)),
     )

@@ -1,93 +1,142 @@
-"""Are the nodes of a session fit for it? Probed before its first run, and again where the others wait for one of them.
+"""Check the nodes of a session: probe them before the first run, and again if one node has made the others wait.
 
-Only nodes of a cluster are probed by themselves: there another can be had. A node that is shown to be slow goes into
-quarantine with the evidence, and nothing that was timed on it decides anything.
+Only nodes of a cluster are probed automatically, because there another node can replace a slow one. If a probe finds a
+slow node, the nodes are probed again, because other work may have slowed the first probe. A node that is slow in both
+probes goes into quarantine with the evidence. Runs that were timed on it do not count.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from regbot.engines import Needs, Seat
-from regbot.judge.stragglers import Straggler, stragglers
+from regbot.judge.stragglers import Straggler, find_stragglers
 from regbot.nodes.examination import examine
-from regbot.nodes.quarantine import quarantined
+from regbot.nodes.quarantine import quarantined_nodes
 from regbot.nodes.reference import ProbeError, probe
-from regbot.records.node import NodesProbed, Straggled
+from regbot.records.node import NodeProbe, ProbeReport, StragglerSession
 from regbot.records.run import Run
+from regbot.text.clip import clip
 
 Now = Callable[[], datetime]
 
 
 class Fitness:
-    """What is known of nodes, in ``folder``, and what to do about it. ``scratch``: a folder that all of them see."""
+    """Probes nodes and compares them with their history in ``folder``. ``scratch`` is a folder that all nodes share."""
 
     def __init__(self, folder: Path, scratch: Path, now: Now = lambda: datetime.now(UTC)) -> None:
         self._folder, self._scratch, self._now = folder, scratch, now
-        self.unprobed = ""
-        """Why the nodes of the last seat are taken to be fit though nobody has looked; '' where somebody has."""
+        self.probe_failure = ""
+        """Why the nodes of the last seat could not be probed; '' if they could. Nodes without a probe count as fit."""
 
-    def refused(self) -> frozenset[str]:
-        """Hosts that are not to be used now."""
-        return frozenset(quarantined(self._folder))
+    def quarantined_hosts(self) -> frozenset[str]:
+        """Return the hosts that are in quarantine at the moment."""
+        return frozenset(quarantined_nodes(self._folder))
 
-    def before(self, seat: Seat, needs: Needs, python: str = "") -> str:
-        """Why nothing is to be timed in ``seat``, '' where its nodes are fit. Raises NoSeatError.
+    def check_before(self, seat: Seat, needs: Needs, python: str = "") -> str:
+        """Return why nothing may be timed in ``seat``; '' if its nodes are fit.
 
-        A program that is one process need not have torch, which the probe is made of: its nodes are not probed.
+        The probe needs torch. A workload that is a program of one process (``needs.ranks`` is 0) may not have torch, so
+        its nodes are not probed. Raises RecordError, NoSeatError, and the errors of ``Seat.run``.
         """
-        self.unprobed = ""
-        if taken := sorted(self.refused() & set(seat.allocation.hosts)):
-            return f"{', '.join(taken)}: in quarantine; 'regbot node show {taken[0]}' says why, 'node release' ends it"
+        self.probe_failure = ""
+        if in_quarantine := sorted(self.quarantined_hosts() & set(seat.allocation.hosts)):
+            return (
+                f"{', '.join(in_quarantine)}: in quarantine; "
+                f"'regbot node show {in_quarantine[0]}' says why, 'node release' ends it"
+            )
         if not needs.ranks or seat.allocation.engine == "local":
             return ""
-        return _slow(self._probed(seat, needs, python, {}))
+        return self._probe(seat, needs, python, {}).reason
 
-    def after(self, seat: Seat, needs: Needs, runs: Sequence[Run], python: str = "") -> str:
-        """Why nothing that was timed in ``seat`` decides, '' where it does. ``runs``: those of this seat."""
+    def check_after(self, seat: Seat, needs: Needs, runs: Sequence[Run], python: str = "") -> str:
+        """Return why the times measured in ``seat`` do not count; '' if they do. ``runs`` are the runs in this seat."""
         if not needs.ranks or seat.allocation.engine == "local":
             return ""
-        named: dict[str, list[Straggler]] = {}
-        for late in stragglers(runs):
-            if late.of_an_arm is None and not late.of_the_load and len(late.timed) == 2:
-                named.setdefault(late.host, []).append(late)
-        if not named:
+        stragglers_by_host: dict[str, list[Straggler]] = {}
+        for straggler in find_stragglers(runs):
+            has_other_cause = straggler.responsible_arm is not None or straggler.is_explained_by_load
+            if not has_other_cause and len(straggler.timed_arms) == 2:
+                stragglers_by_host.setdefault(straggler.host, []).append(straggler)
+        if not stragglers_by_host:
             return ""
-        found = self._probed(seat, needs, python, named)
-        slow = {verdict.host for verdict in found.judgement.nodes if verdict.status == "slow"} if found else set()
-        accused = [late.text for host, each in named.items() if host in slow for late in each]
-        return "; ".join([*accused, _slow(found)]) if slow else ""
+        slow = self._probe(seat, needs, python, stragglers_by_host)
+        texts = [
+            straggler.text
+            for host, stragglers in stragglers_by_host.items()
+            if host in slow.hosts
+            for straggler in stragglers
+        ]
+        return "; ".join([*texts, slow.reason]) if slow.hosts else ""
 
-    def _probed(self, seat: Seat, needs: Needs, python: str, named: dict[str, list[Straggler]]) -> NodesProbed | None:
-        """The judgement of the seat's nodes; None where they could not be probed, which accuses nobody."""
+    def _probe(
+        self, seat: Seat, needs: Needs, python: str, stragglers_by_host: dict[str, list[Straggler]]
+    ) -> "_SlowHosts":
+        """Probe the nodes of ``seat``, twice if a node is slow, and quarantine the nodes that are slow in both probes.
+
+        A slow node on trial goes back into quarantine after one probe. If no second probe succeeds, the nodes that were
+        slow in the first one are returned, and are not quarantined.
+        """
         session = seat.allocation.job
         evidence = {
-            host: [Straggled(session=session, rank=late.rank or 0, pct=late.slower_pct) for late in each]
-            for host, each in named.items()
+            host: [
+                StragglerSession(session=session, rank=straggler.rank or 0, pct=straggler.slower_pct)
+                for straggler in stragglers
+            ]
+            for host, stragglers in stragglers_by_host.items()
         }
+        probes = self._measure(seat, needs, python)
+        if probes is None:
+            return _SlowHosts()
+        report = examine(self._folder, probes, self._now(), quarantine_slow=(), stragglers=evidence)
+        slow = _find_slow(report)
+        if slow and not slow & self.quarantined_hosts():
+            probes = self._measure(seat, needs, python)
+            if probes is None:
+                self.probe_failure = ""  # the nodes do not count as healthy
+                return _SlowHosts(slow, f"{', '.join(sorted(slow))}: slow in a probe, and a second probe failed")
+            report = examine(self._folder, probes, self._now(), quarantine_slow=slow, stragglers=evidence)
+        confirmed = _find_slow(report) & self.quarantined_hosts()
+        return _SlowHosts(confirmed, _describe_slow(report, confirmed)) if confirmed else _SlowHosts()
+
+    def _measure(self, seat: Seat, needs: Needs, python: str) -> list[NodeProbe] | None:
+        """Probe the nodes of ``seat`` once. Return None, and set ``probe_failure``, if they could not be probed."""
         try:
-            probes = probe(
+            return probe(
                 seat,
                 needs.ranks,
                 self._scratch / "probe",
                 self._now(),
-                python=python if Path(python).is_absolute() else sys.executable,  # never one of the checkout's
+                # An interpreter of the checkout is code under test and must not run the probe.
+                python=python if Path(python).is_absolute() else sys.executable,
                 gpus=bool(needs.gpus),
             )
         except ProbeError as error:
-            self.unprobed = f"{', '.join(seat.allocation.hosts)}: could not be probed, and count as healthy: {error}"
+            self.probe_failure = (
+                f"{', '.join(seat.allocation.hosts)}: could not be probed, and count as healthy: {error}"
+            )
             return None
-        return examine(self._folder, probes, self._now(), take_out=True, stragglers=evidence)
 
 
-def _slow(found: NodesProbed | None) -> str:
-    if found is None:
-        return ""
+@dataclass(frozen=True)
+class _SlowHosts:
+    """Hosts on which nothing may be timed, because a probe found them slow, and the reason as text."""
+
+    hosts: frozenset[str] = frozenset()
+    reason: str = ""
+
+
+def _find_slow(report: ProbeReport) -> frozenset[str]:
+    return frozenset(verdict.host for verdict in report.judgement.nodes if verdict.status == "slow")
+
+
+def _describe_slow(report: ProbeReport, hosts: Collection[str]) -> str:
     slow = [
         f"{verdict.host} is slow, whatever runs on it, and is in quarantine now: "
-        + "; ".join(each.text for each in verdict.findings)
-        for verdict in found.judgement.nodes
-        if verdict.status == "slow"
+        + "; ".join(finding.text for finding in verdict.findings)
+        for verdict in report.judgement.nodes
+        if verdict.host in hosts
     ]
-    return "; ".join([*slow, *found.warnings])[:3000]
+    return clip("; ".join([*slow, *report.warnings]), 3000)

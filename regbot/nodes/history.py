@@ -1,7 +1,8 @@
-"""The history of every node: one JSON-lines file each, in a folder that all who run regbot share.
+"""The probe history of every node. It is one JSON-lines file for each node, in a folder that all users of regbot share.
 
-Appended to under a lock, so that several may write at a time; a line that a crash tore is cut off by the next writer
-and never read. On a file system without locks that hold between machines, let one machine write.
+Lines are appended under a lock, so that several processes may write. If a crash leaves an incomplete line, readers skip
+it, and the next writer removes it. If locks on the file system do not work between machines, only one machine may
+write.
 """
 
 import os
@@ -13,13 +14,14 @@ from typing import TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from regbot.nodes.errors import NodeError
+from regbot.errors import UserError
 from regbot.records.base import Record
-from regbot.records.files import append_line, mend, parse_record, read_lines
+from regbot.records.files import append_line, drop_torn_line, parse_record, read_lines
 from regbot.records.node import Host, NodeProbe
+from regbot.text.clip import clip
 
 NODES = "REGBOT_NODES"
-"""Variable that names the folder, where several machines or users share it."""
+"""Environment variable that names the folder of all nodes. It is needed if several machines or users share it."""
 LOCK_TIMEOUT_S = 60.0
 PROBES = "probes"
 
@@ -28,61 +30,66 @@ _HOST: TypeAdapter[str] = TypeAdapter(Host)
 
 
 def nodes_folder(cache: Path) -> Path:
-    """The folder of all nodes: REGBOT_NODES, else ``nodes`` in the cache folder."""
-    given = os.environ.get(NODES)
-    return Path(given).resolve() if given else cache / "nodes"
+    """Return the folder of all nodes: REGBOT_NODES, or else ``nodes`` in the cache folder."""
+    shared = os.environ.get(NODES)
+    return Path(shared).resolve() if shared else cache / "nodes"
 
 
-def append(folder: Path, probe: NodeProbe) -> None:
-    """Add one probe to its node's history. On the disk when this returns. Raises NodeError, OSError."""
-    with writing(folder):
-        append_to(_file(folder, probe.host), probe)
+def append_probe(folder: Path, probe: NodeProbe) -> None:
+    """Append a probe to the history of its node. It is on disk when this function returns. Raises UserError,
+    OSError."""
+    with lock_folder(folder):
+        append_record(_file(folder, probe.host), probe)
 
 
-def history(folder: Path, host: str) -> list[NodeProbe]:
-    """All probes of one node, oldest first; [] where there is none. Raises RecordError."""
-    return read_all(_file(folder, host), NodeProbe)
+def read_history(folder: Path, host: str) -> list[NodeProbe]:
+    """Return all probes of the node ``host``, oldest first. Raises RecordError."""
+    return read_records(_file(folder, host), NodeProbe)
 
 
-def histories(folder: Path) -> dict[str, list[NodeProbe]]:
-    """All probes of all nodes, by host. Raises RecordError."""
-    return {path.stem: read_all(path, NodeProbe) for path in sorted((folder / PROBES).glob("*.jsonl"))}
+def read_histories(folder: Path) -> dict[str, list[NodeProbe]]:
+    """Return all probes of all nodes, by host name. Raises RecordError."""
+    return {path.stem: read_records(path, NodeProbe) for path in sorted((folder / PROBES).glob("*.jsonl"))}
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Alone in ``folder``. Raises NodeError where somebody else stays for too long."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of ``folder``. Raises UserError if another process holds the lock for LOCK_TIMEOUT_S."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=LOCK_TIMEOUT_S, mode=0o664):
             yield
     except Timeout as error:
-        raise NodeError(
-            f"{folder}: somebody else has been writing for {LOCK_TIMEOUT_S:.0f} s; see who holds {folder / '.lock'}"
+        raise UserError(
+            f"{folder}: locked by another process for {LOCK_TIMEOUT_S:.0f} s",
+            f"find out which one holds {folder / '.lock'}",
         ) from error
 
 
-def append_to(path: Path, record: Record) -> None:
-    """Append one line, after what is left of a torn one has been cut off. Only while ``writing``."""
+def append_record(path: Path, record: Record) -> None:
+    """Append a record as one line. Remove an incomplete line at the end of the file first.
+
+    The caller must hold the lock (``lock_folder``).
+    """
     if path.exists():
-        mend(path)
+        drop_torn_line(path)
     append_line(path, record)
 
 
-def read_all(path: Path, model: type[R]) -> list[R]:
-    """The records of an appended file; [] where there is none. Raises RecordError."""
+def read_records(path: Path, model: type[R]) -> list[R]:
+    """Return the records in a JSON-lines file; [] if the file does not exist. Raises RecordError."""
     if not path.exists():
         return []
     return [parse_record(line, model, f"{path}, line {number}") for number, line in read_lines(path)]
 
 
-def known(host: str) -> str:
-    """``host``, where it can be a node's name. Raises NodeError."""
+def check_host(host: str) -> str:
+    """Return ``host`` if it is a valid node name, else raise UserError."""
     try:
         return _HOST.validate_python(host)
     except ValidationError as error:
-        raise NodeError(f"{host[:80]!r} is no name of a node: letters, digits, '.', '_' and '-'") from error
+        raise UserError(f"{clip(host, 80)!r} is not a node name: use letters, digits, '.', '_' and '-'") from error
 
 
 def _file(folder: Path, host: str) -> Path:
-    return folder / PROBES / f"{known(host)}.jsonl"
+    return folder / PROBES / f"{check_host(host)}.jsonl"

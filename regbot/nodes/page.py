@@ -1,119 +1,122 @@
-"""Nodes as a terminal shows them: the list, one node, fresh probes, and what changed."""
+"""Terminal pages about nodes: the list of nodes, one node, fresh probes, and the result of an operator's command."""
 
-import textwrap
 from collections.abc import Sequence
 
 from regbot.records.node import (
-    NodeChanged,
+    NodeChange,
     NodeEvent,
     NodeListing,
     NodeProbe,
     NodeReport,
     NodeRow,
-    NodesProbed,
     NodeVerdict,
+    ProbeReport,
 )
-from regbot.text import printable
+from regbot.text.printable import printable
+from regbot.text.words import count
+from regbot.text.wrap import wrapped
 
-WIDTH = 110
-NOTHING = "no node is known here; run 'regbot node probe' on one"
-SHOWN_PROBES = 10
-
-
-def list_page(found: NodeListing) -> str:
-    """One line a node, below it what is wrong with it."""
-    if not found.nodes:
-        return NOTHING
-    lines = [line for row in found.nodes for line in _row(row)]
-    return "\n".join([*lines, *_shared([each.text for each in found.sets], found.fleet)])
+NO_NODES = "no node is known; run 'regbot node probe' on one"
+MAX_PROBES = 10
 
 
-def report_page(found: NodeReport) -> str:
-    """One node: what it is, its last probes, everything that happened to it."""
-    lines = _row(found.node)
-    if found.node.last:
-        lines.append(f"  {printable(_what(found.node.last))}")
-    if found.probes:
-        hidden = len(found.probes) - SHOWN_PROBES
-        lines += ["", f"probes{f' (the last {SHOWN_PROBES} of {len(found.probes)})' if hidden > 0 else ''}"]
-        lines += [f"  {_numbers(probe)}{'  slow' * probe.slow}" for probe in found.probes[-SHOWN_PROBES:]]
-    if found.events:
+def list_page(listing: NodeListing) -> str:
+    """Return the list of nodes. Each node has a line with its state, followed by its measurements and findings."""
+    if not listing.nodes:
+        return NO_NODES
+    lines = [line for row in listing.nodes for line in _row_lines(row)]
+    return "\n".join([*lines, *_common_lines([finding.text for finding in listing.sets], listing.fleet)])
+
+
+def report_page(report: NodeReport) -> str:
+    """Return the page of one node: its state, its latest probes and its events."""
+    lines = _row_lines(report.node)
+    if report.node.last:
+        lines.append(f"  {printable(_describe_node(report.node.last))}")
+    if report.probes:
+        hidden = len(report.probes) - MAX_PROBES
+        lines += ["", f"probes{f' (the last {MAX_PROBES} of {len(report.probes)})' if hidden > 0 else ''}"]
+        lines += [f"  {_format_measurements(probe)}{'  slow' * probe.slow}" for probe in report.probes[-MAX_PROBES:]]
+    if report.events:
         lines += ["", "events"]
-        lines += [line for event in found.events for line in _event(event)]
+        lines += [line for event in report.events for line in _event_lines(event)]
     return "\n".join(lines)
 
 
-def probed_page(found: NodesProbed) -> str:
-    """Fresh probes, each with its verdict, and what followed."""
+def probe_page(report: ProbeReport) -> str:
+    """Return the page of fresh probes: the verdict on each node, and the events that result."""
     lines = []
-    for probe, verdict in zip(found.probes, found.judgement.nodes, strict=True):
-        lines += [f"{probe.host}  {verdict.status}", f"  {_numbers(probe)}", f"  {printable(_what(probe))}"]
-        lines += _said(verdict)
-    lines += _shared([each.text for each in found.judgement.sets], found.judgement.fleet)
-    lines += [event_sentence(event) for event in found.events]
-    return "\n".join([*lines, *warning_lines(found.warnings)])
+    for probe, verdict in zip(report.probes, report.judgement.nodes, strict=True):
+        lines += [
+            f"{probe.host}  {verdict.status}",
+            f"  {_format_measurements(probe)}",
+            f"  {printable(_describe_node(probe))}",
+        ]
+        lines += _verdict_lines(verdict)
+    lines += _common_lines([finding.text for finding in report.judgement.sets], report.judgement.fleet)
+    lines += [event_sentence(event) for event in report.events]
+    return "\n".join([*lines, *warning_lines(report.warnings)])
 
 
-def changed_page(found: NodeChanged) -> str:
-    """What an operator's command did."""
-    return "\n".join([event_sentence(found.event), *warning_lines(found.warnings)])
+def change_page(change: NodeChange) -> str:
+    """Return the page that an operator's command prints."""
+    return "\n".join([event_sentence(change.event), *warning_lines(change.warnings)])
 
 
 def event_sentence(event: NodeEvent) -> str:
-    """What happened to a node, and what comes next."""
-    then = {
+    """Return a sentence that describes an event of a node and what to do next."""
+    description = {
         "quarantined": f"is in quarantine; 'regbot node release {event.host} --reason WHY' puts it back",
         "released": "is released and on trial: a fresh probe must pass before anything is timed on it",
         "passed": "passed its trial and is in service",
     }[event.event]
-    return f"{event.host} {then}"
+    return f"{event.host} {description}"
 
 
 def warning_lines(warnings: Sequence[str]) -> list[str]:
-    return [line for text in warnings for line in ("", *_wrapped(f"WARNING: {text}", "").splitlines())]
+    return [line for text in warnings for line in ("", *wrapped(f"WARNING: {text}", "").splitlines())]
 
 
-def _row(row: NodeRow) -> list[str]:
+def _row_lines(row: NodeRow) -> list[str]:
     status = f", {row.verdict.status}" if row.verdict else ""
     lines = [f"{row.host}  {row.state}{status}"]
     if row.state != "in service":
-        lines.append(_wrapped(f"since {row.since}: {printable(row.reason)}"))
-    lines.append(f"  {_numbers(row.last)}" if row.last else "  never probed")
-    return [*lines, *(_said(row.verdict) if row.verdict else [])]
+        lines.append(wrapped(f"since {row.since}: {row.reason}"))
+    lines.append(f"  {_format_measurements(row.last)}" if row.last else "  never probed")
+    return [*lines, *(_verdict_lines(row.verdict) if row.verdict else [])]
 
 
-def _said(verdict: NodeVerdict) -> list[str]:
-    return [_wrapped(printable(text)) for text in (*(each.text for each in verdict.findings), *verdict.notes)]
+def _verdict_lines(verdict: NodeVerdict) -> list[str]:
+    return [wrapped(text) for text in (*(finding.text for finding in verdict.findings), *verdict.notes)]
 
 
-def _shared(sets: Sequence[str], fleet: Sequence[str]) -> list[str]:
-    return [_wrapped(printable(text), "") for text in (*sets, *fleet)]
+def _common_lines(sets: Sequence[str], fleet: Sequence[str]) -> list[str]:
+    return [wrapped(text, "") for text in (*sets, *fleet)]
 
 
-def _numbers(probe: NodeProbe) -> str:
-    parts = [probe.when, f"gemm {_rate(probe.gemm_tflops)} TFLOP/s"]
+def _format_measurements(probe: NodeProbe) -> str:
+    parts = [probe.when, f"gemm {_format_rate(probe.gemm_tflops)} TFLOP/s"]
     if probe.local_all_to_all_gbs is not None:
-        parts.append(f"all-to-all {_rate(probe.local_all_to_all_gbs)} GB/s")
+        parts.append(f"all-to-all {_format_rate(probe.local_all_to_all_gbs)} GB/s")
     if probe.all_to_all_gbs is not None:
-        parts.append(f"over {len(probe.hosts)} hosts {_rate(probe.all_to_all_gbs)} GB/s")
-    return "  ".join([*parts, f"copy {_rate(probe.copy_gbs)} GB/s"])
+        parts.append(f"over {len(probe.hosts)} hosts {_format_rate(probe.all_to_all_gbs)} GB/s")
+    return "  ".join([*parts, f"copy {_format_rate(probe.copy_gbs)} GB/s"])
 
 
-def _what(probe: NodeProbe) -> str:
+def _describe_node(probe: NodeProbe) -> str:
     driver = f", driver {probe.driver}" if probe.driver not in (None, "none") else ""
-    return f"{probe.node_class}{driver}, {probe.software}, {probe.ranks} rank{'s' * (probe.ranks > 1)} a node"
+    return f"{probe.node_class}{driver}, {probe.software}, {count(probe.ranks, 'rank')} a node"
 
 
-def _event(event: NodeEvent) -> list[str]:
-    named = event.evidence.stragglers if event.evidence else []
-    late = [f"session {each.session}: rank {each.rank} {each.pct:.0f}% late {each.text}".rstrip() for each in named]
+def _event_lines(event: NodeEvent) -> list[str]:
+    sessions = event.evidence.stragglers if event.evidence else []
+    straggler_lines = [
+        f"session {session.session}: rank {session.rank} {session.pct:.0f}% late {session.text}".rstrip()
+        for session in sessions
+    ]
     first = f"{event.when}  {event.event} by {event.who}: {event.reason}"
-    return [_wrapped(printable(first)), *(_wrapped(printable(text), "    ") for text in late)]
+    return [wrapped(first), *(wrapped(text, "    ") for text in straggler_lines)]
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def _wrapped(text: str, indent: str = "  ") -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

@@ -1,38 +1,42 @@
-"""Quarantine: nodes that are taken out of service with evidence, released with a reason, and then on trial.
+"""Quarantine: take slow nodes out of service with evidence, and release them with a reason. A released node is on
+trial.
 
-The log ``events.jsonl`` is the truth: every quarantine, release and passed trial, appended and never changed. A file
-per quarantined node in ``quarantined/`` says the same to a prolog, which is a shell script; it is there before the log
-says so and goes after, so that a crash in between refuses a node too many and never one too few.
+The log ``events.jsonl`` is authoritative. Every quarantine, release and passed trial is appended to it, and entries are
+never changed. In addition, each node in quarantine has a file in ``quarantined/``, because the prolog of a scheduler is
+a shell script. This file is written before the log entry of a quarantine, and removed after the log entry of a release.
+A crash in between may therefore refuse a healthy node, but never admits a node in quarantine.
 """
 
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from regbot.nodes.errors import NodeError
-from regbot.nodes.history import append_to, known, read_all, writing
-from regbot.records.baseline import moment, utc
+from regbot.errors import UserError
+from regbot.nodes.history import append_record, check_host, lock_folder, read_records
+from regbot.records.baseline import format_time, parse_time
 from regbot.records.files import write_text
-from regbot.records.node import Evidence, NodeEvent, NodeVerdict, State
-from regbot.text import printable
+from regbot.records.node import Evidence, NodeEvent, NodeState, NodeVerdict
+from regbot.text.clip import clip_message
+from regbot.text.printable import printable
 
 EVENTS = "events.jsonl"
 MARKS = "quarantined"
-WHO = "regbot"
-"""Of what regbot decides by itself."""
-AGAIN_DAYS = 7
-"""A node that regbot quarantines twice within these was released too early, or has a fault that comes and goes."""
+AUTOMATIC_AUTHOR = "regbot"
+"""Author of events that regbot causes automatically."""
+REPEAT_DAYS = 7
+"""If regbot quarantines a node a second time within this many days, the node was released too early or its fault is
+intermittent."""
 
 
 def quarantine(folder: Path, host: str, evidence: Evidence) -> list[str]:
-    """Take ``host`` out of service. On the disk when this returns. Returns warnings.
+    """Take ``host`` out of service, and return warnings. The change is on disk when this function returns.
 
-    Evidence against a node that is in quarantine already is added to the log. Raises NodeError, OSError.
+    If the node is already in quarantine, the evidence is added to the log. Raises UserError, OSError.
     """
-    if known(host) != evidence.host:
-        raise NodeError(f"the evidence is about {evidence.host}, not about {host}")
-    with writing(folder):
-        earlier = [each for each in events(folder) if each.host == host]
-        _mark(folder, host, evidence)
+    if check_host(host) != evidence.host:
+        raise UserError(f"the evidence is about {evidence.host}, not about {host}")
+    with lock_folder(folder):
+        earlier = [event for event in read_events(folder) if event.host == host]
+        _write_mark(folder, host, evidence)
         event = NodeEvent(
             event="quarantined",
             host=host,
@@ -42,96 +46,108 @@ def quarantine(folder: Path, host: str, evidence: Evidence) -> list[str]:
             reason=evidence.reason,
             evidence=evidence,
         )
-        append_to(folder / EVENTS, event)
-    return _again(earlier, event)
+        append_record(folder / EVENTS, event)
+    return _warn_of_repetition(earlier, event)
 
 
-def release(folder: Path, host: str, who: str, why: str, now: datetime) -> NodeEvent:
-    """Put ``host`` back into service, on trial. Raises NodeError where it is not in quarantine, or ``why`` is empty."""
-    if not why.strip():
-        raise NodeError("a release says why: what was repaired, or what was looked at")
-    with writing(folder):
-        found = quarantined(folder)
-        if known(host) not in found:
-            listed = ", ".join(sorted(found)[:8]) or "none"
-            raise NodeError(f"{host} is not in quarantine; these are: {listed}")
+def release(folder: Path, host: str, who: str, reason: str, now: datetime) -> NodeEvent:
+    """Put ``host`` back into service, on trial. Raises UserError if it is not in quarantine, or ``reason`` is empty."""
+    if not reason.strip():
+        raise UserError("a release needs a reason: say what was repaired or checked")
+    with lock_folder(folder):
+        in_quarantine = quarantined_nodes(folder)
+        if check_host(host) not in in_quarantine:
+            names = ", ".join(sorted(in_quarantine)[:8]) or "none"
+            raise UserError(f"{host} is not in quarantine", f"nodes in quarantine: {names}")
         event = NodeEvent(
-            event="released", host=host, when=utc(now), who=printable(who), automatic=False, reason=printable(why)
+            event="released",
+            host=host,
+            when=format_time(now),
+            who=printable(who),
+            automatic=False,
+            reason=printable(reason),
         )
-        append_to(folder / EVENTS, event)
+        append_record(folder / EVENTS, event)
         (folder / MARKS / host).unlink(missing_ok=True)
     return event
 
 
-def settle_trial(folder: Path, verdict: NodeVerdict, now: datetime) -> NodeEvent | None:
-    """End the trial of a node whose fresh probe was not slow. None where it is on none, or was not shown to be well.
+def finish_trial(folder: Path, verdict: NodeVerdict, now: datetime) -> NodeEvent | None:
+    """End the trial of a node if its fresh probe was not slow. Return the event; None if no trial ended.
 
-    A node of which nothing can be said yet stays on trial only if it was regbot that quarantined it: what an operator
-    took out and put back was never a matter of speed.
+    A status "unknown" means that there was nothing to compare the probe with. It ends the trial only after a quarantine
+    by an operator, because the reason was then not the node's speed.
     """
-    with writing(folder):
-        released = on_trial(folder).get(verdict.host)
+    with lock_folder(folder):
+        released = nodes_on_trial(folder).get(verdict.host)
         if released is None or verdict.status == "slow":
             return None
-        last = next(each for each in reversed(events(folder)) if each.host == verdict.host and each.evidence)
-        if verdict.status == "unknown" and last.automatic:
+        last_quarantine = next(
+            past for past in reversed(read_events(folder)) if past.host == verdict.host and past.evidence
+        )
+        if verdict.status == "unknown" and last_quarantine.automatic:
             return None
         event = NodeEvent(
             event="passed",
             host=verdict.host,
-            when=utc(now),
-            who=WHO,
+            when=format_time(now),
+            who=AUTOMATIC_AUTHOR,
             automatic=True,
             reason="a fresh probe was not slow" if verdict.status == "ok" else "a fresh probe ended well",
         )
-        append_to(folder / EVENTS, event)
+        append_record(folder / EVENTS, event)
     return event
 
 
-def quarantined(folder: Path) -> dict[str, Evidence]:
-    """The nodes that are out of service, each with what it was last taken out for. Raises RecordError."""
-    return {host: event.evidence for host, event in last_events(folder).items() if event.evidence is not None}
+def quarantined_nodes(folder: Path) -> dict[str, Evidence]:
+    """Return the nodes in quarantine, each with the evidence of its last quarantine. Raises RecordError."""
+    return {host: event.evidence for host, event in read_last_events(folder).items() if event.evidence is not None}
 
 
-def on_trial(folder: Path) -> dict[str, NodeEvent]:
-    """The nodes that were released and must pass a probe before anything is timed on them, with their release."""
-    return {host: event for host, event in last_events(folder).items() if event.event == "released"}
+def nodes_on_trial(folder: Path) -> dict[str, NodeEvent]:
+    """Return the nodes on trial, each with the event of its release. They must pass a probe before they are used."""
+    return {host: event for host, event in read_last_events(folder).items() if event.event == "released"}
 
 
-def events(folder: Path) -> list[NodeEvent]:
-    """Everything that ever happened, oldest first. Raises RecordError."""
-    return read_all(folder / EVENTS, NodeEvent)
+def read_events(folder: Path) -> list[NodeEvent]:
+    """Return all events of all nodes, oldest first. Raises RecordError."""
+    return read_records(folder / EVENTS, NodeEvent)
 
 
-def state_of(event: NodeEvent | None) -> State:
-    """After the last thing that happened to a node."""
+def node_state(event: NodeEvent | None) -> NodeState:
+    """Return the state of a node whose last event is ``event``; None means that it had no event."""
     if event is None or event.event == "passed":
         return "in service"
     return "quarantined" if event.event == "quarantined" else "on trial"
 
 
-def last_events(folder: Path) -> dict[str, NodeEvent]:
-    """The last thing that happened to each node."""
-    return {event.host: event for event in events(folder)}
+def read_last_events(folder: Path) -> dict[str, NodeEvent]:
+    """Return the last event of each node, by host name."""
+    return {event.host: event for event in read_events(folder)}
 
 
-def _mark(folder: Path, host: str, evidence: Evidence) -> None:
+def _write_mark(folder: Path, host: str, evidence: Evidence) -> None:
     write_text(folder / MARKS / host, printable(f"{evidence.when} {evidence.who}: {evidence.reason}") + "\n")
 
 
-def _again(earlier: list[NodeEvent], event: NodeEvent) -> list[str]:
-    """What is to be said loudly of a node that comes back."""
+def _warn_of_repetition(earlier: list[NodeEvent], event: NodeEvent) -> list[str]:
+    """Return a warning if regbot quarantined the node in the last REPEAT_DAYS days, and somebody released it since."""
     if not event.automatic:
         return []
-    since = moment(event.when) - timedelta(days=AGAIN_DAYS)
-    before = [each for each in earlier if each.event == "quarantined" and each.automatic and moment(each.when) >= since]
-    releases = [each for each in earlier if each.event == "released" and before and each.when >= before[0].when]
+    since = parse_time(event.when) - timedelta(days=REPEAT_DAYS)
+    quarantines = [
+        past for past in earlier if past.event == "quarantined" and past.automatic and parse_time(past.when) >= since
+    ]
+    releases = [
+        past for past in earlier if past.event == "released" and quarantines and past.when >= quarantines[0].when
+    ]
     if not releases:
         return []
-    last = releases[-1]
+    last_release = releases[-1]
     text = (
-        f"{event.host} IS BACK IN QUARANTINE, {len(before) + 1} times within {AGAIN_DAYS} days: it was released on "
-        f"{last.when} by {last.who} ({last.reason}), and is slow again. Do not release it before its hardware has been "
-        f"looked at; 'regbot node show {event.host}' has the numbers of every time"
+        f"{event.host} IS BACK IN QUARANTINE, {len(quarantines) + 1} times within {REPEAT_DAYS} days: it was "
+        f"released on {last_release.when} by {last_release.who} ({last_release.reason}), and is slow again. "
+        f"Do not release it before its hardware has been inspected; "
+        f"'regbot node show {event.host}' lists the evidence of each time"
     )
-    return [text[:4000]]
+    return [clip_message(text)]

@@ -1,7 +1,7 @@
-"""The reference probe, trusted side: all ranks of a seat compute and exchange what never changes, for some seconds.
+"""The reference probe: for some seconds, all ranks of a seat run a fixed computation and a fixed exchange.
 
-The machine is trusted here, no code under test runs. What the ranks write is read like any record all the same: a node
-that is broken enough writes anything.
+This module is the trusted side of the probe, which starts the ranks and reads their records. No code under test runs,
+so the node is trusted. The records are still validated like those of a guest, because a broken node may write anything.
 """
 
 import secrets
@@ -15,27 +15,31 @@ from statistics import median
 
 from pydantic import ValidationError
 
-from regbot.engines import Ended, EngineError, Launch, Seat, clean_environment
-from regbot.records.baseline import utc
-from regbot.records.files import RecordError, describe, read_record
-from regbot.records.node import Measure, NodeProbe, RawNodeProbe, Repeated, Sizes
+from regbot.engines import EngineError, Launch, LaunchResult, Seat, clean_environment
+from regbot.records.baseline import format_time
+from regbot.records.files import RecordError, describe_validation_error, read_record
+from regbot.records.node import Measure, NodeProbe, RawNodeProbe, RepeatedTiming, Sizes
 from regbot.records.run import Node
-from regbot.text import printable
-from regbot.workloads.guest import GUEST_ENVIRONMENT, MEGABYTE, exit_words, guest_folder, write_request
+from regbot.records.verdict import EXIT_CODES
+from regbot.text.clip import clip_label
+from regbot.text.printable import printable
+from regbot.workloads.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, guest_folder, write_request
 
-GPU = Sizes(gemm=8192, dtype="bfloat16", all_to_all_bytes=64 * MEGABYTE, copy_bytes=1024 * MEGABYTE)
-CPU = Sizes(gemm=1024, dtype="float32", all_to_all_bytes=4 * MEGABYTE, copy_bytes=128 * MEGABYTE)
+GPU_SIZES = Sizes(gemm=8192, dtype="bfloat16", all_to_all_bytes=64 * MEGABYTE, copy_bytes=1024 * MEGABYTE)
+CPU_SIZES = Sizes(gemm=1024, dtype="float32", all_to_all_bytes=4 * MEGABYTE, copy_bytes=128 * MEGABYTE)
 SECONDS = {"gemm": 2.0, "all_to_all": 1.0, "copy": 0.5}
-"""Of each measurement. It is warmed up for a fifth of that first."""
+"""Duration of each measurement in seconds. The warm-up before a measurement takes another fifth of this time."""
 TIMEOUT_S = 180.0
-"""Most of it for a torch that is read from a slow file system."""
+"""Time limit of the whole probe in seconds. Most of it is for importing torch from a slow file system."""
 LAG_S = 10.0
-"""How long records of ranks that ended well may take to be seen through a shared file system."""
+"""Seconds until records of successful ranks must be visible on a shared file system."""
 MAX_RECORD_BYTES = 65536
 
 
 class ProbeError(EngineError):
     """The nodes could not be probed. The message says why and what to do."""
+
+    exit_code = EXIT_CODES["INVALID"]
 
 
 def probe(
@@ -50,17 +54,18 @@ def probe(
     seconds: Mapping[str, float] = SECONDS,
     slowed: Mapping[int, float] | None = None,
 ) -> list[NodeProbe]:
-    """Probe every host of ``seat``, with ``ranks`` on all of them together. One NodeProbe per host, in their order.
+    """Probe all hosts of ``seat`` at the same time, with ``ranks`` ranks in total.
 
-    ``scratch`` is a private folder that all hosts see, emptied first. ``python`` has torch. ``gpus``: one for each
-    rank; None for what the nodes have. ``slowed``: rank to percent by which its matrix product is made larger, to try
-    the judgement with. Raises ProbeError, and what the seat raises.
+    Return one NodeProbe for each host, in the seat's order. ``scratch`` is a private folder that all hosts share; it is
+    emptied first. ``python`` is an interpreter that has torch. ``gpus`` says whether each rank uses a GPU; None means
+    that ranks use GPUs if the nodes have any. To test the judgement, ``slowed`` maps a rank to the percentage by which
+    its matrix product is enlarged. Raises ProbeError, and the errors of ``Seat.run``.
     """
     hosts = seat.allocation.hosts
     if ranks < 1 or ranks % len(hosts) or len(set(hosts)) != len(hosts):
         raise ProbeError(f"{ranks} ranks cannot be spread evenly over the hosts {', '.join(hosts[:8])}")
     on_gpu = bool(seat.node.gpus) if gpus is None else gpus
-    chosen = sizes or (GPU if on_gpu else CPU)
+    probe_sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
     nonce = secrets.token_hex(16)
     record = scratch / "record" / "node.{rank}.json"
     request = write_request(
@@ -71,12 +76,12 @@ def probe(
             "ranks": ranks,
             "ranks_per_host": ranks // len(hosts),
             "gpus": on_gpu,
-            "sizes": chosen.model_dump(),
+            "sizes": probe_sizes.model_dump(),
             "seconds": dict(seconds),
             "slowed": {str(rank): pct for rank, pct in (slowed or {}).items()},
         },
     )
-    ended = seat.run(
+    result = seat.run(
         Launch(
             command=(python, str(guest_folder()), "--reference", str(request)),
             cwd=scratch,
@@ -90,108 +95,124 @@ def probe(
             readable=(guest_folder(), request),
         )
     )
-    raws = _read(record, ranks, nonce, ended, hosts)
+    raws = _read_records(record, ranks, nonce, result, hosts)
     shutil.rmtree(record.parent / "torchrun", ignore_errors=True)
-    return _by_host(raws, seat, chosen, ended, utc(now))
+    return _combine_by_host(raws, seat, probe_sizes, result, format_time(now))
 
 
-def _read(record: Path, ranks: int, nonce: str, ended: Ended, hosts: Sequence[str]) -> list[RawNodeProbe]:
-    """What every rank wrote. Raises ProbeError where that is not a whole probe."""
+def _read_records(
+    record: Path, ranks: int, nonce: str, result: LaunchResult, hosts: Sequence[str]
+) -> list[RawNodeProbe]:
+    """Return the records of all ranks. Raises ProbeError if a record is missing or invalid."""
     paths = [Path(str(record).replace("{rank}", str(rank))) for rank in range(ranks)]
-    until = time.monotonic() + (LAG_S if ended.exit_code == 0 else 0.0)
-    while not all(path.exists() for path in paths) and time.monotonic() < until:
+    deadline = time.monotonic() + (LAG_S if result.exit_code == 0 else 0.0)
+    while not all(path.exists() for path in paths) and time.monotonic() < deadline:
         time.sleep(0.1)
     raws: dict[int, RawNodeProbe] = {}
     for rank, path in enumerate(paths):
         if not path.exists():
             continue
-        whose = f"rank {rank} on {hosts[rank * len(hosts) // ranks]}"
+        source = f"rank {rank} on {hosts[rank * len(hosts) // ranks]}"
         try:
             raw = read_record(path, RawNodeProbe, MAX_RECORD_BYTES)
         except RecordError as error:
-            raise ProbeError(f"{whose}: {printable(str(error))}; the node was not judged") from error
+            raise ProbeError(f"{source}: {printable(str(error))}", "the node was not judged") from error
         if raw.refusal:
-            raise ProbeError(f"{whose}: {printable(raw.refusal)}")
-        if fault := _unbelievable(raw, rank, nonce, ended.wall_s):
-            raise ProbeError(f"{whose}: {fault}; the node was not judged")
+            raise ProbeError(f"{source}: {printable(raw.refusal)}")
+        if fault := _find_fault(raw, rank, nonce, result.wall_s):
+            raise ProbeError(f"{source}: {fault}", "the node was not judged")
         raws[rank] = raw
-    if len(raws) == ranks and ended.exit_code == 0:
+    if len(raws) == ranks and result.exit_code == 0:
         return [raws[rank] for rank in range(ranks)]
     missing = [f"{rank} on {hosts[rank * len(hosts) // ranks]}" for rank in range(ranks) if rank not in raws]
-    how = f"did not end within {TIMEOUT_S:.0f} s" if ended.timed_out else exit_words(ended.exit_code)
-    lost = f" without a record of rank {', '.join(missing[:8])}" if missing else ""
-    raise ProbeError(f"the reference probe {how}{lost}; its last lines:\n{ended.log_tail}".rstrip())
+    how = f"did not end within {TIMEOUT_S:.0f} s" if result.timed_out else describe_exit(result.exit_code)
+    missing_text = f" without a record of rank {', '.join(missing[:8])}" if missing else ""
+    raise ProbeError(f"the reference probe {how}{missing_text}; its last lines:\n{result.log_tail}".rstrip())
 
 
-def _unbelievable(raw: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
-    """Why a well-formed record cannot be this probe's, '' where it can."""
+def _find_fault(raw: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
+    """Return why a well-formed record cannot be the result of this probe; '' if it can."""
     if raw.request != nonce or raw.rank != rank:
         return "its record answers another request"
     if raw.gemm is None or raw.copy_ is None or raw.device is None or raw.clock_s is None:
-        return "its record is not whole"
-    for each in (raw.gemm, raw.local_all_to_all, raw.all_to_all, raw.copy_):
-        if each is not None and (each.n * each.median_s / 2 > wall_s or each.fast_s > each.median_s):
-            return "its times make no sense together"  # half of the repetitions took the median or longer
+        return "its record is incomplete"
+    for timing in (raw.gemm, raw.local_all_to_all, raw.all_to_all, raw.copy_):
+        if timing is not None and (timing.n * timing.median_s / 2 > wall_s or timing.fast_s > timing.median_s):
+            return "its times are inconsistent"  # half of the repetitions took at least the median
     return ""
 
 
-def _by_host(raws: Sequence[RawNodeProbe], seat: Seat, sizes: Sizes, ended: Ended, when: str) -> list[NodeProbe]:
+def _combine_by_host(
+    raws: Sequence[RawNodeProbe], seat: Seat, sizes: Sizes, result: LaunchResult, when: str
+) -> list[NodeProbe]:
     hosts, allocation = seat.allocation.hosts, seat.allocation
-    each = len(raws) // len(hosts)
-    middle = median(raw.clock_s or 0.0 for raw in raws)
-    health = ended.health if len(hosts) == 1 else None
-    found = []
+    ranks_per_host = len(raws) // len(hosts)
+    median_clock_s = median(raw.clock_s or 0.0 for raw in raws)
+    health = result.health if len(hosts) == 1 else None
+    probes = []
     for number, host in enumerate(hosts):
-        mine = raws[number * each : (number + 1) * each]
-        gemm, local, together, copy = (_slowest(mine, m) for m in ("gemm", "local_all_to_all", "all_to_all", "copy"))
-        if gemm is None or copy is None or (local is None) != (each == 1) or (together is None) != (len(hosts) == 1):
-            raise ProbeError(f"{host}: its ranks measured something else than was asked for; the node was not judged")
+        host_raws = raws[number * ranks_per_host : (number + 1) * ranks_per_host]
+        gemm, local, together, copy = (
+            _slowest(host_raws, measure) for measure in ("gemm", "local_all_to_all", "all_to_all", "copy")
+        )
+        if (
+            gemm is None
+            or copy is None
+            or (local is None) != (ranks_per_host == 1)
+            or (together is None) != (len(hosts) == 1)
+        ):
+            raise ProbeError(f"{host}: its ranks did not measure what was requested", "the node was not judged")
         document = {
             "host": host,
             "when": when,
-            "node_class": _class_of(mine, raws[0], seat.node),
-            "driver": mine[0].driver or (seat.node.driver if mine[0].device_name == raws[0].device_name else None),
+            "node_class": _node_class(host_raws, raws[0], seat.node),
+            "driver": host_raws[0].driver
+            or (seat.node.driver if host_raws[0].device_name == raws[0].device_name else None),
             "container": seat.node.container,
-            "software": f"torch {mine[0].torch}",
-            "device": mine[0].device,
-            "device_name": printable(mine[0].device_name),
-            "ranks": each,
+            "software": f"torch {host_raws[0].torch}",
+            "device": host_raws[0].device,
+            "device_name": printable(host_raws[0].device_name),
+            "ranks": ranks_per_host,
             "hosts": hosts,
             "engine": allocation.engine,
             "job": allocation.job,
             "sizes": sizes,
             "gemm": gemm,
-            "gemm_rank": max(mine, key=lambda raw: raw.gemm.median_s if raw.gemm else 0.0).rank,
+            "gemm_rank": max(host_raws, key=lambda raw: raw.gemm.median_s if raw.gemm else 0.0).rank,
             "local_all_to_all": local,
             "all_to_all": together,
             "copy": copy,
             "gemm_tflops": 2 * sizes.gemm**3 / gemm.median_s / 1e12,
-            "local_all_to_all_gbs": _to_others(sizes, local, each),
-            "all_to_all_gbs": _to_others(sizes, together, len(raws)),
+            "local_all_to_all_gbs": _bandwidth_gbs(sizes, local, ranks_per_host),
+            "all_to_all_gbs": _bandwidth_gbs(sizes, together, len(raws)),
             "copy_gbs": 2 * sizes.copy_bytes / copy.median_s / 1e9,
-            "skew_s": median(raw.clock_s or 0.0 for raw in mine) - middle,
+            "skew_s": median(raw.clock_s or 0.0 for raw in host_raws) - median_clock_s,
             "others_share": health.during.cpu.other_share if health else None,
             "causes": [cause.text for cause in health.causes if cause.outside][:64] if health else [],
         }
         try:
-            found.append(NodeProbe.model_validate(document))
+            probes.append(NodeProbe.model_validate(document))
         except ValidationError as error:
-            raise ProbeError(f"{host}: {describe(error)}; the node was not judged") from error
-    return found
+            raise ProbeError(f"{host}: {describe_validation_error(error)}", "the node was not judged") from error
+    return probes
 
 
-def _slowest(raws: Sequence[RawNodeProbe], measure: Measure) -> Repeated | None:
-    """Of the ranks of one host, the one that took longest; None where any did not measure it."""
-    found: list[Repeated | None] = [raw.copy_ if measure == "copy" else getattr(raw, measure) for raw in raws]
-    known = [each for each in found if each is not None]
-    return max(known, key=lambda each: each.median_s) if len(known) == len(raws) else None
+def _slowest(raws: Sequence[RawNodeProbe], measure: Measure) -> RepeatedTiming | None:
+    """Return the timing of the slowest rank of one host; None if a rank did not make this measurement."""
+    timings: list[RepeatedTiming | None] = [raw.copy_ if measure == "copy" else getattr(raw, measure) for raw in raws]
+    measured = [timing for timing in timings if timing is not None]
+    return max(measured, key=lambda timing: timing.median_s) if len(measured) == len(raws) else None
 
 
-def _class_of(mine: Sequence[RawNodeProbe], first: RawNodeProbe, node: Node) -> str:
-    """The seat tells its first node's class; a host whose device has the same name is of it."""
-    name = mine[0].device_name
-    return node.node_class if name == first.device_name else printable(f"{len(mine)} x {name}")[:500]
+def _node_class(host_raws: Sequence[RawNodeProbe], first: RawNodeProbe, node: Node) -> str:
+    """Return the class of a host.
+
+    If the host has the same kind of device as the seat's first node, it has the class of the seat. Otherwise the class
+    names the host's own devices.
+    """
+    name = host_raws[0].device_name
+    return node.node_class if name == first.device_name else clip_label(printable(f"{len(host_raws)} x {name}"))
 
 
-def _to_others(sizes: Sizes, found: Repeated | None, ranks: int) -> float | None:
-    return sizes.all_to_all_bytes * (ranks - 1) / ranks / found.median_s / 1e9 if found else None
+def _bandwidth_gbs(sizes: Sizes, timing: RepeatedTiming | None, ranks: int) -> float | None:
+    return sizes.all_to_all_bytes * (ranks - 1) / ranks / timing.median_s / 1e9 if timing else None

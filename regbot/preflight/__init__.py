@@ -1,21 +1,18 @@
-"""Preflight: conflicts of a resolved configuration, and dated advice on dispatchers, before anything runs."""
+"""Preflight: before anything runs, find conflicts in a resolved configuration and give dated advice on dispatchers."""
 
-from regbot.preflight.advice import Advice, advice
+from regbot.preflight.advice import Advice, find_advice
 from regbot.preflight.dump import Dump, read_dump
-from regbot.preflight.facts import Facts, facts_of, unknown_hardware
+from regbot.preflight.facts import facts_of_run, unknown_hardware
 from regbot.preflight.page import preflight_page
-from regbot.preflight.rules import Conflict, Rule, RuleError, conflicts
+from regbot.preflight.rules import Conflict, find_conflicts
 
 __all__ = [
     "Advice",
     "Conflict",
     "Dump",
-    "Facts",
-    "Rule",
-    "RuleError",
-    "advice",
-    "conflicts",
-    "facts_of",
+    "facts_of_run",
+    "find_advice",
+    "find_conflicts",
     "preflight_page",
     "read_dump",
     "unknown_hardware",

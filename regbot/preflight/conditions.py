@@ -1,7 +1,8 @@
-"""When a rule applies: conditions on a resolved configuration and on facts, as data.
+"""Conditions of rules, as data: tests on a resolved configuration and on facts.
 
-A condition is true, false, or cannot be told (None), and the logic is Kleene's: ``all`` is false where one part is,
-``any`` true where one is, and otherwise what cannot be told spreads. A rule speaks only where its condition is true.
+A condition is true, false or unknown (None), as in Kleene's logic. ``all`` is false if one part is false, and ``any``
+is true if one part is true. Otherwise an unknown part makes the whole condition unknown. A rule applies only if its
+condition is true.
 """
 
 import re
@@ -18,17 +19,18 @@ from regbot.records.ledger import Scalar
 Value = str | int | float | bool
 Yes = Literal[True]
 
-PREFERRED = ("comm_overlap.", "model.")
-"""Where a key stands in several parts of a configuration: Bridge copies comm_overlap into the model at start."""
+PREFERRED_SECTIONS = ("comm_overlap.", "model.")
+"""Sections to prefer if several sections have a key, in this order. Megatron Bridge copies comm_overlap into the model
+at start."""
 
-OFF = (None, False, 0, "", "none", "None", "false", "False", "0")
+OFF_VALUES = (None, False, 0, "", "none", "None", "false", "False", "0")
 
 
 class Condition(Record):
-    """``all`` or ``any`` of others, or one test of one ``key`` of the configuration or one ``fact``.
+    """``all`` or ``any`` of other conditions, or one test of one configuration ``key`` or of one ``fact``.
 
-    A key that is not in the configuration cannot be told, except by ``on``, ``off``, ``set`` and ``missing``, for which
-    it is not set: a resolved configuration names what it uses.
+    If the configuration lacks a key, a test of the key is unknown. The tests ``on``, ``off``, ``set`` and ``missing``
+    are an exception: a missing key counts as not set, because a resolved configuration names every key that is used.
     """
 
     all: Annotated[list["Condition"], Field(min_length=1)] | None = None
@@ -53,28 +55,30 @@ class Condition(Record):
     differs: str | None = Field(default=None, description="from the fact of this name")
 
     @model_validator(mode="after")
-    def _one_thing(self) -> Self:
-        given = sorted(self.model_fields_set & {"all", "any", "key", "fact"})
+    def _check_form(self) -> Self:
+        subjects = sorted(self.model_fields_set & {"all", "any", "key", "fact"})
         tests = sorted(self.model_fields_set - {"all", "any", "key", "fact"})
-        if len(given) != 1:
-            raise ValueError(f"a condition has one of all, any, key and fact; this one has {given or 'none'}")
-        wanted = 0 if given[0] in ("all", "any") else 1
-        if len(tests) != wanted:
-            raise ValueError(f"a condition on {given[0]} has {wanted} test; this one has {tests or 'none'}")
+        if len(subjects) != 1:
+            raise ValueError(
+                f"a condition needs exactly one of all, any, key and fact; this one has {subjects or 'none'}"
+            )
+        test_count = 0 if subjects[0] in ("all", "any") else 1
+        if len(tests) != test_count:
+            raise ValueError(f"a condition on {subjects[0]} needs {test_count} test; this one has {tests or 'none'}")
         for name in (self.fact, self.differs):
             if name is not None and not is_fact(name):
                 raise ValueError(f"there is no fact {name!r}")
         if self.key is not None and not self.names:
-            raise ValueError("key names nothing")
+            raise ValueError("key is empty")
         return self
 
     @property
     def names(self) -> list[str]:
-        """The keys that are looked for, the first that is set counts."""
+        """Names of the key in different versions. The first name that is set in the configuration counts."""
         return [self.key] if isinstance(self.key, str) else list(self.key or [])
 
     def parts(self) -> Iterator["Condition"]:
-        """Itself and every condition in it."""
+        """Yield this condition and all conditions inside it, at any depth."""
         yield self
         for part in (*(self.all or ()), *(self.any or ())):
             yield from part.parts()
@@ -82,92 +86,99 @@ class Condition(Record):
 
 @dataclass(frozen=True)
 class Truth:
-    """The value of a condition, and what made it true: name of a key or fact -> its value."""
+    """The value of a condition. ``because`` has the keys and facts that made the condition true, with their values."""
 
     value: bool | None
     because: Mapping[str, Scalar]
 
 
 def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> Truth:
-    """Whether ``condition`` holds."""
+    """Evaluate ``condition`` for a configuration and facts."""
     parts = condition.all or condition.any
     if parts is None:
         return _test(condition, config, facts)
-    found = [evaluate(part, config, facts) for part in parts]
-    values = [truth.value for truth in found]
-    decisive = condition.all is None
-    value: bool | None = not decisive
-    if decisive in values:
-        value = decisive
+    truths = [evaluate(part, config, facts) for part in parts]
+    values = [truth.value for truth in truths]
+    deciding_value = condition.all is None  # one true part makes ``any`` true; one false part makes ``all`` false
+    value: bool | None = not deciding_value
+    if deciding_value in values:
+        value = deciding_value
     elif None in values:
         value = None
-    because = {name: each for truth in found if truth.value for name, each in truth.because.items()}
+    because = {name: cause for truth in truths if truth.value for name, cause in truth.because.items()}
     return Truth(value, because if value else {})
 
 
 def lookup(config: Mapping[str, Scalar], names: list[str]) -> tuple[str, Scalar] | None:
-    """The key that one of ``names`` stands for in a flat configuration whose keys may carry the parts they come from,
-    and its value. None where there is none, or where parts disagree and none of them has precedence."""
+    """Look up a key in a flat configuration, by several ``names``. Keys may have the prefix of a section.
+
+    Return the key and its value. Return None if there is no such key, or if sections have different values and none of
+    them is preferred.
+    """
     present: tuple[str, Scalar] | None = None
     for name in names:
-        full = [key for key in config if key == name or key.endswith(f".{name}")]
-        given = [key for key in full if config[key] is not None]
-        if given:
-            return _preferred(config, name, given)
-        if full and present is None:
-            present = full[0], None
+        matches = [key for key in config if key == name or key.endswith(f".{name}")]
+        set_keys = [key for key in matches if config[key] is not None]
+        if set_keys:
+            return _resolve_section(config, name, set_keys)
+        if matches and present is None:
+            present = matches[0], None
     return present
 
 
-def _preferred(config: Mapping[str, Scalar], name: str, given: list[str]) -> tuple[str, Scalar] | None:
-    for wanted in (name, *(part + name for part in PREFERRED)):
-        if wanted in given:
-            return wanted, config[wanted]
-    return (given[0], config[given[0]]) if len({repr(config[key]) for key in given}) == 1 else None
+def _resolve_section(config: Mapping[str, Scalar], name: str, set_keys: list[str]) -> tuple[str, Scalar] | None:
+    for candidate in (name, *(part + name for part in PREFERRED_SECTIONS)):
+        if candidate in set_keys:
+            return candidate, config[candidate]
+    return (set_keys[0], config[set_keys[0]]) if len({repr(config[key]) for key in set_keys}) == 1 else None
 
 
 def _test(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> Truth:
     if condition.fact is not None:
-        shown, value = condition.fact, facts.value(condition.fact)
-        there = value is not None
+        name, value = condition.fact, facts.value(condition.fact)
+        present = value is not None
     else:
-        found = lookup(config, condition.names)
-        there = found is not None
-        shown, value = found or (condition.names[0], None)
-    held = _holds(condition, value, there, facts)
-    return Truth(held, {shown: value} if held else {})
+        entry = lookup(config, condition.names)
+        present = entry is not None
+        name, value = entry or (condition.names[0], None)
+    result = _evaluate_test(condition, value, present, facts)
+    return Truth(result, {name: value} if result else {})
 
 
-def _holds(condition: Condition, value: Scalar, there: bool, facts: Facts) -> bool | None:
+def _evaluate_test(condition: Condition, value: Scalar, present: bool, facts: Facts) -> bool | None:
     if condition.fact is None:
-        for asked, answer in (
-            (condition.on, value not in OFF),
-            (condition.off, value in OFF),
+        for applies, result in (
+            (condition.on, value not in OFF_VALUES),
+            (condition.off, value in OFF_VALUES),
             (condition.set, value is not None),
             (condition.missing, value is None),
         ):
-            if asked:
-                return answer
-    if not there:
+            if applies:
+                return result
+    if not present:
         return None
     if condition.none:
         return value is None
     if condition.differs is not None:
         other = facts.value(condition.differs)
         return None if other is None or value is None else str(value) != str(other)
-    return _compared(condition, value)
+    return _compare(condition, value)
 
 
-def _compared(condition: Condition, value: Scalar) -> bool | None:
-    """The tests that need a value; one that is None or of another kind fails those that ask what it is."""
+def _compare(condition: Condition, value: Scalar) -> bool | None:
+    """Evaluate a test that needs a value.
+
+    For None and for a value of another type than expected, ``ne``, ``not_in`` and ``not_starts`` are true, ``before``
+    is unknown, and all other tests are false.
+    """
     if condition.eq is not None:
-        return _same(value, condition.eq)
+        return _is_equal(value, condition.eq)
     if condition.ne is not None:
-        return not _same(value, condition.ne)
+        return not _is_equal(value, condition.ne)
     if condition.is_in is not None:
-        return any(_same(value, each) for each in condition.is_in)
+        return any(_is_equal(value, member) for member in condition.is_in)
     if condition.not_in is not None:
-        return not any(_same(value, each) for each in condition.not_in)
+        return not any(_is_equal(value, member) for member in condition.not_in)
     if condition.has is not None:
         return condition.has in re.findall(r"\w+", str(value))
     if condition.starts is not None:
@@ -181,16 +192,19 @@ def _compared(condition: Condition, value: Scalar) -> bool | None:
     return value > condition.gt if condition.gt is not None else condition.lt is not None and value < condition.lt
 
 
-def _same(value: Scalar, wanted: Value) -> bool:
-    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+def _is_equal(value: Scalar, expected: Value) -> bool:
+    return value == expected and isinstance(value, bool) == isinstance(expected, bool)
 
 
 def _version(value: Scalar) -> tuple[int, ...] | None:
-    """``2.6.0a0+git`` -> (2, 6); a pre-release counts as its release, as the frameworks' own checks have it."""
-    found = re.match(r"\d+(?:\.\d+)*", str(value))
-    if found is None:
+    """Parse a version such as ``2.6.0a0+git`` to (2, 6). Return None if the value does not begin with a number.
+
+    A pre-release counts as its release, as in the frameworks' own version checks.
+    """
+    match = re.match(r"\d+(?:\.\d+)*", str(value))
+    if match is None:
         return None
-    numbers = [int(number) for number in found.group().split(".")]
+    numbers = [int(number) for number in match.group().split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

@@ -1,30 +1,31 @@
-"""What ``regbot preflight`` prints, and the tables of docs/preflight.md."""
+"""The terminal page of ``regbot preflight``, and the tables in docs/preflight.md."""
 
-import textwrap
 from collections.abc import Sequence
 
-from regbot.preflight.advice import Advice, Entry
+from regbot.preflight.advice import Advice, AdviceEntry
 from regbot.preflight.conditions import Condition
 from regbot.preflight.rules import Conflict, Rule
-from regbot.text import printable
+from regbot.text.printable import printable
+from regbot.text.words import count
+from regbot.text.wrap import wrapped
 
 WIDTH = 100
 EFFECTS = {
-    "error": "ends at start",
-    "silent fallback": "something else runs, silently",
+    "error": "fails at start",
+    "silent fallback": "silently runs something else",
     "hang": "hangs",
-    "slow": "is slower than it need be",
+    "slow": "is slower than necessary",
     "wrong": "measures something else",
 }
 
 
 def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
-    """The answer for one configuration, for a terminal. ``unknown``: what rules could not be asked about."""
+    """Return the terminal page for one configuration. ``unknown`` says which rules could not be evaluated, or is ''."""
     invalid = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
     warnings = len(conflicts) - invalid
-    lines = [f"{_count(invalid, 'conflict')}, {_count(warnings, 'warning')}"]
+    lines = [f"{count(invalid, 'conflict')}, {count(warnings, 'warning')}"]
     if not conflicts:
-        lines.append("no rule applies; that a dispatcher is configured does not show that it runs")
+        lines.append("no rule applies; this does not show that the configured dispatcher is the one that runs")
     if unknown:
         lines.append(unknown)
     for conflict in conflicts:
@@ -32,70 +33,70 @@ def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unkn
         lines += [
             "",
             f"{'INVALID' if rule.severity == 'invalid' else 'WARNING'}  {rule.id}: {EFFECTS[rule.effect]}",
-            *_wrapped(rule.what),
-            *_wrapped(f"here: {printable(conflict.values)}"),
-            *_wrapped(f"fix: {rule.fix}"),
-            *_wrapped(f"source: {rule.source}"),
+            wrapped(rule.what, piped=WIDTH),
+            wrapped(f"values: {conflict.values}", piped=WIDTH),
+            wrapped(f"fix: {rule.fix}", piped=WIDTH),
+            wrapped(f"source: {rule.source}", piped=WIDTH),
         ]
     if advice:
-        lines += ["", "What to try, and how to settle it here (advice, no verdict):"]
-    for each in advice:
-        lines += ["", *_wrapped(f"{each.entry.text} ({each.entry.source})")]
-        lines += [f"    {printable(each.command)}"] if each.command else []
+        lines += ["", "What to try, and the command that compares it on this hardware (advice, not a verdict):"]
+    for item in advice:
+        lines += ["", wrapped(f"{item.entry.text} ({item.entry.source})", piped=WIDTH)]
+        lines += [f"    {printable(item.command)}"] if item.command else []
     return "\n".join(lines) + "\n"
 
 
 def rules_table(rules: Sequence[Rule]) -> str:
-    """The rules as a table in Markdown."""
+    """Return a Markdown table of all rules, for docs/preflight.md."""
     lines = ["| rule | when | what happens | fix | source |", "|---|---|---|---|---|"]
     for rule in rules:
         severity = "" if rule.severity == "invalid" else " (warning)"
-        cells = (f"`{rule.id}`{severity}", _in_words(rule.when), f"{EFFECTS[rule.effect]}: {rule.what}", rule.fix)
+        cells = (
+            f"`{rule.id}`{severity}",
+            _describe_condition(rule.when),
+            f"{EFFECTS[rule.effect]}: {rule.what}",
+            rule.fix,
+        )
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in (*cells, rule.source)) + " |")
     return "\n".join(lines) + "\n"
 
 
-def advice_table(entries: Sequence[Entry]) -> str:
-    """The advice as a table in Markdown."""
-    lines = ["| advice | when | what is known | settled by | source |", "|---|---|---|---|---|"]
+def advice_table(entries: Sequence[AdviceEntry]) -> str:
+    """Return a Markdown table of all advice, for docs/preflight.md."""
+    lines = ["| advice | when | what is known | comparison | source |", "|---|---|---|---|---|"]
     for entry in entries:
-        arms = [", ".join(f"`{key}={_word(value)}`" for key, value in arm.items()) for arm in (entry.base, entry.head)]
-        settled = " against ".join(arms) if entry.head else "nothing to compare"
-        cells = (f"`{entry.id}`", _in_words(entry.when), entry.text, settled, entry.source)
+        arms = [
+            ", ".join(f"`{key}={_format_value(value)}`" for key, value in arm.items())
+            for arm in (entry.base, entry.head)
+        ]
+        comparison = " against ".join(arms) if entry.head else "nothing to compare"
+        cells = (f"`{entry.id}`", _describe_condition(entry.when), entry.text, comparison, entry.source)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _in_words(condition: Condition, inner: bool = False) -> str:
-    """A condition as a reader of the documentation wants it."""
-    for parts, word in ((condition.all, " and "), (condition.any, " or ")):
+def _describe_condition(condition: Condition, inner: bool = False) -> str:
+    """Return a condition in words. ``inner`` says that it is part of another condition and may need parentheses."""
+    for parts, conjunction in ((condition.all, " and "), (condition.any, " or ")):
         if parts is not None:
-            text = word.join(_in_words(part, True) for part in parts)
+            text = conjunction.join(_describe_condition(part, True) for part in parts)
             return f"({text})" if inner and len(parts) > 1 else text
     name = f"the fact `{condition.fact}`" if condition.fact is not None else f"`{condition.names[0]}`"
-    yes = {"on": "is on", "off": "is off", "set": "is set", "missing": "is not set", "none": "is None"}
-    for field, words in yes.items():
+    phrases = {"on": "is on", "off": "is off", "set": "is set", "missing": "is not set", "none": "is None"}
+    for field, phrase in phrases.items():
         if getattr(condition, field):
-            return f"{name} {words}"
-    for field, words in (
+            return f"{name} {phrase}"
+    for field, phrase in (
         ("eq", "="), ("ne", "≠"), ("is_in", "in"), ("not_in", "not in"), ("gt", ">"), ("lt", "<"), ("has", "has"),
         ("starts", "begins with"), ("not_starts", "does not begin with"), ("before", "is before"),
         ("differs", "differs from"),
     ):  # fmt: skip
         value = getattr(condition, field)
         if value is not None:
-            shown = ", ".join(map(_word, value)) if isinstance(value, list) else _word(value)
-            return f"{name} {words} {shown}"
-    raise AssertionError("a condition without a test is refused when it is read")
+            formatted = ", ".join(map(_format_value, value)) if isinstance(value, list) else _format_value(value)
+            return f"{name} {phrase} {formatted}"
+    raise AssertionError("a condition without a test is refused when it is parsed")
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,8 +1,9 @@
-"""Conflicts of a configuration: rules as data (``rules.toml``), evaluated without running anything.
+"""Find conflicts in a configuration by rules (``rules.toml``), without running anything.
 
-A rule knows what frameworks do with a combination of settings, as their source read on a date. It does not know what
-this run will do: silence here is no proof, and only the dispatcher gate tells what was executed. Where a rule cannot
-tell, because a key or a fact is not known, it says nothing.
+A rule says what a framework does with a combination of settings, according to the framework's source code on a given
+date. A rule does not know what a run will do. So a configuration without conflicts can still run another dispatcher;
+only the dispatcher gate shows which one ran. If a key or a fact is unknown, the rule's condition is unknown too, and
+the rule does not apply.
 """
 
 from collections.abc import Mapping
@@ -17,27 +18,27 @@ from pydantic import Field, ValidationError
 from regbot.preflight.conditions import Condition, evaluate
 from regbot.preflight.facts import Facts
 from regbot.records.base import Record
-from regbot.records.files import describe
+from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Scalar
-from regbot.text import printable
+from regbot.text.printable import printable
 
 Severity = Literal["invalid", "warning"]
 Effect = Literal["error", "silent fallback", "hang", "slow", "wrong"]
 Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Sentence = Annotated[str, Field(min_length=10, max_length=400)]
-Source = Annotated[str, Field(pattern=r"(20\d\d-\d\d-\d\d)", description="where it was read, and when")]
+Source = Annotated[str, Field(pattern=r"(20\d\d-\d\d-\d\d)", description="the source that was read, with the date")]
 
 
 MAX_VALUE, MAX_VALUES = 200, 4000
-"""Characters that are shown of one value, and of all that make a rule apply."""
+"""Limits on the number of characters that are shown: for one value, and for all values that make a rule apply."""
 
 
 class RuleError(Exception):
-    """The rules that are shipped cannot be used: a fault of regbot. The message names the rule."""
+    """The rules that regbot ships are invalid, which is a bug in regbot. The message names the rule."""
 
 
 class Rule(Record):
-    """One conflict. The sentences are completed by the values that were found."""
+    """One rule about a conflict. The page shows its texts, and the values that make it apply."""
 
     id: Identifier
     severity: Severity
@@ -49,56 +50,56 @@ class Rule(Record):
 
 
 class RuleBook(Record):
-    """``rules.toml``."""
+    """The whole content of ``rules.toml``."""
 
     rule: Annotated[list[Rule], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """A rule that applies."""
+    """A rule that applies to a configuration."""
 
     rule: Rule
     because: Mapping[str, Scalar]
-    """Names of keys and facts -> the values that make it apply."""
+    """The keys and facts that make the rule apply, with their values."""
 
     @property
     def values(self) -> str:
-        """``moe_token_dispatcher_type = alltoall, asked = deepep``, harmless whoever wrote the values."""
-        said = [f"{_short(name)} = {_short(value)}" for name, value in self.because.items()]
-        return ", ".join(said)[:MAX_VALUES]
+        """The values as a text such as ``moe_token_dispatcher_type = alltoall, gpu = NVIDIA H200``. It is printable."""
+        parts = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in self.because.items()]
+        return ", ".join(parts)[:MAX_VALUES]
 
 
-def conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
-    """The rules that apply to a resolved configuration: those that make a run invalid first."""
-    found = []
+def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
+    """Return the rules that apply to a resolved configuration. Rules that make a run invalid come first."""
+    applying = []
     for rule in shipped_rules():
         truth = evaluate(rule.when, config, facts)
         if truth.value:
-            found.append(Conflict(rule, truth.because))
-    return sorted(found, key=lambda conflict: conflict.rule.severity != "invalid")
+            applying.append(Conflict(rule, truth.because))
+    return sorted(applying, key=lambda conflict: conflict.rule.severity != "invalid")
 
 
-def _short(value: Scalar) -> str:
+def _clip_value(value: Scalar) -> str:
     text = printable(str(value))
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 4]} ..."
 
 
 @cache
 def shipped_rules() -> tuple[Rule, ...]:
-    """The rules of ``rules.toml``."""
+    """Return the rules of the ``rules.toml`` that regbot ships."""
     return parse_rules((resources.files("regbot.preflight") / "rules.toml").read_text(encoding="utf-8"))
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Rules in TOML. Raises RuleError."""
+    """Parse the text of a ``rules.toml``. Raises RuleError."""
     try:
         rules = RuleBook.model_validate(tomllib.loads(text)).rule
     except tomllib.TOMLDecodeError as error:
         raise RuleError(f"rules.toml is not TOML: {error}") from error
     except ValidationError as error:
-        raise RuleError(f"rules.toml: {describe(error)}") from error
+        raise RuleError(f"rules.toml: {describe_validation_error(error)}") from error
     names = [rule.id for rule in rules]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RuleError(f"rules.toml: {twice} stands twice")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise RuleError(f"rules.toml: {duplicate} is defined twice")
     return tuple(rules)

@@ -1,7 +1,6 @@
-"""What every stored record shares: strict types, no unknown keys, no NaN, a named and versioned schema.
+"""Base class of all records: strict types, no unknown keys, no NaN, and a named and versioned schema.
 
-Records are what regbot stores or lets cross a trust boundary. They are frozen: a decision is computed from them,
-never written into them.
+Records are frozen. A decision is computed from records, and is never written into the records that it used.
 """
 
 from typing import Any
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """Base of all records. A record with a ``schema`` key can stand in a file of its own."""
+    """Base class of all records. A record with a ``schema`` key can be a file of its own."""
 
     model_config = ConfigDict(
         strict=True,
@@ -24,14 +23,14 @@ class Record(BaseModel):
     )
 
     def to_json(self) -> str:
-        """The record as one JSON document, indented, keys in the order of the fields."""
+        """Return the record as an indented JSON document. The keys are in the order of the fields."""
         return self.model_dump_json(indent=1) + "\n"
 
     def to_line(self) -> str:
-        """The record as one line of JSON, for files that are appended to."""
+        """Return the record as one line of JSON, for files that are appended to."""
         return self.model_dump_json() + "\n"
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """The JSON Schema (draft 2020-12) that is shipped beside the code."""
+        """Return the JSON Schema (draft 2020-12) of this class, as shipped in the folder ``schemas``."""
         return cls.model_json_schema(by_alias=True, mode="validation")

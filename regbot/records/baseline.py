@@ -1,12 +1,14 @@
-"""Stored references: what one session measured of one workload, and which commit is the anchor.
+"""Records of the reference store: the sessions measured for a workload, and the anchor commit of the workload.
 
-A stored session is immutable; its file is named after the hash of its content (``regbot.baselines.store``). The scalars
-come first, one a line, so that a reader can tell from the beginning of a file whether it needs the rest.
+A stored session never changes, and its file is named after the hash of its content (``regbot.baselines.store``). In the
+file, the scalar fields come first, one per line. A reader can therefore decide from the beginning of the file whether
+it needs the rest.
 """
 
 import math
 import re
 from datetime import UTC, datetime
+from statistics import median
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -14,53 +16,58 @@ from pydantic import Field, field_validator, model_validator
 from regbot.records.base import Record
 from regbot.records.ledger import Digest, Message, Text
 from regbot.records.run import Bytes, Clock, Commit, Tier
+from regbot.text.clip import clip
 
-ENTRY = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):)?([a-z0-9][a-z0-9.-]*)@([0-9]{1,9})/([a-z-]{1,32})")
-"""An entry of the verdict, ``[label:]shape@version/mesh``."""
+ENTRY_PATTERN = re.compile(
+    r"(?:([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):)?([a-z0-9][a-z0-9.-]*)@([0-9]{1,9})/([a-z][a-z0-9-]{0,63})"
+)
+"""Name of an entry of the verdict, ``[label:]shape@version/mesh``."""
 
-NONE = "none"
-"""What an environment says of a thing that is known not to be there, as a GPU's driver on a machine without GPUs."""
+ABSENT = "none"
+"""Value of an environment field for a component that is known to be absent, such as a GPU driver without GPUs."""
 
-EntryName = Annotated[str, Field(pattern=f"^{ENTRY.pattern}$", max_length=200)]
+EntryName = Annotated[str, Field(pattern=f"^{ENTRY_PATTERN.pattern}$", max_length=200)]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Series = Literal["rolling", "anchor", "held"]
-"""What a session serves: the rolling reference; the anchor, where its commit was run once more; nothing, where it was
-measured and not taken in."""
-Named = Annotated[str, Field(min_length=1, max_length=500)]
+"""Which reference a session belongs to. rolling: the rolling reference. anchor: the anchor, because the session
+measured the anchor's commit again. held: no reference, because the session was held back."""
+NonEmptyText = Annotated[str, Field(min_length=1, max_length=500)]
 Positive = Annotated[int, Field(ge=1)]
 
 
-class BadTime(ValueError):
-    """A text that is no moment of time."""
+class InvalidTime(ValueError):
+    """A text is not a valid time."""
 
 
-def moment(text: str) -> datetime:
-    """The moment that an ISO 8601 text names, in UTC. Raises BadTime; a time without its offset names none."""
+def parse_time(text: str) -> datetime:
+    """Return the time in an ISO 8601 text, converted to UTC. Raises InvalidTime if the text has another form or no
+    offset from UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadTime(f"{text[:40]!r} is no ISO 8601 time") from error
-    if found.tzinfo is None:
-        raise BadTime(f"{text!r} does not say its offset from UTC")
-    return found.astimezone(UTC)
+        raise InvalidTime(f"{clip(text, 40)!r} is no ISO 8601 time") from error
+    if parsed.tzinfo is None:
+        raise InvalidTime(f"{text!r} does not say its offset from UTC")
+    return parsed.astimezone(UTC)
 
 
-def utc(at: datetime) -> str:
-    """A moment as records hold it: to the second, so that texts are ordered as the moments are."""
+def format_time(at: datetime) -> str:
+    """Return a time as records store it, in UTC and whole seconds. Sorting such texts sorts the times."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def canonical(text: str) -> str:
-    """``text``, where it is a moment as records hold it. Raises ValueError."""
-    if utc(moment(text)) != text:
-        raise ValueError(f"{text[:40]!r} is not written as {utc(moment(text))}")
+def require_canonical_time(text: str) -> str:
+    """Return ``text`` if it has the form in which records store times (``format_time``). Raises ValueError."""
+    if format_time(parse_time(text)) != text:
+        raise ValueError(f"{clip(text, 40)!r} is not written as {format_time(parse_time(text))}")
     return text
 
 
 class EnvironmentKey(Record):
-    """The software stack of a run as far as it is known. Times are compared only where all fields are equal.
+    """The software environment of a run, as far as it is known. Times are compared only where all fields are equal.
 
-    ``None`` is unknown, ``"none"`` is known not to be there. Two unknowns count as equal, and what compares says so.
+    ``None`` is unknown, ``"none"`` is known to be absent. Two unknown values count as equal, and the comparison reports
+    that.
     """
 
     driver: Text | None = Field(default=None, description="of the GPUs")
@@ -71,45 +78,50 @@ class EnvironmentKey(Record):
     container: Text | None = Field(default=None, description="digest of the image")
     packages: Digest | None = Field(default=None, description="hash over all installed distributions and versions")
     variables: Digest | None = Field(default=None, description="hash over the environment variables that matter")
+    model: Digest | None = Field(
+        default=None,
+        description="hash of regbot's own model code in the timed steps; None for a trace, for other models, and for "
+        "sessions of versions that did not store it",
+    )
 
     @property
     def unknown(self) -> list[str]:
-        """Names of the fields that nobody knows."""
-        return [name for name in type(self).model_fields if getattr(self, name) is None]
+        """Return the names of the fields whose value is unknown. ``model`` is None also where there is none."""
+        return [name for name in type(self).model_fields if name != "model" and getattr(self, name) is None]
 
 
 class RunSummary(Record):
-    """One run of the session as the numbers that stand for it (``regbot.stats.summary``)."""
+    """Summary of one run of a session (``regbot.stats.summary``)."""
 
     block: Annotated[int, Field(ge=1)]
     slot: Annotated[int, Field(ge=0, le=3)]
     attempt: Positive
-    log_median: float = Field(description="log of the seconds of a usual steady step, of the slowest rank")
-    log_mean: float = Field(description="log of the seconds per steady step over all of them, of the slowest rank")
+    log_median: float = Field(description="log of the median steady step time in seconds, of the slowest rank")
+    log_mean: float = Field(description="log of the mean steady step time in seconds, of the slowest rank")
     steady_steps: Positive
-    cut: Annotated[int, Field(ge=0)] = Field(description="leading steps that count for nothing")
+    cut: Annotated[int, Field(ge=0)] = Field(description="leading warm-up steps, which are left out")
     memory_peak_bytes: Bytes
     loss: Annotated[list[float | None], Field(max_length=10_000)] = Field(
-        default_factory=list, description="per step; of the first runs of a session only"
+        default_factory=list, description="per step; stored for the first runs of a session only"
     )
     dropped_tokens: Bytes | None = Field(default=None, description="in one step; None if unknown")
     wall_s: Annotated[float, Field(ge=0)] | None = Field(default=None, description="of the whole launch")
 
 
 class Provenance(Record):
-    """Where a stored session comes from."""
+    """Origin of a stored session."""
 
-    who: Named = Field(description="who stored it")
+    who: NonEmptyText = Field(description="who stored it")
     why: Annotated[str, Field(min_length=1, max_length=4000)]
-    node: Text | None = Field(description="name of the machine; None for a trace, which any machine makes alike")
+    node: Text | None = Field(description="name of the machine; None for a trace, which is the same on any machine")
     container: Text | None = Field(description="digest of the image; None if unknown")
-    platform: Text | None = Field(description="operating system; says where it ran, and is compared with nothing")
-    revision: Text = Field(description="of the commit, as it was given")
-    regbot: Text = Field(description="version that measured")
+    platform: Text | None = Field(description="operating system; for information, never compared")
+    revision: Text = Field(description="of the commit, as the user gave it")
+    regbot: Text = Field(description="version of regbot that measured")
 
 
-class AgainstAnchor(Record):
-    """A nightly session's other arm: the anchor's commit, run beside this one."""
+class AnchorComparison(Record):
+    """The other arm of a nightly session: the anchor's commit, timed beside this one."""
 
     commit: Commit = Field(description="of the anchor")
     log_ratios: dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]] = Field(
@@ -118,22 +130,24 @@ class AgainstAnchor(Record):
 
 
 class Baseline(Record):
-    """One session of one workload at one commit: its runs, or the ledger that was traced of it."""
+    """One session of one workload at one commit: its runs, or its traced ledger."""
 
     schema_id: Literal["regbot/baseline@1"] = Field(default="regbot/baseline@1", alias="schema")
     tier: Tier = Field(description="timed: runs on a node; static: a trace, which has a ledger and no runs")
-    series: Series = Field(description="the reference it serves: anchor where the anchor's commit was run once more")
+    series: Series = Field(
+        description="the reference that it belongs to; anchor for another run of the anchor's commit"
+    )
     measured: Text = Field(description="when the session began, UTC")
-    session: Digest = Field(description="identity of the session: of one session nothing counts twice")
+    session: Digest = Field(description="identity of the session, which counts only once")
     workload: EntryName
     variant: VariantName
     shape_version: Positive
-    node_class: Named
+    node_class: NonEmptyText
     commit: Commit
     tree: Commit
     world_size: Positive
-    steps: Positive | None = Field(description="of one run, warm-up included; None for a trace")
-    cut: Annotated[int, Field(ge=0)] | None = Field(description="of them planned as warm-up")
+    steps: Positive | None = Field(description="steps of one run, warm-up included; None for a trace")
+    cut: Annotated[int, Field(ge=0)] | None = Field(description="how many of the steps are planned as warm-up")
     clock: Clock | None
     dispatcher: Text = Field(description="that the workload asks for; '' leaves the choice to it")
     executed: Text | None = Field(description="the dispatcher that ran; None where no run shows it")
@@ -141,40 +155,46 @@ class Baseline(Record):
     environment: EnvironmentKey
     provenance: Provenance
     runs: Annotated[list[RunSummary], Field(max_length=1000)]
-    against: AgainstAnchor | None = Field(default=None, description="where the anchor was run beside it")
+    against: AnchorComparison | None = Field(
+        default=None, description="the anchor, where it was timed beside this commit"
+    )
+    step_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="the arm's step time in the verdict on the session; null for a trace, or if unknown"
+    )
 
-    _measured = field_validator("measured")(canonical)
+    _measured = field_validator("measured")(require_canonical_time)
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
-        found = ENTRY.fullmatch(self.workload)
-        if found is None or int(found[3]) != self.shape_version:
+    def _check_tier(self) -> Self:
+        match = ENTRY_PATTERN.fullmatch(self.workload)
+        if match is None or int(match[3]) != self.shape_version:
             raise ValueError(f"workload {self.workload!r} is not of shape version {self.shape_version}")
         if self.tier == "timed" and (not self.runs or None in (self.steps, self.cut, self.clock)):
-            raise ValueError("a timed session has runs, and says how they were timed")
+            raise ValueError("a timed session needs runs, steps, cut and clock")
         if self.tier == "static" and (self.runs or self.ledger is None):
             raise ValueError("a trace has a ledger and no runs")
         return self
 
     @property
     def level_s(self) -> dict[str, float]:
-        """Seconds of a usual step and per step: the middle run's median, and the mean of the runs' means (log scale).
+        """Seconds of a typical step, under the key ``median``, and mean seconds per step, under the key ``mean``. Empty
+        for a trace.
 
-        Empty for a trace.
+        ``median`` is ``step_s``, the step time in the verdict. Where ``step_s`` is unknown, ``median`` is the median of
+        the medians of the runs. ``mean`` is the mean over runs of the mean step time, on the log scale.
         """
         if not self.runs:
             return {}
-        medians = sorted(run.log_median for run in self.runs)
-        half = len(medians) // 2
-        middle = medians[half] if len(medians) % 2 else (medians[half - 1] + medians[half]) / 2
+        middle = math.exp(median(run.log_median for run in self.runs))
         return {
-            "median": math.exp(middle),
+            "median": middle if self.step_s is None else self.step_s,
             "mean": math.exp(math.fsum(run.log_mean for run in self.runs) / len(self.runs)),
         }
 
 
 class MoveEvidence(Record):
-    """Head against the old anchor, by pairs: what a move of the anchor absorbs. Positive means slower."""
+    """Head compared with the old anchor by pairs: the slowdown that a move of the anchor accepts. Positive means
+    slower."""
 
     estimate_pct: float
     low_pct: float
@@ -182,41 +202,44 @@ class MoveEvidence(Record):
     pairs: Positive
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if not self.low_pct <= self.estimate_pct <= self.high_pct:
             raise ValueError("the estimate lies outside its interval")
         return self
 
 
 class Acceptance(Record):
-    """A slowdown that somebody takes into the anchor, by name."""
+    """A slowdown that somebody accepted by name, so that the anchor may move."""
 
-    who: Named
+    who: NonEmptyText
     slowdown_pct: float
     why: Annotated[str, Field(min_length=1, max_length=4000)]
 
 
 class Anchor(Record):
-    """The commit that guards a workload on a node class against slow creep. One file; two moves of it conflict."""
+    """The commit that guards a workload on a node class against slow creep.
+
+    An anchor is one file, so that two moves of it conflict in git.
+    """
 
     schema_id: Literal["regbot/anchor@1"] = Field(default="regbot/anchor@1", alias="schema")
     workload: EntryName
     variant: VariantName
-    node_class: Named
+    node_class: NonEmptyText
     commit: Commit
     tree: Commit
     moved: Text = Field(description="when, UTC")
-    who: Named
+    who: NonEmptyText
     why: Annotated[str, Field(min_length=1, max_length=4000)]
     previous: Commit | None = Field(description="the anchor before; None for the first")
-    evidence: MoveEvidence | None = Field(default=None, description="None where nobody measured what the move absorbs")
+    evidence: MoveEvidence | None = Field(default=None, description="None where the accepted slowdown was not measured")
     accepted: Acceptance | None = None
 
-    _moved = field_validator("moved")(canonical)
+    _moved = field_validator("moved")(require_canonical_time)
 
 
 class BaselineGroup(Record):
-    """The stored sessions of one workload, class and environment, in short."""
+    """Summary of the stored sessions of one workload, node class and environment."""
 
     workload: EntryName
     variant: VariantName
@@ -231,14 +254,14 @@ class BaselineGroup(Record):
 
 
 class BaselineListing(Record):
-    """What ``baseline list`` prints."""
+    """Output of ``baseline list``."""
 
     schema_id: Literal["regbot/baseline-list@1"] = Field(default="regbot/baseline-list@1", alias="schema")
     groups: list[BaselineGroup]
 
 
-class BaselineAdded(Record):
-    """What ``baseline add`` has stored, or found stored already: files relative to the store."""
+class BaselineAddition(Record):
+    """Output of ``baseline add``: the files of the session, new or present before, relative to the store."""
 
     schema_id: Literal["regbot/baseline-added@1"] = Field(default="regbot/baseline-added@1", alias="schema")
     files: list[Text]
@@ -246,7 +269,7 @@ class BaselineAdded(Record):
 
 
 class BaselineCheck(Record):
-    """What ``baseline verify`` found: every problem as one line, file: what: what to do."""
+    """Output of ``baseline verify``. A problem is one line: the file, the fault, and what to do."""
 
     schema_id: Literal["regbot/baseline-verify@1"] = Field(default="regbot/baseline-verify@1", alias="schema")
     sessions: Annotated[int, Field(ge=0)]
@@ -254,4 +277,4 @@ class BaselineCheck(Record):
     anchors: Annotated[int, Field(ge=0)]
     calibrations: Annotated[int, Field(ge=0)] = 0
     problems: list[Message]
-    notes: list[Message] = Field(default=[], description="what is whole, and not compared with any more")
+    notes: list[Message] = Field(default=[], description="sound content that is no longer used for comparisons")

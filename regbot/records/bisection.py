@@ -1,7 +1,7 @@
-"""A bisection: the axis it walks along, every observation as it ends, and what was found.
+"""Records of a bisection: the axis of points to search, every observation, and the result.
 
-The log has a header line, then one line per observation. What comes next is told from the log alone, so that a
-bisection that was killed goes on as if nothing had happened.
+The log has a header line, then one line per observation, appended when the observation ends. The next step is computed
+from the log alone, so that a killed bisection can continue.
 """
 
 from pathlib import Path
@@ -15,19 +15,20 @@ from regbot.records.ledger import Message, Text
 from regbot.records.run import Commit
 from regbot.records.session import TimedPlan
 from regbot.records.verdict import Decision, Finding
+from regbot.text.clip import short_commit
 
-On = Literal["ledger", "time", "command"]
+SearchMetric = Literal["ledger", "time", "command"]
 Purpose = Literal["search", "confirm", "remainder", "reused"]
-Found = Literal["culprit", "none", "undecided", "unmeasurable"]
+BisectionOutcome = Literal["culprit", "none", "undecided", "unmeasurable"]
 
-EXIT_CODES: dict[Found, int] = {"culprit": 0, "none": 3, "undecided": 3, "unmeasurable": 4}
+EXIT_CODES: dict[BisectionOutcome, int] = {"culprit": 0, "none": 3, "undecided": 3, "unmeasurable": 4}
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Pct = Annotated[float, Field(gt=0, le=10_000)]
 
 
 class Point(Record):
-    """One place on the axis: a commit, or a version of a dependency under one commit."""
+    """One point of the axis: a commit, or a version of a dependency at one commit."""
 
     commit: Commit
     tree: Commit
@@ -47,21 +48,21 @@ class Point(Record):
 
     @property
     def key(self) -> str:
-        """What observations name it by."""
+        """Key by which observations name the point."""
         return f"{self.commit}+{self.version}" if self.version else self.commit
 
     @property
     def name(self) -> str:
-        return self.version or self.commit[:12]
+        return self.version or short_commit(self.commit)
 
 
 class BisectionHeader(Record):
-    """What was asked."""
+    """What a bisection has to find, and how."""
 
     schema_id: Literal["regbot/bisection-log@1"] = Field(default="regbot/bisection-log@1", alias="schema")
     regbot: Text
     created: Text = Field(description="UTC, ISO 8601")
-    on: On
+    on: SearchMetric
     exact: bool = Field(description="values are compared for equality; else they are noisy times or costs")
     axis: Text = Field(default="", description="name of the dependency whose versions are walked; '' for commits")
     points: Annotated[list[Point], Field(min_length=2)] = Field(description="good first, bad last")
@@ -69,16 +70,20 @@ class BisectionHeader(Record):
         default=None, description="versions between two commits: good's code with the first version; the axis is at bad"
     )
     full: bool = Field(default=False, description="all commits of the range, not only first parents")
-    paths: list[Text] = Field(default_factory=list, description="only commits that touch these")
+    paths: list[Text] = Field(default_factory=list, description="only commits that change these")
     entries: list[Text] = Field(default_factory=list, description="workloads that are traced, or the one that is timed")
     plan: TimedPlan | None = None
     command: Message = ""
-    options: list[Text] = Field(default_factory=list, description="what else was given, as words of the command")
-    terms: Text = Field(default="", description="digest of what decides every measurement")
-    summary: Literal["median", "mean", "cost"] = Field(default="median", description="of a run, that is compared")
-    smallest_pct: Pct = Field(default=2.0, description="slowdowns below this are none")
-    noise_pct: Pct | None = Field(default=None, description="sd of one run on record; None: learned on the way")
-    noise_pairs: Annotated[int, Field(ge=0)] = Field(default=0, description="pairs that the noise on record is from")
+    options: list[Text] = Field(default_factory=list, description="the other options, as words of the command line")
+    terms: Text = Field(default="", description="digest of everything that decides a measurement")
+    summary: Literal["median", "mean", "cost"] = Field(
+        default="median", description="summary of a run that is compared"
+    )
+    smallest_pct: Pct = Field(default=2.0, description="smaller slowdowns are ignored")
+    noise_pct: Pct | None = Field(default=None, description="recorded sd of one run; None: estimated during the search")
+    noise_pairs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="pairs behind the recorded noise; 0: stated"
+    )
     posterior: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     none_prior: Annotated[float, Field(ge=0, lt=1)] = 0.1
     most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="search runs at most")
@@ -89,24 +94,26 @@ class BisectionHeader(Record):
 
 
 class Observation(Record):
-    """One measurement at one point, or why there is none."""
+    """One measurement at one point, or the reason why there is none."""
 
     point: Text = Field(description="the point's key")
-    entry: Text = Field(default="", description="workload that was traced; '' where there is one question only")
+    entry: Text = Field(default="", description="traced workload; '' where the bisection has only one search")
     purpose: Purpose
     usable: bool
-    void: bool = Field(default=False, description="not the commit's fault (an unfit node): it is tried again")
+    void: bool = Field(default=False, description="not the commit's fault (an unfit node); the measurement is repeated")
     reason: Message = Field(default="", description="why it is not usable")
-    state: Text = Field(default="", description="exact: equal where nothing differs (a digest, a number as text)")
+    skipped: bool = Field(default=False, description="the command skipped the point on purpose, with exit code 125")
+    state: Text = Field(default="", description="exact search: the compared value (a digest, or a number as text)")
     values: dict[str, float] = Field(
-        default_factory=dict, description="noisy: natural logarithm of each summary; exact: 'cost', as it is"
+        default_factory=dict,
+        description="noisy search: natural logarithm of each summary; exact search: 'cost', unchanged",
     )
-    stratum: Text = Field(default="", description="runs of one node and session: a level of their own")
-    contrast: Text = Field(default="", description="of a confirmation: which comparison it is for")
-    block: Annotated[int, Field(ge=0)] = Field(default=0, description="of a confirmation, from 1")
+    stratum: Text = Field(default="", description="group of runs with a common level: one node and session")
+    contrast: Text = Field(default="", description="confirmation: the comparison that it belongs to")
+    block: Annotated[int, Field(ge=0)] = Field(default=0, description="confirmation: number of the block, from 1")
     slot: Annotated[int, Field(ge=0)] = Field(default=0, description="place in the block, from 0")
-    cached: bool = Field(default=False, description="taken from the cache: nothing was launched")
-    built: bool = Field(default=False, description="a worktree or an environment was made for it")
+    cached: bool = Field(default=False, description="taken from the cache, without a launch")
+    built: bool = Field(default=False, description="a worktree or an environment was built for it")
     build_s: Annotated[float, Field(ge=0)] = 0.0
     wall_s: Annotated[float, Field(ge=0)] = 0.0
     record: Text = Field(default="", description="file with the whole run, relative to the log")
@@ -116,7 +123,7 @@ class Candidate(Record):
     """A point that may be the culprit."""
 
     point: Point
-    probability: Share | None = Field(default=None, description="None of an exact search, where there is no doubt")
+    probability: Share | None = Field(default=None, description="None for an exact search, which has no doubt")
     measurable: bool = True
     reason: Message = Field(default="", description="why it could not be measured")
 
@@ -132,75 +139,85 @@ class Estimate(Record):
 
 
 class Change(Record):
-    """One change that was found, and the commit that brought it; several where they cannot be told apart."""
+    """One change, and the commit that caused it; several candidates where they cannot be distinguished."""
 
     candidates: Annotated[list[Candidate], Field(min_length=1)] = Field(description="most probable first")
-    parent: Text = Field(description="key of the point before the culprit")
+    parent: Text = Field(
+        description="key of the point that the culprit is compared with: its first parent, the version before it, or "
+        "the measured commit before it"
+    )
+    left_out: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="commits between `parent` and the culprit that are no points of the search; None if `parent` is "
+        "the first parent or a version",
+    )
     merge: Commit | None = Field(default=None, description="the merge that brought the culprit in")
     entries: list[Text] = Field(default_factory=list, description="workloads that it changed")
     findings: list[Finding] = Field(default_factory=list, description="of the ledger")
-    before: Text = Field(default="", description="exact: the value before it")
+    before: Text = Field(default="", description="exact search: the value before the change")
     after: Text = ""
-    undone: bool = Field(default=False, description="a later commit of the range took it back")
-    estimate: Estimate | None = Field(default=None, description="of the confirmation: culprit against its parent")
+    undone: bool = Field(default=False, description="a later commit of the range reverts it")
+    estimate: Estimate | None = Field(default=None, description="confirmation: the culprit compared with its parent")
     confirmed: Literal["yes", "no", "undecided", "exact", "not asked"]
     text: Message = Field(description="in one sentence")
 
 
 class Remainder(Record):
-    """What is left of the change once the culprit is taken away: before it, or after it."""
+    """The part of the change that another commit before or after the culprit caused."""
 
     where: Literal["before", "after"]
-    of: Text = Field(description="key of the culprit")
+    culprit: Text = Field(alias="of", description="key of the culprit")
     none_probability: Share
     text: Message
 
 
-class Place(Record):
-    """One point of the first range, for the picture: how probable, how often measured, how slow."""
+class PointSummary(Record):
+    """One point of the searched range, for the picture: probability, number of runs and mean slowdown."""
 
     key: Text
     probability: Share = 0.0
     runs: Annotated[int, Field(ge=0)] = 0
-    mean: float | None = Field(default=None, description="of its runs: percent slower than good; exact: None")
+    mean: float | None = Field(
+        default=None, description="of its runs, in percent slower than good; None for an exact search"
+    )
     measurable: bool = True
 
 
 class Bisection(Record):
-    """The answer."""
+    """The result of a bisection."""
 
     schema_id: Literal["regbot/bisect@1"] = Field(default="regbot/bisect@1", alias="schema")
-    found: Found
-    culprit: Commit | None = Field(description="of the first change; None where there is none or several may be it")
+    outcome: BisectionOutcome = Field(alias="found")
+    culprit: Commit | None = Field(description="of the first change; None where there is none, or several candidates")
     version: Text = Field(default="", description="the culprit on an axis of versions")
     candidates: list[Candidate] = Field(description="of the first change")
-    posterior: Share | None = Field(description="of the first change's candidates together; None where it is exact")
+    posterior: Share | None = Field(description="of all candidates of the first change; None for an exact search")
     none_probability: Share | None = None
     changes: list[Change] = Field(default_factory=list)
     remainders: list[Remainder] = Field(default_factory=list)
     code: Estimate | None = Field(
-        default=None, description="versions between two commits: what the commits alone add, under the first version"
+        default=None, description="versions between two commits: slowdown by the commits alone, at the first version"
     )
     blame: Message = Field(default="", description="versions between two commits: the dependency, the code, or both")
-    on: On
+    on: SearchMetric
     exact: bool
     axis: Text = ""
     good: Point
     bad: Point
     commits: Annotated[int, Field(ge=0)] = Field(description="points after good, bad among them")
-    different: Annotated[int, Field(ge=0)] = Field(description="of these, that run other code than the one before")
+    different: Annotated[int, Field(ge=0)] = Field(description="how many of these run other code than the point before")
     search_runs: Annotated[int, Field(ge=0)]
     confirm_runs: Annotated[int, Field(ge=0)]
     remainder_runs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="that asked whether something is left before or after the culprit"
+        default=0, description="runs that search for a remainder before or after the culprit"
     )
     reused_runs: Annotated[int, Field(ge=0)] = 0
     cached_runs: Annotated[int, Field(ge=0)] = 0
     builds: Annotated[int, Field(ge=0)]
     minutes: Annotated[float, Field(ge=0)]
-    noise_pct: float | None = Field(default=None, description="sd of one run, as it was in the end")
+    noise_pct: float | None = Field(default=None, description="sd of one run at the end")
     unmeasurable: list[Candidate] = Field(default_factory=list)
-    places: list[Place] = Field(default_factory=list)
+    places: list[PointSummary] = Field(default_factory=list)
     observations: list[Observation] = Field(default_factory=list)
     reasons: list[Message] = Field(default_factory=list)
     reproduce: Message = ""
@@ -208,10 +225,10 @@ class Bisection(Record):
 
 
 class BisectionPlan(Record):
-    """What a bisection may cost, before anything is spent."""
+    """Expected cost of a bisection, computed before anything is measured."""
 
     schema_id: Literal["regbot/bisect-plan@1"] = Field(default="regbot/bisect-plan@1", alias="schema")
-    on: On
+    on: SearchMetric
     exact: bool
     commits: int
     different: int
@@ -228,17 +245,18 @@ class BisectionPlan(Record):
 
 
 class BisectionLog(Record):
-    """A log as read back."""
+    """A log as read from its file."""
 
     header: BisectionHeader
     observations: list[Observation]
 
 
 def read_bisection(path: Path) -> BisectionLog:
-    """The log in ``path``. A torn last line is dropped; any other fault raises RecordError."""
+    """Return the bisection log in ``path``. An incomplete last line is dropped. Raises RecordError for any other
+    fault."""
     lines = list(read_lines(path))
     if not lines:
-        raise RecordError(f"{path}: is empty: no bisection was recorded; leave out --resume")
+        raise RecordError(f"{path}: is empty: no bisection was recorded", "leave out --resume")
     number, first = lines[0]
     header = parse_record(first, BisectionHeader, f"{path}:{number}")
     return BisectionLog(

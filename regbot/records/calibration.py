@@ -1,8 +1,9 @@
-"""What placebo sessions have shown of a node class: its noise, and how often the gate errs on it.
+"""Records of the calibration of a node class. A calibration shows the noise of the node class, and how often the gate
+errs there.
 
-A placebo session compares a commit with itself, through everything that a pull request goes through; an injected one
-is the same with every step of one arm made slower by a known share. What is stored are the pairs' log-ratios and what
-each session was said to show; every rate is computed from them again.
+A placebo session compares a commit with itself, in the same way as a check compares a pull request with its base. An
+injected session also compares a commit with itself, but every step of head is slowed down by a known share. The
+log-ratios of the pairs and the decision of each session are stored. All rates are computed from these.
 """
 
 from typing import Annotated, Literal
@@ -10,7 +11,15 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from regbot.records.base import Record
-from regbot.records.baseline import EntryName, EnvironmentKey, Named, Positive, Provenance, VariantName, canonical
+from regbot.records.baseline import (
+    EntryName,
+    EnvironmentKey,
+    NonEmptyText,
+    Positive,
+    Provenance,
+    VariantName,
+    require_canonical_time,
+)
 from regbot.records.ledger import Digest, Text
 from regbot.records.run import Clock
 from regbot.records.verdict import Decision
@@ -19,16 +28,14 @@ LogRatios = dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]]
 
 
 class PlaceboSession(Record):
-    """One session of a commit against itself, as the gate judged it."""
+    """One session of a commit against itself, with the gate's decision."""
 
-    session: Digest = Field(description="identity: of one session nothing counts twice")
-    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
-        description="by which head was made slower; 0 for none"
-    )
+    session: Digest = Field(description="identity of the session, which counts only once")
+    injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(description="slowdown of head; 0 for a placebo")
     decision: Decision
-    pairs: Annotated[int, Field(ge=0)] = Field(description="that the decision used")
+    pairs: Annotated[int, Field(ge=0)] = Field(description="pairs that the decision used")
     covered: bool | None = Field(
-        description="whether all intervals of the last look held the true effect; None where no look was taken"
+        description="whether all intervals of the last look contain the true effect; None without a look"
     )
     log_ratios: LogRatios = Field(description="log(head / base) of all valid pairs, in session order")
 
@@ -42,15 +49,15 @@ class Calibration(Record):
     workload: EntryName
     variant: VariantName
     shape_version: Positive
-    node_class: Named
+    node_class: NonEmptyText
     world_size: Positive
     steps: Positive
     cut: Annotated[int, Field(ge=0)]
     clock: Clock
     dispatcher: Text
-    primary_tests: Positive = Field(description="by which the error of a look was divided")
+    primary_tests: Positive = Field(description="number of tests that share the error of a look")
     environment: EnvironmentKey
     provenance: Provenance
     sessions: Annotated[list[PlaceboSession], Field(min_length=1, max_length=10_000)]
 
-    _measured = field_validator("measured")(canonical)
+    _measured = field_validator("measured")(require_canonical_time)

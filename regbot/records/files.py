@@ -1,8 +1,8 @@
-"""Reading and writing records: strict and bounded on the way in, atomic on the way out.
+"""Read and write record files. Reading is strict and limited in size, writing is atomic.
 
-Anything that a pull request's code wrote is read here and nowhere else: the size is capped before a byte is parsed,
-duplicate keys and NaN are refused (the standard library accepts both), nesting is bounded, and the record's own model
-judges what is left. Nothing is ever unpickled.
+All files that a pull request's code wrote are read by this module. The size is checked before a file is parsed.
+Duplicate keys, NaN and deep nesting are refused, although the standard library accepts duplicate keys and NaN. The
+model of the record then validates the content. Nothing is ever unpickled.
 """
 
 import json
@@ -15,26 +15,32 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
+from regbot.errors import UserError
 from regbot.records.base import Record
-from regbot.text import printable
+from regbot.text.clip import clip
+from regbot.text.printable import printable
 
 MAX_RECORD_BYTES = 32 * 1024 * 1024
-"""Largest record that is read. The full Qwen3-235B ledger is below 0.5 MiB; 64 ranks of one fit many times over."""
+"""Largest record that is read. For comparison: the full Qwen3-235B ledger has less than 0.5 MiB."""
 
 R = TypeVar("R", bound=Record)
 
 
-class RecordError(Exception):
-    """A record cannot be used. The message says which file, what is wrong with it, and what to do."""
+class RecordError(UserError):
+    """A record cannot be used. The message names the file, the fault and what to do."""
 
 
 def read_record(path: Path, model: type[R], max_bytes: int = MAX_RECORD_BYTES) -> R:
-    """The record in ``path``. Raises RecordError for anything that is not exactly one valid record of ``model``."""
+    """Return the record in ``path``. Raises RecordError unless the file is exactly one valid record of ``model``."""
     return parse_record(read_capped(path, max_bytes), model, str(path))
 
 
 def read_capped(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """The bytes of a regular file of at most ``max_bytes``; links, pipes and devices are refused unread."""
+    """Return the bytes of a regular file of at most ``max_bytes``. Links, pipes and devices are refused before they are
+    read.
+
+    Raises RecordError.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -46,25 +52,25 @@ def read_capped(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if status.st_size > max_bytes:
             raise RecordError(
-                f"{path}: {status.st_size:,} bytes, more than the {max_bytes:,} a record may have; it was not read"
+                f"{path}: {status.st_size:,} bytes, more than the {max_bytes:,} a record may have", "it was not read"
             )
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise RecordError(f"{path}: grew past {max_bytes:,} bytes while it was read; it was not used")
+        raise RecordError(f"{path}: grew past {max_bytes:,} bytes while it was read", "it was not used")
     return data
 
 
 def parse_record(data: bytes, model: type[R], origin: str) -> R:
-    """``data`` as a record of ``model``; ``origin`` names the source in errors."""
+    """Return ``data`` as a record of ``model``; ``origin`` names the source in errors. Raises RecordError."""
     parse_json(data, origin)
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        raise RecordError(f"{origin}: {describe(error)}") from error
+        raise RecordError(f"{origin}: {describe_validation_error(error)}") from error
 
 
 def parse_json(data: bytes, origin: str) -> Any:
-    """``data`` as JSON without duplicate keys, NaN, infinities or absurd nesting. Raises RecordError."""
+    """Return ``data`` as JSON without duplicate keys, NaN, infinities or very deep nesting. Raises RecordError."""
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
@@ -75,10 +81,11 @@ def parse_json(data: bytes, origin: str) -> Any:
         raise RecordError(f"{origin}: is not valid JSON: {error}") from error
 
 
-def describe(error: ValidationError, limit: int = 3) -> str:
-    """The first faults of a validation error as one line: where, what. Keys in it may be anybody's."""
+def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
+    """Return the first ``limit`` faults of a validation error as one line. The line may contain keys from untrusted
+    data."""
     faults = error.errors(include_url=False, include_input=False)
-    places = [".".join(printable(str(part)[:80]) for part in fault["loc"]) for fault in faults[:limit]]
+    places = [".".join(printable(clip(str(part), 80)) for part in fault["loc"]) for fault in faults[:limit]]
     lines = [f"{place or 'record'}: {fault['msg']}" for place, fault in zip(places, faults, strict=False)]
     more = f" (and {len(faults) - limit} more)" if len(faults) > limit else ""
     return "; ".join(lines) + more
@@ -90,7 +97,8 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: temporary file in the same folder, fsync, rename. A reader never sees half of it."""
+    """Write a file atomically: write a temporary file in the same folder, fsync it, rename it. A reader never sees a
+    part of the text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -106,16 +114,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, record: Record) -> None:
-    """Append one record as a line and fsync it: a crash loses at most the run in flight.
+    """Append one record as a line and fsync the file. A crash then loses at most the record of the run in progress.
 
-    Raises OSError, and leaves the file as it was, where there is no room for it.
+    Where the disk is full, the file is cut back to its earlier length. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         rest = memoryview(record.to_line().encode())
         try:
-            while rest:  # a disk that fills takes a part
+            while rest:  # on a full disk, a part may be written
                 rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         except OSError:
@@ -123,10 +131,10 @@ def append_line(path: Path, record: Record) -> None:
             raise
 
 
-def mend(path: Path) -> bool:
-    """Cut off a torn last line, so that lines can be appended again; whether there was one.
+def drop_torn_line(path: Path) -> bool:
+    """Cut off an incomplete last line, so that lines can be appended again. Return whether a line was cut off.
 
-    A crash while a line was written leaves a part of it. It was never a record: its run is repeated.
+    A crash during a write leaves an incomplete line. Such a line is not a record, so its run is repeated.
     """
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
@@ -147,21 +155,22 @@ def mend(path: Path) -> bool:
     return True
 
 
-def read_lines(path: Path, max_bytes: int = 64 * MAX_RECORD_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The complete lines of an appended file with their numbers from 1. A torn last line (a crash) is left out."""
-    data = read_capped(path, max_bytes)
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the line number, from 1, and the bytes of every complete line of a file. An incomplete last line is left
+    out."""
+    data = read_capped(path, 64 * MAX_RECORD_BYTES)
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         if line:
             yield number, line
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for key, value in pairs:
-        if key in seen:
-            raise ValueError(f"the key {key[:80]!r} stands twice in one object")
-        seen[key] = value
-    return seen
+        if key in unique:
+            raise ValueError(f"the key {clip(key, 80)!r} appears twice in one object")
+        unique[key] = value
+    return unique
 
 
 def _no_constant(name: str) -> NoReturn:

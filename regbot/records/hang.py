@@ -1,6 +1,6 @@
-"""Who was where when a run was killed for its time limit: each rank's last words, as the trusted side reads them.
+"""Records of a hang: what every rank was doing when the run passed its time limit and was killed.
 
-The ranks left this themselves. It says where to look, and decides nothing.
+The ranks wrote these reports themselves. The reports show where to look, but no verdict depends on them.
 """
 
 from typing import Annotated, Literal
@@ -11,16 +11,17 @@ from regbot.records.base import Record
 from regbot.records.ledger import Text
 
 RankNumber = Annotated[int, Field(ge=0, le=65535)]
-Serial = Annotated[int, Field(ge=0, le=2**53)]
-State = Literal["issuing", "launched", "ended"]
-"""Its call has not returned; it has, and nobody has waited for it, or only a device would; it has been waited for."""
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
+CollectiveState = Literal["issuing", "launched", "ended"]
+"""issuing: the call has not returned. launched: the call has returned, but the host has not waited for the result.
+ended: the host has waited for the result."""
 
 
 class Frame(Record):
     """One line of a stack."""
 
     file: Text = Field(description="relative to the checkout or the installed packages, where it is in them")
-    line: Serial
+    line: NonNegativeInt
     function: Text
 
 
@@ -28,52 +29,55 @@ class Collective(Record):
     """One collective of one rank."""
 
     kind: Text
-    group: Text = Field(description="what its maker called the process group, and its ranks")
+    group: Text = Field(description="name and ranks of the process group")
     ranks: Annotated[list[RankNumber], Field(max_length=4096)] = Field(
-        default_factory=list, description="of the group; [] where that is not known"
+        default_factory=list, description="ranks of the group; [] if unknown"
     )
-    number: Serial = Field(description="in its group, from 1, since the process began; 0 for send and recv")
-    state: State
-    bytes: Serial = 0
+    number: NonNegativeInt = Field(description="sequence number in its group, from 1; 0 for send and recv")
+    state: CollectiveState
+    bytes: NonNegativeInt = 0
     backend: Text = ""
 
     @property
     def asynchronous(self) -> bool:
-        """Whether a device executes it, so that its call returns and nothing is known of its end."""
+        """Whether a device executes the collective. The call then returns before the collective ends, and its end is
+        unknown."""
         return self.backend not in ("gloo", "mpi")
 
 
 class RankHang(Record):
-    """What one rank left."""
+    """Report of one rank."""
 
     rank: RankNumber
     host: Text = ""
-    sign: bool = Field(description="whether it left anything at all: it began")
-    answered: bool = Field(description="whether it wrote its stacks when it was time")
-    inside: Collective | None = Field(default=None, description="the collective that it waits in")
+    started: bool = Field(alias="sign", description="whether the rank wrote anything at all")
+    answered: bool = Field(description="whether it wrote its stacks at the time limit")
+    inside: Collective | None = Field(default=None, description="the collective in which it waits")
     inside_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
         default=None, description="how long, by the rank's own clock, when the stacks were written"
     )
     recent: Annotated[list[Collective], Field(max_length=64)] = Field(
-        default_factory=list, description="the latest that it issued, newest first"
+        default_factory=list, description="latest collectives that it issued, newest first"
     )
-    issued: dict[str, Serial] = Field(default_factory=dict, description="group -> collectives issued of it")
+    issued: dict[str, NonNegativeInt] = Field(default_factory=dict, description="number of issued collectives by group")
     joining: bool = Field(default=False, description="it waits for the other ranks to join")
-    module: Text = Field(default="", description="path of the module at work, where that is known")
+    module: Text = Field(default="", description="path of the active module, if known")
     frames: Annotated[list[Frame], Field(max_length=16)] = Field(
         default_factory=list,
-        description="of the main thread, innermost first, without regbot's own and the launcher's",
+        description="stack of the main thread, innermost first, without frames of regbot and the launcher",
     )
-    at: Frame | None = Field(default=None, description="of those the innermost of the code under test")
+    code_frame: Frame | None = Field(default=None, alias="at", description="innermost frame of the code under test")
 
     @property
     def last(self) -> Collective | None:
-        """The latest that it issued."""
+        """The latest collective that the rank issued."""
         return self.recent[0] if self.recent else None
 
 
 class Hang(Record):
-    """The ranks of a run that hung. Self-reported."""
+    """The ranks of a run that hung, as they reported themselves."""
 
     ranks: Annotated[list[RankHang], Field(max_length=65536)]
-    text: Annotated[str, Field(max_length=2000)] = Field(description="the odd one out, in one sentence")
+    text: Annotated[str, Field(max_length=2000)] = Field(
+        description="which rank differs from the others, in one sentence"
+    )

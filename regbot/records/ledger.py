@@ -1,7 +1,7 @@
-"""The ledger: the collectives that one steady step issues, exact, as kind x mesh axis x count x bytes.
+"""The ledger: the exact collectives of one steady step, with kind, mesh axis, count and bytes.
 
-Bytes are those of the tensor on rank 0: the input of all-to-all, reduce-scatter and all-reduce, the output of
-all-gather. Groups of size 1 are not collectives and never stand in a ledger.
+Bytes are the bytes of the tensor on rank 0. For all-to-all, reduce-scatter and all-reduce this is the input tensor, for
+all-gather the output tensor. Operations in groups of size 1 do not count as collectives and are never in a ledger.
 """
 
 from typing import Annotated, Literal
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from regbot.records.base import Record
+from regbot.text.clip import LABEL_CHARACTERS, MESSAGE_CHARACTERS
 
 Kind = Literal[
     "all_to_all",
@@ -25,10 +26,10 @@ Kind = Literal[
 ]
 Phase = Literal["forward", "backward", "optimizer", "unknown"]
 Role = Literal["payload", "control"]
-Via = Literal["nccl", "gloo", "deepep", "hybridep", "nccl-ep", "symm-mem", "copy-engine", "xla", "fake"]
+CollectiveBackend = Literal["nccl", "gloo", "deepep", "hybridep", "nccl-ep", "symm-mem", "copy-engine", "xla", "fake"]
 
-Text = Annotated[str, Field(max_length=500)]
-Message = Annotated[str, Field(max_length=4000)]
+Text = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
+Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | int | float | bool | None
@@ -36,25 +37,24 @@ ExposedSeconds = Annotated[float, Field(ge=0, le=1e7)]
 
 
 class Entry(Record):
-    """All collectives of one step that share every word below."""
+    """All collectives of one step that agree in every field up to ``via``."""
 
     kind: Kind
-    axis: Text = Field(description="name of the mesh axis, 'a|b' where two axes are the same ranks, else the ranks")
+    axis: Text = Field(description="name of the mesh axis, 'a|b' where two axes have the same ranks, else the ranks")
     group_size: Annotated[int, Field(ge=2)]
     dtype: Text
     phase: Phase
     role: Role
-    where: Text = Field(
-        description="path of the module that issued it, or the op name of a compiled program; '' where none is known"
-    )
-    via: Via
+    where: Text = Field(description="path of the issuing module, or op name in a compiled program; '' if unknown")
+    via: CollectiveBackend
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
     static_count: Count | None = Field(
         default=None, description="lines in a compiled program, where count is executions"
     )
     exposed_s: ExposedSeconds | None = Field(
-        default=None, description="seconds that no compute hid, by interval unions; None where the source has no times"
+        default=None,
+        description="seconds not overlapped by compute, by interval unions; None where the source has no times",
     )
     hidden_s: ExposedSeconds | None = Field(default=None, description="seconds that ran under compute")
 
@@ -66,21 +66,24 @@ class Axis(Record):
     ranks: Annotated[list[int], Field(max_length=65536)]
 
 
-class Unclassified(Record):
-    """Communication that was seen and could not be told to be a collective of any kind. It is never counted as zero."""
+class UnclassifiedCommunication(Record):
+    """Communication that is no known kind of collective. It is never counted as zero."""
 
-    name: Text = Field(description="kernel, operator or range as the source names it")
+    name: Text = Field(description="name of the kernel, operator or range in the source")
     count: Count
     seconds: ExposedSeconds | None = None
 
 
 class Liveness(Record):
-    """Proof that the counter could see: planted collectives, and the sequence numbers where a backend keeps them."""
+    """Proof that the counter works: planted collectives, and sequence numbers where a backend has them.
+
+    A single rank has no collectives. An operator is planted there instead.
+    """
 
     planted: Count
     seen: Count
     sequence_advance: Count | None = Field(default=None, description="of all groups over the counted step")
-    sequence_counted: Count | None = Field(default=None, description="what the counter saw of the same groups")
+    sequence_counted: Count | None = Field(default=None, description="counted collectives of the same groups")
 
     @property
     def proven(self) -> bool:
@@ -92,9 +95,9 @@ class Ledger(Record):
 
     schema_id: Literal["regbot/ledger@1"] = Field(default="regbot/ledger@1", alias="schema")
     source: Text = Field(description="how it was counted, e.g. 'dispatch-mode'")
-    device: Literal["cpu", "cuda"] | None = Field(default=None, description="what the program was traced or run on")
+    device: Literal["cpu", "cuda"] | None = Field(default=None, description="device of the traced or executed program")
     scope: Literal["step", "whole"]
-    steps: Annotated[int, Field(ge=1)] = Field(description="steps covered; counts are per step where scope is 'step'")
+    steps: Annotated[int, Field(ge=1)] = Field(description="number of steps; counts are per step where scope is 'step'")
     workload: Text | None = Field(default=None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")
     variant: Text | None = None
     world_size: Annotated[int, Field(ge=1)] | None = None
@@ -111,8 +114,10 @@ class Ledger(Record):
     liveness: Liveness | None = None
     program: Digest | None = Field(default=None, description="fingerprint of the dispatched operators")
     config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
-    software: dict[str, Text] = Field(default_factory=dict, description="versions of what was traced: framework, torch")
-    unclassified: Annotated[list[Unclassified], Field(max_length=1000)] = Field(default_factory=list)
-    patches: list[Text] = Field(default_factory=list, description="what had to be replaced to count without a GPU")
-    guesses: list[Message] = Field(default_factory=list, description="values that depend on data and were guessed")
+    software: dict[str, Text] = Field(default_factory=dict, description="versions of framework and torch")
+    unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field(default_factory=list)
+    patches: list[Text] = Field(
+        default_factory=list, description="replacements that were needed to count without a GPU"
+    )
+    guesses: list[Message] = Field(default_factory=list, description="guessed values that depend on data")
     warnings: list[Message] = Field(default_factory=list)

@@ -1,6 +1,7 @@
-"""Nodes: what the reference probe found on one, whether that is slow, and when it was taken out of service and back.
+"""Records of nodes: results of the reference probe, verdicts whether a node is slow, and events of its quarantine.
 
-One JSON-lines file per node holds its probes, one for all nodes the events; nothing in either is ever changed.
+Each node has one JSON-lines file with its probes. The events of all nodes are in one further file. Lines are only
+appended and never changed.
 """
 
 from typing import Annotated, Literal
@@ -8,44 +9,44 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from regbot.records.base import Record
-from regbot.records.baseline import Named, canonical
+from regbot.records.baseline import NonEmptyText, require_canonical_time
 from regbot.records.health import Share
 from regbot.records.ledger import Message, Text
 
 MAX_HOSTS = 10_000
 MAX_PROBES = 16
-"""Of one piece of evidence."""
+"""Largest number of probes in the evidence for one quarantine."""
 
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
-"""A node's name as its scheduler has it; it names files."""
-Took = Annotated[float, Field(gt=0, le=1e4)]
+"""Name of a node in its scheduler. The name is also used in file names."""
+ProbeSeconds = Annotated[float, Field(gt=0, le=1e4)]
 Rank = Annotated[int, Field(ge=0, le=10_000_000)]
 Ranks = Annotated[int, Field(ge=1, le=10_000_000)]
 Measure = Literal["gemm", "local_all_to_all", "all_to_all", "copy"]
-State = Literal["in service", "quarantined", "on trial"]
-"""on trial: released, and a fresh probe has not passed yet."""
+NodeState = Literal["in service", "quarantined", "on trial"]
+"""State of a node. on trial: the node was released from quarantine, but no new probe has passed yet."""
 
 
-class Repeated(Record):
-    """Seconds of one measurement that was repeated."""
+class RepeatedTiming(Record):
+    """Seconds of a repeated measurement."""
 
     n: Annotated[int, Field(ge=1, le=1_000_000)]
-    median_s: Took
+    median_s: ProbeSeconds
     mad_s: Annotated[float, Field(ge=0, le=1e4)] = Field(description="median absolute deviation")
-    fast_s: Took = Field(description="which a tenth of the repetitions did not exceed")
+    fast_s: ProbeSeconds = Field(description="10th percentile of the repetitions")
 
 
 class Sizes(Record):
-    """What is computed and moved. Probes of other sizes are not compared."""
+    """Sizes of the probe's computations and transfers. Only probes of equal sizes are compared."""
 
     gemm: Annotated[int, Field(ge=8, le=65536)] = Field(description="rows and columns of square matrices")
     dtype: Literal["bfloat16", "float32"]
-    all_to_all_bytes: Annotated[int, Field(ge=64, le=2**40)] = Field(description="that each rank gives")
+    all_to_all_bytes: Annotated[int, Field(ge=64, le=2**40)] = Field(description="bytes that each rank sends")
     copy_bytes: Annotated[int, Field(ge=64, le=2**40)]
 
 
 class RawNodeProbe(Record):
-    """What one rank of the probe writes."""
+    """Result of one rank of the probe, as the rank wrote it."""
 
     schema_id: Literal["regbot/node-probe-raw@1"] = Field(default="regbot/node-probe-raw@1", alias="schema")
     request: Text = Field(description="the request's nonce")
@@ -56,95 +57,105 @@ class RawNodeProbe(Record):
     driver: Text | None = None
     torch: Text = ""
     clock_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
-        default=None, description="the host's clock when all ranks had met"
+        default=None, description="the host's clock when all ranks had joined"
     )
-    gemm: Repeated | None = None
-    local_all_to_all: Repeated | None = Field(default=None, description="None for a host of one rank")
-    all_to_all: Repeated | None = Field(default=None, description="None where all ranks are on one host")
-    copy_: Repeated | None = Field(default=None, alias="copy")
+    gemm: RepeatedTiming | None = None
+    local_all_to_all: RepeatedTiming | None = Field(default=None, description="None for a host of one rank")
+    all_to_all: RepeatedTiming | None = Field(default=None, description="None where all ranks are on one host")
+    copy_: RepeatedTiming | None = Field(default=None, alias="copy")
 
 
 class NodeProbe(Record):
-    """One probe of one node: of each measurement, its slowest rank."""
+    """One probe of one node: for each measurement, the slowest rank."""
 
     schema_id: Literal["regbot/node-probe@1"] = Field(default="regbot/node-probe@1", alias="schema")
     host: Host
-    when: Text = Field(description="UTC, by the clock of who asked")
+    when: Text = Field(description="UTC, by the clock of the requesting machine")
     node_class: Text
     driver: Text | None = Field(description="'none' where there are no GPUs")
     container: Text | None
-    software: Text = Field(description="torch, which brings the kernels")
+    software: Text = Field(description="version of torch, which supplies the kernels")
     device: Literal["cpu", "cuda"]
     device_name: Text
     ranks: Ranks = Field(description="on this host")
     hosts: Annotated[list[Host], Field(min_length=1, max_length=MAX_HOSTS)] = Field(
-        description="probed at the same time, in the order of their ranks"
+        description="all hosts of the same probe, in the order of their ranks"
     )
     engine: Text
     job: Text = ""
     sizes: Sizes
-    gemm: Repeated
+    gemm: RepeatedTiming
     gemm_rank: Rank = Field(description="the slowest")
-    local_all_to_all: Repeated | None = Field(description="among the ranks of this host")
-    all_to_all: Repeated | None = Field(description="among all ranks of all hosts")
-    copy_: Repeated = Field(alias="copy")
+    local_all_to_all: RepeatedTiming | None = Field(description="among the ranks of this host")
+    all_to_all: RepeatedTiming | None = Field(description="among all ranks of all hosts")
+    copy_: RepeatedTiming = Field(alias="copy")
     gemm_tflops: Annotated[float, Field(gt=0, le=1e6)] = Field(description="per second, of the slowest rank")
     local_all_to_all_gbs: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
-        description="10**9 bytes per second that a rank sends to others"
+        description="GB/s that a rank sends to others"
     )
     all_to_all_gbs: Annotated[float, Field(gt=0, le=1e6)] | None
-    copy_gbs: Annotated[float, Field(gt=0, le=1e6)] = Field(description="read and written")
+    copy_gbs: Annotated[float, Field(gt=0, le=1e6)] = Field(description="GB/s read and written")
     skew_s: Annotated[float, Field(ge=-1e11, le=1e11)] = Field(
-        default=0.0, description="of its clock, against the middle one of the hosts"
+        default=0.0, description="difference of its clock from the median clock of the hosts"
     )
     others_share: Share | None = Field(
-        default=None, description="of the cores' time that other work took; None: unknown"
+        default=None, description="share of the cores' time that other work used; None: unknown"
     )
     causes: Annotated[list[Message], Field(max_length=64)] = Field(
-        default_factory=list, description="what else was wrong with the node meanwhile, not its speed"
+        default_factory=list, description="other faults of the node during the probe, apart from its speed"
     )
-    slow: bool = Field(default=False, description="as it was judged when it was taken; no reference for later ones")
+    slow: bool = Field(
+        default=False, description="verdict at the time of the probe; a slow probe is no reference for later ones"
+    )
 
-    _when = field_validator("when")(canonical)
+    _when = field_validator("when")(require_canonical_time)
 
-    def of(self, measure: Measure) -> Repeated | None:
-        """One measurement; None where it was not made."""
-        found: Repeated | None = self.copy_ if measure == "copy" else getattr(self, measure)
-        return found
+    def get_timing(self, measure: Measure) -> RepeatedTiming | None:
+        """Return the timing of one measurement; None where the probe did not make this measurement."""
+        timing: RepeatedTiming | None = self.copy_ if measure == "copy" else getattr(self, measure)
+        return timing
 
 
 class NodeThresholds(Record):
-    """When a node is slow."""
+    """Thresholds above which a node is slow."""
 
-    pct: Annotated[float, Field(gt=0, le=1000)] = Field(default=10.0, description="slower than the reference by this")
+    pct: Annotated[float, Field(gt=0, le=1000)] = Field(default=10.0, description="percent above the reference")
     sds: Annotated[float, Field(gt=0, le=1000)] = Field(
-        default=5.0, description="and by so many robust sd of it, once that is known"
+        default=5.0, description="and number of robust sds above it, once the sd is known"
     )
     scatters: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=3.0, description="and its median by so many robust sd of the repetitions of one probe"
+        default=3.0, description="and number of robust sds of one probe's repetitions that its median is above"
     )
-    least: Annotated[int, Field(ge=1, le=1000)] = Field(default=3, description="probes of its own that say anything")
-    long: Annotated[int, Field(ge=3, le=1000)] = Field(default=8, description="probes from which an sd is known")
-    window: Annotated[int, Field(ge=3, le=1000)] = Field(default=20, description="probes that are looked back on")
+    least: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=3, description="number of the node's own probes that are enough for a comparison"
+    )
+    long: Annotated[int, Field(ge=3, le=1000)] = Field(
+        default=8, description="number of probes that are enough for an sd"
+    )
+    window: Annotated[int, Field(ge=3, le=1000)] = Field(
+        default=20, description="number of latest probes that are used"
+    )
 
 
 class NodeFinding(Record):
-    """One measurement that took too long."""
+    """One measurement that was too slow."""
 
     measure: Measure
     against: Literal["history", "peers"]
-    accuses: Literal["node", "set"] = Field(description="an exchange over several hosts cannot tell which one it was")
+    accuses: Literal["node", "set"] = Field(
+        description="set: an exchange over several hosts does not show which of them is slow"
+    )
     hosts: Annotated[list[Host], Field(min_length=1, max_length=MAX_HOSTS)]
-    pct: float = Field(description="by which the median and the fastest tenth are above, the smaller of the two")
-    seconds: Took
-    reference_s: Took
-    sd_pct: Annotated[float, Field(ge=0)] | None = Field(description="robust, of the reference; None: too few")
+    pct: float = Field(description="percent above the reference: the smaller value of median and 10th percentile")
+    seconds: ProbeSeconds
+    reference_s: ProbeSeconds
+    sd_pct: Annotated[float, Field(ge=0)] | None = Field(description="robust sd of the reference; None: too few probes")
     compared: Annotated[int, Field(ge=1)] = Field(description="probes, or peers")
     text: Message
 
 
 class NodeVerdict(Record):
-    """Is this node slow? unknown: there is nothing to compare it with."""
+    """Whether a node is slow. unknown: there is nothing to compare it with."""
 
     host: Host
     status: Literal["ok", "slow", "unknown"]
@@ -153,7 +164,7 @@ class NodeVerdict(Record):
 
 
 class NodeJudgement(Record):
-    """Nodes that were probed together. ``sets`` and ``fleet`` accuse no single node."""
+    """Verdicts on nodes that were probed together. ``sets`` and ``fleet`` accuse no single node."""
 
     schema_id: Literal["regbot/node-judgement@1"] = Field(default="regbot/node-judgement@1", alias="schema")
     nodes: list[NodeVerdict]
@@ -161,62 +172,62 @@ class NodeJudgement(Record):
     fleet: list[Message] = Field(default_factory=list, description="many nodes became slower at once")
 
 
-class Straggled(Record):
-    """A session in which a rank of the node came late."""
+class StragglerSession(Record):
+    """A session in which a rank on the node was late."""
 
     session: Text
     rank: Rank
-    pct: float = Field(description="of a step")
+    pct: float = Field(description="delay in percent of a step")
     text: Message = ""
 
 
 class Evidence(Record):
-    """Why a node was taken out of service."""
+    """Why a node was quarantined."""
 
     host: Host
     when: Text = Field(description="UTC")
-    who: Named = Field(description="'regbot', or an operator")
+    who: NonEmptyText = Field(description="'regbot', or an operator")
     automatic: bool
     reason: Annotated[str, Field(min_length=1, max_length=4000)]
     findings: Annotated[list[NodeFinding], Field(max_length=32)] = Field(default_factory=list)
     probes: Annotated[list[NodeProbe], Field(max_length=MAX_PROBES)] = Field(
         default_factory=list, description="the one that was slow last"
     )
-    stragglers: Annotated[list[Straggled], Field(max_length=MAX_PROBES)] = Field(default_factory=list)
-    thresholds: NodeThresholds | None = Field(default=None, description="None: somebody decided")
+    stragglers: Annotated[list[StragglerSession], Field(max_length=MAX_PROBES)] = Field(default_factory=list)
+    thresholds: NodeThresholds | None = Field(default=None, description="None: a person decided")
 
-    _when = field_validator("when")(canonical)
+    _when = field_validator("when")(require_canonical_time)
 
 
 class NodeEvent(Record):
-    """A node left service, was released, or passed its trial."""
+    """A node was quarantined, was released, or passed its trial."""
 
     schema_id: Literal["regbot/node-event@1"] = Field(default="regbot/node-event@1", alias="schema")
     event: Literal["quarantined", "released", "passed"]
     host: Host
     when: Text = Field(description="UTC")
-    who: Named
+    who: NonEmptyText
     automatic: bool
     reason: Annotated[str, Field(min_length=1, max_length=4000)]
     evidence: Evidence | None = None
 
-    _when = field_validator("when")(canonical)
+    _when = field_validator("when")(require_canonical_time)
 
 
 class NodeRow(Record):
-    """One node as it is listed."""
+    """One node in a list."""
 
     host: Host
-    state: State
-    since: Text | None = Field(description="of the state, UTC; None where nothing ever happened")
+    state: NodeState
+    since: Text | None = Field(description="start of the state, UTC; None without any event")
     reason: Message = ""
     probes: Annotated[int, Field(ge=0)]
     last: NodeProbe | None
-    verdict: NodeVerdict | None = Field(description="of the last probe, against those before it and its peers")
+    verdict: NodeVerdict | None = Field(description="on the last probe, compared with earlier ones and with its peers")
 
 
 class NodeListing(Record):
-    """What ``node list`` prints."""
+    """Output of ``node list``."""
 
     schema_id: Literal["regbot/node-list@1"] = Field(default="regbot/node-list@1", alias="schema")
     nodes: list[NodeRow]
@@ -225,7 +236,7 @@ class NodeListing(Record):
 
 
 class NodeReport(Record):
-    """What ``node show`` prints: everything that is known of one node, oldest first."""
+    """Output of ``node show``: everything known about one node, oldest first."""
 
     schema_id: Literal["regbot/node-show@1"] = Field(default="regbot/node-show@1", alias="schema")
     node: NodeRow
@@ -233,17 +244,17 @@ class NodeReport(Record):
     probes: list[NodeProbe]
 
 
-class NodeChanged(Record):
-    """What ``node quarantine`` and ``node release`` print."""
+class NodeChange(Record):
+    """Output of ``node quarantine`` and ``node release``."""
 
     schema_id: Literal["regbot/node-changed@1"] = Field(default="regbot/node-changed@1", alias="schema")
     event: NodeEvent
-    state: State
+    state: NodeState
     warnings: list[Message] = Field(default_factory=list)
 
 
-class NodesProbed(Record):
-    """What ``node probe`` prints: fresh probes, what they show, and what followed from that."""
+class ProbeReport(Record):
+    """Output of ``node probe``: new probes, their verdicts, and the resulting events."""
 
     schema_id: Literal["regbot/nodes-probed@1"] = Field(default="regbot/nodes-probed@1", alias="schema")
     probes: list[NodeProbe]

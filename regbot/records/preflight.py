@@ -1,4 +1,4 @@
-"""What a resolved configuration conflicts with, and what may be tried, as ``regbot preflight --json`` prints it."""
+"""Output of ``regbot preflight --json``: conflicts in a resolved configuration, and advice."""
 
 from typing import Literal
 
@@ -8,20 +8,20 @@ from regbot.records.base import Record
 from regbot.records.ledger import Message, Text
 
 
-class ConflictFound(Record):
-    """A rule that applies."""
+class PreflightConflict(Record):
+    """A rule that the configuration violates."""
 
     rule: Text
     severity: Literal["invalid", "warning"]
     effect: Text
-    what: Message
-    here: Message = Field(description="the values that make it apply")
+    description: Message = Field(alias="what")
+    values: Message = Field(alias="here", description="the values that violate the rule")
     fix: Message
     source: Message
 
 
-class AdviceFound(Record):
-    """Dated advice, never a verdict; ``command`` is the matched comparison that settles it, '' where there is none."""
+class PreflightAdvice(Record):
+    """Dated advice, never a verdict. ``command``: the matched comparison that decides it, '' without one."""
 
     advice: Text
     text: Message
@@ -30,9 +30,9 @@ class AdviceFound(Record):
 
 
 class Preflight(Record):
-    """The answer for one configuration."""
+    """Conflicts and advice for one configuration."""
 
     schema_id: Literal["regbot/preflight@1"] = Field(default="regbot/preflight@1", alias="schema")
     workload: Text
-    conflicts: list[ConflictFound]
-    advice: list[AdviceFound]
+    conflicts: list[PreflightConflict]
+    advice: list[PreflightAdvice]

@@ -1,7 +1,7 @@
-"""What a refresh proposes, as the one file that crosses from the node to the job that has a token.
+"""A refresh proposal: the file that the measuring node passes to the job that has a token.
 
-It holds records and nothing else: no path, no mode, no text of a commit or of a pull request. Where a record lies in
-the store follows from what it is, and what is said of it is worded by whoever reads it.
+A proposal contains only records. It contains no path, no file mode, and no text of a commit or pull request. The
+reading job computes the path of each record in the store from the record itself, and writes all texts.
 """
 
 from typing import Annotated, Literal, Self
@@ -9,40 +9,43 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from regbot.records.base import Record
-from regbot.records.baseline import ENTRY, Anchor, Baseline, canonical
+from regbot.records.baseline import ENTRY_PATTERN, Anchor, Baseline, require_canonical_time
 from regbot.records.ledger import Ledger, Text
-from regbot.records.refresh import Refreshed
+from regbot.records.refresh import RefreshReport
+from regbot.text.clip import clip
 
-MOST = 500
-"""Of any kind of record; a night of thirty workloads has half of it."""
+MAX_RECORDS = 500
+"""Largest number of records of each kind. A night of thirty workloads has about half as many."""
 
 
 class Proposal(Record):
-    """One night: what was found, and the records that may join the store."""
+    """One night: its report, and the records that may join the store."""
 
     schema_id: Literal["regbot/proposal@1"] = Field(default="regbot/proposal@1", alias="schema")
-    regbot: Text = Field(description="version that measured")
+    regbot: Text = Field(description="version of regbot that measured")
     created: Text = Field(description="when, UTC")
-    refreshed: Refreshed
-    sessions: Annotated[list[Baseline], Field(max_length=MOST)]
-    ledgers: Annotated[list[Ledger], Field(max_length=MOST)] = Field(description="those that the sessions name")
-    anchors: Annotated[list[Anchor], Field(max_length=MOST)]
+    refreshed: RefreshReport
+    sessions: Annotated[list[Baseline], Field(max_length=MAX_RECORDS)]
+    ledgers: Annotated[list[Ledger], Field(max_length=MAX_RECORDS)] = Field(
+        description="ledgers that the sessions name"
+    )
+    anchors: Annotated[list[Anchor], Field(max_length=MAX_RECORDS)]
 
-    _created = field_validator("created")(canonical)
+    _created = field_validator("created")(require_canonical_time)
 
     @model_validator(mode="after")
-    def _named(self) -> Self:
+    def _check_names(self) -> Self:
         for night in self.refreshed.workloads:
-            if ENTRY.fullmatch(night.name) is None:
-                raise ValueError(f"{night.name[:80]!r} is no entry of a verdict")
+            if ENTRY_PATTERN.fullmatch(night.name) is None:
+                raise ValueError(f"{clip(night.name, 80)!r} is not the name of a verdict's entry")
         return self
 
     @property
     def commit(self) -> str:
-        """Main's, that was measured."""
+        """The commit of main that was measured."""
         return self.refreshed.commit
 
     @property
     def empty(self) -> bool:
-        """Nothing is to be stored."""
+        """Whether the proposal has no records to store."""
         return not (self.sessions or self.ledgers or self.anchors)

@@ -1,4 +1,4 @@
-"""What a refresh of the stored references found and proposes."""
+"""Records of the report of ``baseline refresh``, which updates the stored references."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ from regbot.records.run import Commit
 from regbot.records.verdict import Decision, Status
 
 
-class Span(Record):
+class IntervalEstimate(Record):
     """An estimate with its interval in percent; positive means slower."""
 
     estimate_pct: float
@@ -20,48 +20,53 @@ class Span(Record):
 
 
 class Drift(Record):
-    """Where the monitor of slow creep stands after this night."""
+    """State of the monitor of slow creep after this night."""
 
-    value_pct: float = Field(description="the sum of what the nights showed beyond the slack")
-    limit_pct: float = Field(description="at which it is an alarm")
+    value_pct: float = Field(description="cumulative sum of the nights' changes beyond the slack")
+    limit_pct: float = Field(description="value at which it raises an alarm")
     alarm: bool
     nights: Annotated[int, Field(ge=0)]
-    estimate_pct: float | None = Field(description="the creep so far; None where nothing speaks for one")
+    correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="estimated correlation of neighbouring nights; null in older records"
+    )
+    estimate_pct: float | None = Field(description="estimated creep so far; None without evidence of one")
 
 
-class RefreshedWorkload(Record):
-    """One workload: main against the anchor's commit, and what becomes of the session."""
+class WorkloadRefresh(Record):
+    """One workload: main compared with the anchor's commit, and how its session is stored."""
 
     name: Text
     variant: Text
     status: Status
     reasons: list[Message]
-    anchor: Commit | None = Field(description="that main was run beside; None where there was none")
+    anchor: Commit | None = Field(description="the anchor that main was timed beside; None without one")
     decision: Decision | None
-    tonight: Span | None = None
+    tonight: IntervalEstimate | None = None
     pairs: Annotated[int, Field(ge=0)] = 0
-    since_anchor: Span | None = Field(default=None, description="over the last nights together")
+    since_anchor: IntervalEstimate | None = Field(default=None, description="over the last nights combined")
     budget_pct: float
     drift: Drift | None = None
-    environment_shift: Span | None = Field(
-        default=None, description="the anchor's commit here against the same in the environment stored before"
+    environment_shift: IntervalEstimate | None = Field(
+        default=None,
+        description="the anchor's commit now compared with the same commit in the stored environment before",
     )
     environment_changes: list[Message] = Field(default_factory=list)
     sharding: Status | None = Field(default=None, description="main's collectives against the anchor's")
     series: Literal["rolling", "held"] | None = Field(
-        default=None, description="as what the session is proposed to be stored; None where it is not"
+        default=None, description="series in which the session is to be stored; None where it is not stored"
     )
     accepted: Acceptance | None = None
+    not_stored: Message = Field(default="", description="why the session was not stored although it should be")
 
 
-class Refreshed(Record):
-    """What ``baseline refresh`` prints."""
+class RefreshReport(Record):
+    """Output of ``baseline refresh``."""
 
     schema_id: Literal["regbot/refresh@1"] = Field(default="regbot/refresh@1", alias="schema")
     status: Status
     commit: Commit = Field(description="of main")
-    branch: Text | None = Field(description="with the proposal; None where there is nothing to propose, or no branch")
+    branch: Text | None = Field(description="branch with the proposal; None without a proposal or branch")
     proposal: Commit | None = Field(description="the branch's commit")
     files: list[Text]
-    workloads: list[RefreshedWorkload]
+    workloads: list[WorkloadRefresh]
     warnings: list[Message] = Field(default_factory=list)

@@ -1,7 +1,8 @@
-"""A run: one process launch of a workload at one arm, the unit of replication; and what the guest writes of it.
+"""Records of a run. A run is one launch of a workload at one arm, and the unit of replication.
 
-``RawRun`` is written by the process under test and believed only as far as it can be checked. The engine turns it into
-a ``Run``: it adds the arm, its own wall clock and the outcome that it saw from outside.
+The process under test writes a ``RawRun``, which is trusted only as far as it can be checked. The engine converts a
+``RawRun`` into a ``Run``. It adds the arm, the seconds by the engine's own clock, and the outcome as seen from outside
+the process.
 """
 
 from typing import Annotated, Literal, Self
@@ -9,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from regbot.records.base import Record
+from regbot.records.crash import Crash
 from regbot.records.hang import Hang
 from regbot.records.health import Health
 from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
@@ -16,20 +18,26 @@ from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped", "short", "diverged", "lost"]
-"""ok; the guest died; it passed its time limit; it ended without a record; its record cannot be used; the guest itself
-said that this cannot be measured (an entry point that is missing, a shape that is wrong, no torch, no framework,
-untraceable code);
-not started, because the same arm of the same workload had hung already; it ended with fewer steps than were asked for;
-a loss was not finite, or the optimizer skipped steps; the node, or the reservation of it, was lost meanwhile."""
+"""- ok: the run ended well.
+- crashed: the guest process died.
+- hung: the run passed its time limit.
+- no_record: it ended without a record.
+- bad_record: its record cannot be used.
+- refused: the guest reported that this cannot be measured (missing entry point, wrong shape, no torch, no framework,
+  untraceable code).
+- skipped: not started, because the same arm of the same workload had hung before.
+- short: it ended with fewer steps than requested.
+- diverged: a loss was not finite, or the optimizer skipped steps.
+- lost: the node, or its reservation, was lost during the run."""
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
 GuestClock = Literal["perf_counter", "cuda_events"]
 Clock = Literal["perf_counter", "cuda_events", "log"]
-"""``log``: what the training code printed, one account of all ranks."""
+"""Source of step times. ``log``: the training code prints its step times, one series for all ranks."""
 
 
 class Arm(Record):
-    """What is compared: a revision plus configuration overrides."""
+    """One side of a comparison: a revision plus configuration overrides."""
 
     name: Literal["base", "head"]
     revision: Text = Field(description="as the user gave it")
@@ -37,10 +45,20 @@ class Arm(Record):
     tree: Commit
     subject: Text = Field(default="", description="first line of the commit message; written by the PR's author")
     overrides: dict[str, Scalar] = Field(default_factory=dict)
+    behaviour: Digest | None = Field(
+        default=None,
+        description="head only: digest of everything in the commit that may affect a run, from git; comments, "
+        "docstrings and documentation are left out; null if it is unknown",
+    )
+
+    def behaves_like(self, other: "Arm") -> bool:
+        """Whether both arms run the same code with the same overrides."""
+        same_code = self.tree == other.tree or (self.behaviour is not None and self.behaviour == other.behaviour)
+        return same_code and self.overrides == other.overrides
 
 
 class Backend(Record):
-    """Something that can be silently replaced. Evidence says how 'executed' is known."""
+    """A component that can be replaced silently. ``evidence``: how ``executed`` is known."""
 
     requested: Text
     resolved: Text
@@ -49,35 +67,45 @@ class Backend(Record):
 
 
 class CodeProof(Record):
-    """Which code really ran: the watched packages, where each was imported from, and a hash of every loaded file."""
+    """Which code really ran: the source folder of each watched package, and a hash of every loaded file."""
 
     watched: dict[str, Text] = Field(description="package -> folder it was imported from, relative to the worktree")
     foreign: dict[str, Text] = Field(description="watched package -> path outside the arm's worktree; must be empty")
-    files: dict[str, Digest] = Field(description="loaded source file -> hash of its code without comments, docstrings")
+    files: dict[str, Digest] = Field(
+        description="loaded source file -> hash of its code without comments and docstrings"
+    )
 
 
 class Environment(Record):
-    """The software stack of a run."""
+    """The software environment of a run."""
 
     python: Text
     torch: Text | None
     platform: Text
     packages: Digest = Field(description="hash over all installed distributions and versions")
     toolkit: Text | None = Field(
-        default=None, description="what torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
+        default=None, description="toolkit that torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
     )
     nccl: Text | None = Field(default=None, description="NCCL or RCCL version; 'none' where torch has none")
     variables: Digest | None = Field(
-        default=None, description="hash over the environment variables that matter to speed, as the process began"
+        default=None, description="hash over the environment variables that affect speed, at the start of the process"
+    )
+    model: Digest | None = Field(
+        default=None,
+        description="hash of regbot's own model code in the timed steps; None for a trace and other models",
     )
 
 
 class Refusal(Record):
-    """Why the guest says that this cannot be measured."""
+    """Why the guest cannot measure this."""
 
     kind: Literal[
         "no_torch",
+        "device",
         "no_framework",
+        "no_paper_gpu",
+        "paper_gpu",
+        "revision",
         "entry",
         "shape",
         "config",
@@ -89,6 +117,7 @@ class Refusal(Record):
     ]
     message: Message
     where: Text = ""
+    crash: Crash | None = Field(default=None, description="of the kind 'code' only")
 
 
 class MeshAxis(Record):
@@ -103,119 +132,131 @@ class MeshAxis(Record):
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
-class Compiled(Record):
-    """A compiled program that the guest left beside its record. The trusted side counts in its text."""
+class CompiledProgram(Record):
+    """A compiled program that the guest wrote beside its record. The trusted side counts collectives in its text."""
 
     program: FileName = Field(description="file in the record folder: optimized HLO text of the train step")
-    planted: FileName = Field(description="the same of a program of known collectives, compiled in the same process")
+    planted: FileName = Field(description="file with a program of known collectives, compiled in the same process")
     target: Literal["cpu"] = Field(description="kind of device that it was compiled for")
     mesh: Annotated[list[MeshAxis], Field(max_length=16)] = Field(
-        description="axes that split anything, slowest first: a device's number is its row-major index"
+        description="axes that split anything, slowest first; a device's number is its row-major index"
     )
     config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
     software: dict[str, Text] = Field(default_factory=dict)
-    patches: list[Text] = Field(default_factory=list, description="what was forced to compile without accelerators")
+    patches: list[Text] = Field(
+        default_factory=list, description="changes that were needed to compile without accelerators"
+    )
     warnings: list[Message] = Field(default_factory=list)
 
 
 class RankSteps(Record):
-    """One rank's account of every step of a run, in order, warm-up included: lists of equal length.
+    """Measurements of one rank for every step of a run, warm-up included. The lists have equal lengths.
 
-    Of a run that is known by its step log only, all but ``step_s`` are empty and the peak is 0: not known.
+    For a run that is known from its step log only, all lists but ``step_s`` are empty, and the peak is 0 for unknown.
     """
 
     step_s: list[Seconds]
     cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
     wait_s: list[Seconds] = Field(
-        description="seconds in collectives: of the host on a CPU, that the compute stream stood still on a GPU"
+        description="seconds in collectives: of the host on a CPU, of the waiting compute stream on a GPU"
     )
-    memory_bytes: list[Bytes] = Field(description="after each step: resident on a CPU, allocated on a GPU")
-    peak_bytes: Bytes = Field(description="resident on a CPU, allocated on a GPU")
+    memory_bytes: list[Bytes] = Field(
+        description="after each step: resident memory on a CPU, allocated memory on a GPU"
+    )
+    peak_bytes: Bytes = Field(description="resident memory on a CPU, allocated memory on a GPU")
 
 
 class Timing(Record):
-    """The step times of one run as the trusted side accounts for them. The slowest rank's seconds are the step's."""
+    """The step times of one run, as the trusted side computes them. A step's time is the slowest rank's seconds."""
 
-    asked: Annotated[int, Field(ge=1)] = Field(description="steps that were asked for, warm-up included")
-    cut: Annotated[int, Field(ge=0)] = Field(description="leading steps that are warm-up and count for nothing")
-    method: Text = Field(description="how the cut was found")
+    requested_steps: Annotated[int, Field(ge=1)] = Field(alias="asked", description="warm-up included")
+    cut: Annotated[int, Field(ge=0)] = Field(description="leading warm-up steps, which are left out")
+    method: Text = Field(description="how the cut was determined")
     clock: Clock
     step_s: list[Seconds] = Field(description="per step, the slowest rank's seconds, warm-up included")
     ranks: dict[str, RankSteps]
     harness_s: Seconds | None = Field(default=None, description="all steps together by the harness's own clock")
     harness_steady_s: Seconds | None = Field(default=None, description="the steps after the cut, by the same clock")
-    memory_peak_bytes: Bytes = Field(description="of the rank with the most; 0 if unknown")
-    memory_slope_bytes: float = Field(description="growth per steady step of the rank that grows most, least squares")
+    memory_peak_bytes: Bytes = Field(description="largest of all ranks; 0 if unknown")
+    memory_slope_bytes: float = Field(
+        description="memory growth per steady step by least squares, largest of all ranks"
+    )
     tokens_per_expert: list[Bytes] = Field(
         default_factory=list, description="tokens sent to each expert in one step, all ranks and layers; [] if unknown"
     )
     dropped_tokens: Bytes | None = Field(default=None, description="of the same step; None if unknown")
-    skipped_steps: Bytes = Field(default=0, description="steps in which the optimizer changed nothing")
+    skipped_steps: Bytes = Field(default=0, description="steps in which the optimizer made no update")
 
     @model_validator(mode="after")
-    def _of_its_ranks(self) -> Self:
+    def _check_ranks(self) -> Self:
         if not self.ranks:
             raise ValueError("no rank has step times")
         for rank, steps in self.ranks.items():
-            for each in (steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes):
-                unknown = self.clock == "log" and each is not steps.step_s and not each
-                if len(each) != len(self.step_s) and not unknown:
-                    raise ValueError(f"rank {rank} has {len(each)} values for {len(self.step_s)} steps")
+            for values in (steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes):
+                is_unknown = self.clock == "log" and values is not steps.step_s and not values
+                if len(values) != len(self.step_s) and not is_unknown:
+                    raise ValueError(f"rank {rank} has {len(values)} values for {len(self.step_s)} steps")
             if not all(seconds > 0 for seconds in steps.step_s):
                 raise ValueError(f"rank {rank} has a step that took no time")
-        if self.step_s != [max(each) for each in zip(*(rank.step_s for rank in self.ranks.values()), strict=True)]:
+        if self.step_s != [max(values) for values in zip(*(rank.step_s for rank in self.ranks.values()), strict=True)]:
             raise ValueError("step_s is not the slowest rank's")
         return self
 
     @property
     def steady_s(self) -> list[float]:
-        """The slowest rank's seconds of every step after the cut."""
+        """Seconds of the slowest rank in every step after the cut."""
         return self.step_s[self.cut :]
 
 
 class Position(Record):
-    """Where a timed run stands in its session. Slots 0 and 1 of a block are a pair, 2 and 3 the other."""
+    """Place of a timed run in its session. Slots 0 and 1 of a block are one pair, 2 and 3 the other."""
 
     block: Annotated[int, Field(ge=0)] = Field(
-        description="from 1; 0 for the discarded warm launches, and for the screen"
+        description="from 1; 0 for the discarded warm-up launches and for runs of head alone"
     )
-    slot: Annotated[int, Field(ge=0, le=3)] = Field(description="of a screen: 0 is its warm launch, 1 to 3 its runs")
-    order: Literal["ABBA", "BAAB", "screen"] = Field(description="A is base; a screen has runs of head only")
+    slot: Annotated[int, Field(ge=0, le=3)] = Field(
+        description="of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
+    )
+    order: Literal["ABBA", "BAAB", "screen"] = Field(
+        description="A is base; screen: runs of head alone, for gate = stored"
+    )
 
 
 class Node(Record):
-    """The machine a run was timed on. Times are compared only within one class, pairs only within one node."""
+    """The machine that a run was timed on. Times are compared only within one class, pairs only within one node."""
 
     name: Text
-    node_class: Text = Field(description="hardware that decides speed, in words")
+    node_class: Text = Field(description="hardware that determines speed, as text")
     cores: Annotated[int, Field(ge=1)]
     gpus: list[Text] = Field(default_factory=list)
     driver: Text | None = Field(default=None, description="of the GPUs; 'none' where there are none")
-    container: Text | None = Field(default=None, description="digest of the image that this runs in; None if unknown")
+    container: Text | None = Field(default=None, description="digest of the present image; None if unknown")
 
 
 class Allocation(Record):
-    """The nodes that an engine gave a run, and how it was confined there."""
+    """The nodes that an engine gave to a run, and its confinement there."""
 
     engine: Text
     job: Text = Field(default="", description="of the scheduler; '' where there is none")
     hosts: Annotated[list[Text], Field(min_length=1, max_length=10_000)] = Field(
-        description="in the order of their ranks: each has as many as the others"
+        description="in the order of their ranks; all hosts have equally many ranks"
     )
-    queued_s: Seconds = Field(default=0.0, description="waited for the nodes; no part of any budget")
-    sandbox: Text = Field(default="", description="what confined the code under test; '' for nothing")
+    queued_s: Seconds = Field(default=0.0, description="wait for the nodes; not part of any budget")
+    sandbox: Text = Field(default="", description="sandbox of the code under test; '' without one")
 
 
 class RawRun(Record):
-    """What the guest writes, on every rank: its own account of one run."""
+    """The guest's own record of one run. Every rank writes one."""
 
     schema_id: Literal["regbot/raw-run@1"] = Field(default="regbot/raw-run@1", alias="schema")
-    request: Text = Field(description="the request's nonce, so that an old or foreign record is noticed")
+    request: Text = Field(description="the request's nonce, which reveals an old or foreign record")
     workload: Text
     variant: Text
     rank: Annotated[int, Field(ge=0)]
     ledger: Ledger | None = None
-    compiled: Compiled | None = Field(default=None, description="in place of a ledger, where a program was compiled")
+    compiled: CompiledProgram | None = Field(
+        default=None, description="instead of a ledger, where a program was compiled"
+    )
     loss: list[float | None] = Field(
         default_factory=list, description="loss per step, null where not finite; empty where tensors have no values"
     )
@@ -237,7 +278,7 @@ class RawRun(Record):
 
 
 class Run(Record):
-    """One launch, as the trusted side accounts for it."""
+    """One launch, as the trusted side recorded it."""
 
     schema_id: Literal["regbot/run@1"] = Field(default="regbot/run@1", alias="schema")
     arm: Arm
@@ -251,6 +292,9 @@ class Run(Record):
     reason: Message = Field(default="", description="why the outcome is not ok, and what to do")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
+    started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
+        default=None, description="start of the launch by the trusted side's clock, as Unix time; for timed runs"
+    )
     ledger: Ledger | None = None
     loss: list[float | None] = Field(
         default_factory=list, description="mean loss of all ranks per step, null where not finite"
@@ -258,21 +302,25 @@ class Run(Record):
     timing: Timing | None = None
     position: Position | None = None
     joined: Digest | None = Field(
-        default=None, description="the earlier session on the same trees that the run was taken over from"
+        default=None, description="digest of the earlier session of the same code that the run comes from"
     )
     node: Node | None = None
     allocation: Allocation | None = None
     backends: dict[str, Backend] = Field(default_factory=dict)
     code: CodeProof | None = None
     environment: Environment | None = None
-    health: Health | None = Field(default=None, description="of the node, of timed runs")
-    hang: Hang | None = Field(default=None, description="who was where, of a run that hung; told by its ranks")
+    health: Health | None = Field(default=None, description="health of the node, for timed runs")
+    hang: Hang | None = Field(default=None, description="what the ranks of a hung run reported")
+    crash: Crash | None = Field(
+        default=None, description="where a traced run crashed; null if it did not, or if it was not built"
+    )
     changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field(
-        default_factory=list, description="tracked files that the build changed: what ran is not quite the commit"
+        default_factory=list,
+        description="tracked files that the build changed, so that the code is not exactly the commit",
     )
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(
         default=None, description="most bytes allocated on the paper GPU during the counted step, in steps of 512"
     )
-    log_tail: Message = Field(default="", description="last lines that the guest printed, when it did not end well")
+    log_tail: Message = Field(default="", description="last lines of the guest's output, if the run failed")
     warnings: list[Message] = Field(default_factory=list)

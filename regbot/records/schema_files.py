@@ -1,27 +1,30 @@
-"""The JSON Schemas of all records, generated from the models and shipped: ``python -m regbot.records.schema_files``."""
+"""Write the JSON Schemas of all records to the folder ``schemas``: ``python -m regbot.records.schema_files``.
+
+The schemas are generated from the record classes, including their docstrings, and are shipped with the package.
+"""
 
 import json
 from pathlib import Path
 
 from regbot.records.base import Record
-from regbot.records.baseline import Anchor, Baseline, BaselineAdded, BaselineCheck, BaselineListing
+from regbot.records.baseline import Anchor, Baseline, BaselineAddition, BaselineCheck, BaselineListing
 from regbot.records.bisection import Bisection, BisectionHeader, BisectionPlan
 from regbot.records.calibration import Calibration
 from regbot.records.history import History
 from regbot.records.ledger import Ledger
 from regbot.records.node import (
-    NodeChanged,
+    NodeChange,
     NodeEvent,
     NodeJudgement,
     NodeListing,
     NodeProbe,
     NodeReport,
-    NodesProbed,
+    ProbeReport,
     RawNodeProbe,
 )
 from regbot.records.preflight import Preflight
 from regbot.records.proposal import Proposal
-from regbot.records.refresh import Refreshed
+from regbot.records.refresh import RefreshReport
 from regbot.records.run import RawRun, Run
 from regbot.records.session import SessionHeader
 from regbot.records.shadow import Scoreboard, ShadowEntry, ShadowListing, ShadowOutcome
@@ -31,7 +34,7 @@ FOLDER = Path(__file__).with_name("schemas")
 RECORDS: dict[str, type[Record]] = {
     "anchor@1": Anchor,
     "baseline@1": Baseline,
-    "baseline-added@1": BaselineAdded,
+    "baseline-added@1": BaselineAddition,
     "baseline-list@1": BaselineListing,
     "baseline-verify@1": BaselineCheck,
     "bisect@1": Bisection,
@@ -41,18 +44,18 @@ RECORDS: dict[str, type[Record]] = {
     "history@1": History,
     "ledger@1": Ledger,
     "ledger-diff@1": LedgerDiff,
-    "node-changed@1": NodeChanged,
+    "node-changed@1": NodeChange,
     "node-event@1": NodeEvent,
     "node-judgement@1": NodeJudgement,
     "node-list@1": NodeListing,
     "node-probe@1": NodeProbe,
     "node-probe-raw@1": RawNodeProbe,
     "node-show@1": NodeReport,
-    "nodes-probed@1": NodesProbed,
+    "nodes-probed@1": ProbeReport,
     "preflight@1": Preflight,
     "proposal@1": Proposal,
     "raw-run@1": RawRun,
-    "refresh@1": Refreshed,
+    "refresh@1": RefreshReport,
     "run@1": Run,
     "scoreboard@1": Scoreboard,
     "session@1": SessionHeader,
@@ -64,7 +67,7 @@ RECORDS: dict[str, type[Record]] = {
 
 
 def schema_text(name: str) -> str:
-    """The schema file of the record called ``name``."""
+    """Return the text of the schema file of the record called ``name``, such as "run@1"."""
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"regbot/{name}"}
     return json.dumps({**document, **RECORDS[name].json_schema()}, indent=1, sort_keys=True) + "\n"
 

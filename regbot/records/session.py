@@ -1,7 +1,7 @@
-"""A session file: one header line, then one line per run, appended as they end."""
+"""Records of a session file: one header line, then one line per run. A line is appended when its run ends."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,38 +12,43 @@ from regbot.records.files import RecordError, parse_record, read_lines
 from regbot.records.ledger import Ledger, Message, Text
 from regbot.records.reference import Reference
 from regbot.records.run import Arm, Commit, Run
-from regbot.records.settings import Sharding, Throughput, Wire
+from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
+
+DOCUMENTATION_SUFFIXES = {".md", ".rst"}
 
 
 class TimedPlan(Record):
-    """One workload that is timed: which entry of the verdict its step times answer, and what is launched."""
+    """Plan of one timed workload: the verdict's entry that it answers, and what to launch."""
 
     entry: Text
     variant: Text
     dispatcher: Text = Field(default="", description="that the workload asks for; '' leaves the choice to it")
     world_size: Annotated[int, Field(ge=1)]
-    steps: Annotated[int, Field(ge=1)] = Field(description="of one run, warm-up included")
+    steps: Annotated[int, Field(ge=1)] = Field(description="steps of one run, warm-up included")
     cut: Annotated[int, Field(ge=0)]
     tokens_per_step: Annotated[int, Field(ge=1)] = Field(description="of one rank")
     flops_per_step: Annotated[int, Field(ge=0)] = Field(description="model FLOPs of one rank, from the shape")
-    even_if_identical: bool = Field(default=False, description="time it although nothing that could matter changed")
+    even_if_identical: bool = Field(default=False, description="time the workload even if no relevant change was made")
     references: list[Reference] = Field(
         default_factory=list, description="stored sessions of this node class, one entry for each environment"
     )
     no_reference: Message = Field(
-        default="", description="why what is stored is not comparable; '' where it is, or where nothing is stored"
+        default="", description="why the stored sessions are not comparable; '' where they are, or where there are none"
     )
     more_pairs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="asked for beyond an earlier session on the same trees; 0 leaves it to the looks"
+        default=0,
+        description="pairs requested in addition to an earlier session of the same code; 0 leaves it to the looks",
     )
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=0.0, description="by which head's steps are made longer, in a calibration; nothing is judged by it"
+        default=0.0, description="slowdown of head's steps, for a calibration only"
     )
-    max_pairs: Annotated[int, Field(ge=2)] | None = Field(default=None, description="fewer than a whole session has")
+    max_pairs: Annotated[int, Field(ge=2)] | None = Field(
+        default=None, description="limit below that of a full session"
+    )
 
 
 class StoredTrace(Record):
-    """A stored ledger of a workload, to be held against what is traced now."""
+    """A stored ledger of a workload, to compare with the present trace."""
 
     entry: Text
     commit: Commit
@@ -54,7 +59,7 @@ class StoredTrace(Record):
 
 
 class SessionHeader(Record):
-    """What was planned: two arms, and the entries that the verdict must answer for."""
+    """Plan of a session: two arms, and the entries that the verdict must have."""
 
     schema_id: Literal["regbot/session@1"] = Field(default="regbot/session@1", alias="schema")
     regbot: Text
@@ -63,18 +68,19 @@ class SessionHeader(Record):
     head: Arm
     workloads: Annotated[list[Text], Field(min_length=1)]
     untraced: list[Text] = Field(
-        default_factory=list, description="of these, the commands: their collectives and their code are not known"
+        default_factory=list,
+        description="those of the workloads that are commands: their collectives and code are unknown",
     )
     left_out: list[Text] = Field(
         default_factory=list, description="entries of the configuration that the options of this check exclude"
     )
     timing: bool = Field(default=True, description="false where the options exclude timed runs, as --no-timing does")
     command: Literal["check", "demo"] = Field(default="check", description="the regbot command that made this session")
-    expectations: list[Message] = Field(default_factory=list, description="--expect rules that were given")
-    timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order; may be none")
+    expectations: list[Message] = Field(default_factory=list, description="rules of --expect options")
+    timed: list[TimedPlan] = Field(default_factory=list, description="workloads to time, in this order")
     stored: list[StoredTrace] = Field(
         default_factory=list,
-        description="of each workload the newest stored ledger, of base's commit where there is one",
+        description="newest stored ledger of each workload, of base's commit if there is one",
     )
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
     budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of timed runs, at most")
@@ -82,29 +88,46 @@ class SessionHeader(Record):
         default=None,
         description="files that differ between the commits in more than comments; null if too many or not known",
     )
-    throughput: Throughput = Field(default=Throughput(), description="thresholds that the check used")
-    sharding: Sharding = Field(default=Sharding(), description="thresholds that the check used")
-    wire: Wire = Field(default=Wire(), description="bandwidths that the check used")
+    inert_files: list[Text] | None = Field(
+        default=None,
+        description="those of the changed files that cannot affect a run, by rules over git's objects; null in older "
+        "sessions, where only documentation counts as such",
+    )
+    throughput: ThroughputThresholds = Field(
+        default=ThroughputThresholds(), description="thresholds that the check used"
+    )
+    sharding: ShardingThresholds = Field(default=ShardingThresholds(), description="thresholds that the check used")
+    wire: WireBandwidths = Field(default=WireBandwidths(), description="bandwidths that the check used")
     warnings: list[Message] = Field(default_factory=list)
 
 
+def is_documentation(path: str) -> bool:
+    """Return whether a file is text that no program runs, by its suffix."""
+    return PurePosixPath(path).suffix.lower() in DOCUMENTATION_SUFFIXES
+
+
 class Session(Record):
-    """A session as read back."""
+    """A session as read from its file."""
 
     header: SessionHeader
     runs: list[Run]
 
+    def timed_runs(self, entry: str) -> list[Run]:
+        """Return the timed runs of one entry in file order, including warm-up launches."""
+        return [run for run in self.runs if run.tier == "timed" and run.workload == entry and run.position is not None]
+
 
 def read_session(path: Path) -> Session:
-    """The session in ``path``. A torn last line is dropped; any other fault raises RecordError."""
+    """Return the session in ``path``. An incomplete last line is dropped. Raises RecordError for any other fault."""
     return parse_session(read_lines(path), str(path))
 
 
 def parse_session(lines: Iterable[tuple[int, bytes]], origin: str) -> Session:
-    """The session in numbered ``lines``; ``origin`` names the file in errors. Raises RecordError."""
+    """Return the session in ``lines``, which are pairs of line number and bytes. ``origin`` names the file in errors.
+    Raises RecordError."""
     numbered = iter(lines)
     number, first = next(numbered, (0, b""))
     if not number:
-        raise RecordError(f"{origin}: is empty: no session was recorded; run 'regbot check' again")
+        raise RecordError(f"{origin}: is empty: no session was recorded", "run 'regbot check' again")
     header = parse_record(first, SessionHeader, f"{origin}:{number}")
     return Session(header=header, runs=[parse_record(line, Run, f"{origin}:{n}") for n, line in numbered])

@@ -1,4 +1,5 @@
-"""The settings that a verdict depends on, stored with every session so that it can be judged again anywhere."""
+"""Settings that a verdict depends on. Every session stores its settings, so that it can be judged again on any
+machine."""
 
 from typing import Annotated, Literal, Self
 
@@ -7,47 +8,49 @@ from pydantic import Field, model_validator
 from regbot.records.base import Record
 
 
-class Sharding(Record):
+class ShardingThresholds(Record):
     """Thresholds of the sharding verdict."""
 
     bytes_rise_pct: Annotated[float, Field(ge=0)] = 5.0
     wire_rise_pct: Annotated[float, Field(ge=0)] = 5.0
 
 
-class Wire(Record):
-    """The bandwidths of the wire-time model, in GB/s per GPU and direction, and where nodes end."""
+class WireBandwidths(Record):
+    """Bandwidths of the wire-time model in GB/s per GPU and direction, and the number of GPUs of a node."""
 
     gpus_per_node: Annotated[int, Field(ge=1)] = 8
     node_local_gb_s: Annotated[float, Field(gt=0)] = 450.0
     inter_node_gb_s: Annotated[float, Field(gt=0)] = 50.0
 
 
-Gate = Literal["screen", "pairs", "stored"]
+Gate = Literal["look0", "pairs", "stored", "screen"]
+"""Rule that decides on throughput. ``screen`` is the name of the default in version 0.1.0 and means ``look0``."""
 
 
-class Throughput(Record):
-    """The throughput verdict's thresholds. Percentages are 100 (ratio - 1); decisions are made on the log scale."""
+class ThroughputThresholds(Record):
+    """Thresholds of the throughput verdict. Percentages are 100 (ratio - 1); decisions use the log scale."""
 
     threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        default=2.0, description="no change is proven where the interval lies inside this, both ways"
+        default=2.0, description="no change where the interval lies within plus and minus this"
     )
     indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
         default=1.0, description="regressed where the interval lies above it"
     )
     gate: Gate = Field(
-        default="screen",
-        description="screen: runs of head against stored sessions first, pairs where that does not settle it; pairs: "
-        "always pairs; stored: stored sessions alone, which may then fail a change too",
+        default="look0",
+        description="look0: the first block may pass a change, with the noise of stored pairs, else more pairs decide; "
+        "screen: earlier name of look0; pairs: looks at 4, 8 and 12 pairs only; stored: compare head with stored "
+        "sessions alone, which may then also fail a change",
     )
     screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=5.0, description="a screen passes where slowdowns above this are excluded"
+        default=5.0, description='gate = "stored" passes where slowdowns above this are excluded'
     )
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if self.indifference_pct > self.threshold_pct:
             raise ValueError(
-                f"indifference_pct {self.indifference_pct:g} is above threshold_pct {self.threshold_pct:g}: what is "
-                "proven to be no change would be larger than what counts as a regression"
+                f"indifference_pct {self.indifference_pct:g} is above threshold_pct {self.threshold_pct:g}: a change "
+                "could count as a regression and still be proven to be none"
             )
         return self

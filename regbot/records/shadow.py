@@ -1,7 +1,8 @@
-"""Shadow mode: what checks would have said, what was later found to be true, and how the two compare.
+"""Records of shadow mode: results of shadow checks, later outcomes, and the scoreboard that compares them.
 
-An entry is written when a shadow check ends and never changed; an outcome is what somebody later decided about a
-commit. Each is a file of its own, so that branches that both add some merge without a conflict.
+An entry is the result of one shadow check. It is written when the check ends, and never changed. An outcome is a later
+decision of a person about the checked commit. Every entry and every outcome is a file of its own, so that two branches
+can add files and merge without a conflict.
 """
 
 from typing import Annotated, Literal
@@ -9,48 +10,49 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from regbot.records.base import Record
-from regbot.records.baseline import Named, canonical
+from regbot.records.baseline import NonEmptyText, require_canonical_time
 from regbot.records.ledger import Message, Text
 from regbot.records.run import Commit
 from regbot.records.verdict import Decision, Status
 
-OutcomeWord = Literal["confirmed", "refuted", "missed", "unknown"]
-"""Of a check that found something: it was right; it was wrong. Of one that did not: a regression was there after all.
-unknown: nobody will ever know, and it waits no longer."""
+OutcomeKind = Literal["confirmed", "refuted", "missed", "unknown"]
+"""confirmed: a check reported a regression and was right. refuted: a check reported a regression and was wrong. missed:
+a check reported no regression although there was one. unknown: the truth will never be known, so the entry is
+closed."""
 
-Counted = Annotated[int, Field(ge=0)]
+NonNegativeCount = Annotated[int, Field(ge=0)]
 Minutes = Annotated[float, Field(ge=0)]
 
 
 class ShadowThroughput(Record):
-    """The throughput section in short."""
+    """Summary of the throughput section."""
 
     status: Status
     decision: Decision | None
     estimate_pct: float | None
     low_pct: float | None
     high_pct: float | None
-    pairs: Counted
+    pairs: NonNegativeCount
     minutes: Minutes = Field(description="of timed runs")
 
 
 class ShadowWorkload(Record):
-    """One workload entry of the verdict in short."""
+    """Summary of one workload's verdict."""
 
     name: Text
     sharding: Status | None
     findings: list[Text] = Field(description="pattern@axis of every finding that is not PASS")
     throughput: ShadowThroughput | None
     validity: Status
-    reason: Message = Field(description="the first of its gravest section; '' where none is given")
+    reason: Message = Field(description="first reason of the gravest section; '' without any")
 
 
 class ShadowEntry(Record):
-    """What one shadow check would have said."""
+    """Result of one shadow check."""
 
     schema_id: Literal["regbot/shadow@1"] = Field(default="regbot/shadow@1", alias="schema")
     created: Text = Field(description="when the check ended, UTC")
-    regbot: Text = Field(description="version that checked")
+    regbot: Text = Field(description="version of regbot that checked")
     base: Commit
     head: Commit
     subject: Text = Field(description="of head's commit message; written by the author of the change")
@@ -58,30 +60,30 @@ class ShadowEntry(Record):
     would_block: bool
     workloads: list[ShadowWorkload]
 
-    _created = field_validator("created")(canonical)
+    _created = field_validator("created")(require_canonical_time)
 
     @property
     def minutes(self) -> float:
-        """Of timed runs, over all workloads."""
-        return sum(each.throughput.minutes for each in self.workloads if each.throughput)
+        """Minutes of the timed runs of all workloads together."""
+        return sum(workload.throughput.minutes for workload in self.workloads if workload.throughput)
 
 
 class ShadowOutcome(Record):
-    """What was later decided about a commit that a shadow check had judged. The last one counts."""
+    """A later decision about a commit that a shadow check judged. The last one counts."""
 
     schema_id: Literal["regbot/shadow-outcome@1"] = Field(default="regbot/shadow-outcome@1", alias="schema")
     entry: Text = Field(description="name of the check's file without .json")
     head: Commit
-    outcome: OutcomeWord
-    who: Named
+    outcome: OutcomeKind
+    who: NonEmptyText
     when: Text = Field(description="UTC")
     why: Annotated[str, Field(min_length=1, max_length=4000)]
 
-    _when = field_validator("when")(canonical)
+    _when = field_validator("when")(require_canonical_time)
 
 
 class ShadowRow(Record):
-    """One check as it is listed: its file, what it said, what was decided about its commit."""
+    """One check in a list: its file, its result, and the outcome of its commit."""
 
     name: Text
     entry: ShadowEntry
@@ -89,55 +91,55 @@ class ShadowRow(Record):
 
 
 class ShadowListing(Record):
-    """What ``shadow list`` prints, oldest check first."""
+    """Output of ``shadow list``, oldest check first."""
 
     schema_id: Literal["regbot/shadow-list@1"] = Field(default="regbot/shadow-list@1", alias="schema")
     checks: list[ShadowRow]
 
 
-class Share(Record):
+class ShareInterval(Record):
     """``count`` of ``total``, with the exact 95% interval of the share (Clopper and Pearson)."""
 
-    count: Counted
-    total: Counted
+    count: NonNegativeCount
+    total: NonNegativeCount
     low: float
     high: float
 
 
-class Claims(Record):
-    """Commits of which the last check said that something is wrong, or may be."""
+class ClaimCounts(Record):
+    """Counts of commits whose last check reported a regression, or a possible one."""
 
-    commits: Counted
-    confirmed: Counted
-    refuted: Counted
-    unknown: Counted
-    open: Counted
+    commits: NonNegativeCount
+    confirmed: NonNegativeCount
+    refuted: NonNegativeCount
+    unknown: NonNegativeCount
+    open: NonNegativeCount
 
 
-class Silences(Record):
-    """Commits of which the last check claimed nothing."""
+class UnflaggedCounts(Record):
+    """Counts of commits whose last check reported no regression."""
 
-    commits: Counted
-    missed: Counted = Field(description="in which a regression was found later, as far as anybody knows")
+    commits: NonNegativeCount
+    missed: NonNegativeCount = Field(description="commits with a regression that was detected later, as far as known")
 
 
 class Scoreboard(Record):
-    """Shadow checks against what was found to be true. A commit counts once, by its last check."""
+    """Results of shadow checks compared with later outcomes. A commit counts once, by its last check."""
 
     schema_id: Literal["regbot/scoreboard@1"] = Field(default="regbot/scoreboard@1", alias="schema")
-    since: Text | None = Field(description="a day, UTC: older checks are left out")
-    first: Text | None = Field(description="when the oldest check ended, UTC; None where there is none")
+    since: Text | None = Field(description="day in UTC; older checks are left out")
+    first: Text | None = Field(description="when the oldest check ended, UTC; None without checks")
     last: Text | None
-    checks: Counted
-    commits: Counted
-    would_block: Counted = Field(description="commits that would have been stopped by their last check")
-    fail: Claims
-    review: Claims
-    passed: Silences
-    inconclusive: Silences
-    invalid: Silences
-    precision: Share | None = Field(description="of settled FAILs, those confirmed; None where none is settled")
-    recall: Share | None = Field(description="of known regressions, those called FAIL; None where none is known")
+    checks: NonNegativeCount
+    commits: NonNegativeCount
+    would_block: NonNegativeCount = Field(description="commits that would have been stopped by their last check")
+    fail: ClaimCounts
+    review: ClaimCounts
+    passed: UnflaggedCounts
+    inconclusive: UnflaggedCounts
+    invalid: UnflaggedCounts
+    precision: ShareInterval | None = Field(description="confirmed FAILs among settled ones; None if none is settled")
+    recall: ShareInterval | None = Field(description="known regressions that were called FAIL; None if none is known")
     minutes: Minutes = Field(description="of timed runs, all checks")
-    open: list[ShadowRow] = Field(description="FAIL and REVIEW that nobody has settled, oldest first")
+    open: list[ShadowRow] = Field(description="FAIL and REVIEW without an outcome, oldest first")
     settled: list[ShadowRow] = Field(description="commits with an outcome, oldest check first")

@@ -1,11 +1,10 @@
-"""``regbot baseline refresh``: main is measured beside the anchor, and what may be stored of it is proposed.
+"""``regbot baseline refresh``: measure main beside the anchor, and propose new references.
 
-It proposes and never pushes: a branch, and the text of a pull request that a person reads.
+A refresh proposes a branch and the text of a pull request. A person reviews both. A refresh never pushes the branch.
 """
 
+from regbot.refresh.context import RefreshOptions
 from regbot.refresh.flow import refresh
-from regbot.refresh.night import History, Limits, judge_night
-from regbot.refresh.site import Options
-from regbot.refresh.words import proposal_text, refresh_page
+from regbot.refresh.text import refresh_page
 
-__all__ = ["History", "Limits", "Options", "judge_night", "proposal_text", "refresh", "refresh_page"]
+__all__ = ["RefreshOptions", "refresh", "refresh_page"]

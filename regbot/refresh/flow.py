@@ -1,197 +1,256 @@
-"""A refresh from beginning to end: measure, judge each night, store, propose a branch or one file."""
+"""Run a refresh from start to end: measure every workload, judge its night, store sessions, and propose a branch or a
+file."""
 
+import math
 import secrets
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from regbot.baselines import Store, environment_of
-from regbot.baselines.intake import run_summaries, session_identity
+from regbot.baselines.intake import session_identity
 from regbot.baselines.names import class_folder
-from regbot.baselines.reference import calibrated, on_terms
-from regbot.check import CheckOptions, check
-from regbot.checkout import export, propose, resolve_arm
-from regbot.conclusion import Checked
-from regbot.config import FILE_NAME, Config, ConfigError, parse_config
+from regbot.baselines.reference import has_same_terms, summarise_calibrations
+from regbot.check.conclusion import CheckResult
+from regbot.check.flow import CheckOptions, check
+from regbot.checkout import create_branch, export, resolve_arm
+from regbot.checkout.git import file_at
+from regbot.config import FILE_NAME, ConfigError, LoadedConfig, load_commit, load_file
 from regbot.engines import Engine
-from regbot.judge.pairs import pair_up, timed_runs
-from regbot.judge.standing import thresholds_of
-from regbot.progress import Watcher
-from regbot.records.baseline import Acceptance, AgainstAnchor, Baseline, EnvironmentKey
+from regbot.judge.interim import thresholds_from
+from regbot.judge.pairs import pair_up
+from regbot.records.baseline import Acceptance, AnchorComparison, Baseline, EnvironmentKey
 from regbot.records.calibration import Calibration
 from regbot.records.files import write_record, write_text
-from regbot.records.refresh import Refreshed
+from regbot.records.refresh import RefreshReport
 from regbot.records.run import Arm, Run
-from regbot.records.verdict import GRAVITY, WorkloadVerdict, gravest
-from regbot.refresh.keeping import keep
-from regbot.refresh.night import History, Limits, judge_night
-from regbot.refresh.proposal import proposal_of
-from regbot.refresh.site import Measured, Options, Site, class_of, engine_of, settings_of
-from regbot.refresh.stored import store_files, timed_sessions
-from regbot.refresh.words import commit_message, proposal_text
+from regbot.records.verdict import GRAVITY, WorkloadVerdict, select_gravest_status
+from regbot.refresh.context import MeasuredNight, RefreshOptions, RefreshSetup, find_node_class, open_refresh_engine
+from regbot.refresh.night import NightHistory, NightLimits, judge_night
+from regbot.refresh.proposal import build_proposal
+from regbot.refresh.store_changes import store_files, timed_sessions
+from regbot.refresh.storing import store_night
+from regbot.refresh.text import commit_message, proposal_text
+from regbot.sessions.worktrees import folder_name
 from regbot.stats.drift import night_pairs
-from regbot.trees import plain_name
+from regbot.text.clip import clip_message
+from regbot.text.progress import Watcher
 from regbot.workloads import Task, plan, timed_tasks
 
 
 def refresh(
-    options: Options, watch: Watcher = lambda _: None, engine: Engine | None = None, now: datetime | None = None
-) -> Refreshed:
-    """Measure every timed workload of ``rev`` beside its anchor and propose what may be stored.
+    options: RefreshOptions, watch: Watcher = lambda _: None, engine: Engine | None = None, now: datetime | None = None
+) -> RefreshReport:
+    """Measure every timed workload at the commit ``options.rev`` beside its anchor, and propose what can be stored.
 
-    Raises ConfigError, CheckoutError, EngineError, RecordError. What was measured stays in ``options.out``.
+    The measurements stay in the folder ``options.out``. Raises ConfigError, CheckoutError, EngineError, RecordError.
     """
     now = now or datetime.now(UTC)
     head = resolve_arm(options.repo, options.rev)
-    text = settings_of(options, head)
-    config = parse_config(text, f"{FILE_NAME} of {options.rev}")
-    with nullcontext(engine) if engine is not None else engine_of(options, config, watch) as where:
-        return _refresh_on(where, options, watch, now, head, text, config)
+    if options.config is not None:
+        loaded = load_file(options.config)
+    else:
+        loaded = load_commit(partial(file_at, options.repo, FILE_NAME), head.commit)
+    with (
+        nullcontext(engine)
+        if engine is not None
+        else open_refresh_engine(options, loaded.config, watch) as active_engine
+    ):
+        return _refresh_on(active_engine, options, watch, head, loaded, now=now)
 
 
 def _refresh_on(
-    engine: Engine, options: Options, watch: Watcher, now: datetime, head: Arm, text: str, config: Config
-) -> Refreshed:
+    engine: Engine, options: RefreshOptions, watch: Watcher, head: Arm, loaded: LoadedConfig, *, now: datetime
+) -> RefreshReport:
+    config = loaded.config
     planned = plan(config, options.workloads)
-    every = timed_tasks(config, planned, engine.gpus)
-    tasks = [task for task in every if task.workload.adapter != "command"]
-    if every and not tasks:
+    all_timed = timed_tasks(config, planned, engine.gpus)
+    tasks = [task for task in all_timed if task.workload.adapter != "command"]
+    if all_timed and not tasks:
         raise ConfigError(
-            f"workloads.{every[0].workload_name}: is a command, which does not prove the code that it runs, so nothing "
-            "of it can be a reference; its step times are judged by pairs, and 'regbot calibrate' takes it"
+            f"workloads.{all_timed[0].workload_name}: is a command, which does not prove what code it runs, so it "
+            "cannot be a reference",
+            "its step times are judged by pairs; calibrate it with 'regbot calibrate'",
         )
     if not tasks:
-        raise ConfigError("no workload is timed, so there is nothing to refresh; see 'timed' in docs/configuration.md")
+        raise ConfigError(
+            "no workload is timed, so there is nothing to refresh", "see 'timed' in docs/configuration.md"
+        )
     write_text(options.out / ".gitignore", "*\n")
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         folder = config.baselines.folder
         if options.store is None:
             export(options.repo, head.commit, [folder], Path(scratch))
         store = Store(options.store if options.store is not None else Path(scratch) / folder)
-        before = store_files(store)
-        settings = Path(scratch) / FILE_NAME
-        settings.write_text(text, encoding="utf-8")
-        site = Site(options, config, settings, head, store, planned, len(tasks), watch, engine)
-        measured = [_measure(site, task) for task in tasks]
-        warnings = [warning for each in measured for warning in keep(each, options, head, store, now)]
-        after = store_files(store)
-        added = [path for path in after if before.get(path) != after[path]]
-        found = _refreshed(head, measured, added, warnings)
+        files_before = store_files(store)
+        setup = RefreshSetup(options, loaded, head, store, planned, len(tasks), watch, engine)
+        measured = [_measure(setup, task) for task in tasks]
+        measured = [
+            _with_storing_result(measured_night, store_night(measured_night, options, head, store, now))
+            for measured_night in measured
+        ]
+        files_after = store_files(store)
+        added = [path for path in files_after if files_before.get(path) != files_after[path]]
+        report = _build_report(head, measured, added)
         if options.proposal is not None:
-            write_record(options.proposal, proposal_of(store, found, added, now))
+            write_record(options.proposal, build_proposal(store, report, added, now))
         elif added and options.store is None:
             branch = options.branch or f"regbot/refresh-{now:%Y-%m-%d}-{secrets.token_hex(3)}"
-            changed = [*added, *(path for path in before if path not in after)]
-            files = {f"{folder}/{path}": store.root / path if path in after else None for path in changed}
-            commit = propose(options.repo, head.commit, files, branch, commit_message(found))
-            found = found.model_copy(update={"branch": branch, "proposal": commit})
-    write_record(options.out / "refresh.json", found)
-    write_text(options.out / "pull-request.md", proposal_text(found))
-    return found
+            changed = [*added, *(path for path in files_before if path not in files_after)]
+            files = {f"{folder}/{path}": store.root / path if path in files_after else None for path in changed}
+            commit = create_branch(options.repo, head.commit, files, branch, commit_message(report))
+            report = report.model_copy(update={"branch": branch, "proposal": commit})
+    write_record(options.out / "refresh.json", report)
+    write_text(options.out / "pull-request.md", proposal_text(report))
+    return report
 
 
-def _measure(site: Site, task: Task) -> Measured:
+def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     """Run one workload at the anchor's commit and at head, side by side, and judge the night.
 
-    Its other meshes are traced with it: their ledgers are refreshed too, and their collectives count.
+    The other meshes of the workload are traced too. Their ledgers are refreshed, and their collectives count in the
+    verdict.
     """
-    options, store = site.options, site.store
+    options, store = setup.options, setup.store
     entries = [
-        each.entry
-        for each in site.planned
-        if (each.workload_name, each.shape.name) == (task.workload_name, task.shape.name)
+        planned_task.entry
+        for planned_task in setup.planned
+        if (planned_task.workload_name, planned_task.shape.name) == (task.workload_name, task.shape.name)
     ]
-    node_class = class_of(site.engine, task)
-    where = class_folder(task.entry, task.variant.name, node_class)
+    node_class = find_node_class(setup.engine, task)
+    folder = class_folder(task.entry, task.variant.name, node_class)
     anchor = store.anchor(task.entry, task.variant.name, node_class)
-    commit = anchor.commit if anchor is not None else site.head.commit
-    calibrations = [store.calibration(path) for group in store.folders(where) for path in store.calibrations(group)]
-    noise = calibrated(calibrations, thresholds_of(site.config.throughput))
-    asked = CheckOptions(
+    commit = anchor.commit if anchor is not None else setup.head.commit
+    calibrations = [store.calibration(path) for group in store.folders(folder) for path in store.calibrations(group)]
+    noise = summarise_calibrations(calibrations, thresholds_from(setup.loaded.config.throughput))
+    check_options = CheckOptions(
         repo=options.repo,
         cache=options.cache,
-        out=options.out / plain_name(task.entry),
+        out=options.out / folder_name(task.entry),
         base=commit,
-        head=site.head.commit,
+        head=setup.head.commit,
         workloads=entries,
-        config=site.settings,
+        config=setup.loaded,
         even_if_identical=True,
         gate="pairs",
         exact=True,
         join=False,
         baselines=store.root,
-        pairs=options.pairs or night_pairs(noise.sd_pct / 100 if noise is not None else 0.0),
+        max_pairs=options.pairs or night_pairs(noise.sd_pct / 100 if noise is not None else 0.0),
         budget_min=options.budget_min,
         resume=options.resume,
     )
-    checked = check(asked, site.watch, site.engine)
-    runs = timed_runs(checked.session, task.entry)
+    checked = check(check_options, setup.watch, setup.engine)
+    runs = checked.session.timed_runs(task.entry)
     pairs = pair_up(runs)
-    tonight = AgainstAnchor(commit=commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
-    verdict = _verdict_of(checked, task.entry)
+    tonight = AnchorComparison(commit=commit, log_ratios=pairs.log_ratios()) if pairs.valid else None
+    verdict = _combine_meshes(checked, task.entry)
     environment = environment_of(pairs.valid[-1].head) if pairs.valid else None
-    stored = timed_sessions(store, where)
-    again = session_identity(checked.session.header, task.entry, "timed", "head")
-    own = [each for each in stored if each.environment == environment and each.session != again]
-    nights = [each.against for each in own if each.against is not None and each.against.commit == commit]
-    before, changes = _before(stored, environment, commit) if environment is not None and not own else ([], [])
-    here = calibrated(
-        [each for each in calibrations if each.environment == environment and _on_its_terms(each, checked, runs)],
-        thresholds_of(site.config.throughput),
+    stored = timed_sessions(store, folder)
+    own_session = session_identity(checked.session.header, task.entry, "timed", "head")
+    same_environment = [
+        baseline for baseline in stored if baseline.environment == environment and baseline.session != own_session
+    ]
+    nights = [
+        baseline.against
+        for baseline in same_environment
+        if baseline.against is not None and baseline.against.commit == commit
+    ]
+    previous_sessions, changes = (
+        _previous_environment(stored, environment, commit)
+        if environment is not None and not same_environment
+        else ([], [])
     )
-    history = History(nights, here.sd_pct / 100 if here is not None else None, site.monitors, before, changes)
-    limits = Limits(site.config.baselines.creep_budget_pct, site.config.throughput.threshold_pct)
+    local_noise = summarise_calibrations(
+        [
+            calibration
+            for calibration in calibrations
+            if calibration.environment == environment and _has_same_settings(calibration, checked, runs)
+        ],
+        thresholds_from(setup.loaded.config.throughput),
+    )
+    history = NightHistory(
+        nights,
+        local_noise.sd_pct / 100 if local_noise is not None else None,
+        setup.monitors,
+        previous_sessions,
+        changes,
+    )
+    limits = NightLimits(setup.loaded.config.baselines.creep_budget_pct, setup.loaded.config.throughput.threshold_pct)
     accepted = None
     if options.accept_pct is not None:
         accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
-    levels = [run_summaries(pair.base.timing)["median"] for pair in pairs.valid if pair.base.timing is not None]
+    run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
+    anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
-        verdict, task.variant.name, anchor.commit if anchor else None, tonight, history, limits, accepted, levels
+        verdict,
+        task.variant.name,
+        anchor.commit if anchor else None,
+        tonight,
+        history,
+        limits,
+        accepted=accepted,
+        anchor_levels=anchor_levels,
     )
-    return Measured(task, entries, node_class, anchor, checked, night, tonight)
+    return MeasuredNight(task, entries, node_class, anchor, checked, night, tonight)
 
 
-def _verdict_of(checked: Checked, entry: str) -> WorkloadVerdict:
-    """The verdict on ``entry``, with the worst that is said of the sharding and of the trust in any of its meshes."""
-    found = next(each for each in checked.verdict.workloads if each.name == entry)
-    sections = [each.sharding for each in checked.verdict.workloads if each.sharding is not None]
-    sharding = min(sections, key=lambda each: GRAVITY.index(each.status), default=None)
-    validity = min((each.validity for each in checked.verdict.workloads), key=lambda each: GRAVITY.index(each.status))
-    return found.model_copy(update={"sharding": sharding, "validity": validity})
+def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
+    """Return the verdict on ``entry``, with the gravest sharding status and the gravest validity of all meshes of the
+    workload."""
+    own_verdict = next(workload for workload in checked.verdict.workloads if workload.name == entry)
+    sections = [workload.sharding for workload in checked.verdict.workloads if workload.sharding is not None]
+    sharding = min(sections, key=lambda section: GRAVITY.index(section.status), default=None)
+    validity = min(
+        (workload.validity for workload in checked.verdict.workloads),
+        key=lambda section: GRAVITY.index(section.status),
+    )
+    return own_verdict.model_copy(update={"sharding": sharding, "validity": validity})
 
 
-def _on_its_terms(calibration: Calibration, checked: Checked, runs: Sequence[Run]) -> bool:
-    """Whether a calibration was timed as these runs of the check were."""
+def _has_same_settings(calibration: Calibration, checked: CheckResult, runs: Sequence[Run]) -> bool:
+    """Return whether a calibration was measured with the same settings as these runs."""
     plan = next(plan for plan in checked.session.header.timed if plan.entry == runs[-1].workload)
-    return any(run.timing is not None and on_terms(calibration, plan, run.timing.clock) for run in runs)
+    return any(run.timing is not None and has_same_terms(calibration, plan, run.timing.clock) for run in runs)
 
 
-def _before(stored: Sequence[Baseline], environment: EnvironmentKey, commit: str) -> tuple[list[Baseline], list[str]]:
-    """Sessions of ``commit`` in the newest environment that is not this one, and in what the two differ."""
-    others = [each for each in stored if each.commit == commit and each.environment != environment]
-    if not others:
+def _previous_environment(
+    stored: Sequence[Baseline], environment: EnvironmentKey, commit: str
+) -> tuple[list[Baseline], list[str]]:
+    """Return the sessions of ``commit`` in the newest stored environment other than ``environment``, and how the two
+    environments differ."""
+    previous = [baseline for baseline in stored if baseline.commit == commit and baseline.environment != environment]
+    if not previous:
         return [], []
-    newest = others[-1].environment
-    then, here = newest.model_dump(), environment.model_dump()
-    differing = [name for name in then if then[name] != here[name]]
-    changes = [f"{name}: {then[name] or 'unknown'} before, {here[name] or 'unknown'} now" for name in differing]
-    return [each for each in others if each.environment == newest], changes
+    newest = previous[-1].environment
+    previous_fields, current_fields = newest.model_dump(), environment.model_dump()
+    differing = [name for name in previous_fields if previous_fields[name] != current_fields[name]]
+    changes = [
+        f"{name}: {previous_fields[name] or 'unknown'} before, {current_fields[name] or 'unknown'} now"
+        for name in differing
+    ]
+    return [baseline for baseline in previous if baseline.environment == newest], changes
 
 
-def _refreshed(
-    head: Arm, measured: Sequence[Measured], added: Sequence[PurePosixPath], warnings: list[str]
-) -> Refreshed:
-    nights = [each.night for each in measured]
-    status = gravest(night.status for night in nights)
-    told = [warning for each in measured for warning in each.checked.verdict.warnings]
-    return Refreshed(
+def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNight:
+    return replace(measured, night=measured.night.model_copy(update={"not_stored": not_stored}))
+
+
+def _build_report(head: Arm, measured: Sequence[MeasuredNight], added: Sequence[PurePosixPath]) -> RefreshReport:
+    nights = [measured_night.night for measured_night in measured]
+    warnings = [clip_message(f"{night.name}: not stored: {night.not_stored}") for night in nights if night.not_stored]
+    status = select_gravest_status(night.status for night in nights)
+    check_warnings = [warning for measured_night in measured for warning in measured_night.checked.verdict.warnings]
+    return RefreshReport(
         status="INVALID" if warnings and status == "PASS" else status,
         commit=head.commit,
         branch=None,
         proposal=None,
         files=[str(path) for path in added],
         workloads=nights,
-        warnings=list(dict.fromkeys([*warnings, *told])),
+        warnings=list(dict.fromkeys([*warnings, *check_warnings])),
     )

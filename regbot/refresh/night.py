@@ -1,8 +1,9 @@
-"""One night: main beside the anchor's commit. May the session join the rolling reference, or would that absorb a loss?
+"""Decide about one night: may the session of main join the rolling reference, or would the reference absorb a slowdown?
 
-Three things speak against it: tonight's own pairs prove a slowdown, the nights since the anchor add up to more than the
-budget, or the monitor of slow creep alarms. Then the session is kept as evidence and held back, until somebody accepts
-the slowdown by name, which moves the anchor. An estimate that is large and undecided is held back too.
+A session is held back if its collectives are worse than those of the anchor, if tonight's pairs prove a slowdown, if
+the last nights together prove a slowdown above the budget, or if the monitor of slow creep raises an alarm. A session
+is also held back if its estimate is large but undecided, or if it has too few pairs. A held-back session is stored as
+evidence only. When a named person accepts the slowdown, the session joins the reference and the anchor moves.
 """
 
 import math
@@ -10,200 +11,238 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regbot.judge.estimates import percent
-from regbot.records.baseline import Acceptance, AgainstAnchor, Baseline
-from regbot.records.refresh import Drift, RefreshedWorkload, Span
+from regbot.records.baseline import Acceptance, AnchorComparison, Baseline
+from regbot.records.refresh import Drift, IntervalEstimate, WorkloadRefresh
 from regbot.records.verdict import Status, WorkloadVerdict
-from regbot.stats.drift import Creep, budget, cusum
+from regbot.stats.drift import Creep, budget_interval, cusum
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential
-from regbot.stats.screen import SCREEN_RUNS, Prediction, level, prediction
+from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential_test
+from regbot.stats.prediction import SESSION_RUNS, PredictionInterval, prediction_interval, session_level
+from regbot.text.clip import clip_message
 
-LEAST_SD = 1e-4
-"""Of a pair, log scale: nobody's node is quieter, and the monitor divides by it."""
+MIN_PAIR_SD = 1e-4
+"""Lower limit for the standard deviation of a pair's log-ratio. No node has less noise. The limit is needed because the
+monitor divides by the standard deviation."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a refresh may absorb, in percent."""
+class NightLimits:
+    """Limits of the slowdown that a refresh may absorb, in percent."""
 
     budget_pct: float
     threshold_pct: float
 
 
 @dataclass(frozen=True)
-class History:
-    """What is stored of the workload: nights against the same anchor here, oldest first, and the noise of a pair."""
+class NightHistory:
+    """Earlier nights of a workload.
 
-    nights: Sequence[AgainstAnchor]
+    ``nights`` has the stored nights against the same anchor, oldest first. ``pair_sd`` is the standard deviation of a
+    pair's log-ratio; None if unknown.
+    """
+
+    nights: Sequence[AnchorComparison]
     pair_sd: float | None
     monitors: int = 1
-    """Workloads that are watched: they share one promise of false alarms."""
-    before: Sequence[Baseline] = ()
-    """Sessions of the anchor's commit in the environment that was there before this one."""
-    changes: Sequence[str] = ()
-    """In what this environment differs from that."""
+    """Number of monitored workloads. All of them together have one false alarm rate."""
+    earlier_sessions: Sequence[Baseline] = ()
+    """Sessions of the anchor's commit that were measured in the previous environment."""
+    environment_changes: Sequence[str] = ()
+    """Differences of this environment from the previous one."""
 
 
 def judge_night(
     verdict: WorkloadVerdict,
     variant: str,
     anchor: str | None,
-    tonight: AgainstAnchor | None,
-    history: History,
-    limits: Limits,
+    tonight: AnchorComparison | None,
+    history: NightHistory,
+    limits: NightLimits,
+    *,
     accepted: Acceptance | None = None,
     anchor_levels: Sequence[float] = (),
-) -> RefreshedWorkload:
-    """What becomes of tonight's session. ``anchor_levels``: log seconds of a usual step of the anchor's runs in it."""
+) -> WorkloadRefresh:
+    """Decide about tonight's session.
+
+    ``anchor_levels`` has one value for each run of the anchor's commit in the session: the log of its median step time
+    in seconds.
+    """
     section = verdict.throughput
-    if verdict.validity.status in ("INVALID", "FAIL") or section is None or tonight is None or not _pairs(tonight):
-        why = verdict.validity.reasons or (section.reasons if section is not None else ["nothing was timed"])
+    if (
+        verdict.validity.status in ("INVALID", "FAIL")
+        or section is None
+        or tonight is None
+        or not _count_pairs(tonight)
+    ):
+        reasons = verdict.validity.reasons or (section.reasons if section is not None else ["nothing was timed"])
         status: Status = "FAIL" if verdict.validity.status == "FAIL" else "INVALID"
-        return RefreshedWorkload(
+        return WorkloadRefresh(
             name=verdict.name,
             variant=variant,
             status=status,
-            reasons=[f"nothing is proposed: {reason}"[:4000] for reason in why],
+            reasons=[clip_message(f"nothing is proposed: {reason}") for reason in reasons],
             anchor=anchor,
             decision=None,
             budget_pct=limits.budget_pct,
         )
     nights = [*history.nights, tonight]
-    creeps = {name: _creep(nights, name, history) for name in SUMMARIES}
-    worst = max(creeps.values(), key=lambda each: each.value / each.limit)
-    together = budget(_nights(nights, "median"))
-    shift = _shift(history.before, anchor_levels)
-    found = _against(verdict, creeps, together, limits)
-    if too_few := _pairs(tonight) < LOOKS[0]:
-        found.append(("INCONCLUSIVE", f"{_pairs(tonight)} valid pairs decide nothing; {LOOKS[0]} are the least"))
-    against = [text for _, text in found]
-    held, status = bool(found), found[0][0] if found else "PASS"
-    if held and accepted is not None and not too_few:
-        if (least := _to_accept(section.estimate_pct, together)) <= accepted.slowdown_pct:
-            against.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
-            held, status = False, "PASS"
+    creeps = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
+    worst = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
+    recent = budget_interval(_night_means(nights, "median"))
+    shift = _environment_shift(history.earlier_sessions, anchor_levels)
+    objections = _find_objections(verdict, creeps, recent, limits)
+    if too_few := _count_pairs(tonight) < LOOKS[0]:
+        objections.append(
+            ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs decide nothing; at least {LOOKS[0]} are needed")
+        )
+    texts = [text for _, text in objections]
+    is_withheld, status = bool(objections), objections[0][0] if objections else "PASS"
+    if is_withheld and accepted is not None and not too_few:
+        if (required_pct := _required_acceptance(section.estimate_pct, recent)) <= accepted.slowdown_pct:
+            texts.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
+            is_withheld, status = False, "PASS"
         else:
-            against.append(f"{accepted.slowdown_pct:g}% was accepted, and it is {least:.2g}%")
-    return RefreshedWorkload(
+            texts.append(f"{accepted.slowdown_pct:g}% was accepted, but the slowdown is {required_pct:.2g}%")
+    return WorkloadRefresh(
         name=verdict.name,
         variant=variant,
         status=status,
-        reasons=[reason[:4000] for reason in against] or ["no slowdown against the anchor that this would absorb"],
+        reasons=[clip_message(reason) for reason in texts] or ["no slowdown against the anchor would be absorbed"],
         anchor=anchor,
         decision=section.decision,
-        tonight=_span_of(section.estimate_pct, section.low_pct, section.high_pct),
-        pairs=_pairs(tonight),
-        since_anchor=_span(together),
+        tonight=_percent_estimate(section.estimate_pct, section.low_pct, section.high_pct),
+        pairs=_count_pairs(tonight),
+        since_anchor=_to_estimate(recent),
         budget_pct=limits.budget_pct,
-        drift=_drift(worst),
-        environment_shift=_span(shift),
-        environment_changes=list(history.changes),
+        drift=_to_drift(worst),
+        environment_shift=_to_estimate(shift),
+        environment_changes=list(history.environment_changes),
         sharding=verdict.sharding.status if verdict.sharding is not None else None,
-        series="held" if held else "rolling",
-        accepted=accepted if against and not held else None,
+        series="held" if is_withheld else "rolling",
+        accepted=accepted if texts and not is_withheld else None,
     )
 
 
-def absorbed(nights: Sequence[AgainstAnchor], thresholds: Thresholds, budget_pct: float) -> str:
-    """What the numbers of ``nights``, tonight's last, prove that the reference would absorb with it; '' for nothing.
+def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: Thresholds, budget_pct: float) -> str:
+    """Return the slowdown that the reference would absorb with the session of the last night, as a sentence; '' if no
+    slowdown is proven.
 
-    The pairs of one night that are looked at by themselves, and the sum of the nights; not the monitor of creep.
+    Two tests are made: one on the pairs of the last night, and one on the last nights together. The monitor of creep is
+    not used.
     """
-    looked = sequential(nights[-1].log_ratios, len(SUMMARIES), thresholds)
-    if looked is not None and looked.decision == "regressed":
-        worst = max(interval.low for _, interval in looked.tests.values())
+    test = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
+    if test is not None and test.decision == "regressed":
+        worst = max(interval.low for _, interval in test.tests.values())
         return f"tonight's pairs prove main slower than the anchor by {percent(worst):.2g}% or more"
-    together = budget(_nights(nights, "median"))
-    if together is not None and percent(together.low) > budget_pct:
-        return f"the last nights prove main slower than the anchor by {percent(together.low):.2g}% or more"
+    recent = budget_interval(_night_means(nights, "median"))
+    if recent is not None and percent(recent.low) > budget_pct:
+        return f"the last nights prove main slower than the anchor by {percent(recent.low):.2g}% or more"
     return ""
 
 
-def tonight_pct(tonight: AgainstAnchor, thresholds: Thresholds) -> float | None:
-    """How much slower than the anchor the pairs of one night show main to be; None below the first look."""
-    looked = sequential(tonight.log_ratios, len(SUMMARIES), thresholds)
-    return None if looked is None else percent(looked.tests["median"][1].estimate)
+def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> float | None:
+    """Return the slowdown of main against the anchor in percent, from the pairs of one night. None if the night has
+    fewer pairs than the first look needs."""
+    test = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
+    return None if test is None else percent(test.tests["median"][1].estimate)
 
 
-def pair_sd(nights: Sequence[AgainstAnchor]) -> float | None:
-    """The sd of a pair as the pairs within each night show it; None below eight pairs."""
+def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
+    """Return the standard deviation of a pair's log-ratio, estimated within each night. None if the estimate has fewer
+    than six degrees of freedom (number of pairs minus number of nights)."""
     values = [night.log_ratios.get("median", []) for night in nights]
-    freedom = sum(len(each) - 1 for each in values if len(each) > 1)
+    freedom = sum(len(night_values) - 1 for night_values in values if len(night_values) > 1)
     if freedom < 6:
         return None
-    squares = sum(sum((x - sum(each) / len(each)) ** 2 for x in each) for each in values if len(each) > 1)
-    return max(math.sqrt(squares / freedom), LEAST_SD)
+    squares = sum(
+        sum((value - sum(night_values) / len(night_values)) ** 2 for value in night_values)
+        for night_values in values
+        if len(night_values) > 1
+    )
+    return max(math.sqrt(squares / freedom), MIN_PAIR_SD)
 
 
-def _creep(nights: Sequence[AgainstAnchor], name: str, history: History) -> Creep:
-    sd = history.pair_sd or pair_sd(nights) or LEAST_SD * 100
-    return cusum(_nights(nights, name), max(sd, LEAST_SD), history.monitors * len(SUMMARIES))
+def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
+    sd = history.pair_sd or pair_sd(nights) or MIN_PAIR_SD * 100
+    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), history.monitors * len(SUMMARIES))
 
 
-def _nights(nights: Sequence[AgainstAnchor], name: str) -> list[tuple[float, int]]:
-    values = [night.log_ratios.get(name, []) for night in nights]
-    return [(math.fsum(each) / len(each), len(each)) for each in values if each]
+def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:
+    """Return the mean log-ratio and the number of pairs of each night that has pairs."""
+    values = [night.log_ratios.get(summary, []) for night in nights]
+    return [(math.fsum(night_values) / len(night_values), len(night_values)) for night_values in values if night_values]
 
 
-def _against(
-    verdict: WorkloadVerdict, creeps: dict[str, Creep], together: Interval | None, limits: Limits
+def _find_objections(
+    verdict: WorkloadVerdict, creeps: dict[str, Creep], recent: Interval | None, limits: NightLimits
 ) -> list[tuple[Status, str]]:
-    """Everything that speaks against taking the session in, the gravest first."""
+    """Return every reason to hold the session back, with its status, the gravest first."""
     section = verdict.throughput
-    found: list[tuple[Status, str]] = []
+    objections: list[tuple[Status, str]] = []
     assert section is not None
     if verdict.sharding is not None and verdict.sharding.status == "FAIL":
-        found.append(("FAIL", "collectives are worse than the anchor's: " + "; ".join(verdict.sharding.reasons[:2])))
+        objections.append(
+            ("FAIL", "collectives are worse than the anchor's: " + "; ".join(verdict.sharding.reasons[:2]))
+        )
     if section.decision == "regressed":
-        found.append(("FAIL", f"slower than the anchor: {section.reasons[0]}"))
-    if together is not None and percent(together.low) > limits.budget_pct:
-        sofar = f"{percent(together.estimate):+.2g}% over the last nights"
-        found.append(("FAIL", f"slower than the anchor by {sofar}, and the budget is {limits.budget_pct:g}%"))
-    for name, creep in creeps.items():
+        objections.append(("FAIL", f"slower than the anchor: {section.reasons[0]}"))
+    if recent is not None and percent(recent.low) > limits.budget_pct:
+        change = f"{percent(recent.estimate):+.2g}% over the last nights"
+        objections.append(("FAIL", f"slower than the anchor by {change}, but the budget is {limits.budget_pct:g}%"))
+    for summary, creep in creeps.items():
         if creep.alarm:
-            sofar = f", about {percent(creep.estimate):+.2g}% so far" if creep.estimate is not None else ""
-            found.append(("FAIL", f"slow creep by the {name} step time{sofar}: 'regbot baseline history' shows when"))
+            change = f", about {percent(creep.estimate):+.2g}% so far" if creep.estimate is not None else ""
+            objections.append(
+                ("FAIL", f"slow creep by the {summary} step time{change}: 'regbot baseline history' shows when")
+            )
     estimate = section.estimate_pct or 0.0
-    if not found and section.decision == "undecided" and estimate > limits.threshold_pct:
-        said = f"undecided, and the estimate of {estimate:+.2g}% is more than {limits.threshold_pct:g}%"
-        found.append(("INCONCLUSIVE", said))
-    return found
+    if not objections and section.decision == "undecided" and estimate > limits.threshold_pct:
+        reason = f"undecided, and the estimate of {estimate:+.2g}% is more than {limits.threshold_pct:g}%"
+        objections.append(("INCONCLUSIVE", reason))
+    return objections
 
 
-def _to_accept(tonight_pct: float | None, together: Interval | None) -> float:
-    """Percent that an acceptance has to cover: tonight's estimate, or that of the last nights where it is larger."""
-    return max(tonight_pct or 0.0, percent(together.estimate) if together is not None else 0.0)
+def _required_acceptance(night_pct: float | None, recent: Interval | None) -> float:
+    """Return the slowdown in percent that an acceptance must cover: the larger of the night's estimate and the estimate
+    of the last nights."""
+    return max(night_pct or 0.0, percent(recent.estimate) if recent is not None else 0.0)
 
 
-def _shift(before: Sequence[Baseline], anchor_levels: Sequence[float]) -> Prediction | None:
-    """How the anchor's own step time moved with the environment; None where too little is stored."""
-    stored = [level([run.log_median for run in each.runs]) for each in before if len(each.runs) >= SCREEN_RUNS]
-    if len(stored) < 2 or len(anchor_levels) < SCREEN_RUNS:
+def _environment_shift(before: Sequence[Baseline], anchor_levels: Sequence[float]) -> PredictionInterval | None:
+    """Return how the step time of the anchor's commit changed when the environment changed. None where too few sessions
+    are stored."""
+    stored = [
+        session_level([run.log_median for run in baseline.runs])
+        for baseline in before
+        if len(baseline.runs) >= SESSION_RUNS
+    ]
+    if len(stored) < 2 or len(anchor_levels) < SESSION_RUNS:
         return None
-    return prediction(stored, level(anchor_levels))
+    return prediction_interval(stored, session_level(anchor_levels))
 
 
-def _pairs(tonight: AgainstAnchor) -> int:
+def _count_pairs(tonight: AnchorComparison) -> int:
     return len(tonight.log_ratios.get("median", []))
 
 
-def _span(found: Interval | Prediction | None) -> Span | None:
-    if found is None:
+def _to_estimate(interval: Interval | PredictionInterval | None) -> IntervalEstimate | None:
+    if interval is None:
         return None
-    return _span_of(percent(found.estimate), percent(found.low), percent(found.high))
+    return _percent_estimate(percent(interval.estimate), percent(interval.low), percent(interval.high))
 
 
-def _span_of(estimate: float | None, low: float | None, high: float | None) -> Span | None:
+def _percent_estimate(estimate: float | None, low: float | None, high: float | None) -> IntervalEstimate | None:
     if estimate is None or low is None or high is None:
         return None
-    return Span(estimate_pct=estimate, low_pct=low, high_pct=high)
+    return IntervalEstimate(estimate_pct=estimate, low_pct=low, high_pct=high)
 
 
-def _drift(creep: Creep) -> Drift:
+def _to_drift(creep: Creep) -> Drift:
     return Drift(
         value_pct=100 * creep.value,
         limit_pct=100 * creep.limit,
         alarm=creep.alarm,
         nights=creep.nights,
+        correlation=creep.correlation,
         estimate_pct=None if creep.estimate is None else percent(creep.estimate),
     )

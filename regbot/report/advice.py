@@ -1,4 +1,4 @@
-"""What changed, told once for all workloads that share it, and what a reader can do next."""
+"""Prepare the findings and the next steps for the reader. A finding that several workloads share appears once."""
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 from regbot.records.verdict import Finding, Throughput
 from regbot.report.hints import HINTS
-from regbot.report.markdown import Name, Said, Words, visible
+from regbot.report.markdown import Name, UntrustedText, Words, visible
 from regbot.report.quantities import at_most, size
 from regbot.report.state import Check, State
+from regbot.report.throughput import is_gate_contradicted
+from regbot.text.clip import short_commit
 
-SHORT = 12
-"""Hexadecimal digits of a short commit: enough for repositories of any size seen so far."""
-
-RULES_SHOWN = 4
+MAX_RULES = 4
 COMMAND_CHARACTERS = 160
+"""Largest length of a value in a command. Longer values are left out of the command."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One thing to do next, and the command that does it."""
+class NextStep:
+    """One step that the reader can take, with its commands."""
 
     words: Words
     commands: tuple[str, ...] = ()
@@ -35,8 +35,9 @@ class SharedFinding:
     text: Words
 
 
-def findings(check: Check) -> list[SharedFinding]:
-    """Every finding once, the gravest first, with the workloads that have it."""
+def share_findings(check: Check) -> list[SharedFinding]:
+    """Return the findings of all workloads, the gravest first. Equal findings are merged, with the names of their
+    workloads."""
     groups: dict[tuple[str, str, str, str], list[tuple[str, Finding]]] = {}
     for entry in check.entries:
         for finding in entry.findings:
@@ -46,223 +47,287 @@ def findings(check: Check) -> list[SharedFinding]:
     return [
         SharedFinding(
             finding=group[0][1],
-            workloads=_once(name for name, _ in group),
-            modules=_once(module for _, finding in group for module in finding.modules),
-            text=_text(group),
+            workloads=_drop_duplicates(name for name, _ in group),
+            modules=_drop_duplicates(module for _, finding in group for module in finding.modules),
+            text=_select_explanation(group),
         )
         for _, group in sorted(groups.items(), key=lambda item: gravity[item[0][0]])
     ]
 
 
-def _text(group: list[tuple[str, Finding]]) -> Words:
-    """The explanation; where it has other numbers in other workloads, that of the first, and whose it is."""
+def _select_explanation(group: list[tuple[str, Finding]]) -> Words:
+    """Return the explanation of a finding. If workloads have different explanations, return the first one, with the
+    name of its workload."""
     workload, finding = group[0]
     if len({other.text for _, other in group}) == 1:
-        return (Said(finding.text),)
-    return ("For example ", Name(workload), ": ", Said(finding.text))
+        return (UntrustedText(finding.text),)
+    return ("For example ", Name(workload), ": ", UntrustedText(finding.text))
 
 
-def _once(words: Iterable[str]) -> tuple[str, ...]:
+def _drop_duplicates(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def next_steps(check: Check) -> list[Step]:
-    """What a reader can do now, most useful first. A PASS without findings needs nothing."""
+def advise_next_steps(check: Check) -> list[NextStep]:
+    """Return the next steps for the reader, the most useful first. A PASS without findings has none."""
     return _STEPS[check.state](check) if check.state in _STEPS else []
 
 
-def _sharding_changed(check: Check) -> list[Step]:
-    return [*_look(check), _reproduce(check), *_declare(check)]
+def _advise_on_sharding(check: Check) -> list[NextStep]:
+    return [*_list_finding_steps(check), _build_reproduction_step(check), *_list_declaration_steps(check)]
 
 
-def _both_fail(check: Check) -> list[Step]:
-    """The sharding first: it is exact, and a change of it usually explains the time."""
-    return [*_look(check), _reproduce(check), *_time_again(check), *_declare(check)]
+def _advise_on_both_failures(check: Check) -> list[NextStep]:
+    """Return the steps where sharding and throughput both fail. Steps about sharding come first, because sharding is
+    measured exactly and usually explains the change in step time."""
+    return [
+        *_list_finding_steps(check),
+        _build_reproduction_step(check),
+        *_list_retiming_steps(check),
+        *_list_declaration_steps(check),
+    ]
 
 
-def _slower(check: Check) -> list[Step]:
-    """The times first; what else waits for a person is not lost behind them."""
-    return [_look_at_times(), *_look_at_losses(check), *_look(check), *_time_again(check), *_declare(check)]
+def _advise_on_slowdown(check: Check) -> list[NextStep]:
+    """Return the steps where throughput fails. The step times come first, followed by differences in training and
+    findings that need review."""
+    return [
+        _build_times_step(),
+        *_list_loss_steps(check),
+        *_list_finding_steps(check),
+        *_list_retiming_steps(check),
+        *_list_declaration_steps(check),
+    ]
 
 
-def _undecided(check: Check) -> list[Step]:
-    if any(_unfinished(entry.throughput) for entry in check.decisive if entry.throughput):
-        words = "Pairs are left to run. Go on where it ended with --resume, or give it more minutes with --budget:"
-        return [Step((words,), (_timed_command(check),))]
-    return [_quieter(check), *_time_again(check)]
+def _advise_on_undecided_times(check: Check) -> list[NextStep]:
+    if any(is_gate_contradicted(entry.throughput) for entry in check.decisive if entry.throughput):
+        words = (
+            "More pairs decide nothing on this node class. Find out what disturbs its nodes, and calibrate the gate "
+            "again with 'regbot calibrate'; or time on another node class:"
+        )
+        return [NextStep((words,), (_build_timed_command(check),))]
+    if any(_is_unfinished(entry.throughput) for entry in check.decisive if entry.throughput):
+        words = (
+            "The session has not run all its pairs. Repeat the command that started it, with --resume. Or time this "
+            "workload alone, with --budget for more minutes:"
+        )
+        return [NextStep((words,), (_build_timed_command(check),))]
+    if any(entry.throughput.pass_withheld for entry in check.decisive if entry.throughput):
+        words = (
+            "Find out why these launches of head were slow: the report has their steps and the health of the node. If "
+            "the timing is repeated, its pairs are added to these:"
+        )
+        return _list_retiming_steps(check, words)
+    return [_build_noise_step(check), *_list_retiming_steps(check)]
 
 
-def _unfinished(section: Throughput) -> bool:
-    """Whether a full session would have more pairs than this one had."""
-    here, full = section.mde_pct, section.mde_full_pct
-    return here is None or full is None or full < here
+def _is_unfinished(section: Throughput) -> bool:
+    """Return whether the session has fewer pairs than a full session. A full session can then detect a smaller
+    slowdown. If one of the two detectable slowdowns is unknown, the session counts as unfinished."""
+    session_mde, full_mde = section.mde_pct, section.mde_full_pct
+    return session_mde is None or full_mde is None or full_mde < session_mde
 
 
-def _trains_differently(check: Check) -> list[Step]:
-    return [*_look_at_losses(check), *_look(check), _reproduce(check, timed=True), *_declare(check)]
+def _advise_on_training(check: Check) -> list[NextStep]:
+    return [
+        *_list_loss_steps(check),
+        *_list_finding_steps(check),
+        _build_reproduction_step(check, timed=True),
+        *_list_declaration_steps(check),
+    ]
 
 
-def _broken(check: Check) -> list[Step]:
-    return [*_read_log(check), _reproduce(check, timed=_breaks_when_timed(check))]
+def _advise_on_broken_head(check: Check) -> list[NextStep]:
+    return [*_list_log_steps(check), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
-def _neither_runs(check: Check) -> list[Step]:
+def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
+    words = (
+        "Read the reason above. If it names code of regbot or a key that regbot sets, update regbot or report it. "
+        "Otherwise run the head on real ranks, to see whether it crashes there too."
+    )
+    return [NextStep((words,)), *_advise_on_broken_head(check)]
+
+
+def _advise_on_both_broken(check: Check) -> list[NextStep]:
     words = "Read the end of the logs below. The base fails too, so look first at the base and at this machine."
-    return [Step((words,)), _reproduce(check, timed=_breaks_when_timed(check))]
+    return [NextStep((words,)), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
-def _base_breaks(check: Check) -> list[Step]:
-    """Most often the pull request that brings regbot in: what it adds, its base cannot have."""
+def _advise_on_broken_base(check: Check) -> list[NextStep]:
+    """Return the steps where base fails. Usually the pull request adds regbot, so its base lacks the code to
+    measure."""
     words: Words = (
         "There is nothing to compare with until the base can be measured. If this pull request adds ",
         Name("regbot.toml"),
-        " or the code that it names, commit both to the main branch first, then open pull requests. Otherwise mend ",
+        " or the code that it names, commit both to the main branch first, then open pull requests. Otherwise fix ",
         "the base.",
     )
-    return [Step(words), *_read_log(check), _reproduce(check, timed=_breaks_when_timed(check))]
+    return [
+        NextStep(words),
+        *_list_log_steps(check),
+        _build_reproduction_step(check, timed=_only_breaks_when_timed(check)),
+    ]
 
 
-def _foreign_code(check: Check) -> list[Step]:
+def _advise_on_foreign_code(check: Check) -> list[NextStep]:
     words: Words = (
-        "Make the package importable from the checkout: name its folder in ",
+        "Make the package importable from the checkout: add its folder to ",
         Name("source_roots"),
-        " of regbot.toml, or build it in the checkout, and remove the installed copy that shadows it.",
+        " in regbot.toml, or build it in the checkout. Remove the installed copy that shadows it.",
     )
-    return [Step(words), _reproduce(check)]
+    return [NextStep(words), _build_reproduction_step(check)]
 
 
-def _environment(check: Check) -> list[Step]:
-    words = "Install the dispatcher that was asked for on this machine, or time on a node that has it: "
-    said = Step((words, Name("regbot doctor"), " says what is missing."))
-    return [said, *_time_again(check, "Time it where the dispatcher is:")]
+def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
+    words = "Install the requested dispatcher on this machine, or run the timing on a node that has it. "
+    step = NextStep((words, Name("regbot doctor"), " says what is missing."))
+    return [step, *_list_retiming_steps(check, "Run the timing on a node with the dispatcher:")]
 
 
-def _untimed(check: Check) -> list[Step]:
-    return [*_read_log(check), *_time_again(check, "Time it again:")]
+def _advise_on_missing_times(check: Check) -> list[NextStep]:
+    return [*_list_log_steps(check), *_list_retiming_steps(check, "Repeat the timing:")]
 
 
-_STEPS: dict[State, Callable[[Check], list[Step]]] = {
-    State.SHARDING_FAIL: _sharding_changed,
-    State.BOTH_FAIL: _both_fail,
-    State.THROUGHPUT_FAIL: _slower,
-    State.HEAD_BREAKS: _broken,
-    State.NEITHER_RUNS: _neither_runs,
-    State.BASE_BREAKS: _base_breaks,
-    State.FOREIGN_CODE: _foreign_code,
-    State.NO_RECORD: _broken,
-    State.ENVIRONMENT: _environment,
-    State.UNTIMED: _untimed,
-    State.UNMEASURED: _broken,
-    State.TRAINS_DIFFERENTLY: _trains_differently,
-    State.REVIEW: _sharding_changed,
-    State.INCONCLUSIVE: _undecided,
+_STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
+    State.SHARDING_FAIL: _advise_on_sharding,
+    State.BOTH_FAIL: _advise_on_both_failures,
+    State.THROUGHPUT_FAIL: _advise_on_slowdown,
+    State.HEAD_BREAKS: _advise_on_broken_head,
+    State.NEITHER_RUNS: _advise_on_both_broken,
+    State.BASE_BREAKS: _advise_on_broken_base,
+    State.FOREIGN_CODE: _advise_on_foreign_code,
+    State.DOUBTFUL_CRASH: _advise_on_doubtful_crash,
+    State.NO_RECORD: _advise_on_broken_head,
+    State.ENVIRONMENT: _advise_on_missing_dispatcher,
+    State.UNTIMED: _advise_on_missing_times,
+    State.UNMEASURED: _advise_on_broken_head,
+    State.TRAINS_DIFFERENTLY: _advise_on_training,
+    State.REVIEW: _advise_on_sharding,
+    State.INCONCLUSIVE: _advise_on_undecided_times,
 }
 
 
-def _look(check: Check) -> list[Step]:
+def _list_finding_steps(check: Check) -> list[NextStep]:
     steps = []
-    for item in findings(check):
+    for item in share_findings(check):
         if item.finding.status not in ("FAIL", "REVIEW"):
             continue
-        where = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
+        place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
-        steps.append(Step(("Look at ", where, f" in this diff: {hint}.")))
+        steps.append(NextStep(("Look at ", place, f" in this diff: {hint}.")))
     return list(dict.fromkeys(steps))[:2]
 
 
-def _look_at_times() -> Step:
-    """Where in the report the wall that the step hit can be seen."""
-    where = "every run, the ratio of every pair and each rank's time are drawn there"
-    return Step((f"Look at the step times in the report ({where}): what differs tells what the step now waits for.",))
+def _build_times_step() -> NextStep:
+    """Return the step that points to the plots of the report."""
+    contents = "every run, the ratio of every pair and the time of every rank"
+    return NextStep((f"Look at the step times in the report to see what a step now waits for. It shows {contents}.",))
 
 
-def _look_at_losses(check: Check) -> list[Step]:
+def _list_loss_steps(check: Check) -> list[NextStep]:
     if all(entry.verdict.validity.status != "REVIEW" for entry in check.entries):
         return []
-    words = "Compare the losses in the report, step by step, and ask whether the change is meant to train so."
-    return [Step((words,))]
+    words = "Compare the losses in the report step by step, and ask whether the change is intended to affect training."
+    return [NextStep((words,))]
 
 
-def _quieter(check: Check) -> Step:
-    """What it would take to decide. The verdict knows what this node can show, so that nobody tries in vain."""
+def _build_noise_step(check: Check) -> NextStep:
+    """Return the step for an undecided result. It depends on the smallest slowdown that a full session on this node can
+    detect."""
     threshold = check.session.header.throughput.threshold_pct
-    full = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
-    known = [pct for pct in full if pct is not None]
-    if known and max(known) > threshold:
-        words = f"This machine is too noisy for {size(threshold)}: even all pairs of a full session can show only"
-        return Step((f"{words} {at_most(max(known))} or more. Time it on a quieter node, with nothing else running.",))
-    return Step(("The change lies too near to the threshold for these pairs. See the report for what they show.",))
+    full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
+    known_mdes = [mde_pct for mde_pct in full_mdes if mde_pct is not None]
+    if known_mdes and (worst_mde := max(known_mdes)) > threshold:
+        words = (
+            f"This machine is too noisy to detect a slowdown of {size(threshold)}: even a full session can only detect"
+        )
+        return NextStep(
+            (f"{words} {at_most(worst_mde)} or more. Repeat the timing on a quieter node, with nothing else running.",)
+        )
+    return NextStep(("The change is too close to the threshold for these pairs. The report shows every pair.",))
 
 
-def _read_log(check: Check) -> list[Step]:
-    runs = [run for entry in (*check.of("FAIL"), *check.of("INVALID")) for run in entry.failed]
-    return [Step(("Read the end of the log, folded below.",))] if any(run.log_tail for run in runs) else []
+def _list_log_steps(check: Check) -> list[NextStep]:
+    runs = [run for entry in (*check.with_status("FAIL"), *check.with_status("INVALID")) for run in entry.failed]
+    return [NextStep(("Read the end of the log, folded below.",))] if any(run.log_tail for run in runs) else []
 
 
-def _breaks_when_timed(check: Check) -> bool:
-    """Whether what broke did so only in timed runs, so that a trace alone would not show it."""
+def _only_breaks_when_timed(check: Check) -> bool:
+    """Whether all failed runs are timed runs, so that a trace would not reproduce the failure."""
     failed = [run for entry in check.decisive for run in entry.failed]
     return bool(failed) and all(run.tier == "timed" for run in failed)
 
 
-def _reproduce(check: Check, timed: bool = False) -> Step:
-    """The same check of the worst workload. What a trace shows needs no timed runs, and is over in minutes."""
+def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
+    """Return the step that repeats the check of the worst workload. It has timed runs only if ``timed`` is set."""
     worst = next(iter(check.decisive), None)
     if timed:
-        return Step(("Reproduce it:",), (command(check, worst.name if worst else None),))
-    told = command(check, worst.name if worst else None, ("--no-timing",))
-    where: Words = ("on your machine",)
+        return NextStep(("Reproduce it:",), (check_command(check, worst.name if worst else None),))
+    repeat_command = check_command(check, worst.name if worst else None, ("--no-timing",))
+    place: Words = ("on your machine",)
     if check.session.header.command == "demo":
-        where = ("in the demo's ", Name("repository"), " folder")
-    return Step(("Reproduce it ", *where, ", no GPU needed:"), (told,))
+        place = ("in the demo's ", Name("repository"), " folder")
+    return NextStep(("Reproduce it ", *place, ", no GPU needed:"), (repeat_command,))
 
 
-def _time_again(check: Check, words: str = "Time it again, on a quiet node of the same kind:") -> list[Step]:
-    """The timed half again, on the same kind of node: times are not compared across node classes."""
+def _list_retiming_steps(
+    check: Check, words: str = "Repeat the timing on a quiet node of the same class:"
+) -> list[NextStep]:
+    """Return the step that repeats the timing on the same node class. Times of different node classes cannot be
+    compared."""
     budget = check.session.header.budget_min
-    return [Step((words,), (_timed_command(check, (f"--budget {budget:g}",) if budget is not None else ()),))]
+    return [NextStep((words,), (_build_timed_command(check, (f"--budget {budget:g}",) if budget is not None else ()),))]
 
 
-def _timed_command(check: Check, flags: Sequence[str] = ()) -> str:
-    worst = check.slower if check.state is State.BOTH_FAIL else check.decisive
-    return command(check, worst[0].name if worst else None, flags)
+def _build_timed_command(check: Check, flags: Sequence[str] = ()) -> str:
+    entries = check.slower if check.state is State.BOTH_FAIL else check.decisive
+    return check_command(check, entries[0].name if entries else None, flags)
 
 
-def _declare(check: Check) -> list[Step]:
+def _list_declaration_steps(check: Check) -> list[NextStep]:
+    """Return the step that declares the findings as intended, with the ``--expect`` options; [] without findings."""
     rules = [
-        f"{item.finding.pattern}@{item.finding.axis}@{name}: why this is meant"
-        for item in findings(check)
+        f"{item.finding.pattern}@{item.finding.axis}@{name}: why this is intended"
+        for item in share_findings(check)
         if item.finding.status in ("FAIL", "REVIEW")
         for name in (item.workloads if len(item.workloads) < len(check.entries) else ("*",))
     ]
-    rules = [rule for rule in rules if _typable(rule)]
-    shown = tuple(f"--expect {_quoted(rule)}" for rule in rules[:RULES_SHOWN])
-    more = f" ({len(rules) - RULES_SHOWN} more rules of this form)" if len(rules) > RULES_SHOWN else ""
-    return [Step((f"Or, if it is meant, declare it{more}; it is then shown as accepted:",), shown)] if shown else []
+    rules = [rule for rule in rules if _is_typable(rule)]
+    options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
+    more = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
+    return (
+        [NextStep((f"If the change is intended, declare it{more}. It is then reported as accepted:",), options)]
+        if options
+        else []
+    )
 
 
-def command(check: Check, workload: str | None, flags: Sequence[str] = ()) -> str:
-    """The command that repeats this check, for a shell: its arms, what was declared, and ``flags`` as they are."""
+def check_command(check: Check, workload: str | None, flags: Sequence[str] = ()) -> str:
+    """Return the shell command that repeats this check with the same arms and declarations. ``workload``: the only
+    workload to check; None for all. ``flags``: further options."""
     parts = [
         "regbot check",
-        f"--base {check.verdict.base.commit[:SHORT]}",
-        f"--head {check.verdict.head.commit[:SHORT]}",
+        f"--base {short_commit(check.verdict.base.commit)}",
+        f"--head {short_commit(check.verdict.head.commit)}",
     ]
     for arm in (check.verdict.base, check.verdict.head):
         settings = [f"{key}={value}" for key, value in arm.overrides.items()]
-        parts += [f"--{arm.name}-set {shlex.quote(setting)}" for setting in settings if _typable(setting)]
-    if workload is not None and _typable(workload):
+        parts += [f"--{arm.name}-set {shlex.quote(setting)}" for setting in settings if _is_typable(setting)]
+    if workload is not None and _is_typable(workload):
         parts.append(f"--workload {shlex.quote(workload)}")
-    declared = [rule for rule in check.session.header.expectations if _typable(rule)]
-    parts += [f"--expect {_quoted(rule)}" for rule in declared[:RULES_SHOWN]]
+    declared = [rule for rule in check.session.header.expectations if _is_typable(rule)]
+    parts += [f"--expect {_quote_rule(rule)}" for rule in declared[:MAX_RULES]]
     return " ".join([*parts, *flags])
 
 
-def _typable(word: str) -> bool:
-    """Whether a person could type it: a command must not be cut, nor hold what cannot be seen."""
+def _is_typable(word: str) -> bool:
+    """Whether a word is short enough and has no invisible characters, so that it can be part of a command."""
     return visible(word, COMMAND_CHARACTERS) == word
 
 
-def _quoted(rule: str) -> str:
-    """In double quotes where that is safe, which reads better and lets the reason be edited in place."""
+def _quote_rule(rule: str) -> str:
+    """Return the rule, quoted for a shell. Double quotes are used where they are safe, because they make the reason
+    easy to edit."""
     return f'"{rule}"' if not set(rule) & set('"$`\\!\n') else shlex.quote(rule)

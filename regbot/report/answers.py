@@ -1,18 +1,19 @@
-"""The three questions of every check and their answers in a few words each, for the top of the comment and the page."""
+"""The three questions that every check answers, with short answers for the top of the comment and of the page."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regbot.records.verdict import Sharding, Status, Throughput, gravest
+from regbot.records.verdict import Sharding, Status, Throughput, select_gravest_status
 from regbot.report.quantities import percent
-from regbot.report.sizes import small
+from regbot.report.sizes import name_small_variants
 from regbot.report.state import Check, State
-from regbot.report.throughput import Answer, answer, telling
+from regbot.report.throughput import ThroughputAnswer, classify_throughput, select_deciding_test
 
 
 @dataclass(frozen=True)
-class Told:
-    """One question, its short name, the status of its answer (None: it was not asked) and the answer."""
+class QuestionAnswer:
+    """One question with its answer. ``topic``: short name of the question. ``status``: status of the answer, None if
+    nothing was measured. ``words``: the answer."""
 
     question: str
     topic: str
@@ -20,25 +21,25 @@ class Told:
     words: str
 
 
-def answers(check: Check) -> tuple[Told, Told, Told]:
-    """Did the sharding change, did throughput change, can the answer be trusted."""
-    return (_sharding(check), _throughput(check), _trust(check))
+def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, QuestionAnswer]:
+    """Return the answers to: Did the sharding change? Did throughput change? Can the answer be trusted?"""
+    return (_answer_sharding(check), _answer_throughput(check), _answer_trust(check))
 
 
-def _sharding(check: Check) -> Told:
+def _answer_sharding(check: Check) -> QuestionAnswer:
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
-    known = [section for section in sections if section is not None]
-    if not known:
-        return Told(question, "Sharding", None, "unknown")
-    status = gravest(section.status for section in known)
-    words = "differs" if check.state is State.SHOWN and check.changed else _SHARDING[status](known)
-    size = small(known)
-    of = f" ({size} variant, not the full model)" if size else ""
-    return Told(question, "Sharding", status, f"{words}{_unknown_in(sections)}{of}")
+    known_sections = [section for section in sections if section is not None]
+    if not known_sections:
+        return QuestionAnswer(question, "Sharding", None, "unknown")
+    status = select_gravest_status(section.status for section in known_sections)
+    words = "differs" if check.state is State.NOT_JUDGED and check.changed else _SHARDING_WORDS[status](known_sections)
+    small_variants = name_small_variants(known_sections)
+    variant_note = f" ({small_variants} variant, not the full model)" if small_variants else ""
+    return QuestionAnswer(question, "Sharding", status, f"{words}{_count_unknown(sections)}{variant_note}")
 
 
-def _passing_sharding(sections: list[Sharding]) -> str:
+def _describe_passing_sharding(sections: list[Sharding]) -> str:
     findings = [finding for section in sections for finding in section.findings]
     if any(finding.accepted for finding in findings):
         return "changed, declared"
@@ -47,74 +48,78 @@ def _passing_sharding(sections: list[Sharding]) -> str:
     return "same program" if all(section.identical_program for section in sections) else "unchanged"
 
 
-_SHARDING: dict[Status, Callable[[list[Sharding]], str]] = {
+_SHARDING_WORDS: dict[Status, Callable[[list[Sharding]], str]] = {
     "FAIL": lambda _: "regressed",
     "INVALID": lambda _: "unknown",
-    "REVIEW": lambda _: "changed, needs a person",
+    "REVIEW": lambda _: "changed, needs review",
     "INCONCLUSIVE": lambda _: "undecided",
-    "PASS": _passing_sharding,
+    "PASS": _describe_passing_sharding,
 }
 
 
-def _throughput(check: Check) -> Told:
+def _answer_throughput(check: Check) -> QuestionAnswer:
     question = "Did throughput change?"
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
     if not timed:
-        return Told(question, "Throughput", None, "not measured")
-    status = gravest(section.status for section in timed)
-    told = min((one for one in timed if one.status == status), key=lambda one: _RANK.index(answer(one)))
-    return Told(question, "Throughput", status, _timed(told))
+        return QuestionAnswer(question, "Throughput", None, "not measured")
+    status = select_gravest_status(section.status for section in timed)
+    worst = min(
+        (section for section in timed if section.status == status),
+        key=lambda section: _ANSWER_ORDER.index(classify_throughput(section)),
+    )
+    return QuestionAnswer(question, "Throughput", status, _describe_throughput(worst))
 
 
-_RANK = (
-    Answer.SLOWER,
-    Answer.FALLBACK,
-    Answer.NO_ANSWER,
-    Answer.UNDECIDED,
-    Answer.FASTER,
-    Answer.NO_CHANGE,
-    Answer.WITHIN_BOUND,
-    Answer.IDENTICAL,
+_ANSWER_ORDER = (
+    ThroughputAnswer.SLOWER,
+    ThroughputAnswer.FALLBACK,
+    ThroughputAnswer.NO_ANSWER,
+    ThroughputAnswer.UNDECIDED,
+    ThroughputAnswer.FASTER,
+    ThroughputAnswer.NO_CHANGE,
+    ThroughputAnswer.WITHIN_BOUND,
+    ThroughputAnswer.IDENTICAL,
 )
-"""Which of several equally grave answers stands for all."""
+"""Order of the answers. If several workloads have equally grave answers, the whole check shows the one that comes first
+here."""
 
 
-def _timed(section: Throughput) -> str:
-    said = answer(section)
-    if said in (Answer.SLOWER, Answer.FASTER):
-        test = telling(section)
+def _describe_throughput(section: Throughput) -> str:
+    answer = classify_throughput(section)
+    if answer in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
+        test = select_deciding_test(section)
         change = test.estimate_pct if test else section.estimate_pct
-        word = "slower" if said is Answer.SLOWER else "faster"
+        word = "slower" if answer is ThroughputAnswer.SLOWER else "faster"
         return word if change is None else f"{percent(change)} per step, {word}"
     return {
-        Answer.NO_CHANGE: "no change",
-        Answer.WITHIN_BOUND: "within the baseline",
-        Answer.UNDECIDED: "undecided",
-        Answer.IDENTICAL: "nothing to time",
-        Answer.FALLBACK: "times of another dispatcher",
-    }.get(said, "needs a person" if section.status == "REVIEW" else "unknown")
+        ThroughputAnswer.NO_CHANGE: "no change",
+        ThroughputAnswer.WITHIN_BOUND: "no slowdown" if section.by == "look0" else "within the baseline",
+        ThroughputAnswer.UNDECIDED: "undecided",
+        ThroughputAnswer.IDENTICAL: "not timed, nothing differs",
+        ThroughputAnswer.FALLBACK: "timed with another dispatcher",
+    }.get(answer, "needs review" if section.status == "REVIEW" else "unknown")
 
 
-def _trust(check: Check) -> Told:
+def _answer_trust(check: Check) -> QuestionAnswer:
     question = "Can the answer be trusted?"
     sections = [entry.verdict.validity for entry in check.entries]
     if not sections:
-        return Told(question, "Trust", None, "nothing was measured")
-    status = gravest(section.status for section in sections)
-    nowhere = all(section.status == "INVALID" for section in sections)
-    warned = ", with warnings" if status == "PASS" and check.verdict.warnings else ""
-    return Told(question, "Trust", status, "no" if nowhere else f"{_TRUST[status]}{warned}")
+        return QuestionAnswer(question, "Trust", None, "nothing was measured")
+    status = select_gravest_status(section.status for section in sections)
+    all_invalid = all(section.status == "INVALID" for section in sections)
+    warning_note = ", with warnings" if status == "PASS" and check.verdict.warnings else ""
+    return QuestionAnswer(question, "Trust", status, "no" if all_invalid else f"{_TRUST_WORDS[status]}{warning_note}")
 
 
-_TRUST: dict[Status, str] = {
+_TRUST_WORDS: dict[Status, str] = {
     "FAIL": "the head breaks",
-    "INVALID": "in part",
+    "INVALID": "partly",
     "REVIEW": "the head trains differently",
-    "INCONCLUSIVE": "in part",
+    "INCONCLUSIVE": "partly",
     "PASS": "yes",
 }
 
 
-def _unknown_in(sections: list[Sharding | None]) -> str:
+def _count_unknown(sections: list[Sharding | None]) -> str:
     missing = sum(section is None or section.status == "INVALID" for section in sections)
     return f", unknown in {missing} of {len(sections)}" if 0 < missing < len(sections) else ""

@@ -1,6 +1,6 @@
-"""The report of a bisection: one HTML file that needs nothing else, no network, no script, and shows every number.
+"""The report of a bisection: one HTML file with every number. The file needs no network access and contains no scripts.
 
-It borrows the page's environment, so that the words of others are escaped, made visible and cut as there.
+The module ``page`` supplies the Jinja environment, which escapes untrusted text, makes it visible and cuts it.
 """
 
 import math
@@ -8,86 +8,92 @@ import math
 from regbot.records.bisection import Bisection, Observation, Point
 from regbot.records.verdict import Finding
 from regbot.report import bisection_words as words
-from regbot.report.measured import kind_words
-from regbot.report.page import SIGNS, _environment
+from regbot.report.page import SIGNS, build_environment
 from regbot.report.posterior import posterior_svg, share
 from regbot.report.quantities import milliseconds
-from regbot.units import binary_bytes
+from regbot.report.workload_section import kind_words
+from regbot.text.units import binary_bytes
 
-OBSERVATIONS_SHOWN = 400
-CANDIDATES_SHOWN = 60
-CHANGES_SHOWN = 40
-FINDINGS_SHOWN = 40
-NOTES_SHOWN = 100
-"""Far above what a bisection gives; a page that reaches one of these says so."""
+MAX_OBSERVATIONS = 400
+MAX_CANDIDATES = 60
+MAX_CHANGES = 40
+MAX_FINDINGS = 40
+MAX_NOTES = 100
+"""Limits for the numbers of listed things. They are far above those of a normal bisection. The page says how much a
+limit leaves out."""
 
 VALUE_CHARACTERS = 16
-"""Of a digest in the table; the whole of it is its title."""
+"""Number of characters of a digest in the table. The tooltip shows the full digest."""
 
-LARGEST_LOG = 700.0
-"""The exponential of more overflows; nothing that was measured comes near."""
+MAX_LOG = 700.0
+"""Largest logarithm of a measured value. The exponential of a larger logarithm overflows. No real value is that
+large."""
 
 
 def html(result: Bisection) -> str:
-    """The report of ``result`` as one HTML document."""
-    environment = _environment()
+    """Return the report of ``result`` as one HTML document."""
+    environment = build_environment()
     environment.filters.update(share=share)
     template = environment.get_template("bisection.html.j2")
     return template.render(
         result=result,
-        words_=words,
-        tone=words.TONES[result.found],
-        sign=SIGNS[words.TONES[result.found]],
-        word=words.WORDS[result.found],
+        bisection_words=words,
+        tone=words.TONES[result.outcome],
+        sign=SIGNS[words.TONES[result.outcome]],
+        word=words.RESULT_WORDS[result.outcome],
         headline=words.headline(result),
-        drawing=_drawing(result),
-        measured=_measured(result),
-        points=_known(result),
-        value=_value,
-        volumes=_volumes,
+        drawing=_draw_posterior(result),
+        measured=_count_measurements(result),
+        points=_collect_points(result),
+        value=_format_value,
+        volumes=_list_volumes,
         value_characters=VALUE_CHARACTERS,
-        observations_shown=OBSERVATIONS_SHOWN,
-        candidates_shown=CANDIDATES_SHOWN,
-        changes_shown=CHANGES_SHOWN,
-        findings_shown=FINDINGS_SHOWN,
-        notes_shown=NOTES_SHOWN,
+        max_observations=MAX_OBSERVATIONS,
+        max_candidates=MAX_CANDIDATES,
+        max_changes=MAX_CHANGES,
+        max_findings=MAX_FINDINGS,
+        max_notes=MAX_NOTES,
     )
 
 
-def _drawing(result: Bisection) -> str:
-    """The picture of the posterior; '' where nothing is uncertain, or there is nothing to draw."""
-    if result.exact or not result.places or result.found == "unmeasurable":
+def _draw_posterior(result: Bisection) -> str:
+    """Return the picture of the posterior; '' for an exact search, which has no posterior, and for a search without
+    points."""
+    if result.exact or not result.places or result.outcome == "unmeasurable":
         return ""
-    names = [words.name_of(place.key) for place in result.places]
+    names = [words.point_name(place.key) for place in result.places]
     return posterior_svg(result.places, names, result.none_probability)
 
 
-def _known(result: Bisection) -> dict[str, Point]:
-    """Points by their keys, as far as the result describes them."""
-    of_changes = (one for change in result.changes for one in change.candidates)
-    listed = [*result.candidates, *result.unmeasurable, *of_changes]
-    return {point.key: point for point in (result.good, result.bad, *(one.point for one in listed))}
+def _collect_points(result: Bisection) -> dict[str, Point]:
+    """Return all points that the result contains in full, by key."""
+    changed_candidates = (candidate for change in result.changes for candidate in change.candidates)
+    candidates = [*result.candidates, *result.unmeasurable, *changed_candidates]
+    return {point.key: point for point in (result.good, result.bad, *(candidate.point for candidate in candidates))}
 
 
-def _measured(result: Bisection) -> str:
-    """``41 measurements, 3 of them not usable``."""
-    broken = sum(not observation.usable for observation in result.observations)
-    return f"{len(result.observations)}{f', {broken} not usable' if broken else ''}"
+def _count_measurements(result: Bisection) -> str:
+    """Return the number of measurements, and the number of those that are not usable: ``41, 3 not usable``."""
+    unusable = sum(not observation.usable for observation in result.observations)
+    return f"{len(result.observations)}{f', {unusable} not usable' if unusable else ''}"
 
 
-def _value(observation: Observation, result: Bisection) -> str:
-    """What a measurement gave: a time, a cost, or what stands for the collectives."""
+def _format_value(observation: Observation, result: Bisection) -> str:
+    """Return the value of a measurement: a time, a cost, or the digest of the collectives. Noisy searches store the
+    logarithms of their values."""
     if result.exact or not observation.values:
         cost = observation.values.get("cost")
         return f"{cost:.10g}" if cost is not None else observation.state
-    value = next((observation.values[name] for name in ("median", "mean", "cost") if name in observation.values), None)
-    value = next(iter(observation.values.values())) if value is None else value
-    size = math.exp(min(max(value, -LARGEST_LOG), LARGEST_LOG))
-    return milliseconds(size, 4) if result.on == "time" else f"{size:.5g}"
+    log_value = next(
+        (observation.values[name] for name in ("median", "mean", "cost") if name in observation.values), None
+    )
+    log_value = next(iter(observation.values.values())) if log_value is None else log_value
+    value = math.exp(min(max(log_value, -MAX_LOG), MAX_LOG))
+    return milliseconds(value, 4) if result.on == "time" else f"{value:.5g}"
 
 
-def _volumes(finding: Finding) -> list[tuple[str, ...]]:
-    """Kind, counts before and after, bytes before and after, of each kind of collective that a finding is about."""
+def _list_volumes(finding: Finding) -> list[tuple[str, ...]]:
+    """Return a row for each kind of collective in a finding: kind, counts and bytes before and after."""
     rows: list[tuple[str, ...]] = []
     for kind in dict.fromkeys([*finding.base, *finding.head]):
         base, head = finding.base.get(kind), finding.head.get(kind)

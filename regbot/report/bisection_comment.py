@@ -1,108 +1,127 @@
-"""A bisection as a reply on GitHub: the answer in one sentence, the commits behind it, what it took.
+"""Write the result of a bisection as a reply on GitHub: the answer in one sentence, the commits, and the cost.
 
-Whatever authors wrote is text. Commits are the only links, made of their 40 digits; the line to type again is made of
-the two ends, because one from the result could be any command.
+Text by authors of commits is escaped. The only links are links to commits, built from the 40 digits of the commit. The
+command that repeats the search is built from the two ends of the range. The command in the result is not used, because
+untrusted code may have written it.
 """
 
 from collections.abc import Iterator
 
 from regbot.records.bisection import Bisection, Change, Point
 from regbot.report import bisection_words as words
-from regbot.report import wording
+from regbot.report import headline as wording
 from regbot.report.markdown import Markdown, Words, code, fence, fit, prose, sentence
+from regbot.text.clip import short_commit
+from regbot.text.words import count
 
 LIMIT = 60_000
-"""Characters; GitHub takes 65,536."""
-CHANGES_SHOWN, CANDIDATES_SHOWN, FINDINGS_SHOWN, NAMES_SHOWN, NOTES_SHOWN = 8, 12, 8, 8, 8
+"""Maximum number of characters of the reply. GitHub's limit is 65,536."""
+MAX_CHANGES, MAX_CANDIDATES, MAX_FINDINGS, MAX_NAMES, MAX_NOTES = 8, 12, 8, 8, 8
 SENTENCE_CHARACTERS = 900
 
 
 def bisection_comment(result: Bisection, commit_url: str) -> str:
-    """``result`` as GitHub-flavoured markdown. ``commit_url``: what a commit's id is put behind, ending in a slash."""
-    status = words.TONES[result.found]
+    """Return ``result`` as GitHub-flavoured markdown. ``commit_url`` is the prefix of a commit's address, before the
+    hash."""
+    status = words.TONES[result.outcome]
     blocks: list[list[str]] = [
-        [f"### {wording.ICONS[status]} {words.WORDS[result.found]}: {sentence(words.headline(result))}"],
-        *([*_change(change, commit_url)] for change in result.changes[:CHANGES_SHOWN]),
-        _more(len(result.changes) - CHANGES_SHOWN, "change"),
-        [] if result.changes else [*_candidates(result, commit_url)],
-        [*_notes(result)],
-        [_search(result, commit_url)],
-        [fence(_again(result), "sh")],
+        [f"### {wording.ICONS[status]} {words.RESULT_WORDS[result.outcome]}: {sentence(words.headline(result))}"],
+        *([*_write_change(change, commit_url)] for change in result.changes[:MAX_CHANGES]),
+        _count_more(len(result.changes) - MAX_CHANGES, "change"),
+        [] if result.changes else [*_write_candidates(result, commit_url)],
+        [*_write_notes(result)],
+        [_write_search(result, commit_url)],
+        [fence(_format_repeat_command(result), "sh")],
     ]
-    kept, cut = fit(("\n".join(block) for block in blocks if block), LIMIT)
-    return "\n\n".join([*kept, "…cut here; the rest is in the run's artifact"] if cut else kept) + "\n"
+    fitting_blocks, cut = fit(("\n".join(block) for block in blocks if block), LIMIT)
+    return (
+        "\n\n".join([*fitting_blocks, "…cut here; the artifact of the run has the rest"] if cut else fitting_blocks)
+        + "\n"
+    )
 
 
-def linked(result: Bisection) -> list[Point]:
-    """The points that the comment links to, but for the two ends."""
-    changed = [each for change in result.changes[:CHANGES_SHOWN] for each in change.candidates[:CANDIDATES_SHOWN]]
-    return [each.point for each in changed or result.candidates[:CANDIDATES_SHOWN]]
+def list_linked_points(result: Bisection) -> list[Point]:
+    """Return the points that the reply links to, except the two ends of the range."""
+    change_candidates = [
+        candidate for change in result.changes[:MAX_CHANGES] for candidate in change.candidates[:MAX_CANDIDATES]
+    ]
+    return [candidate.point for candidate in change_candidates or result.candidates[:MAX_CANDIDATES]]
 
 
-def _change(change: Change, commit_url: str) -> Iterator[str]:
-    """One change: which commit, after which, what it did, how sure that is."""
-    links = [_link(each.point.commit, commit_url) for each in change.candidates[:CANDIDATES_SHOWN]]
+def _write_change(change: Change, commit_url: str) -> Iterator[str]:
+    """Yield the lines of one change: its commit, the parent, the effect and how it was confirmed."""
+    links = [_link_commit(candidate.point.commit, commit_url) for candidate in change.candidates[:MAX_CANDIDATES]]
     more = len(change.candidates) - len(links)
-    yield f"**{', '.join(links)}**{f' and {more} more' if more > 0 else ''}{_after(change)}"
+    yield f"**{', '.join(links)}**{f' and {more} more' if more > 0 else ''}{_describe_parent(change)}"
     yield ""
-    for finding in change.findings[:FINDINGS_SHOWN]:
+    for finding in change.findings[:MAX_FINDINGS]:
         yield f"- {wording.ICONS[finding.status]} **{prose(finding.pattern, 160)}** on axis {code(finding.axis, 60)}"
         yield f"  <br>{prose(finding.text, SENTENCE_CHARACTERS)}"
-    yield from _more(len(change.findings) - FINDINGS_SHOWN, "finding")
+    yield from _count_more(len(change.findings) - MAX_FINDINGS, "finding")
     if change.entries:
-        names = ", ".join(code(entry) for entry in change.entries[:NAMES_SHOWN])
-        left = len(change.entries) - NAMES_SHOWN
-        yield f"- in {names}{f' and {left} more' if left > 0 else ''}"
+        names = ", ".join(code(entry) for entry in change.entries[:MAX_NAMES])
+        extra_entries = len(change.entries) - MAX_NAMES
+        yield f"- in {names}{f' and {extra_entries} more' if extra_entries > 0 else ''}"
     if change.before or change.after:
-        told: Words = (*words.value_words(change.before), " → ", *words.value_words(change.after))
-        yield f"- {sentence(told)}"
-    sure = words.confirmation(change)
-    yield f"- {words.effect(change)}, {sure}" if words.effect(change) else f"- {sure}"
+        value_change: Words = (*words.value_words(change.before), " → ", *words.value_words(change.after))
+        yield f"- {sentence(value_change)}"
+    confirmation = words.describe_confirmation(change)
+    yield f"- {words.format_effect(change)}, {confirmation}" if words.format_effect(change) else f"- {confirmation}"
     if change.undone:
-        yield "- taken back by a later commit of the range: at its end it is not seen"
-    if said := words.beside(change):
-        yield f"- {prose(said, SENTENCE_CHARACTERS)}"
+        yield "- undone by a later commit of the range, so the end of the range does not show it"
+    if extra := words.select_extra_text(change):
+        yield f"- {prose(extra, SENTENCE_CHARACTERS)}"
 
 
-def _after(change: Change) -> Markdown:
-    parent = f", after {code(words.name_of(change.parent), 60)}" if change.parent else ""
-    merge = f", brought in by merge {code(change.merge[:12])}" if change.merge is not None else ""
+def _describe_parent(change: Change) -> Markdown:
+    parent = f", after {code(words.point_name(change.parent), 60)}" if change.parent else ""
+    merge = f", brought in by merge {code(short_commit(change.merge))}" if change.merge is not None else ""
     return Markdown(parent + merge)
 
 
-def _candidates(result: Bisection, commit_url: str) -> Iterator[str]:
-    """What may be the culprit where no change was found for certain."""
-    for each in result.candidates[:CANDIDATES_SHOWN]:
-        why = "" if each.measurable else f" (cannot be measured: {prose(words.lacking(each, result), 200)})"
-        yield f"- {_link(each.point.commit, commit_url)} {prose(each.point.subject, words.SUBJECT_CHARACTERS)}{why}"
-    yield from _more(len(result.candidates) - CANDIDATES_SHOWN, "candidate")
+def _write_candidates(result: Bisection, commit_url: str) -> Iterator[str]:
+    """Yield the candidates of a search that did not confirm a change."""
+    for candidate in result.candidates[:MAX_CANDIDATES]:
+        reason = (
+            ""
+            if candidate.measurable
+            else f" (cannot be measured: {prose(words.explain_missing_measurement(candidate, result), 200)})"
+        )
+        yield (
+            f"- {_link_commit(candidate.point.commit, commit_url)} "
+            f"{prose(candidate.point.subject, words.SUBJECT_CHARACTERS)}{reason}"
+        )
+    yield from _count_more(len(result.candidates) - MAX_CANDIDATES, "candidate")
 
 
-def _notes(result: Bisection) -> Iterator[str]:
-    """What else the result says, a line each."""
-    told = {each.point.key for change in result.changes for each in change.candidates}
-    told |= {each.point.key for each in result.candidates}
-    broken = [each for each in result.unmeasurable if each.point.key not in told]
-    yield from (f"- {prose(reason, 400)}" for reason in words.further(result)[:NOTES_SHOWN])
-    yield from (f"- {sentence(words.left(each))}" for each in result.remainders[:NOTES_SHOWN])
-    for each in broken[:NOTES_SHOWN]:
-        yield f"- {code(each.point.name)} could not be measured: {prose(each.reason, 300)}"
-    yield from (f"- warning: {prose(warning, 400)}" for warning in result.warnings[:NOTES_SHOWN])
+def _write_notes(result: Bisection) -> Iterator[str]:
+    """Yield the messages of the result that are not about one change: reasons, remainders, unmeasurable points and
+    warnings."""
+    named_points = {item.point.key for change in result.changes for item in change.candidates}
+    named_points |= {item.point.key for item in result.candidates}
+    unnamed = [item for item in result.unmeasurable if item.point.key not in named_points]
+    yield from (f"- {prose(reason, 400)}" for reason in words.list_other_reasons(result)[:MAX_NOTES])
+    yield from (f"- {sentence(words.describe_remainder(item))}" for item in result.remainders[:MAX_NOTES])
+    for item in unnamed[:MAX_NOTES]:
+        yield f"- {code(item.point.name)} could not be measured: {prose(item.reason, 300)}"
+    yield from (f"- warning: {prose(warning, 400)}" for warning in result.warnings[:MAX_NOTES])
 
 
-def _search(result: Bisection, commit_url: str) -> str:
-    ends = f"{_link(result.good.commit, commit_url)} to {_link(result.bad.commit, commit_url)}"
-    how = f"Compared: {words.method(result)}. It took {words.spent(result)}. To do it again:"
-    return f"{ends}: {words.walked(result)}. {how}"
+def _write_search(result: Bisection, commit_url: str) -> str:
+    endpoints = f"{_link_commit(result.good.commit, commit_url)} to {_link_commit(result.bad.commit, commit_url)}"
+    search_text = (
+        f"Compared: {words.describe_method(result)}. It took {words.describe_cost(result)}. To repeat the search:"
+    )
+    return f"{endpoints}: {words.describe_range(result)}. {search_text}"
 
 
-def _again(result: Bisection) -> str:
+def _format_repeat_command(result: Bisection) -> str:
     return f"regbot bisect {result.good.commit} {result.bad.commit}{' --on time' if result.on == 'time' else ''}"
 
 
-def _more(number: int, noun: str) -> list[str]:
-    return [f"…and {number} more {noun}{'s' * (number > 1)}"] if number > 0 else []
+def _count_more(number: int, noun: str) -> list[str]:
+    return [f"…and {count(number, f'more {noun}')}"] if number > 0 else []
 
 
-def _link(commit: str, commit_url: str) -> Markdown:
-    return Markdown(f"[{code(commit[:12])}]({commit_url}{commit})")
+def _link_commit(commit: str, commit_url: str) -> Markdown:
+    return Markdown(f"[{code(short_commit(commit))}]({commit_url}{commit})")

@@ -1,73 +1,101 @@
-"""The pull request comment: the verdict, three answers, two tables, what was found, what to do; everything else folded.
+"""Write the pull request comment: verdict, three answers, two tables, findings and next steps. Evidence is in folded
+sections.
 
-GitHub refuses comments above 65,536 characters, so every part has a budget, and a part that is cut says so.
+GitHub rejects comments above 65,536 characters, so every part has a limit. Where a part is cut, a line says so.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from regbot.records.run import Arm
 from regbot.records.session import Session
 from regbot.records.verdict import Verdict
-from regbot.report import advice, folded, table, wording
-from regbot.report.advice import SharedFinding, Step
-from regbot.report.answers import answers
+from regbot.report import advice, table
+from regbot.report import details as folded
+from regbot.report import headline as wording
+from regbot.report.advice import NextStep, SharedFinding
+from regbot.report.answers import answer_questions
+from regbot.report.baseline_row import describe_stored_collectives, describe_stored_times
 from regbot.report.markdown import Markdown, Name, code, fence, fit, printed, prose, sentence
-from regbot.report.sizes import ADVICE, small
-from regbot.report.state import Check, State, check_of
+from regbot.report.not_measured import list_unmeasured
+from regbot.report.sizes import ADVICE, name_small_variants
+from regbot.report.state import Check, State, prepare_check
 from regbot.report.step_times import step_times
-from regbot.report.unmeasured import unmeasured
+from regbot.text.clip import short_commit
+from regbot.text.words import listed
 
 MARKER = "<!-- regbot:verdict -->"
-"""First line of the comment, by which its next version finds it."""
+"""First line of the comment. It identifies the comment when a later version replaces it."""
 
 LIMIT = 64_000
-"""Characters in all; the rest up to GitHub's 65,536 is left to whoever posts the comment."""
+"""Maximum number of characters of the comment. The rest up to GitHub's limit of 65,536 is left for text that
+``regbot.github`` adds."""
 
 TABLE_BUDGET = 12_000
 TIMES_BUDGET = 4_000
+BASELINE_BUDGET = 3_000
 FINDINGS_BUDGET = 10_000
 STEPS_BUDGET = 10_000
 WARNINGS_BUDGET = 3_000
-NAMES_SHOWN = 6
+"""Largest numbers of characters of the parts of the comment."""
+
+MAX_NAMES = 6
+
+
+@dataclass(frozen=True)
+class CommentParts:
+    """The comment in three parts of markdown, so that ``regbot.github`` can put text between them."""
+
+    heading: str
+    """The status and the headline, in one line."""
+    body: str
+    sections: str
+    """The folded sections, '' if there are none."""
 
 
 def comment(verdict: Verdict, session: Session) -> str:
-    """The comment as GitHub-flavoured markdown, below 65,000 characters whatever it is told."""
-    check = check_of(verdict, session)
-    text = (
-        _environment()
+    """Return the comment as GitHub-flavoured markdown, below 65,000 characters for any input."""
+    parts = comment_parts(verdict, session)
+    text = "\n\n".join(filter(None, (f"{MARKER}\n{parts.heading}", parts.body, parts.sections)))
+    return f"{text}\n"
+
+
+def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
+    """Return the parts of the comment, without the marker."""
+    check = prepare_check(verdict, session)
+    heading = f"### {wording.icon(check)} {wording.word(check)}: {printed(wording.headline(check))}"
+    body = (
+        _build_environment()
         .get_template("comment.md.j2")
         .render(
-            marker=Markdown(MARKER),
-            icon=Markdown(wording.icon(check)),
-            word=Markdown(wording.word(check)),
-            headline=wording.headline(check),
-            base=_arm(verdict.base),
-            head=_arm(verdict.head),
+            base=_format_arm(verdict.base),
+            head=_format_arm(verdict.head),
             subject=Name(verdict.head.subject),
-            answers=_answers(check),
-            tables=_tables(check),
-            unmeasured=unmeasured(verdict, session.header),
-            findings=_findings(check),
-            steps=_steps(check),
-            warnings=_warnings(check),
+            answers=_write_answers(check),
+            tables=_write_tables(check),
+            baseline=_write_baseline_rows(check),
+            unmeasured=list_unmeasured(verdict, session.header),
+            findings=_write_findings(check),
+            steps=_write_steps(check),
+            warnings=_write_warnings(check),
             compared=any(entry.judged for entry in check.entries),
-            small=small(entry.verdict.sharding for entry in check.entries),
+            small=name_small_variants(entry.verdict.sharding for entry in check.entries),
             full=ADVICE,
             regbot=session.header.regbot,
         )
     )
-    return _with_sections(text.strip() + "\n", folded.sections(check))
+    room = LIMIT - len(MARKER) - len(heading) - len(body)
+    return CommentParts(heading, body.strip(), _write_folded_sections(folded.folded_sections(check), room))
 
 
-def _arm(arm: Arm) -> Markdown:
-    told = f" with {code(wording.overrides(arm))}" if arm.overrides else ""
-    return Markdown(code(arm.commit[: advice.SHORT]) + told)
+def _format_arm(arm: Arm) -> Markdown:
+    overrides = f" with {code(wording.overrides(arm))}" if arm.overrides else ""
+    return Markdown(code(short_commit(arm.commit)) + overrides)
 
 
-_ABOUT_TIME = {
+_TIMED_STATES = {
     State.THROUGHPUT_FAIL,
     State.FASTER,
     State.INCONCLUSIVE,
@@ -75,81 +103,102 @@ _ABOUT_TIME = {
     State.UNTIMED,
     State.TRAINS_DIFFERENTLY,
 }
-"""States whose headline is about the timed runs; their table comes first."""
+"""States whose headline is about the timed runs. In these states the table of step times comes first."""
 
 
-def _tables(check: Check) -> Markdown:
-    """What both halves of the check measured, that of the headline first."""
-    both = [table.comparison(check, TABLE_BUDGET), step_times(check, TIMES_BUDGET)]
-    ordered = both[::-1] if check.state in _ABOUT_TIME else both
+def _write_tables(check: Check) -> Markdown:
+    """Return the table of collectives and the table of step times. The table that the headline is about comes first."""
+    tables = [table.compare_workloads(check, TABLE_BUDGET), step_times(check, TIMES_BUDGET)]
+    ordered = tables[::-1] if check.state in _TIMED_STATES else tables
     return Markdown("\n\n".join(part for part in ordered if part))
 
 
-def _answers(check: Check) -> Markdown:
-    """The three questions in one line, each with the sign of its own status."""
-    shown = check.state is State.SHOWN
+def _write_baseline_rows(check: Check) -> Markdown:
+    """Return one line for each comparison with the stored baseline: first the times, then the collectives. Workloads
+    with the same line share it."""
+    stored = [(entry.name, entry.verdict.stored) for entry in check.entries if entry.verdict.stored is not None]
+    comparisons = [
+        *((name, describe_stored_times(row.times)) for name, row in stored if row.times is not None),
+        *((name, describe_stored_collectives(row.collectives)) for name, row in stored if row.collectives is not None),
+    ]
+    groups: dict[str, list[str]] = {}
+    for name, words in comparisons:
+        groups.setdefault(sentence(words), []).append(name)
+    rows = (f"- **Beside the verdict**, {list_names(names)}: {row}" for row, names in groups.items())
+    lines, cut = fit(rows, BASELINE_BUDGET)
+    if cut:
+        lines.append(f"- …and {cut} more rows, see the report")
+    return Markdown("\n".join(lines))
+
+
+def _write_answers(check: Check) -> Markdown:
+    """Return the three answers in one line, each with the sign of its status."""
+    not_judged = check.state is State.NOT_JUDGED
     parts = []
-    for told in answers(check):
-        sign = "" if told.status is None else wording.ICONS[told.status]
-        sign = wording.icon(check) if shown and told.topic == "Sharding" else sign
-        parts.append(f"**{told.topic}** {sign + ' ' if sign else ''}{told.words}")
+    for answer in answer_questions(check):
+        sign = "" if answer.status is None else wording.ICONS[answer.status]
+        sign = wording.icon(check) if not_judged and answer.topic == "Sharding" else sign
+        parts.append(f"**{answer.topic}** {sign + ' ' if sign else ''}{answer.words}")
     return Markdown(" · ".join(parts))
 
 
-def _environment() -> Environment:
+def _build_environment() -> Environment:
     return Environment(
         loader=PackageLoader("regbot.report"),
         undefined=StrictUndefined,
         finalize=printed,
-        autoescape=False,  # not HTML: `finalize` escapes for markdown whatever is not Markdown already
+        autoescape=False,  # for HTML only; `finalize` escapes everything that is not of type Markdown
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
-def _with_sections(text: str, sections: Iterable[folded.Section]) -> str:
-    """``text`` with as many folded sections as fit, naming those that do not."""
-    left_out = []
+def _write_folded_sections(sections: Iterable[folded.Section], room: int) -> str:
+    """Return the sections that fit into ``room`` characters. The titles of the sections that do not fit are listed."""
+    blocks, omitted_titles = [], []
     for section in sections:
-        block = f"\n<details>\n<summary>{section.title}</summary>\n\n{section.body}\n\n</details>\n"
-        if len(text) + len(block) > LIMIT:
-            left_out.append(section.title)
+        block = f"<details>\n<summary>{section.title}</summary>\n\n{section.body}\n\n</details>"
+        if len(block) + 2 > room:
+            omitted_titles.append(section.title)
         else:
-            text += block
-    if left_out:
-        text += f"\nToo long for a comment, see the report: {', '.join(left_out)}.\n"
-    return text
+            blocks.append(block)
+            room -= len(block) + 2
+    if omitted_titles:
+        blocks.append(f"Too long for a comment, see the report: {', '.join(omitted_titles)}.")
+    return "\n\n".join(blocks)
 
 
-def _findings(check: Check) -> Markdown:
-    found = advice.findings(check)
-    kept, cut = fit((_finding(item, check) for item in found), FINDINGS_BUDGET)
+def _write_findings(check: Check) -> Markdown:
+    shared = advice.share_findings(check)
+    lines, cut = fit((_write_finding(item, check) for item in shared), FINDINGS_BUDGET)
     if cut:
-        kept.append(f"- …and {cut} more findings, see the report")
-    return Markdown("\n".join(kept))
+        lines.append(f"- …and {cut} more findings, see the report")
+    return Markdown("\n".join(lines))
 
 
-def _finding(item: SharedFinding, check: Check) -> str:
+def _write_finding(item: SharedFinding, check: Check) -> str:
     finding = item.finding
-    sign = wording.icon(check) if check.state is State.SHOWN else wording.ICONS[finding.status]
-    where = f" in {names(item.modules)}" if item.modules else ""
+    sign = wording.icon(check) if check.state is State.NOT_JUDGED else wording.ICONS[finding.status]
+    where = f" in {list_names(item.modules)}" if item.modules else ""
     parts = [f"- {sign} **{prose(finding.pattern, 160)}** on axis {code(finding.axis, 60)}{where}"]
     if len(item.workloads) < len(check.entries):
-        parts.append(f"  <br>{names(item.workloads)}")
+        parts.append(f"  <br>{list_names(item.workloads)}")
     parts.append(f"  <br>{sentence(item.text)}")
     if finding.accepted is not None:
-        parts.append(f"  <br>Accepted, the declared reason: {code(finding.accepted, 400)}")
+        parts.append(f"  <br>Accepted with the declared reason: {code(finding.accepted, 400)}")
     return "\n".join(parts)
 
 
-def _steps(check: Check) -> Markdown:
-    kept, cut = fit((_step(number, step) for number, step in enumerate(advice.next_steps(check), 1)), STEPS_BUDGET)
+def _write_steps(check: Check) -> Markdown:
+    lines, cut = fit(
+        (_write_step(number, step) for number, step in enumerate(advice.advise_next_steps(check), 1)), STEPS_BUDGET
+    )
     if cut:
-        kept.append("…and more, see the report")
-    return Markdown("\n".join(kept))
+        lines.append("…and more, see the report")
+    return Markdown("\n".join(lines))
 
 
-def _step(number: int, step: Step) -> str:
+def _write_step(number: int, step: NextStep) -> str:
     lines = [f"{number}. {sentence(step.words)}"]
     if step.commands:
         block = fence("\n".join(step.commands), "sh")
@@ -157,15 +206,14 @@ def _step(number: int, step: Step) -> str:
     return "\n".join(lines)
 
 
-def _warnings(check: Check) -> Markdown:
-    told = dict.fromkeys([*check.verdict.warnings, *check.session.header.warnings])
-    kept, cut = fit((f"- {prose(warning, 400)}" for warning in told), WARNINGS_BUDGET)
+def _write_warnings(check: Check) -> Markdown:
+    warnings = dict.fromkeys([*check.verdict.warnings, *check.session.header.warnings])
+    lines, cut = fit((f"- {prose(warning, 400)}" for warning in warnings), WARNINGS_BUDGET)
     if cut:
-        kept.append(f"- …and {cut} more warnings, see the report")
-    return Markdown("\n".join(kept))
+        lines.append(f"- …and {cut} more warnings, see the report")
+    return Markdown("\n".join(lines))
 
 
-def names(words: Sequence[str]) -> str:
-    """``a``, ``b`` and 3 more, as code."""
-    shown = ", ".join(code(word, 80) for word in words[:NAMES_SHOWN])
-    return f"{shown} and {len(words) - NAMES_SHOWN} more" if len(words) > NAMES_SHOWN else shown
+def list_names(words: Sequence[str]) -> str:
+    """Return a list of names, formatted as code: ``a``, ``b`` and 3 more."""
+    return listed([code(word, 80) for word in words], MAX_NAMES)

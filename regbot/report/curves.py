@@ -1,115 +1,124 @@
-"""What a run did step by step: its step times with the cut marked, and how the loss of head leaves that of base.
+"""Plots over the steps of a run: the step times of every run with the cut, and head's loss minus base's loss.
 
-Geometry only, in pixels of the drawing; colours are the style sheet's.
+This module computes the geometry in pixels. The style sheet defines the colours.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from regbot.report.plots import LEFT, RIGHT, RUNS_DRAWN, WIDTH, Mark
+from regbot.report.plots import LEFT, MAX_DRAWN_RUNS, RIGHT, WIDTH, Mark
 from regbot.report.quantities import milliseconds
-from regbot.report.scale import Scale, around
-from regbot.report.timed import ARMS, ArmName, Timed, TimedRun
+from regbot.report.scale import Scale, scale_around
+from regbot.report.timed_runs import ARMS, ArmName, TimedRun, TimedRuns
 
-STEPS_DRAWN = 300
-"""Points of a line; a longer run is thinned out evenly."""
+MAX_DRAWN_STEPS = 300
+"""Maximum number of points of a curve. From longer runs, evenly spaced steps are drawn."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """One run."""
+class RunCurve:
+    """The curve of one run. ``points`` are the coordinates of an SVG polyline."""
 
     points: str
     void: bool
-    told: str
+    tooltip: str
 
 
 @dataclass(frozen=True)
-class Trace:
-    """All runs of one arm. ``cut`` is where the steady steps begin."""
+class ArmCurves:
+    """The curves of all runs of one arm. ``cut``: x of the beginning of the steady steps, in pixels."""
 
     arm: ArmName
     x: float
     width: float
     cut: float
-    lines: tuple[Line, ...]
+    lines: tuple[RunCurve, ...]
     ticks: tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True)
-class Traces:
-    """Step times of both arms on one scale. ``above`` is the slowest step that the scale leaves out, else ''."""
+class StepCurves:
+    """Step times of both arms on one scale. ``above``: time of the slowest step, if that step is above the scale; else
+    ''."""
 
     height: float
     top: float
     bottom: float
     ticks: tuple[Mark, ...]
-    arms: tuple[Trace, ...]
+    arms: tuple[ArmCurves, ...]
     above: str
 
 
-def traces(timed: Timed) -> Traces | None:
-    """The step times of every run; None where there are none. Warm-up may run out of the picture: it counts for
-    nothing, and a first step of ten times the usual would press all others into one line."""
-    runs = [run for run in timed.runs[:RUNS_DRAWN] if run.run.timing is not None and run.run.timing.step_s]
-    steady = [second for run in runs for second in run.steady_s]
+def draw_step_curves(timed: TimedRuns) -> StepCurves | None:
+    """Return the plot of the step times; None if there are fewer than two steady steps.
+
+    The scale is chosen for the steady steps, so warm-up steps can be above the scale. If the scale included a first
+    step that takes ten times as long, all other steps would look alike.
+    """
+    runs = [run for run in timed.runs[:MAX_DRAWN_RUNS] if run.run.timing is not None and run.run.timing.step_s]
+    steady = [step_s for run in runs for step_s in run.steady_s]
     if len(steady) < 2:
         return None
     top, bottom = 12.0, 172.0
-    fence = quantiles(steady, n=200)[-1] if len(steady) > 200 else max(steady)
-    scale = around([min(steady), fence], bottom, top, least=0.05 * median(steady), margin=0.12)
+    highest = quantiles(steady, n=200)[-1] if len(steady) > 200 else max(steady)
+    y_scale = scale_around([min(steady), highest], bottom, top, min_span=0.05 * median(steady), margin=0.12)
     longest = max(len(run.run.timing.step_s) for run in runs if run.run.timing)
     gap = 34.0
     width = (WIDTH - LEFT - RIGHT - gap) / 2
     arms = []
     for number, arm in enumerate(ARMS):
-        own = [run for run in runs if run.arm == arm]
+        arm_runs = [run for run in runs if run.arm == arm]
         x = LEFT + number * (width + gap)
-        across = Scale(0, max(longest - 1, 1), x, x + width)
-        cut = max((run.run.timing.cut for run in own if run.run.timing), default=0)
+        x_scale = Scale(0, max(longest - 1, 1), x, x + width)
+        cut = max((run.verdict.cut or 0 for run in arm_runs), default=0)
         arms.append(
-            Trace(
+            ArmCurves(
                 arm=arm,
                 x=x,
                 width=width,
-                cut=across(max(cut - 0.5, 0)),
-                lines=tuple(_line(run, across, scale) for run in own),
-                ticks=_steps(across),
+                cut=x_scale(max(cut - 0.5, 0)),
+                lines=tuple(_build_run_curve(run, x_scale, y_scale) for run in arm_runs),
+                ticks=_place_step_ticks(x_scale),
             )
         )
-    slowest = max(second for run in runs if run.run.timing for second in run.run.timing.step_s)
-    return Traces(
+    slowest = max(step_s for run in runs if run.run.timing for step_s in run.run.timing.step_s)
+    return StepCurves(
         height=bottom + 22,
         top=top,
         bottom=bottom,
-        ticks=tuple(Mark(scale(tick), milliseconds(tick), "tick") for tick in scale.ticks(4)),
+        ticks=tuple(Mark(y_scale(tick), milliseconds(tick), "tick") for tick in y_scale.ticks(4)),
         arms=tuple(arms),
-        above="" if scale.holds(slowest) else milliseconds(slowest),
+        above="" if y_scale.holds(slowest) else milliseconds(slowest),
     )
 
 
-def _line(run: TimedRun, across: Scale, scale: Scale) -> Line:
+def _build_run_curve(run: TimedRun, x_scale: Scale, y_scale: Scale) -> RunCurve:
     seconds = run.run.timing.step_s if run.run.timing else []
-    return Line(_points(seconds, across, scale), run.role == "void", f"run {run.number}, {run.arm}, {run.role}")
+    return RunCurve(
+        _format_points(seconds, x_scale, y_scale),
+        run.verdict.role == "void",
+        f"run {run.verdict.number}, {run.arm}, {run.verdict.role}",
+    )
 
 
-def _points(values: Sequence[float | None], across: Scale, scale: Scale) -> str:
-    stride = -(-len(values) // STEPS_DRAWN) or 1
+def _format_points(values: Sequence[float | None], x_scale: Scale, y_scale: Scale) -> str:
+    stride = -(-len(values) // MAX_DRAWN_STEPS) or 1
     return " ".join(
-        f"{across(step):.1f},{scale(value):.1f}"
+        f"{x_scale(step):.1f},{y_scale(value):.1f}"
         for step, value in enumerate(values)
         if value is not None and step % stride == 0
     )
 
 
-def _steps(across: Scale) -> tuple[tuple[float, str], ...]:
-    return tuple((across(tick), f"{tick:.0f}") for tick in across.ticks(5) if float(tick).is_integer())
+def _place_step_ticks(x_scale: Scale) -> tuple[tuple[float, str], ...]:
+    return tuple((x_scale(tick), f"{tick:.0f}") for tick in x_scale.ticks(5) if float(tick).is_integer())
 
 
 @dataclass(frozen=True)
-class Losses:
-    """Head's loss less base's, step by step, over the spread of the base runs; ``words`` sums it up."""
+class LossPlot:
+    """Plot of head's loss minus base's loss by step. ``band``: spread of the base runs. ``lines``: one curve for each
+    head run. ``middle``: median of the head runs. ``words``: the losses of both arms at the last step."""
 
     height: float
     top: float
@@ -118,62 +127,70 @@ class Losses:
     ticks: tuple[Mark, ...]
     steps: tuple[tuple[float, str], ...]
     band: str
-    lines: tuple[Line, ...]
+    lines: tuple[RunCurve, ...]
     middle: str
     words: str
 
 
-def losses(timed: Timed) -> Losses | None:
-    """Every head run against the median of the base runs; None where one of them has no loss."""
-    ours, theirs = (_by_step([run.run.loss for run in timed.runs if run.arm == arm and run.run.loss]) for arm in ARMS)
-    steps = [step for step in range(min(len(ours), len(theirs))) if ours[step] and theirs[step]]
+def draw_losses(timed: TimedRuns) -> LossPlot | None:
+    """Return the plot of every head run's losses minus the median of the base runs. Return None if fewer than two steps
+    have losses in both arms."""
+    base_losses, head_losses = (
+        _group_losses_by_step([run.run.loss for run in timed.runs if run.arm == arm and run.run.loss]) for arm in ARMS
+    )
+    steps = [step for step in range(min(len(base_losses), len(head_losses))) if base_losses[step] and head_losses[step]]
     if len(steps) < 2:
         return None
-    centre = {step: median(ours[step]) for step in steps}
-    low, high = ({step: edge(ours[step]) - centre[step] for step in steps} for edge in (min, max))
-    moved = {step: median(theirs[step]) - centre[step] for step in steps}
+    centre = {step: median(base_losses[step]) for step in steps}
+    low, high = ({step: edge(base_losses[step]) - centre[step] for step in steps} for edge in (min, max))
+    changes = {step: median(head_losses[step]) - centre[step] for step in steps}
     top, bottom = 12.0, 152.0
-    values = [*low.values(), *high.values(), *moved.values(), 0.0]
-    scale = around(values, bottom, top, least=1e-9)
-    across = Scale(0, max(steps[-1], 1), LEFT, WIDTH - RIGHT)
-    stride = -(-len(steps) // STEPS_DRAWN)
+    values = [*low.values(), *high.values(), *changes.values(), 0.0]
+    y_scale = scale_around(values, bottom, top, min_span=1e-9)
+    x_scale = Scale(0, max(steps[-1], 1), LEFT, WIDTH - RIGHT)
+    stride = -(-len(steps) // MAX_DRAWN_STEPS)
     drawn = steps[::stride]
 
     def path(series: dict[int, float], order: Sequence[int]) -> str:
-        return " ".join(f"{across(step):.1f},{scale(series[step]):.1f}" for step in order)
+        return " ".join(f"{x_scale(step):.1f},{y_scale(series[step]):.1f}" for step in order)
 
-    head_runs = [run for run in timed.runs[:RUNS_DRAWN] if run.arm == "head" and run.run.loss]
-    last = steps[-1]
-    return Losses(
+    head_runs = [run for run in timed.runs[:MAX_DRAWN_RUNS] if run.arm == "head" and run.run.loss]
+    last_step = steps[-1]
+    return LossPlot(
         height=bottom + 22,
         top=top,
         bottom=bottom,
-        zero=scale(0.0),
-        ticks=tuple(Mark(scale(tick), _small(tick), "tick") for tick in scale.ticks(4)),
-        steps=_steps(across),
+        zero=y_scale(0.0),
+        ticks=tuple(Mark(y_scale(tick), _format_tick(tick), "tick") for tick in y_scale.ticks(4)),
+        steps=_place_step_ticks(x_scale),
         band=f"{path(high, drawn)} {path(low, drawn[::-1])}",
-        lines=tuple(_difference(run, centre, across, scale) for run in head_runs),
-        middle=path(moved, drawn),
-        words=f"at step {last + 1}: base {centre[last]:.4f}, head {centre[last] + moved[last]:.4f}",
+        lines=tuple(_build_loss_curve(run, centre, x_scale, y_scale) for run in head_runs),
+        middle=path(changes, drawn),
+        words=f"at step {last_step + 1}: base {centre[last_step]:.4f}, "
+        f"head {centre[last_step] + changes[last_step]:.4f}",
     )
 
 
-def _small(value: float) -> str:
+def _format_tick(value: float) -> str:
     return f"{value:+.2g}".replace("-", "−", 1) if value else "0"
 
 
-def _difference(run: TimedRun, centre: dict[int, float], across: Scale, scale: Scale) -> Line:
-    found = [
+def _build_loss_curve(run: TimedRun, centre: dict[int, float], x_scale: Scale, y_scale: Scale) -> RunCurve:
+    differences = [
         loss - centre[step] if loss is not None and step in centre else None for step, loss in enumerate(run.run.loss)
     ]
-    return Line(_points(found, across, scale), run.role == "void", f"run {run.number}, head, {run.role}")
+    return RunCurve(
+        _format_points(differences, x_scale, y_scale),
+        run.verdict.role == "void",
+        f"run {run.verdict.number}, head, {run.verdict.role}",
+    )
 
 
-def _by_step(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    """The finite losses of each step over all runs."""
+def _group_losses_by_step(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
+    """Return, for each step, the known losses of all runs."""
     longest = max(map(len, runs), default=0)
-    return [_known(run[step] for run in runs if step < len(run)) for step in range(longest)]
+    return [_drop_unknown(run[step] for run in runs if step < len(run)) for step in range(longest)]
 
 
-def _known(losses: Iterable[float | None]) -> list[float]:
+def _drop_unknown(losses: Iterable[float | None]) -> list[float]:
     return [loss for loss in losses if loss is not None]

@@ -1,21 +1,21 @@
-"""Where to look first in a diff, by the name of the pattern that was found."""
+"""Hints on where to look first in a diff, by the name of the pattern of a finding."""
 
 from regbot.ledgers import catalogue
 
 HINTS = {
-    catalogue.MAPPED_TWICE: "find what maps the expert axis a second time: a dispatcher that is no longer chosen, a "
-    "placement or sharding rule that names the axis for both tokens and experts",
+    catalogue.MAPPED_TWICE: "find what maps the expert axis a second time, such as a dispatcher that is no longer "
+    "chosen, or a placement or sharding rule that names the axis for both tokens and experts",
     catalogue.AXIS_LOST: "find which placement or mesh no longer names the expert axis, so that experts are replicated",
     catalogue.AXIS_GAINED: "find which placement or mesh now names the expert axis",
-    catalogue.DISPATCHER_OFF: "find why the dispatcher that was asked for is not the one that ran: an import that "
-    "fails, a capability check, a default that changed",
+    catalogue.DISPATCHER_OFF: "find why the requested dispatcher did not run, such as an import that fails, a "
+    "capability check, or a default that changed",
     catalogue.RECOMPUTES: "find which checkpoint policy now recomputes the dispatch, and save its output instead",
     catalogue.RESHARDS: "find where parameters are now freed after forward (reshard_after_forward)",
     catalogue.KEEPS_GATHERED: "find where parameters are no longer freed after forward, and check peak memory",
     catalogue.GRADIENT_LOST: "find which parameters left the reduction group: they now train on fewer ranks' gradients",
     catalogue.WIDENED: "find the cast that is missing before the exchange",
     catalogue.HOST_READS_ADDED: "find the .item(), .tolist() or branch on a tensor, and keep the value on the device",
-    catalogue.OVERLAP_LOST: "find what now orders these collectives after compute: a stream, an event that is waited "
-    "for, an overlap flag that is off",
+    catalogue.OVERLAP_LOST: "find what now orders these collectives after compute, such as a stream, a wait for an "
+    "event, or an overlap flag that is off",
     catalogue.COUNTS_ADDED: "find the token counts that are exchanged again instead of being reused",
 }

@@ -1,136 +1,151 @@
-"""GitHub-flavoured markdown that nobody else can write into.
+"""GitHub-flavoured markdown that untrusted text cannot break.
 
-Commit subjects, module paths, axis names, reasons and log lines are written by the author of a pull request. They
-reach the comment only through ``code`` (a name), ``prose`` (a sentence) and ``fence`` (a log), each of which leaves
-GitHub nothing to interpret: no markup, no table cell, no link, no mention, no reference to an issue.
+The author of a pull request controls commit subjects, module paths, axis names, reasons and log lines. Such text
+reaches the comment only through ``code`` (a name), ``prose`` (a sentence) and ``fence`` (a log). Each of these
+functions escapes everything that GitHub interprets: markup, table cells, links, mentions and references to issues.
 """
 
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from regbot.text.clip import clip
+
 Words = tuple[str, ...]
-"""A sentence: plain ``str`` parts are ours, ``Name`` and ``Said`` parts are not."""
+"""A sentence in parts. Parts of type ``str`` are trusted. Parts of type ``Name`` and ``UntrustedText`` are not
+trusted."""
 
 NAME_CHARACTERS = 120
 PROSE_CHARACTERS = 1200
 LOG_CHARACTERS = 2400
 LOG_LINE_CHARACTERS = 240
 
-_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories without a glyph of their own: controls, bidirectional overrides, lone surrogates, separators."""
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~&!@$]|:(?=/)|(?<=www)\.|^(?:[-+=]|\d{1,9}[.)](?=\s|$))", re.IGNORECASE)
-_CALLS = "@#"
-"""GitHub looks for mentions and issue numbers after it has decoded entities, so these two also get a word joiner."""
+_MENTIONS = "@#"
+"""Characters that begin a mention or an issue number. GitHub looks for these after it decodes entities, so a word
+joiner is put after each of them."""
 
 _ISOLATE, _END_ISOLATE, _WORD_JOINER = "\u2068", "\u2069", "\u2060"
 
 
 class Name(str):
-    """A name that somebody else chose: shown as code."""
+    """An untrusted name, rendered as code."""
 
     __slots__ = ()
 
 
-class Said(str):
-    """A sentence that somebody else's words may stand in: shown as text."""
+class UntrustedText(str):
+    """An untrusted sentence, rendered as escaped text."""
 
     __slots__ = ()
 
 
 class Markdown(str):
-    """Markdown already. Everything that is not of this type is escaped when a template prints it."""
+    """Finished markdown. Templates escape everything that is not of this type."""
 
     __slots__ = ()
 
 
 def visible(value: str, limit: int) -> str:
-    """``value`` on one line, every invisible character replaced by U+FFFD, cut at ``limit`` characters.
+    """Return ``value`` on one line, with invisible characters replaced by U+FFFD, cut at ``limit`` characters.
 
-    Text that runs from right to left is isolated, so that it cannot reorder what stands beside it.
+    Right-to-left text is isolated, so that it cannot reorder the text around it.
     """
-    line = _shown(" ".join(value[: 4 * limit].split()), limit)
+    line = _make_visible(" ".join(value[: 4 * limit].split()), limit)
     return line if len(value) <= 4 * limit or line.endswith("…") else line + "…"
 
 
 def log(value: str, limit: int = LOG_CHARACTERS) -> str:
-    """The end of ``value``, line by line as ``visible`` but with its indentation, which a traceback needs."""
+    """Return the last ``limit`` characters of a log, with invisible characters replaced. Indentation is kept, because
+    tracebacks need it."""
     lines = value[-limit:].expandtabs(4).splitlines()
-    return "\n".join(_shown(line.rstrip(), LOG_LINE_CHARACTERS) for line in lines)
+    return "\n".join(_make_visible(line.rstrip(), LOG_LINE_CHARACTERS) for line in lines)
 
 
 def code(value: str, limit: int = NAME_CHARACTERS) -> Markdown:
-    """A name as code, fit for a table cell, which a bar would end even inside backticks: that takes the long way."""
+    """Return a name as code, safe in a table cell. A name with a bar is put into ``<code>``, because a bar ends a table
+    cell even within backticks."""
     line = visible(value, limit)
     if not line:
         return Markdown("(none)")
     if "|" in line:
-        return Markdown(f"<code>{_entities(line)}</code>")
-    ticks = "`" * (_longest_run(line) + 1)
+        return Markdown(f"<code>{_escape_all(line)}</code>")
+    ticks = "`" * (_count_longest_backticks(line) + 1)
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
     return Markdown(f"{ticks}{pad}{line}{pad}{ticks}")
 
 
 def prose(value: str, limit: int = PROSE_CHARACTERS) -> Markdown:
-    """A sentence as text: what markdown or GitHub would interpret becomes a character reference."""
-    return Markdown(_MARKUP.sub(lambda found: _defused(found.group()), visible(value, limit)))
+    """Return a sentence as text. Characters that markdown or GitHub interpret become character references."""
+    return Markdown(_MARKUP.sub(lambda match: _escape_characters(match.group()), visible(value, limit)))
 
 
-def fence(value: str, language: str = "text", limit: int = LOG_CHARACTERS) -> Markdown:
-    """The end of a log as a fenced block that its content cannot close."""
-    body = log(value, limit)
-    ticks = "`" * max(3, _longest_run(body) + 1)
+def fence(value: str, language: str = "text") -> Markdown:
+    """Return the end of a log as a fenced block that its content cannot close."""
+    body = log(value)
+    ticks = "`" * max(3, _count_longest_backticks(body) + 1)
     return Markdown(f"{ticks}{language}\n{body}\n{ticks}")
 
 
 def sentence(words: Sequence[str]) -> Markdown:
-    """``words`` with every part that is not ours escaped."""
-    return Markdown("".join(_part(word) for word in words))
+    """Return ``words`` as one sentence, with untrusted parts escaped."""
+    return Markdown("".join(_escape_part(word) for word in words))
 
 
 def fit(lines: Iterable[str], characters: int) -> tuple[list[str], int]:
-    """As many ``lines`` from the front as ``characters`` allow, and how many were left out."""
-    kept: list[str] = []
-    left = 0
+    """Return the first ``lines`` whose total length is at most ``characters``, and the number of dropped lines."""
+    fitting: list[str] = []
+    dropped = 0
     for line in lines:
-        if left or len(line) + 1 > characters:
-            left += 1
+        if dropped or len(line) + 1 > characters:
+            dropped += 1
         else:
-            kept.append(line)
+            fitting.append(line)
             characters -= len(line) + 1
-    return kept, left
+    return fitting, dropped
 
 
 def printed(value: object) -> object:
-    """What a comment template prints for ``value``; the environment's ``finalize``."""
+    """Return ``value`` escaped for markdown. The Jinja environment of the comment template calls this as
+    ``finalize``."""
     if isinstance(value, Markdown):
         return value
     if isinstance(value, tuple):
         return sentence(value)
-    return _part(Name(value)) if isinstance(value, Name) else prose(str(value))
+    return _escape_part(Name(value)) if isinstance(value, Name) else prose(str(value))
 
 
-def _shown(line: str, limit: int) -> str:
-    line = "".join("\ufffd" if unicodedata.category(c) in _UNSEEN else c for c in line)
-    line = line if len(line) <= limit else line[: limit - 1] + "…"
-    reordering = any(unicodedata.bidirectional(c) in ("R", "AL") for c in line)
-    return f"{_ISOLATE}{line}{_END_ISOLATE}" if reordering else line
+def _make_visible(line: str, limit: int) -> str:
+    line = "".join("\ufffd" if unicodedata.category(character) in _INVISIBLE else character for character in line)
+    line = clip(line, limit)
+    is_reordering = any(unicodedata.bidirectional(character) in ("R", "AL") for character in line)
+    return f"{_ISOLATE}{line}{_END_ISOLATE}" if is_reordering else line
 
 
-def _part(word: str) -> str:
+def _escape_part(word: str) -> str:
     if isinstance(word, Name):
         return code(word)
-    return prose(word) if isinstance(word, Said) else word
+    return prose(word) if isinstance(word, UntrustedText) else word
 
 
-def _defused(matched: str) -> str:
-    return "".join(c if c.isdigit() else f"&#{ord(c)};" + (_WORD_JOINER if c in _CALLS else "") for c in matched)
+def _escape_characters(matched: str) -> str:
+    return "".join(
+        character if character.isdigit() else f"&#{ord(character)};" + (_WORD_JOINER if character in _MENTIONS else "")
+        for character in matched
+    )
 
 
-def _entities(line: str) -> str:
-    return "".join(c if (c.isascii() and c.isalnum()) or c == " " else _defused(c) for c in line)
+def _escape_all(line: str) -> str:
+    return "".join(
+        character
+        if (character.isascii() and character.isalnum()) or character == " "
+        else _escape_characters(character)
+        for character in line
+    )
 
 
-def _longest_run(line: str) -> int:
-    return max((len(run) for run in re.findall("`+", line)), default=0)
+def _count_longest_backticks(line: str) -> int:
+    return max((len(backticks) for backticks in re.findall("`+", line)), default=0)

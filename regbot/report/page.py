@@ -1,7 +1,7 @@
-"""The report: one HTML file that needs nothing else, no network, no script, and shows every number there is.
+"""The report of a check: one HTML file with every number. The file needs no network access and contains no scripts.
 
-Jinja escapes whatever it prints. On top of that the words of others are made visible first (no control characters, no
-bidirectional overrides) and cut, so that no input can make the page unreadable or larger than a browser likes.
+Jinja escapes everything it prints. Untrusted text is also made visible (no control characters, no bidirectional
+overrides) and cut, so that no input can make the page unreadable or too large for a browser.
 """
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -9,27 +9,41 @@ from markupsafe import Markup, escape
 
 from regbot.ledgers.rows import Row
 from regbot.records.session import Session
-from regbot.records.verdict import Verdict
-from regbot.report import advice, wording
-from regbot.report.answers import answers
-from regbot.report.curves import losses, traces
-from regbot.report.evidence import by_arm, outcome, timed_evidence
-from regbot.report.markdown import Name, Said, Words, log, visible
-from regbot.report.measured import Measured, kind_words
-from regbot.report.picture import KINDS, bars, picture
-from regbot.report.plots import LEFT, WIDTH, ratios, strip
-from regbot.report.quantities import count, milliseconds
-from regbot.report.state import Check, State, check_of
-from regbot.report.throughput import able, because, beside, decided, has_times, moved, place
-from regbot.report.unmeasured import unmeasured
-from regbot.units import binary_bytes
+from regbot.records.verdict import Throughput, Verdict
+from regbot.report import advice
+from regbot.report import headline as wording
+from regbot.report.answers import answer_questions
+from regbot.report.baseline_row import describe_stored
+from regbot.report.curves import draw_losses, draw_step_curves
+from regbot.report.evidence import collect_timed_evidence, compare_evidence, format_outcome
+from regbot.report.markdown import Name, UntrustedText, Words, log, visible
+from regbot.report.not_measured import list_unmeasured
+from regbot.report.picture import KINDS, draw_bars, draw_ledgers
+from regbot.report.plots import LEFT, WIDTH, draw_ratios, draw_runs
+from regbot.report.quantities import milliseconds
+from regbot.report.state import Check, State, prepare_check
+from regbot.report.throughput import (
+    describe_decision,
+    describe_expert_shares,
+    describe_power,
+    describe_setup,
+    explain_entry,
+    format_change,
+    has_times,
+    list_significant_metrics,
+)
+from regbot.report.workload_section import WorkloadSection, kind_words
+from regbot.text.clip import clip_line, short_commit
+from regbot.text.units import binary_bytes
+from regbot.text.words import count
 
-ROWS_SHOWN = 400
-RUNS_SHOWN = 200
-RANKS_SHOWN = 128
-FINDINGS_SHOWN = 100
-ENTRIES_SHOWN = 64
-"""Far above what shapes and meshes give; a page that reaches one of these says so."""
+MAX_ROWS = 400
+MAX_RUNS = 200
+MAX_RANKS = 128
+MAX_FINDINGS = 100
+MAX_ENTRIES = 64
+"""Limits for the numbers of listed things. They are far above those of normal shapes and meshes. The page says how much
+a limit leaves out."""
 
 NAME_CHARACTERS = 200
 PROSE_CHARACTERS = 4000
@@ -38,35 +52,34 @@ SIGNS = {"PASS": "✓", "FAIL": "✕", "INVALID": "⊘", "REVIEW": "!", "INCONCL
 
 
 def html(verdict: Verdict, session: Session) -> str:
-    """The report of ``verdict`` as one HTML document."""
-    check = check_of(verdict, session)
-    found = advice.findings(check)
+    """Return the report of ``verdict`` as one HTML document."""
+    check = prepare_check(verdict, session)
+    shared = advice.share_findings(check)
     return (
-        _environment()
+        build_environment()
         .get_template("report.html.j2")
         .render(
             check=check,
             verdict=verdict,
             session=session,
-            tone="SHOWN" if check.state is State.SHOWN else verdict.verdict,
+            tone="SHOWN" if check.state is State.NOT_JUDGED else verdict.verdict,
             word=wording.word(check),
             headline=wording.headline(check),
-            short=advice.SHORT,
             overrides=wording.overrides,
-            findings=found[:FINDINGS_SHOWN],
-            findings_cut=max(0, len(found) - FINDINGS_SHOWN),
-            steps=advice.next_steps(check),
-            warnings=list(dict.fromkeys([*verdict.warnings, *session.header.warnings]))[:FINDINGS_SHOWN],
-            entries=check.entries[:ENTRIES_SHOWN],
-            entries_cut=max(0, len(check.entries) - ENTRIES_SHOWN),
-            kinds=_kinds(check),
-            unmeasured=unmeasured(verdict, session.header),
+            findings=shared[:MAX_FINDINGS],
+            findings_cut=max(0, len(shared) - MAX_FINDINGS),
+            steps=advice.advise_next_steps(check),
+            warnings=list(dict.fromkeys([*verdict.warnings, *session.header.warnings]))[:MAX_FINDINGS],
+            entries=check.entries[:MAX_ENTRIES],
+            entries_cut=max(0, len(check.entries) - MAX_ENTRIES),
+            kinds=_list_kinds(check),
+            unmeasured=list_unmeasured(verdict, session.header),
             thresholds=session.header.throughput,
         )
     )
 
 
-def _environment() -> Environment:
+def build_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("regbot.report"),
         undefined=StrictUndefined,
@@ -75,10 +88,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
+        clip_line=clip_line,
+        short_commit=short_commit,
         name=lambda value: visible(str(value), NAME_CHARACTERS),
         prose=lambda value: visible(str(value), PROSE_CHARACTERS),
         log=log,
-        words=_words,
+        words=_render_words,
         binary=binary_bytes,
         kind=kind_words,
         wire=milliseconds,
@@ -86,60 +101,69 @@ def _environment() -> Environment:
         setting=lambda value: "absent" if value is None else str(value),
     )
     environment.globals.update(
-        picture=picture,
-        bars=bars,
-        by_arm=by_arm,
-        timed_evidence=timed_evidence,
-        outcome=outcome,
-        answers=answers,
-        able=able,
-        beside=beside,
+        draw_ledgers=draw_ledgers,
+        draw_bars=draw_bars,
+        compare_evidence=compare_evidence,
+        collect_timed_evidence=collect_timed_evidence,
+        format_outcome=format_outcome,
+        answer_questions=answer_questions,
+        describe_power=describe_power,
+        list_significant_metrics=list_significant_metrics,
         count=count,
-        decided=decided,
+        describe_decision=describe_decision,
         has_times=has_times,
-        moved=moved,
-        place=place,
-        because=because,
-        strip=strip,
-        ratios=ratios,
-        traces=traces,
-        losses=losses,
+        format_change=_join_change,
+        describe_setup=describe_setup,
+        describe_expert_shares=describe_expert_shares,
+        describe_stored=describe_stored,
+        explain_entry=explain_entry,
+        draw_runs=draw_runs,
+        draw_ratios=draw_ratios,
+        draw_step_curves=draw_step_curves,
+        draw_losses=draw_losses,
         left=LEFT,
         width=WIDTH,
-        ranks_shown=RANKS_SHOWN,
-        opened=_opened,
-        per_layer=_per_layer,
+        max_ranks=MAX_RANKS,
+        is_open=_is_open,
+        per_layer=_format_per_layer,
         sign=SIGNS,
-        rows_shown=ROWS_SHOWN,
-        runs_shown=RUNS_SHOWN,
+        max_rows=MAX_ROWS,
+        max_runs=MAX_RUNS,
     )
     return environment
 
 
-def _words(words: Words) -> Markup:
+def _join_change(section: Throughput) -> str:
+    """Return the change of the median step time with its interval, ``+46.7% [+38.2, +55.9]``; '' if unknown."""
+    return " ".join(filter(None, format_change(section)))
+
+
+def _render_words(words: Words) -> Markup:
     parts = []
     for word in words:
         if isinstance(word, Name):
             parts.append(Markup("<code>{}</code>").format(visible(word, NAME_CHARACTERS)))
         else:
-            parts.append(escape(visible(word, PROSE_CHARACTERS) if isinstance(word, Said) else word))
+            parts.append(escape(visible(word, PROSE_CHARACTERS) if isinstance(word, UntrustedText) else word))
     return Markup("").join(parts)
 
 
-def _opened(entry: Measured, check: Check) -> bool:
-    """Whether a workload's section starts unfolded: when there is something to see."""
-    moved_ = entry.throughput is not None and entry.throughput.decision == "improved"
-    return bool(entry.changed or entry.findings) or moved_ or entry.status != "PASS" or len(check.entries) == 1
+def _is_open(entry: WorkloadSection, check: Check) -> bool:
+    """Whether the section of a workload is shown open. It is open if the workload has changes or findings, became
+    faster, did not pass, or is the only workload."""
+    improved = entry.throughput is not None and entry.throughput.decision == "improved"
+    return bool(entry.changed or entry.findings) or improved or entry.status != "PASS" or len(check.entries) == 1
 
 
-def _per_layer(row: Row) -> str:
-    """``2 → 0``, where every layer that has any has as many."""
+def _format_per_layer(row: Row) -> str:
+    """Return the counts per layer in base and head, such as ``2 → 0``. Return '' if the layers of the row have
+    different counts."""
     if "*" not in row.template or row.base.count % row.layers or row.head.count % row.layers:
         return ""
-    base, head = row.base.count // row.layers, row.head.count // row.layers
-    return str(base) if base == head else f"{base} → {head}"
+    base_per_layer, head_per_layer = row.base.count // row.layers, row.head.count // row.layers
+    return str(base_per_layer) if base_per_layer == head_per_layer else f"{base_per_layer} → {head_per_layer}"
 
 
-def _kinds(check: Check) -> list[str]:
+def _list_kinds(check: Check) -> list[str]:
     present = {line.kind for entry in check.entries for line in entry.lines}
     return [kind for kind in KINDS if kind in present]

@@ -1,7 +1,8 @@
-"""The picture of a bisection's posterior: where the culprit may be, how often each point was measured, how slow it was.
+"""The picture of a bisection's posterior. For each point it shows the probability of being the culprit, the number of
+runs, and the mean of the runs.
 
-As lines of text for a terminal, where it is drawn again after every run, and as SVG for the page. Only drawn here: the
-probabilities are the search's.
+The picture is drawn as text for a terminal, after every run, and as SVG for the page. The probabilities come from the
+search.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,41 +10,47 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from regbot.records.bisection import Place
+from regbot.records.bisection import PointSummary
 from regbot.report.plots import LABEL_GAP, LEFT, RIGHT, WIDTH
-from regbot.report.quantities import count, percent
-from regbot.report.scale import Scale, around
-from regbot.text import printable
+from regbot.report.quantities import percent
+from regbot.report.scale import Scale, scale_around
+from regbot.text.clip import clip
+from regbot.text.printable import printable
+from regbot.text.words import count
 
-ALONE = 0.05
-"""A point as probable as this is never merged while there are lines left."""
+PROMINENT_PROBABILITY = 0.05
+"""A point with at least this probability gets a line of its own, as long as there are enough lines."""
 
-ALIKE = 0.02
-"""Neighbours whose probabilities differ by this part say nothing by being two lines."""
+SIMILAR_SHARE = 0.02
+"""Neighbouring regions are merged if their probabilities per point differ by at most this share of the larger one."""
 
-NEGLIGIBLE = 0.02
-"""Neighbours that have no more together are one line."""
+NEGLIGIBLE_PROBABILITY = 0.02
+"""Neighbouring regions are also merged if their total probability is at most this value."""
 
-ROUGH = 4
-"""So many times the lines that there are may be weighed against each other; more would be slow after every run."""
+COARSE_FACTOR = 4
+"""Merging one pair of regions at a time is slow. It begins when the number of regions is at most this many times the
+number of lines. Before that, similar regions are merged with a growing limit."""
 
 LABEL_CHARACTERS, BAR_CHARACTERS = 34, 20
 NAME_CHARACTERS, END_CHARACTERS = 24, 8
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
 NONE = "none of them"
-DRAWN = 0.001
-"""A bar of less is not to be seen."""
+"""Label of the probability that no point is the culprit."""
+MIN_DRAWN_PROBABILITY = 0.001
+"""Bars of a smaller probability are not drawn, because they would not be visible."""
 
-TOP, MIDDLE, GAP, MASS = 20.0, 170.0, 34.0, 130.0
+MEANS_TOP, MEANS_BOTTOM, PANEL_GAP, BARS_HEIGHT = 20.0, 170.0, 34.0, 130.0
 NONE_WIDTH = 96.0
-CHARACTER = 6.4
-"""Pixels, about: of the means' panel, of what is between it and the bars, of the bars, of 'none', of a letter."""
+CHARACTER_WIDTH = 6.4
+"""Lengths in pixels: y of the top and of the bottom of the panel of means, gap below that panel, height of the panel of
+bars, width of the column for ``NONE``, width of a character."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Neighbouring points from ``first`` to ``last``, both among them. ``mean`` is over its runs."""
+    """Neighbouring points, from ``first`` to ``last`` inclusive. ``mean``: mean over the runs of these points.
+    ``broken``: number of points that cannot be measured."""
 
     first: int
     last: int
@@ -57,23 +64,28 @@ class Region:
         return self.last - self.first + 1
 
     @property
-    def each(self) -> float:
+    def probability_per_point(self) -> float:
         return self.probability / self.points
 
 
-def posterior_rows(places: Sequence[Place], names: Sequence[str], none: float | None, most: int = 12) -> list[str]:
-    """The picture as text: a line a region, in the order of the axis, then one for ``none`` unless that is None.
+def posterior_rows(
+    places: Sequence[PointSummary], names: Sequence[str], none_probability: float | None, max_rows: int = 12
+) -> list[str]:
+    """Return the picture as text, with one line per region in the order of the axis.
 
-    ``names`` has a name for every place. At most ``most`` lines (2 or more), each at most 106 characters wide.
+    ``names``: a name for every place. ``none_probability``: probability that no point is the culprit, shown in a last
+    line; None omits that line. ``max_rows``: maximum number of lines, at least 2. A line has at most 106 characters.
     """
     rows = [
-        _row(_label(region, places, names), region) for region in regions(places, max(1, most - (none is not None)))
+        _format_row(_format_label(region, places, names), region)
+        for region in regions(places, max(1, max_rows - (none_probability is not None)))
     ]
-    return rows if none is None else [*rows, _line(NONE, none)]
+    return rows if none_probability is None else [*rows, _format_line(NONE, none_probability)]
 
 
 def share(probability: float) -> str:
-    """``0.621`` -> ``62.1%``; never 0% or 100% of what is not quite that."""
+    """Return a probability in percent: ``62.1%`` for ``0.621``. Only exactly 0 gives 0%, and only exactly 1 gives
+    100%."""
     if 0 < probability < 0.0005:
         return "<0.1%"
     if 0.9995 <= probability < 1:
@@ -81,41 +93,45 @@ def share(probability: float) -> str:
     return f"{100 * probability:.1f}%".replace(".0%", "%")
 
 
-def regions(places: Sequence[Place], most: int) -> list[Region]:
-    """At most ``most`` regions that keep as much of the posterior's shape as they can.
+def regions(places: Sequence[PointSummary], max_regions: int) -> list[Region]:
+    """Return at most ``max_regions`` regions that keep as much of the posterior's shape as possible.
 
-    The first and the last point, good and bad, stay alone as long as possible; so do points that are probable.
+    The first point (good), the last point (bad) and probable points stay separate as long as possible.
     """
-    found = [
+    merged = [
         Region(number, number, place.probability, place.runs, place.mean, int(not place.measurable))
         for number, place in enumerate(places)
     ]
-    limit = NEGLIGIBLE
-    found = _merged(found, limit, ALONE)
-    while len(found) > ROUGH * most:
-        limit *= 2
-        found = _merged(found, limit, max(limit, ALONE))
-    while len(found) > most:
-        at = min(range(len(found) - 1), key=lambda left: _loss(found, left))
-        found[at : at + 2] = [_joined(found[at], found[at + 1])]
-    return found
+    negligible = NEGLIGIBLE_PROBABILITY
+    merged = _merge_similar(merged, negligible, PROMINENT_PROBABILITY)
+    while len(merged) > COARSE_FACTOR * max_regions:
+        negligible *= 2
+        merged = _merge_similar(merged, negligible, max(negligible, PROMINENT_PROBABILITY))
+    while len(merged) > max_regions:
+        index = min(range(len(merged) - 1), key=lambda first_index: _merge_loss(merged, first_index))
+        merged[index : index + 2] = [_join_regions(merged[index], merged[index + 1])]
+    return merged
 
 
-def _merged(found: Sequence[Region], negligible: float, alone: float) -> list[Region]:
-    """Neighbours that are alike or negligible together as one, but not the ends, nor points of ``alone`` and more."""
-    kept: list[Region] = []
-    for number, here in enumerate(found):
-        before = kept[-1] if kept else here
-        most = max(here.each, before.each)
-        alike = abs(here.each - before.each) <= ALIKE * most or here.probability + before.probability <= negligible
-        if number in (0, 1, len(found) - 1) or most >= alone or not alike:
-            kept.append(here)
+def _merge_similar(neighbours: Sequence[Region], negligible: float, prominent: float) -> list[Region]:
+    """Merge neighbouring regions that are similar, or whose total probability is at most ``negligible``. The first and
+    the last point, and regions with a probability per point of at least ``prominent``, are not merged."""
+    merged: list[Region] = []
+    for number, region in enumerate(neighbours):
+        previous = merged[-1] if merged else region
+        largest = max(region.probability_per_point, previous.probability_per_point)
+        is_similar = (
+            abs(region.probability_per_point - previous.probability_per_point) <= SIMILAR_SHARE * largest
+            or region.probability + previous.probability <= negligible
+        )
+        if number in (0, 1, len(neighbours) - 1) or largest >= prominent or not is_similar:
+            merged.append(region)
         else:
-            kept[-1] = _joined(before, here)
-    return kept
+            merged[-1] = _join_regions(previous, region)
+    return merged
 
 
-def _joined(left: Region, right: Region) -> Region:
+def _join_regions(left: Region, right: Region) -> Region:
     known = [(region.mean, region.runs) for region in (left, right) if region.mean is not None and region.runs]
     runs = sum(weight for _, weight in known)
     return Region(
@@ -128,126 +144,137 @@ def _joined(left: Region, right: Region) -> Region:
     )
 
 
-def _loss(found: Sequence[Region], at: int) -> tuple[bool, float, float]:
-    """What the picture loses if the regions at ``at`` and after it are merged: Ward's criterion; the ends come last."""
-    left, right = found[at], found[at + 1]
+def _merge_loss(neighbours: Sequence[Region], index: int) -> tuple[bool, float, float]:
+    """Return the sort key for merging the region at ``index`` with the next one, by Ward's criterion. A merge with the
+    first or the last region is sorted last."""
+    left, right = neighbours[index], neighbours[index + 1]
     weight = left.points * right.points / (left.points + right.points)
     joined = left.probability + right.probability
-    return at == 0 or at == len(found) - 2, round(weight * (left.each - right.each) ** 2, 9), joined
+    return (
+        index == 0 or index == len(neighbours) - 2,
+        round(weight * (left.probability_per_point - right.probability_per_point) ** 2, 9),
+        joined,
+    )
 
 
-def _label(region: Region, places: Sequence[Place], names: Sequence[str]) -> str:
+def _format_label(region: Region, places: Sequence[PointSummary], names: Sequence[str]) -> str:
     if region.points == 1:
-        return _cut(names[region.first], NAME_CHARACTERS)
+        return clip(printable(names[region.first]), NAME_CHARACTERS)
     ends = [names[region.first], names[region.last]]
     if "+" in places[region.first].key:
-        return f"· {region.points} versions {'..'.join(_cut(end, END_CHARACTERS) for end in ends)}"
+        return f"· {region.points} versions {'..'.join(clip(printable(end), END_CHARACTERS) for end in ends)}"
     return f"· {region.points} commits {'..'.join(printable(end)[:END_CHARACTERS] for end in ends)}"
 
 
-def _row(label: str, region: Region) -> str:
+def _format_row(label: str, region: Region) -> str:
     if not region.broken:
-        told = ""
+        note = ""
     elif region.points == 1:
-        told = "cannot be measured"
+        note = "cannot be measured"
     else:
-        told = f"{region.broken} not measurable"
+        note = f"{region.broken} not measurable"
     mean = "" if region.mean is None else percent(region.mean, 1).replace("−", "-")
     runs = count(region.runs, "run") if region.runs else ""
-    return _line(label, region.probability, f"{runs:>8}  {mean:>8}  {told}")
+    return _format_line(label, region.probability, f"{runs:>8}  {mean:>8}  {note}")
 
 
-def _line(label: str, probability: float, told: str = "") -> str:
-    figure = share(probability)
-    figure = figure if "." in figure else figure.replace("%", ".0%")
-    return f"{_cut(label, LABEL_CHARACTERS):<{LABEL_CHARACTERS}}  {_bar(probability)}  {figure:>6}  {told}".rstrip()
+def _format_line(label: str, probability: float, note: str = "") -> str:
+    percentage = share(probability)
+    percentage = percentage if "." in percentage else percentage.replace("%", ".0%")
+    label = clip(printable(label), LABEL_CHARACTERS)
+    return f"{label:<{LABEL_CHARACTERS}}  {_format_bar(probability)}  {percentage:>6}  {note}".rstrip()
 
 
-def _bar(probability: float) -> str:
+def _format_bar(probability: float) -> str:
     eighths = round(8 * BAR_CHARACTERS * min(max(probability, 0.0), 1.0))
-    eighths = max(eighths, int(probability >= DRAWN))
+    eighths = max(eighths, int(probability >= MIN_DRAWN_PROBABILITY))
     return ("█" * (eighths // 8) + BLOCKS[eighths % 8].strip()).ljust(BAR_CHARACTERS)
 
 
-def _cut(name: str, limit: int) -> str:
-    name = printable(name)
-    return name if len(name) <= limit else name[: limit - 1] + "…"
+def posterior_svg(places: Sequence[PointSummary], names: Sequence[str], none_probability: float | None) -> Markup:
+    """Return the picture as SVG. The upper panel shows the mean of each point's runs, the lower panel a bar for its
+    probability.
 
-
-def posterior_svg(places: Sequence[Place], names: Sequence[str], none: float | None) -> Markup:
-    """The same as a drawing: above, the mean of the runs of each point that has any; below, a bar for its probability.
-
-    Where no place has a mean there is no upper part. What cannot be seen is not drawn, so that a thousand points are
-    a small file.
+    If no place has a mean, there is no upper panel. Bars that would not be visible are not drawn, so that the file
+    stays small even with a thousand points.
     """
-    right = WIDTH - RIGHT - (0 if none is None else NONE_WIDTH)
+    right = WIDTH - RIGHT - (0 if none_probability is None else NONE_WIDTH)
     column = (right - LEFT) / max(len(places), 1)
     xs = [round(LEFT + (number + 0.5) * column, 2) for number in range(len(places))]
-    known = [place.mean for place in places if place.mean is not None and place.runs]
-    level = around([*known, 0.0], MIDDLE, TOP, least=1.0) if known else None
-    floor = (MIDDLE + GAP if known else TOP) + MASS
-    mass = Scale(0.0, 1.0, floor, floor - MASS)
+    known_means = [place.mean for place in places if place.mean is not None and place.runs]
+    mean_scale = scale_around([*known_means, 0.0], MEANS_BOTTOM, MEANS_TOP, min_span=1.0) if known_means else None
+    axis_y = (MEANS_BOTTOM + PANEL_GAP if known_means else MEANS_TOP) + BARS_HEIGHT
+    probability_scale = Scale(0.0, 1.0, axis_y, axis_y - BARS_HEIGHT)
     width = round(min(max(0.7 * column, 1.5), 40.0), 2)
-    told = [_cut(name, NAME_CHARACTERS) for name in names]
+    labels = [clip(printable(name), NAME_CHARACTERS) for name in names]
     parts = [
         Markup('<svg class="posterior" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            WIDTH, floor + 26, "Probability of every point to be the culprit, and the mean of its runs"
+            WIDTH, axis_y + 26, "Probability of every point of being the culprit, and the mean of its runs"
         ),
-        *(_means(level, right) if level else ()),
-        *_grid(mass, (0.0, 0.5, 1.0), right, places_=0),
-        *(_text(LEFT, TOP - 8, "runs: percent slower than good", "title") if level else ()),
-        *_text(LEFT, floor - MASS - 8, "probability to be the culprit", "title"),
-        *(_mass(xs[n], width, mass, place.probability, told[n]) for n, place in enumerate(places) if _seen(place)),
-        *(_runs(xs[n], level, floor, place, told[n]) for n, place in enumerate(places) if place.runs),
-        *(_broken(xs[n], floor, told[n]) for n, place in enumerate(places) if not place.measurable),
-        *_labels(xs, mass, places, told),
-        *_ends(xs, floor, told),
-        *(() if none is None else _none(right, mass, floor, none)),
+        *(_draw_mean_grid(mean_scale, right) if mean_scale else ()),
+        *_draw_grid(probability_scale, (0.0, 0.5, 1.0), right, decimals=0),
+        *(_draw_text(LEFT, MEANS_TOP - 8, "runs: percent slower than good", "title") if mean_scale else ()),
+        *_draw_text(LEFT, axis_y - BARS_HEIGHT - 8, "probability of being the culprit", "title"),
+        *(
+            _draw_probability_bar(xs[n], width, probability_scale, place.probability, labels[n])
+            for n, place in enumerate(places)
+            if _is_visible(place)
+        ),
+        *(_draw_run_dot(xs[n], mean_scale, axis_y, place, labels[n]) for n, place in enumerate(places) if place.runs),
+        *(_draw_unmeasurable_mark(xs[n], axis_y, labels[n]) for n, place in enumerate(places) if not place.measurable),
+        *_draw_point_labels(xs, probability_scale, places, labels),
+        *_draw_end_labels(xs, axis_y, labels),
+        *(() if none_probability is None else _draw_none_bar(right, probability_scale, axis_y, none_probability)),
         Markup("</svg>"),
     ]
     return Markup("\n").join(parts)
 
 
-def _seen(place: Place) -> bool:
-    return place.probability >= DRAWN
+def _is_visible(place: PointSummary) -> bool:
+    return place.probability >= MIN_DRAWN_PROBABILITY
 
 
-def _means(level: Scale, right: float) -> Iterator[Markup]:
-    ticks = level.ticks(4)
+def _draw_mean_grid(mean_scale: Scale, right: float) -> Iterator[Markup]:
+    ticks = mean_scale.ticks(4)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    yield from _grid(level, ticks, right, places_=0 if float(step).is_integer() else 1, signed=True)
-    zero = level(0.0)
+    yield from _draw_grid(mean_scale, ticks, right, decimals=0 if float(step).is_integer() else 1, signed=True)
+    zero = mean_scale(0.0)
     yield Markup('<line class="mark zero" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(LEFT, right, zero, zero)
 
 
-def _grid(scale: Scale, ticks: Iterable[float], right: float, places_: int, signed: bool = False) -> Iterator[Markup]:
+def _draw_grid(
+    scale: Scale, ticks: Iterable[float], right: float, decimals: int, signed: bool = False
+) -> Iterator[Markup]:
     for tick in ticks:
         y = scale(tick)
-        label = percent(tick, places_) if signed else share(tick)
+        label = percent(tick, decimals) if signed else share(tick)
         yield Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(LEFT, right, y, y)
-        yield from _text(LEFT - 8, y + 3.5, label, "tick", "end")
+        yield from _draw_text(LEFT - 8, y + 3.5, label, "tick", "end")
 
 
-def _text(x: float, y: float, words: str, sort: str, anchor: str = "start") -> Iterator[Markup]:
+def _draw_text(x: float, y: float, words: str, css_class: str, anchor: str = "start") -> Iterator[Markup]:
     form = Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>')
-    yield form.format(sort, round(x, 2), round(y, 2), anchor, words)
+    yield form.format(css_class, round(x, 2), round(y, 2), anchor, words)
 
 
-def _mass(x: float, width: float, mass: Scale, probability: float, name: str, sort: str = "mass") -> Markup:
-    y = mass(probability)
+def _draw_probability_bar(
+    x: float, width: float, probability_scale: Scale, probability: float, name: str, css_class: str = "mass"
+) -> Markup:
+    y = probability_scale(probability)
     form = Markup(
         '<rect class="{}" x="{}" y="{}" width="{}" height="{}" data-name="{}" data-probability="{}">'
         "<title>{}: {}</title></rect>"
     )
-    left, height = round(x - width / 2, 2), round(mass.start - y, 2)
-    return form.format(sort, left, y, width, height, name, probability, name, share(probability))
+    left, height = round(x - width / 2, 2), round(probability_scale.start - y, 2)
+    return form.format(css_class, left, y, width, height, name, probability, name, share(probability))
 
 
-def _runs(x: float, level: Scale | None, floor: float, place: Place, name: str) -> Markup:
-    """A dot at the mean of a point's runs, larger for more; on the axis where they have none."""
-    drawn = level is not None and place.mean is not None
-    y = level(place.mean) if level is not None and place.mean is not None else floor + 4
-    radius = round(min(2.6 + place.runs**0.5, 8.0), 2) if drawn else 2.4
+def _draw_run_dot(x: float, mean_scale: Scale | None, axis_y: float, place: PointSummary, name: str) -> Markup:
+    """Return a dot at the mean of a point's runs. The dot is larger if there are more runs. Without a mean the dot is
+    on the axis."""
+    has_mean = mean_scale is not None and place.mean is not None
+    y = mean_scale(place.mean) if mean_scale is not None and place.mean is not None else axis_y + 4
+    radius = round(min(2.6 + place.runs**0.5, 8.0), 2) if has_mean else 2.4
     mean = "" if place.mean is None else f", {percent(place.mean, 1)}"
     form = Markup(
         '<circle class="run" cx="{}" cy="{}" r="{}" data-name="{}" data-runs="{}"><title>{}: {}{}</title></circle>'
@@ -255,39 +282,44 @@ def _runs(x: float, level: Scale | None, floor: float, place: Place, name: str) 
     return form.format(x, y, radius, name, place.runs, name, count(place.runs, "run"), mean)
 
 
-def _broken(x: float, floor: float, name: str) -> Markup:
+def _draw_unmeasurable_mark(x: float, axis_y: float, name: str) -> Markup:
     form = Markup('<path class="broken" d="M{} {}l6 6m0 -6l-6 6" data-name="{}"><title>{}: {}</title></path>')
-    return form.format(round(x - 3, 2), floor + 2, name, name, "cannot be measured")
+    return form.format(round(x - 3, 2), axis_y + 2, name, name, "cannot be measured")
 
 
-def _labels(xs: Sequence[float], mass: Scale, places: Sequence[Place], told: Sequence[str]) -> Iterator[Markup]:
-    """The probable points by name, each above its bar, and above the bars and labels that it would cover."""
-    taken: list[tuple[float, float, float]] = []
+def _draw_point_labels(
+    xs: Sequence[float], probability_scale: Scale, places: Sequence[PointSummary], labels: Sequence[str]
+) -> Iterator[Markup]:
+    """Yield the labels of the probable points. A label is placed above the bar of its point and covers no other bar or
+    label."""
+    occupied: list[tuple[float, float, float]] = []
     for number in sorted(range(len(places)), key=lambda n: -places[n].probability):
-        if places[number].probability < ALONE:
+        if places[number].probability < PROMINENT_PROBABILITY:
             return
-        label = f"{told[number]} {share(places[number].probability)}"
-        half = CHARACTER * len(label) / 2
+        label = f"{labels[number]} {share(places[number].probability)}"
+        half = CHARACTER_WIDTH * len(label) / 2
         middle = min(max(xs[number], LEFT + half), WIDTH - RIGHT - half)
-        beside = [y for left, end, y in taken if middle + half >= left - LABEL_GAP and middle - half <= end + LABEL_GAP]
-        under = (place for x, place in zip(xs, places, strict=True) if abs(x - middle) <= half + LABEL_GAP)
-        y = min(mass(place.probability) for place in under) - 5
-        while any(abs(y - other) < LABEL_GAP for other in beside):
+        neighbours_y = [
+            y for left, end, y in occupied if middle + half >= left - LABEL_GAP and middle - half <= end + LABEL_GAP
+        ]
+        places_below = (place for x, place in zip(xs, places, strict=True) if abs(x - middle) <= half + LABEL_GAP)
+        y = min(probability_scale(place.probability) for place in places_below) - 5
+        while any(abs(y - other) < LABEL_GAP for other in neighbours_y):
             y -= LABEL_GAP / 4
-        if y > mass.end - LABEL_GAP:
-            taken.append((middle - half, middle + half, y))
-            yield from _text(middle, y, label, "name", "middle")
+        if y > probability_scale.end - LABEL_GAP:
+            occupied.append((middle - half, middle + half, y))
+            yield from _draw_text(middle, y, label, "name", "middle")
 
 
-def _ends(xs: Sequence[float], floor: float, told: Sequence[str]) -> Iterator[Markup]:
-    if told:
-        yield from _text(LEFT, floor + 22, f"good {told[0]}", "tick")
-    if len(told) > 1:
-        yield from _text(max(xs[-1] + 20, LEFT + 200), floor + 22, f"bad {told[-1]}", "tick", "end")
+def _draw_end_labels(xs: Sequence[float], axis_y: float, labels: Sequence[str]) -> Iterator[Markup]:
+    if labels:
+        yield from _draw_text(LEFT, axis_y + 22, f"good {labels[0]}", "tick")
+    if len(labels) > 1:
+        yield from _draw_text(max(xs[-1] + 20, LEFT + 200), axis_y + 22, f"bad {labels[-1]}", "tick", "end")
 
 
-def _none(right: float, mass: Scale, floor: float, none: float) -> Iterator[Markup]:
+def _draw_none_bar(right: float, probability_scale: Scale, axis_y: float, none_probability: float) -> Iterator[Markup]:
     middle = right + NONE_WIDTH / 2 + 10
-    yield _mass(middle, 40.0, mass, none, NONE, "mass none-of-them")
-    yield from _text(middle, mass(none) - 5, share(none), "name", "middle")
-    yield from _text(middle, floor + 22, NONE, "tick", "middle")
+    yield _draw_probability_bar(middle, 40.0, probability_scale, none_probability, NONE, "mass none-of-them")
+    yield from _draw_text(middle, probability_scale(none_probability) - 5, share(none_probability), "name", "middle")
+    yield from _draw_text(middle, axis_y + 22, NONE, "tick", "middle")

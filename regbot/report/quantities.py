@@ -1,62 +1,69 @@
-"""Seconds and percentages as people read them: three significant digits, never a digit that nobody can use."""
+"""Seconds and percentages as text, with three significant digits."""
 
 import math
 from collections.abc import Iterable
 
 
 def milliseconds(seconds: float, digits: int = 3) -> str:
-    """``0.0123`` -> ``12.3 ms``; a second and more in seconds. Runs beside each other need a fourth digit."""
+    """Return a time as text: ``12.3 ms`` for ``0.0123``. Times from one second on are given in seconds.
+
+    ``digits``: number of significant digits. Use 4 where runs are compared side by side.
+    """
     if seconds < 0.9995:
-        return f"{_digits(1000 * seconds, digits)} ms"
-    return f"{_digits(seconds, digits)} s"
+        return f"{_round_to_digits(1000 * seconds, digits)} ms"
+    return f"{_round_to_digits(seconds, digits)} s"
 
 
 def percent(value: float, places: int | None = None) -> str:
-    """``46.72`` -> ``+46.7%``: always with its sign, a real minus, and no sign where nothing is left of it."""
-    return f"{signed(value, _places([value]) if places is None else places)}%"
+    """Return ``46.72`` as ``+46.7%``. The sign is left out if the value rounds to zero. A minus is U+2212, not a
+    hyphen."""
+    return f"{signed(value, _count_decimal_places([value]) if places is None else places)}%"
 
 
 def size(value: float) -> str:
-    """``-46.72`` -> ``46.7%``: how much, for a sentence that says which way; a threshold as it was set."""
-    return f"{_digits(abs(value))}%"
+    """Return ``-46.72`` as ``46.7%``. There is no sign, because the sentence names the direction in words."""
+    return f"{_round_to_digits(abs(value))}%"
 
 
 def at_most(value: float) -> str:
-    """``0.629`` -> ``0.7%``: a bound, rounded up, because rounded down it would promise more than was shown."""
+    """Return an upper bound as text: ``0.7%`` for ``0.629``. A bound is rounded up, because rounding down would promise
+    too much."""
     return f"{math.ceil(round(10 * value, 6)) / 10:.3g}%"
 
 
 def interval(low: float, high: float) -> str:
-    """``[+38.2, +55.9]``: both ends with as many places as the finer one needs."""
-    places = _places([low, high])
+    """Return an interval as text, ``[+38.2, +55.9]``. Both ends have the same number of decimal places."""
+    places = _count_decimal_places([low, high])
     return f"[{signed(low, places)}, {signed(high, places)}]"
 
 
 def with_interval(estimate: float, low: float, high: float) -> str:
-    """``+46.7% [+38.2, +55.9]``: the three numbers with equally many places."""
-    places = _places([estimate, low, high])
-    return f"{percent(estimate, places)} [{signed(low, places)}, {signed(high, places)}]"
+    """Return an estimate with its interval as one text, ``+46.7% [+38.2, +55.9]``."""
+    return " ".join(estimate_and_interval(estimate, low, high))
+
+
+def estimate_and_interval(estimate: float, low: float, high: float) -> tuple[str, str]:
+    """Return an estimate and its interval as two texts, ``+46.7%`` and ``[+38.2, +55.9]``. All numbers have the same
+    number of decimal places."""
+    places = _count_decimal_places([estimate, low, high])
+    return percent(estimate, places), f"[{signed(low, places)}, {signed(high, places)}]"
 
 
 def signed(value: float, places: int) -> str:
-    """``-0.41`` -> ``−0.41``."""
+    """Return a number with its sign. A minus is U+2212, not a hyphen. A value that rounds to zero has no sign."""
     word = f"{abs(value):.{places}f}"
     if not float(word):
         return word
     return f"{'+' if value > 0 else '−'}{word}"
 
 
-def count(number: int, noun: str) -> str:
-    """``1 pair``, ``4 pairs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _places(values: Iterable[float]) -> int:
-    """Two places below 10%, one below 100%: enough to see on which side of a threshold an end lies."""
+def _count_decimal_places(values: Iterable[float]) -> int:
+    """Return the number of decimal places for percentages: 2 if the largest value is below 10, 1 below 100, else 0.
+    This is enough to compare the end of an interval with a threshold."""
     largest = max((abs(value) for value in values), default=0.0)
     return 2 if largest < 9.995 else 1 if largest < 99.95 else 0
 
 
-def _digits(value: float, digits: int = 3) -> str:
-    """So many significant digits, and all digits of what is larger."""
+def _round_to_digits(value: float, digits: int = 3) -> str:
+    """Return ``value`` with ``digits`` significant digits. Larger numbers keep all their integer digits."""
     return f"{value:.0f}" if value >= 10 ** (digits - 1) * 0.9995 else f"{value:.{digits}g}"

@@ -1,16 +1,17 @@
-"""A linear scale from values to pixels, with ticks at numbers that people count in."""
+"""A linear scale from values to pixels, with ticks at round numbers."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FARTHEST = 1e12
-"""No step takes as long and no loss is as large; a scale beyond it would overflow."""
+MAX_MAGNITUDE = 1e12
+"""Values are limited to this size, so that a scale cannot overflow. No step time or loss is that large."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps ``low`` to ``start`` and ``high`` to ``end``; what lies outside is drawn at the edge."""
+    """A linear map from values between ``low`` and ``high`` to pixels between ``start`` and ``end``. Values outside of
+    this range are drawn at its edge."""
 
     low: float
     high: float
@@ -18,26 +19,28 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        inside = min(max(value, self.low), self.high)
-        return round(self.start + (inside - self.low) / (self.high - self.low) * (self.end - self.start), 2)
+        clamped = min(max(value, self.low), self.high)
+        return round(self.start + (clamped - self.low) / (self.high - self.low) * (self.end - self.start), 2)
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
 
-    def ticks(self, about: int = 5) -> list[float]:
-        """``about`` round numbers inside the scale."""
-        raw = (self.high - self.low) / max(about, 1)
-        power = 10.0 ** math.floor(math.log10(raw))
-        step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    def ticks(self, target_count: int = 5) -> list[float]:
+        """Return round numbers inside the scale, about ``target_count`` of them."""
+        min_step = (self.high - self.low) / max(target_count, 1)
+        power = 10.0 ** math.floor(math.log10(min_step))
+        step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= min_step * 0.999)
         first = math.ceil(self.low / step - 1e-9)
         return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def around(values: Iterable[float], start: float, end: float, least: float = 0.0, margin: float = 0.07) -> Scale:
-    """A scale that holds all ``values`` with a margin, and spans ``least`` at least."""
-    known = [min(max(value, -FARTHEST), FARTHEST) for value in values if math.isfinite(value)] or [0.0, 1.0]
+def scale_around(
+    values: Iterable[float], start: float, end: float, min_span: float = 0.0, margin: float = 0.07
+) -> Scale:
+    """Return a scale that contains all ``values``, with a margin, and that spans at least ``min_span``."""
+    known = [min(max(value, -MAX_MAGNITUDE), MAX_MAGNITUDE) for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
-    span = max(high - low, least, abs(high) * 1e-6, 1e-12)
+    span = max(high - low, min_span, abs(high) * 1e-6, 1e-12)
     middle = (low + high) / 2
     half = span * (0.5 + margin)
     return Scale(middle - half, middle + half, start, end)

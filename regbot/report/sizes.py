@@ -1,16 +1,17 @@
-"""Verdicts on small copies of a shape: true of those, and easily taken for the whole model's."""
+"""Name the small variants of a shape that were judged. Otherwise readers could believe that the verdict applies to the
+full model."""
 
 from collections.abc import Iterable
 
 from regbot.records.verdict import Sharding
 
-SMALL = ("cpu", "smoke")
-"""Sizes of a shape that are not the model."""
+SMALL_VARIANTS = ("cpu", "smoke")
+"""Names of the variants that are smaller than the full model."""
 
-ADVICE = "take variant out of regbot.toml to judge the full model"
+ADVICE = "remove variant from regbot.toml to judge the full model"
 
 
-def small(sections: Iterable[Sharding | None]) -> str:
-    """The sizes below the full model that some sections are of: 'cpu', 'cpu and smoke'; '' where there are none."""
+def name_small_variants(sections: Iterable[Sharding | None]) -> str:
+    """Return the small variants that were judged, such as 'cpu' or 'cpu and smoke'; '' if there are none."""
     sizes = {section.variant.split("-")[0] for section in sections if section is not None}
-    return " and ".join(size for size in SMALL if size in sizes)
+    return " and ".join(size for size in SMALL_VARIANTS if size in sizes)

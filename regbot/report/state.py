@@ -1,4 +1,4 @@
-"""The state of a check: which of the situations a reader can meet this one is."""
+"""Determine the state of a check. The state selects the headline and the next steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from enum import Enum, auto
 from regbot.records.run import Outcome
 from regbot.records.session import Session
 from regbot.records.verdict import Status, Verdict
-from regbot.report.measured import Measured, measured
-from regbot.report.throughput import Answer, answer
+from regbot.report.throughput import ThroughputAnswer, classify_throughput
+from regbot.report.workload_section import WorkloadSection, build_workload_sections
 
 
 class State(Enum):
-    """Every situation that is worded differently."""
+    """The states of a check. Every state has its own headline."""
 
     SHARDING_FAIL = auto()
     BOTH_FAIL = auto()
@@ -21,14 +21,22 @@ class State(Enum):
     NEITHER_RUNS = auto()
     BASE_BREAKS = auto()
     FOREIGN_CODE = auto()
+    """Watched code was imported from outside the checkout."""
+    DOUBTFUL_CRASH = auto()
+    """The traced head crashed, and nothing shows that the change is the cause."""
     NO_RECORD = auto()
+    """A traced run ended without a usable record."""
     ENVIRONMENT = auto()
+    """The requested dispatcher did not run on this machine."""
     UNTIMED = auto()
+    """The ledgers were compared, but the step times could not be measured."""
     UNMEASURED = auto()
+    """Any other INVALID verdict."""
     TRAINS_DIFFERENTLY = auto()
     REVIEW = auto()
     INCONCLUSIVE = auto()
-    SHOWN = auto()
+    NOT_JUDGED = auto()
+    """Base and head are one commit with different overrides."""
     ACCEPTED = auto()
     IMPROVED = auto()
     FASTER = auto()
@@ -37,100 +45,101 @@ class State(Enum):
 
 
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
-"""Outcomes of a run that did not get through its steps."""
+"""Outcomes of a run that did not finish its steps."""
 
 BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
-"""Those that leave a head that ran with nothing to be compared with; a skipped run shows nothing of its own."""
+"""Outcomes of a base run after which there is nothing to compare head with. "skipped" is left out, because a run that
+was not started shows nothing about base."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict made ready to be told: its entries with their runs, and its state."""
+    """A verdict prepared for a report. ``entries``: the workloads with their runs."""
 
     verdict: Verdict
     session: Session
-    entries: Sequence[Measured]
+    entries: Sequence[WorkloadSection]
     state: State
 
-    def of(self, status: Status) -> list[Measured]:
+    def with_status(self, status: Status) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.status == status]
 
     @property
-    def decisive(self) -> list[Measured]:
-        """The workloads that are in the state of the check: others may have failed in other ways."""
+    def decisive(self) -> list[WorkloadSection]:
+        """The workloads that cause the state of the check. Further workloads may have failed in other ways."""
         if self.state in (State.SHARDING_FAIL, State.BOTH_FAIL):
-            return [entry for entry in self.entries if _sharding(entry) == "FAIL"]
+            return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
         if self.state is State.THROUGHPUT_FAIL:
             return self.slower
         if self.state is State.HEAD_BREAKS:
             return [entry for entry in self.entries if entry.verdict.validity.status == "FAIL"]
         if self.state is State.TRAINS_DIFFERENTLY:
             return [entry for entry in self.entries if entry.verdict.validity.status == "REVIEW"]
-        entries = self.of(self.verdict.verdict)
+        entries = self.with_status(self.verdict.verdict)
         return (
-            [entry for entry in entries if _invalid(entry) is self.state]
+            [entry for entry in entries if _find_invalid_state(entry) is self.state]
             if self.verdict.verdict == "INVALID"
             else entries
         )
 
     @property
-    def changed(self) -> list[Measured]:
+    def changed(self) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.judged and (entry.changed or entry.findings)]
 
     @property
-    def slower(self) -> list[Measured]:
+    def slower(self) -> list[WorkloadSection]:
         """The workloads whose throughput failed, the worst first."""
         failed = [entry for entry in self.entries if entry.throughput and entry.throughput.status == "FAIL"]
         return sorted(failed, key=lambda entry: -((entry.throughput and entry.throughput.estimate_pct) or 0.0))
 
-    def that(self, wanted: Answer) -> list[Measured]:
-        """The workloads whose question of throughput was answered so."""
-        return [entry for entry in self.entries if entry.throughput and answer(entry.throughput) is wanted]
+    def with_answer(self, wanted: ThroughputAnswer) -> list[WorkloadSection]:
+        """Return the workloads whose throughput section gives the answer ``wanted``."""
+        return [entry for entry in self.entries if entry.throughput and classify_throughput(entry.throughput) is wanted]
 
 
-def check_of(verdict: Verdict, session: Session) -> Check:
-    """``verdict`` ready to be told."""
-    entries = measured(verdict, session)
-    return Check(verdict, session, entries, _state(verdict, entries))
+def prepare_check(verdict: Verdict, session: Session) -> Check:
+    """Return ``verdict`` with its entries, runs and state."""
+    entries = build_workload_sections(verdict, session)
+    return Check(verdict, session, entries, _find_state(verdict, entries))
 
 
-def _state(verdict: Verdict, entries: Sequence[Measured]) -> State:
+def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
     if verdict.verdict == "FAIL":
-        return _failure(entries)
+        return _find_failed_state(entries)
     if verdict.verdict == "INVALID":
-        return _invalid(next((entry for entry in entries if entry.status == "INVALID"), None))
+        return _find_invalid_state(next((entry for entry in entries if entry.status == "INVALID"), None))
     if verdict.verdict == "REVIEW":
-        differently = any(entry.verdict.validity.status == "REVIEW" for entry in entries)
-        return State.TRAINS_DIFFERENTLY if differently else State.REVIEW
+        trains_differently = any(entry.verdict.validity.status == "REVIEW" for entry in entries)
+        return State.TRAINS_DIFFERENTLY if trains_differently else State.REVIEW
     if verdict.verdict == "INCONCLUSIVE":
         return State.INCONCLUSIVE
-    return _passing(verdict, entries)
+    return _find_passing_state(verdict, entries)
 
 
-def _failure(entries: Sequence[Measured]) -> State:
+def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
     slower = any(entry.throughput and entry.throughput.status == "FAIL" for entry in entries)
-    if any(_sharding(entry) == "FAIL" for entry in entries):
+    if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
         return State.BOTH_FAIL if slower else State.SHARDING_FAIL
     breaks = any(entry.verdict.validity.status == "FAIL" for entry in entries)
     return State.HEAD_BREAKS if breaks else State.THROUGHPUT_FAIL
 
 
-def _passing(verdict: Verdict, entries: Sequence[Measured]) -> State:
+def _find_passing_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
     findings = [finding for entry in entries for finding in entry.findings]
     identical = [entry.verdict.sharding is not None and entry.verdict.sharding.identical_program for entry in entries]
     if verdict.base.commit == verdict.head.commit and verdict.base.overrides != verdict.head.overrides:
-        return State.SHOWN
+        return State.NOT_JUDGED
     if any(finding.accepted for finding in findings):
         return State.ACCEPTED
     if findings:
         return State.IMPROVED
-    if any(entry.throughput and answer(entry.throughput) is Answer.FASTER for entry in entries):
+    if any(entry.throughput and classify_throughput(entry.throughput) is ThroughputAnswer.FASTER for entry in entries):
         return State.FASTER
     return State.IDENTICAL if identical and all(identical) else State.UNCHANGED
 
 
-def _invalid(entry: Measured | None) -> State:
-    """Why one workload is INVALID. What ran at all is looked at before what was timed."""
+def _find_invalid_state(entry: WorkloadSection | None) -> State:
+    """Return the state of an INVALID workload. Its traced runs decide before its timed runs."""
     if entry is None:
         return State.UNMEASURED
     if entry.foreign:
@@ -140,6 +149,8 @@ def _invalid(entry: Measured | None) -> State:
         return State.NEITHER_RUNS
     if outcomes[0] in BASE_STOPPED and outcomes[1] == "ok":
         return State.BASE_BREAKS
+    if outcomes == ["ok", "crashed"]:
+        return State.DOUBTFUL_CRASH
     if any(outcome in ("no_record", "bad_record") for outcome in outcomes):
         return State.NO_RECORD
     if entry.throughput is not None and entry.throughput.fallback:
@@ -152,5 +163,5 @@ def _invalid(entry: Measured | None) -> State:
     return State.UNTIMED if entry.judged and entry.throughput is not None else State.UNMEASURED
 
 
-def _sharding(entry: Measured) -> Status | None:
+def _get_sharding_status(entry: WorkloadSection) -> Status | None:
     return entry.verdict.sharding.status if entry.verdict.sharding else None

@@ -1,99 +1,103 @@
-"""The comment's table of step times: one row for each timed workload, and below it what the numbers cannot say."""
+"""The table of step times in the comment. It has one row for each timed workload, and explanations below the table."""
 
 from collections.abc import Iterator, Sequence
 
-from regbot.records.settings import Throughput as Thresholds
+from regbot.records.settings import ThroughputThresholds as Thresholds
 from regbot.records.verdict import Throughput
+from regbot.report.headline import ICONS
 from regbot.report.markdown import Markdown, code, fit, sentence
-from regbot.report.measured import Measured
-from regbot.report.quantities import milliseconds, with_interval
+from regbot.report.quantities import estimate_and_interval, milliseconds
 from regbot.report.state import Check
 from regbot.report.throughput import (
-    Answer,
-    answer,
-    because,
-    decided,
+    ThroughputAnswer,
+    classify_throughput,
+    describe_decision,
+    describe_expert_shares,
+    describe_setup,
+    explain_entry,
+    format_change,
     has_times,
-    moved,
-    only_the_mean,
-    place,
+    select_mean_only_test,
     timed_entries,
 )
-from regbot.report.wording import ICONS
+from regbot.report.workload_section import WorkloadSection
+from regbot.text.table import markdown_head, markdown_row
+from regbot.text.words import listed
 
-EXPLANATIONS = 4
-PLACES = 2
+MAX_EXPLANATIONS = 4
+MAX_SETUPS = 2
 COLUMNS = ("workload", "base step", "head step", "change", "pairs", "throughput")
 
 
 def step_times(check: Check, characters: int) -> Markdown:
-    """The table with its lines; '' where no workload has a throughput section."""
-    found = timed_entries(check.entries)
+    """Return the table and the explanations below it; '' if no workload has a throughput section."""
+    timed = timed_entries(check.entries)
     thresholds = check.session.header.throughput
-    shown = [(entry, section) for entry, section in found if has_times(section)]
-    parts = [*_table(shown, thresholds, characters)] if shown else []
-    parts += _without_times([(entry, section) for entry, section in found if not has_times(section)], thresholds)
-    places = dict.fromkeys(sentence(place(section, entry.timed)) for entry, section in found if entry.timed.runs)
-    return Markdown("\n\n".join([*parts, *list(places)[:PLACES]]))
+    with_times = [(entry, section) for entry, section in timed if has_times(section)]
+    parts = [*_write_table(with_times, thresholds, characters)] if with_times else []
+    parts += _write_untimed_lines([(entry, section) for entry, section in timed if not has_times(section)], thresholds)
+    setups = dict.fromkeys(
+        sentence(describe_setup(section, entry.timed)) for entry, section in timed if entry.timed.runs
+    )
+    parts += list(setups)[:MAX_SETUPS]
+    parts += [sentence(describe_expert_shares([(entry.name, section) for entry, section in with_times]))]
+    return Markdown("\n\n".join(filter(None, parts)))
 
 
-def _table(shown: Sequence[tuple[Measured, Throughput]], thresholds: Thresholds, characters: int) -> Iterator[str]:
-    kept, cut = fit((_row(_cells(entry, section, thresholds)) for entry, section in shown), characters)
-    yield "\n".join([_row(COLUMNS), _row(("---",) * len(COLUMNS)), *kept])
+def _write_table(
+    timed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds, characters: int
+) -> Iterator[str]:
+    rows, cut = fit((markdown_row(_format_cells(entry, section, thresholds)) for entry, section in timed), characters)
+    yield "\n".join([*markdown_head(*COLUMNS), *rows])
     if cut:
         yield f"…and {cut} more rows, see the report."
     groups: dict[str, list[str]] = {}
-    for entry, section in shown:
-        if words := sentence(because(entry, section)):
-            groups.setdefault(words, []).append(code(entry.name, 80))
-    told = [f"- {_some(names)}: {words}" for words, names in groups.items()][:EXPLANATIONS]
-    if told:
-        yield "\n".join(told)
+    for entry, section in timed:
+        if explanation := sentence(explain_entry(entry, section)):
+            groups.setdefault(explanation, []).append(code(entry.name, 80))
+    explanations = [f"- {listed(names, MAX_EXPLANATIONS)}: {explanation}" for explanation, names in groups.items()][
+        :MAX_EXPLANATIONS
+    ]
+    if explanations:
+        yield "\n".join(explanations)
 
 
-def _cells(entry: Measured, section: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
+def _format_cells(entry: WorkloadSection, section: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
     sign = ICONS[section.status]
     pairs = str(section.pairs) + (f" ({section.void_pairs} void)" if section.void_pairs else "")
     return (
         code(entry.name),
-        _step(section.base_step_s),
-        _step(section.head_step_s),
-        _change(section),
+        _format_step_time(section.base_step_s),
+        _format_step_time(section.head_step_s),
+        _format_change_cell(section),
         pairs if section.pairs or section.void_pairs else "",
-        f"{sign} {decided(section, thresholds)}",
+        f"{sign} {describe_decision(section, thresholds)}",
     )
 
 
-def _step(seconds: float | None) -> str:
+def _format_step_time(seconds: float | None) -> str:
     return "" if seconds is None else milliseconds(seconds)
 
 
-def _change(section: Throughput) -> str:
-    """The median's change; where only the mean decided, the mean's below it."""
-    words = moved(section)
-    if words and answer(section) in (Answer.SLOWER, Answer.FASTER):
-        number, _, ends = words.partition(" ")
-        words = f"**{number}** {ends}".rstrip()
-    if mean := only_the_mean(section):
-        own = with_interval(mean.estimate_pct, mean.low_pct, mean.high_pct)
-        words = f"median {moved(section)}<br>mean **{own.replace(' ', '** ', 1)}"
-    return words
+def _format_change_cell(section: Throughput) -> str:
+    """Return the cell with the change of the median step time. If only the mean decided, its change is added below."""
+    change, interval = format_change(section)
+    if mean := select_mean_only_test(section):
+        mean_change, mean_interval = estimate_and_interval(mean.estimate_pct, mean.low_pct, mean.high_pct)
+        return f"median {change} {interval}<br>mean **{mean_change}** {mean_interval}"
+    if change and classify_throughput(section) in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
+        change = f"**{change}**"
+    return f"{change} {interval}".strip()
 
 
-def _without_times(found: Sequence[tuple[Measured, Throughput]], thresholds: Thresholds) -> list[str]:
-    """No row without times: one line for each answer."""
+def _write_untimed_lines(untimed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds) -> list[str]:
+    """Return the lines for workloads without step times, which have no row in the table. Workloads with the same answer
+    share a line."""
     groups: dict[str, list[str]] = {}
-    for entry, section in found:
-        words = f"{ICONS[section.status]} **Throughput** {decided(section, thresholds)}"
-        why = sentence(because(entry, section))
-        groups.setdefault(f"{words}: {why}" if why else words, []).append(code(entry.name, 80))
-    return [f"{words.rstrip('.')}. In {_some(names)}." for words, names in groups.items()][:EXPLANATIONS]
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - EXPLANATIONS} more" if len(names) > EXPLANATIONS else ""
-    return f"{', '.join(names[:EXPLANATIONS])}{more}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    for entry, section in untimed:
+        answer = f"{ICONS[section.status]} **Throughput** {describe_decision(section, thresholds)}"
+        reason = sentence(explain_entry(entry, section))
+        groups.setdefault(f"{answer}: {reason}" if reason else answer, []).append(code(entry.name, 80))
+    return [f"{answer.rstrip('.')}. In {listed(names, MAX_EXPLANATIONS)}." for answer, names in groups.items()][
+        :MAX_EXPLANATIONS
+    ]

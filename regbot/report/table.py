@@ -1,7 +1,7 @@
-"""The one table of the comment: what changed, workload by workload, equal ones merged.
+"""The table of collectives in the comment, which shows for each workload what changed.
 
-Workloads whose lines read the same in every word are one block of rows. Where nothing changed there is no base and
-head to set side by side: one row a workload says what both issue.
+Workloads with identical rows share one block. If nothing changed, the table has no columns for base and head. It then
+has one row per workload, with the collectives that both arms have.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,162 +9,188 @@ from typing import get_args
 
 from regbot.records.ledger import Kind
 from regbot.records.verdict import Status
+from regbot.report.headline import ICONS
 from regbot.report.markdown import Markdown, code, fit, prose
-from regbot.report.measured import Line, Measured, Tally, kind_words
 from regbot.report.state import Check, State
-from regbot.report.wording import ICONS
-from regbot.units import binary_bytes
+from regbot.report.workload_section import CollectiveCounts, CollectiveLine, WorkloadSection, kind_words
+from regbot.text.table import markdown_head, markdown_row
+from regbot.text.units import binary_bytes
+from regbot.text.words import listed
 
-KINDS_SHOWN = 4
+MAX_KINDS = 4
 NAMES_IN_CELL = 4
-FEW = 8
-"""Workloads that are named one by one in a sentence."""
+MAX_LISTED = 8
+"""Maximum number of names in a sentence."""
 
-Row = tuple[str, ...]
+CellTexts = tuple[str, ...]
 
 
-def comparison(check: Check, characters: int) -> Markdown:
-    """The table with the lines below it that say what it leaves out; '' where there is nothing to compare."""
+def compare_workloads(check: Check, characters: int) -> Markdown:
+    """Return the table, and lines below it that say what the table leaves out. Return '' if there are no workloads."""
     changed = [entry for entry in check.changed if entry.changed]
     unmeasured = [entry for entry in check.entries if not entry.judged]
     if not check.entries:
         return Markdown("")
     if not changed and not unmeasured:
-        return _same(check.entries, characters)
+        return _write_unchanged_table(check.entries, characters)
     if not changed and len(unmeasured) == len(check.entries):
-        return _reasons(check, unmeasured, characters)
-    table = ["| workload | collective | base | head | bytes per step |", "| --- | --- | --- | --- | --- |"]
-    rows = [row for group in _alike(changed, _signature) for row in _block(check, group)]
+        return _write_reason_table(check, unmeasured, characters)
+    table = markdown_head("workload", "collective", "base", "head", "bytes per step")
+    rows = [row for group in _group_by_key(changed, _list_change_cells) for row in _format_workload_rows(check, group)]
     rows += [
-        _row((_named(check, group), f"not measured: {prose(_why(group[0]), 200)}", "", "", ""))
-        for group in _alike(unmeasured, _why)
+        markdown_row(
+            (_name_workloads(check, group), f"not measured: {prose(_select_first_reason(group[0]), 200)}", "", "", "")
+        )
+        for group in _group_by_key(unmeasured, _select_first_reason)
     ]
-    kept, cut = fit(rows, characters)
-    below = [_cut(cut)] if cut else []
-    below += [*_unchanged_lines(changed), *_unchanged_entries(check)]
-    return Markdown("\n".join([*table, *kept, *(f"\n{line}" for line in below)]))
+    fitting_rows, cut = fit(rows, characters)
+    notes = [_note_cut_rows(cut)] if cut else []
+    notes += [*_name_unchanged_lines(changed), *_name_unchanged_workloads(check)]
+    return Markdown("\n".join([*table, *fitting_rows, *(f"\n{note}" for note in notes)]))
 
 
-def volume(line: Line, tally: Tally) -> str:
-    """``5 per layer · 240``."""
-    each = line.each(tally)
-    return f"{each} · {tally.count}" if each else str(tally.count)
+def volume(line: CollectiveLine, tally: CollectiveCounts) -> str:
+    """Return the count of collectives per layer and in total: ``5 per layer · 240``."""
+    per_layer = line.describe_count(tally)
+    return f"{per_layer} · {tally.count}" if per_layer else str(tally.count)
 
 
-def axis(line: Line) -> str:
-    """The mesh axis as code and the size of its groups."""
+def axis(line: CollectiveLine) -> str:
+    """Return the mesh axis, formatted as code, with the size of its groups."""
     return f"{code(line.axis, 40)} ({line.group_size})"
 
 
-def _block(check: Check, group: Sequence[Measured]) -> list[str]:
-    first = group[0]
+def _format_workload_rows(check: Check, group: Sequence[WorkloadSection]) -> list[str]:
+    first_entry = group[0]
     cells = [
-        (f"{kind_words(line.kind)} {axis(line)}", volume(line, line.base), _moved(line), _bytes(line))
-        for line in first.changed
+        (
+            f"{kind_words(line.kind)} {axis(line)}",
+            volume(line, line.base),
+            _format_head_volume(line),
+            _format_bytes(line),
+        )
+        for line in first_entry.changed
     ]
-    return [_row((_named(check, group) if number == 0 else "", *row)) for number, row in enumerate(cells)]
+    return [
+        markdown_row((_name_workloads(check, group) if number == 0 else "", *row)) for number, row in enumerate(cells)
+    ]
 
 
-def _moved(line: Line) -> str:
-    after = volume(line, line.head)
+def _format_head_volume(line: CollectiveLine) -> str:
+    head_volume = volume(line, line.head)
     if line.base.count == line.head.count:
-        return after if volume(line, line.base) == after else f"**{after}**"
-    return f"**{'▲' if line.head.count > line.base.count else '▼'} {after}**"
+        return head_volume if volume(line, line.base) == head_volume else f"**{head_volume}**"
+    return f"**{'▲' if line.head.count > line.base.count else '▼'} {head_volume}**"
 
 
-def _bytes(line: Line) -> str:
-    before, after = binary_bytes(line.base.bytes), binary_bytes(line.head.bytes)
+def _format_bytes(line: CollectiveLine) -> str:
+    base_bytes, head_bytes = binary_bytes(line.base.bytes), binary_bytes(line.head.bytes)
     if line.base.bytes == line.head.bytes:
-        return before
-    if before != after:
-        return f"{before} → **{after}**"
-    more = line.head.bytes - line.base.bytes
-    return f"{before} **{'+' if more > 0 else '−'}{binary_bytes(abs(more))}**"
+        return base_bytes
+    if base_bytes != head_bytes:
+        return f"{base_bytes} → **{head_bytes}**"
+    difference = line.head.bytes - line.base.bytes
+    return f"{base_bytes} **{'+' if difference > 0 else '−'}{binary_bytes(abs(difference))}**"
 
 
-def _same(entries: Sequence[Measured], characters: int) -> Markdown:
-    """One row a workload, one column a kind, for a check in which nothing changed."""
+def _write_unchanged_table(entries: Sequence[WorkloadSection], characters: int) -> Markdown:
+    """Return the table for a check without changes. It has one row per workload and one column per kind of
+    collective."""
     present = {line.kind for entry in entries for line in entry.lines}
     kinds = [kind for kind in get_args(Kind) if kind in present]
-    shown, others = kinds[:KINDS_SHOWN], kinds[KINDS_SHOWN:]
-    heads = ["workload", *map(kind_words, shown), *(["others"] if others else [])]
+    column_kinds, other_kinds = kinds[:MAX_KINDS], kinds[MAX_KINDS:]
+    column_heads = ["workload", *map(kind_words, column_kinds), *(["others"] if other_kinds else [])]
     rows = []
     for entry in entries:
         cells: list[str] = [code(entry.name)]
-        cells += ["<br>".join(_on_axis(line) for line in entry.lines if line.kind == kind) or "0" for kind in shown]
-        rest = [f"{kind_words(line.kind)} {_on_axis(line)}" for line in entry.lines if line.kind in others]
-        cells += ["<br>".join(rest) or "0"] if others else []
-        rows.append(_row(tuple(cells)))
-    kept, cut = fit(rows, characters)
-    note = ["", _cut(cut)] if cut else []
-    return Markdown("\n".join([_row(tuple(heads)), _row(("---",) * len(heads)), *kept, *note]))
+        cells += [
+            "<br>".join(_format_volume_on_axis(line) for line in entry.lines if line.kind == kind) or "0"
+            for kind in column_kinds
+        ]
+        other_lines = [
+            f"{kind_words(line.kind)} {_format_volume_on_axis(line)}"
+            for line in entry.lines
+            if line.kind in other_kinds
+        ]
+        cells += ["<br>".join(other_lines) or "0"] if other_kinds else []
+        rows.append(markdown_row(cells))
+    fitting_rows, cut = fit(rows, characters)
+    note = ["", _note_cut_rows(cut)] if cut else []
+    return Markdown("\n".join([*markdown_head(*column_heads), *fitting_rows, *note]))
 
 
-def _on_axis(line: Line) -> str:
+def _format_volume_on_axis(line: CollectiveLine) -> str:
     return f"{volume(line, line.base)} on {axis(line)}"
 
 
-def _reasons(check: Check, entries: Sequence[Measured], characters: int) -> Markdown:
-    """One row for each reason why nothing was compared."""
+def _write_reason_table(check: Check, entries: Sequence[WorkloadSection], characters: int) -> Markdown:
+    """Return the table for a check in which no ledgers were compared. It has one row for each reason."""
     rows = [
-        _row((_named(check, group), f"{group[0].status}", prose(_why(group[0]), 400)))
-        for group in _alike(entries, _why)
+        markdown_row((_name_workloads(check, group), f"{group[0].status}", prose(_select_first_reason(group[0]), 400)))
+        for group in _group_by_key(entries, _select_first_reason)
     ]
-    kept, cut = fit(rows, characters)
-    note = ["", _cut(cut)] if cut else []
-    return Markdown("\n".join(["| workload | verdict | why |", "| --- | --- | --- |", *kept, *note]))
+    fitting_rows, cut = fit(rows, characters)
+    note = ["", _note_cut_rows(cut)] if cut else []
+    return Markdown("\n".join([*markdown_head("workload", "verdict", "why"), *fitting_rows, *note]))
 
 
-def _unchanged_lines(entries: Sequence[Measured]) -> list[str]:
-    """What else the changed workloads issue, as one sentence: kinds and axes only, the counts are folded."""
-    same = dict.fromkeys(
-        f"{kind_words(x.kind)} {code(x.axis, 40)}" for entry in entries for x in entry.lines if not x.changed
+def _name_unchanged_lines(entries: Sequence[WorkloadSection]) -> list[str]:
+    """Return a sentence that names the unchanged collectives of ``entries``, which are workloads with changes. A folded
+    section shows the counts of these collectives."""
+    unchanged = dict.fromkeys(
+        f"{kind_words(line.kind)} {code(line.axis, 40)}"
+        for entry in entries
+        for line in entry.lines
+        if not line.changed
     )
-    return [f"Unchanged in these: {_some(list(same))}."] if same else []
+    return [f"Unchanged in these: {listed(list(unchanged), MAX_LISTED)}."] if unchanged else []
 
 
-def _unchanged_entries(check: Check) -> list[str]:
-    same = [entry for entry in check.entries if entry.judged and not entry.changed]
+def _name_unchanged_workloads(check: Check) -> list[str]:
+    unchanged = [entry for entry in check.entries if entry.judged and not entry.changed]
     groups: dict[Status, list[str]] = {}
-    for entry in same:
+    for entry in unchanged:
         groups.setdefault(entry.status, []).append(code(entry.name))
-    return [f"{ICONS[status]} No collective changed in {_some(names)}." for status, names in groups.items()]
+    return [
+        f"{ICONS[status]} No collective changed in {listed(names, MAX_LISTED)}." for status, names in groups.items()
+    ]
 
 
-def _some(words: Sequence[str]) -> str:
-    more = f" and {len(words) - FEW} more" if len(words) > FEW else ""
-    return ", ".join(words[:FEW]) + more
-
-
-def _alike(entries: Sequence[Measured], key: Callable[[Measured], object]) -> list[list[Measured]]:
-    groups: dict[object, list[Measured]] = {}
+def _group_by_key(
+    entries: Sequence[WorkloadSection], key: Callable[[WorkloadSection], object]
+) -> list[list[WorkloadSection]]:
+    groups: dict[object, list[WorkloadSection]] = {}
     for entry in entries:
         groups.setdefault((entry.status, key(entry)), []).append(entry)
     return list(groups.values())
 
 
-def _signature(entry: Measured) -> tuple[Row, ...]:
+def _list_change_cells(entry: WorkloadSection) -> tuple[CellTexts, ...]:
     return tuple(
-        (line.kind, line.axis, str(line.group_size), volume(line, line.base), volume(line, line.head), _bytes(line))
+        (
+            line.kind,
+            line.axis,
+            str(line.group_size),
+            volume(line, line.base),
+            volume(line, line.head),
+            _format_bytes(line),
+        )
         for line in entry.changed
     )
 
 
-def _why(entry: Measured) -> str:
+def _select_first_reason(entry: WorkloadSection) -> str:
     return entry.reasons[0] if entry.reasons else "no reason was given"
 
 
-def _named(check: Check, group: Sequence[Measured]) -> str:
-    """The workloads of a block, one a line; with a sign where the check's workloads differ in status."""
-    mixed = len({entry.status for entry in check.entries}) > 1 and check.state is not State.SHOWN
-    sign = f"{ICONS[group[0].status]} " if mixed else ""
-    shown = [f"{sign}{code(entry.name, 80)}" for entry in group[:NAMES_IN_CELL]]
-    return "<br>".join([*shown, f"and {len(group) - NAMES_IN_CELL} more"] if len(group) > NAMES_IN_CELL else shown)
+def _name_workloads(check: Check, group: Sequence[WorkloadSection]) -> str:
+    """Return the names of a block's workloads, one per line. If the workloads of the check differ in status, each name
+    has the icon of its status."""
+    is_mixed = len({entry.status for entry in check.entries}) > 1 and check.state is not State.NOT_JUDGED
+    sign = f"{ICONS[group[0].status]} " if is_mixed else ""
+    lines = [f"{sign}{code(entry.name, 80)}" for entry in group[:NAMES_IN_CELL]]
+    return "<br>".join([*lines, f"and {len(group) - NAMES_IN_CELL} more"] if len(group) > NAMES_IN_CELL else lines)
 
 
-def _row(cells: Row) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cut(number: int) -> str:
+def _note_cut_rows(number: int) -> str:
     return f"…and {number} more rows, see the report."

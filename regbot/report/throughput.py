@@ -1,233 +1,339 @@
-"""What a throughput section says, in words: how a step time moved, what that proves, what it would take to prove more.
+"""Sentences about a throughput section: the change in step time, the decision, and the power of the measurement.
 
-Every decision has its own small function, chosen by the decision or by what took its place. The same words serve the
-comment, the page and the terminal. Nothing is computed here: all numbers are the verdict's.
+Every answer has its own small function. Comment, page and terminal use the same sentences. This module computes no
+numbers. All numbers come from the verdict.
 """
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from regbot.records.settings import Throughput as Thresholds
+from regbot.records.settings import ThroughputThresholds as Thresholds
 from regbot.records.verdict import Decision, PrimaryTest, Throughput
-from regbot.report.markdown import Name, Said, Words
-from regbot.report.measured import Measured
-from regbot.report.quantities import at_most, count, interval, percent, size, with_interval
-from regbot.report.timed import Timed
+from regbot.report.markdown import Name, UntrustedText, Words
+from regbot.report.quantities import at_most, estimate_and_interval, interval, percent, size
+from regbot.report.timed_runs import TimedRuns
+from regbot.report.workload_section import WorkloadSection
+from regbot.text.clip import clip
+from regbot.text.words import count
 
 REASON_CHARACTERS = 300
+MAX_SHARES = 4
+
+GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
+PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
 
 
-class Answer(Enum):
-    """What became of the question whether throughput changed."""
+class ThroughputAnswer(Enum):
+    """The answer to the question whether throughput changed."""
 
     SLOWER = auto()
     FASTER = auto()
     NO_CHANGE = auto()
     WITHIN_BOUND = auto()
+    """A slowdown above the bound is excluded: by the pairs of the first block (look 0), or by stored sessions."""
     UNDECIDED = auto()
     IDENTICAL = auto()
+    """Nothing that affects step time differs, so nothing was timed."""
     FALLBACK = auto()
+    """The runs used another dispatcher than the requested one."""
     NO_ANSWER = auto()
 
 
-def answer(section: Throughput) -> Answer:
-    """The one of them that ``section`` is."""
+def classify_throughput(section: Throughput) -> ThroughputAnswer:
+    """Return the answer that ``section`` gives to the question whether throughput changed."""
     if section.fallback:
-        return Answer.FALLBACK
+        return ThroughputAnswer.FALLBACK
     if section.decision is None:
-        return Answer.UNDECIDED if section.status == "INCONCLUSIVE" else Answer.NO_ANSWER
+        return ThroughputAnswer.UNDECIDED if section.status == "INCONCLUSIVE" else ThroughputAnswer.NO_ANSWER
     if section.by == "identity":
-        return Answer.IDENTICAL
+        return ThroughputAnswer.IDENTICAL
     return _ANSWERS[section.decision]
 
 
-_ANSWERS: dict[Decision, Answer] = {
-    "regressed": Answer.SLOWER,
-    "improved": Answer.FASTER,
-    "no_change": Answer.NO_CHANGE,
-    "within_bound": Answer.WITHIN_BOUND,
-    "undecided": Answer.UNDECIDED,
+_ANSWERS: dict[Decision, ThroughputAnswer] = {
+    "regressed": ThroughputAnswer.SLOWER,
+    "improved": ThroughputAnswer.FASTER,
+    "no_change": ThroughputAnswer.NO_CHANGE,
+    "within_bound": ThroughputAnswer.WITHIN_BOUND,
+    "undecided": ThroughputAnswer.UNDECIDED,
 }
 
 
-def telling(section: Throughput) -> PrimaryTest | None:
-    """The test that made the decision: the median's, unless only the mean's decided so; None where there is none."""
+def select_deciding_test(section: Throughput) -> PrimaryTest | None:
+    """Return the test that decided: the test of the median, or the test of the mean if only the mean decided. Return
+    None without tests."""
     by_median = sorted(section.tests, key=lambda test: test.summary != "median")
     return next((test for test in by_median if test.decision == section.decision), next(iter(by_median), None))
 
 
-def moved(section: Throughput) -> str:
-    """``+46.7% [+38.2, +55.9]``: the median's change, as far as it is known; else ''."""
+def format_change(section: Throughput) -> tuple[str, str]:
+    """Return the change of the median step time and its interval as two texts, ``+46.7%`` and ``[+38.2, +55.9]``. An
+    unknown part is ''."""
     if section.estimate_pct is None or section.by == "identity":
-        return ""
+        return "", ""
     if section.low_pct is None or section.high_pct is None:
-        return percent(section.estimate_pct)
-    return with_interval(section.estimate_pct, section.low_pct, section.high_pct)
+        return percent(section.estimate_pct), ""
+    return estimate_and_interval(section.estimate_pct, section.low_pct, section.high_pct)
 
 
-def slower(section: Throughput) -> str:
-    """``46.7% slower [+38.2, +55.9]``, ``12.3% faster […]``: the change that decided, for a sentence."""
-    test = telling(section)
+def describe_change(section: Throughput) -> str:
+    """Return the change in the deciding test, for use in a sentence: ``46.7% slower [+38.2, +55.9]``."""
+    test = select_deciding_test(section)
     if test is None:
-        change, ends = section.estimate_pct, (section.low_pct, section.high_pct)
+        change, interval_ends = section.estimate_pct, (section.low_pct, section.high_pct)
     else:
-        change, ends = test.estimate_pct, (test.low_pct, test.high_pct)
+        change, interval_ends = test.estimate_pct, (test.low_pct, test.high_pct)
     if change is None:
         return "faster" if section.decision == "improved" else "slower"
     words = f"{size(change)} {'slower' if change >= 0 else 'faster'}"
     if test is not None and test.summary == "mean":
         words += " on average"
-    low, high = ends
+    low, high = interval_ends
     return words if low is None or high is None else f"{words} {interval(low, high)}"
 
 
-def only_the_mean(section: Throughput) -> PrimaryTest | None:
-    """The test of the mean, where it alone decided: a few slow steps, which a median does not see."""
-    test = telling(section)
-    decided = section.decision in ("regressed", "improved")
-    return test if decided and test is not None and test.summary == "mean" else None
+def select_mean_only_test(section: Throughput) -> PrimaryTest | None:
+    """Return the test of the mean if only that test found a change, else None. A few slow steps change the mean but not
+    the median."""
+    test = select_deciding_test(section)
+    is_change = section.decision in ("regressed", "improved")
+    return test if is_change and test is not None and test.summary == "mean" else None
 
 
-def decided(section: Throughput, thresholds: Thresholds) -> str:
-    """What was proven, or what it would take, in one line without anybody else's words."""
-    return _DECIDED[answer(section)](section, thresholds)
+def describe_decision(section: Throughput, thresholds: Thresholds) -> str:
+    """Return the decision in one line without untrusted text. For an undecided measurement, return its power
+    instead."""
+    return _DECISION_TEXTS[classify_throughput(section)](section, thresholds)
 
 
-def _slower(section: Throughput, thresholds: Thresholds) -> str:
-    return f"slower by more than {size(thresholds.indifference_pct)}{_of_the_mean(section)}"
+def _describe_slower(section: Throughput, thresholds: Thresholds) -> str:
+    limit = size(thresholds.indifference_pct)
+    return f"slower than {describe_reference(section)} by more than {limit}{_note_mean_only(section)}"
 
 
-def _faster(section: Throughput, thresholds: Thresholds) -> str:
-    return f"faster by more than {size(thresholds.indifference_pct)}{_of_the_mean(section)}"
+def _describe_faster(section: Throughput, thresholds: Thresholds) -> str:
+    limit = size(thresholds.indifference_pct)
+    return f"faster than {describe_reference(section)} by more than {limit}{_note_mean_only(section)}"
 
 
-def _of_the_mean(section: Throughput) -> str:
-    return ", by the mean only: a few steps stall" if only_the_mean(section) else ""
+def _note_mean_only(section: Throughput) -> str:
+    return ", by the mean only: a few steps stall" if select_mean_only_test(section) else ""
 
 
-def _no_change(section: Throughput, thresholds: Thresholds) -> str:
-    return f"no change: {_excluded(section) or f'within ±{size(thresholds.threshold_pct)}'}"
+def _describe_no_change(section: Throughput, thresholds: Thresholds) -> str:
+    limit = size(thresholds.threshold_pct)
+    return f"no change: {_describe_bound(section) or f'within ±{limit} of {describe_reference(section)}'}"
 
 
-def _within_bound(section: Throughput, _: Thresholds) -> str:
-    return f"within the stored baseline: {_excluded(section) or 'no pairs were needed'}"
+def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
+    if section.by == "look0":
+        limit = f"below {size(thresholds.threshold_pct)} against {describe_reference(section)}"
+        return f"no slowdown: {_describe_bound(section) or limit}"
+    return f"within the stored baseline: {_describe_bound(section) or f'like {describe_reference(section)}'}"
 
 
-def _excluded(section: Throughput) -> str:
-    return "" if section.bound_pct is None else f"a slowdown above {at_most(section.bound_pct)} is excluded"
+def _describe_bound(section: Throughput) -> str:
+    if section.bound_pct is None:
+        return ""
+    return f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is excluded"
 
 
-def _undecided(section: Throughput, _: Thresholds) -> str:
-    return f"undecided{f': {power}' if (power := able(section)) else ''}"
+def exclude_slowdowns(bound_pct: float, reference: str) -> str:
+    """Return the slowdowns that a bound excludes: ``a slowdown above 0.7% against base``. A bound of 0 or less excludes
+    every slowdown."""
+    return f"{f'a slowdown above {at_most(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
 
 
-def able(section: Throughput) -> str:
-    """What these pairs could have shown, and a full session; '' where the verdict does not say."""
-    here, full = section.mde_pct, section.mde_full_pct
+def describe_reference(section: Throughput) -> str:
+    """Return what head is compared with: ``base``, or ``the last 40 sessions of main``."""
+    return f"the last {count(section.sessions, 'session')} of main" if section.by in ("screen", "stored") else "base"
+
+
+def _describe_undecided(section: Throughput, _: Thresholds) -> str:
+    return f"undecided{f': {cause}' if (cause := describe_undecided(section)) else ''}"
+
+
+def describe_undecided(section: Throughput) -> str:
+    """Return why nothing is decided, for use in a sentence: the reason why a decision is withheld, else the power of
+    the pairs; '' if unknown."""
+    if is_gate_contradicted(section):
+        return GATE_CONTRADICTED
+    return PASS_WITHHELD if section.pass_withheld else describe_power(section)
+
+
+def is_gate_contradicted(section: Throughput) -> bool:
+    """Return whether calibration proves that the gate errs too often on this node class. The gate then decides
+    nothing."""
+    return section.calibrated is not None and bool(section.calibrated.contradicted)
+
+
+def describe_power(section: Throughput) -> str:
+    """Return a sentence with the smallest slowdown that these pairs can detect, and the smallest that a full session
+    can detect; '' if unknown."""
+    session_mde, full_mde = section.mde_pct, section.mde_full_pct
     pairs = count(section.pairs, "pair")
-    these = "this" if section.pairs == 1 else "these"
-    if here is not None and full is not None and full < here:
-        return f"{these} {pairs} can show {at_most(here)} or more, a full session here {at_most(full)}"
-    if here is not None:
-        return f"{these} {pairs} can show {at_most(here)} or more"
-    return f"a full session here can show {at_most(full)} or more" if full is not None else ""
+    determiner = "this" if section.pairs == 1 else "these"
+    if session_mde is not None and full_mde is not None and full_mde < session_mde:
+        return (
+            f"{determiner} {pairs} can detect a slowdown of {at_most(session_mde)} or more, a full session here "
+            f"{at_most(full_mde)} or more"
+        )
+    if session_mde is not None:
+        return f"{determiner} {pairs} can detect a slowdown of {at_most(session_mde)} or more"
+    return f"a full session here can detect a slowdown of {at_most(full_mde)} or more" if full_mde is not None else ""
 
 
-def _identical(_: Throughput, __: Thresholds) -> str:
-    return "no change: nothing that could matter differs, so nothing was timed"
+def _describe_identical(_: Throughput, __: Thresholds) -> str:
+    return "no change: nothing that affects step time differs, so nothing was timed"
 
 
-def _fallback(_: Throughput, __: Thresholds) -> str:
-    return "nothing decided: another dispatcher ran than was asked for"
+def _describe_fallback(_: Throughput, __: Thresholds) -> str:
+    return "nothing decided: the requested dispatcher did not run"
 
 
-def _no_answer(section: Throughput, _: Thresholds) -> str:
-    unusable = "times shown, nothing decided" if has_times(section) else "could not be measured"
-    words = {"INVALID": unusable, "REVIEW": "a person has to judge", "FAIL": "failed"}
+def _describe_no_answer(section: Throughput, _: Thresholds) -> str:
+    invalid_text = "times shown, nothing decided" if has_times(section) else "could not be measured"
+    words = {"INVALID": invalid_text, "REVIEW": "needs review", "FAIL": "failed"}
     return words.get(section.status, "not decided")
 
 
-_DECIDED: dict[Answer, Callable[[Throughput, Thresholds], str]] = {
-    Answer.SLOWER: _slower,
-    Answer.FASTER: _faster,
-    Answer.NO_CHANGE: _no_change,
-    Answer.WITHIN_BOUND: _within_bound,
-    Answer.UNDECIDED: _undecided,
-    Answer.IDENTICAL: _identical,
-    Answer.FALLBACK: _fallback,
-    Answer.NO_ANSWER: _no_answer,
+_DECISION_TEXTS: dict[ThroughputAnswer, Callable[[Throughput, Thresholds], str]] = {
+    ThroughputAnswer.SLOWER: _describe_slower,
+    ThroughputAnswer.FASTER: _describe_faster,
+    ThroughputAnswer.NO_CHANGE: _describe_no_change,
+    ThroughputAnswer.WITHIN_BOUND: _describe_within_bound,
+    ThroughputAnswer.UNDECIDED: _describe_undecided,
+    ThroughputAnswer.IDENTICAL: _describe_identical,
+    ThroughputAnswer.FALLBACK: _describe_fallback,
+    ThroughputAnswer.NO_ANSWER: _describe_no_answer,
 }
 
 
-def explained(section: Throughput) -> Words:
-    """The line below the numbers: the wall that a change hit, what it would take to decide, else why there is no
-    answer; () where all is said."""
-    said = answer(section)
-    if said in (Answer.SLOWER, Answer.FASTER) and section.wall:
-        return (Said(section.wall[:REASON_CHARACTERS]),)
-    if said in (Answer.NO_CHANGE, Answer.WITHIN_BOUND, Answer.IDENTICAL) or not section.reasons:
+def explain_section(section: Throughput) -> Words:
+    """Return the line below the numbers. It names the wall of a change, why a pass was possible, what a decision would
+    require, or why there is no answer.
+
+    Return () if nothing needs an explanation.
+    """
+    answer = classify_throughput(section)
+    if answer is ThroughputAnswer.FASTER and section.wall:
+        why = _explain_pass(section)
+        return (UntrustedText(clip(section.wall, REASON_CHARACTERS)), *(("; ", *why) if why else ()))
+    if answer is ThroughputAnswer.SLOWER and section.wall:
+        return (UntrustedText(clip(section.wall, REASON_CHARACTERS)),)
+    if answer in (ThroughputAnswer.NO_CHANGE, ThroughputAnswer.WITHIN_BOUND):
+        return _explain_pass(section)
+    if answer is ThroughputAnswer.IDENTICAL or not section.reasons:
         return ()
-    if said is Answer.UNDECIDED and len(section.reasons) > 1:
-        return (Said(". ".join(reason[:REASON_CHARACTERS].rstrip(".") for reason in section.reasons[1:4])),)
-    return (Said(section.reasons[0][:REASON_CHARACTERS]),)
+    if answer is ThroughputAnswer.UNDECIDED and len(section.reasons) > 1:
+        return (
+            UntrustedText(". ".join(clip(reason, REASON_CHARACTERS).rstrip(".") for reason in section.reasons[1:4])),
+        )
+    return (UntrustedText(clip(section.reasons[0], REASON_CHARACTERS)),)
 
 
-def because(entry: Measured, section: Throughput) -> Words:
-    """The same, where the workload is known: what broke or cannot be believed is told by its validity."""
+def _explain_pass(section: Throughput) -> Words:
+    """Return why this measurement could prove that there is no slowdown: the noise that its interval comes from. ()
+    if unknown."""
+    if section.by == "look0" and section.class_noise is not None:
+        known = f"only {size(100 * section.class_noise.median_sd)} on this node class"
+        return (f"{count(section.pairs, 'pair')} could decide, because stored pairs differ by {known}",)
+    if not section.tests:
+        return ()
+    sd = size(max(test.sd_pct for test in section.tests))
+    if section.by == "pairs":
+        exception = ", apart from the slow launches" if section.slow_launches else ""
+        return (f"{count(section.pairs, 'pair')} could decide, because they differ by only {sd}{exception}",)
+    if section.by == "stored":
+        return (f"stored sessions could decide, because they differ by only {sd}",)
+    return ()
+
+
+def explain_entry(entry: WorkloadSection, section: Throughput) -> Words:
+    """Return the line below the numbers of a workload. If the workload has no answer because it is not valid, the line
+    is the first reason from its validity section."""
     validity = entry.verdict.validity
-    if answer(section) is Answer.NO_ANSWER and validity.status in ("FAIL", "INVALID") and validity.reasons:
-        return (Said(validity.reasons[0][:REASON_CHARACTERS]),)
-    return explained(section)
+    if (
+        classify_throughput(section) is ThroughputAnswer.NO_ANSWER
+        and validity.status in ("FAIL", "INVALID")
+        and validity.reasons
+    ):
+        return (UntrustedText(clip(validity.reasons[0], REASON_CHARACTERS)),)
+    return explain_section(section)
 
 
-def place(section: Throughput, timed: Timed) -> Words:
-    """Where and on what the times were taken, and what they do not say."""
-    node = next((one.run.node for one in timed.runs if one.run.node is not None), None)
+def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
+    """Return the node, variant and ranks of the timed runs, and the limits of the measurement."""
+    node = next((timed_run.run.node for timed_run in timed.runs if timed_run.run.node is not None), None)
     variant = section.variant or (timed.plan.variant if timed.plan else "")
     words: list[str] = ["Timed on ", Name((node.name if node else section.node) or "an unnamed node")]
     if node is not None:
         gpus = count(len(node.gpus), "GPU") if node.gpus else "no GPU"
-        words += [" (", Said(node.node_class or count(node.cores, "core")), f"; {gpus})"]
-    if any(run.logged for run in timed.runs):
-        words += [", by what a command logs"]
+        words += [" (", UntrustedText(node.node_class or count(node.cores, "core")), f"; {gpus})"]
+    if any(timed_run.run.timing is not None and timed_run.run.timing.clock == "log" for timed_run in timed.runs):
+        words += [", times from the log of a command"]
     else:
         words += [", variant ", Name(variant)] if variant else []
         words += [f", {count(timed.plan.world_size, 'rank')}"] if timed.plan is not None else []
-    if section.by in ("screen", "stored"):
-        words += [f": compares head with {count(section.sessions, 'stored session')} of this class and environment"]
+    if section.by == "screen":
+        words += [". Head was run alone, and compared with nothing"]
+    elif section.by == "stored":
+        words += [
+            f". The result compares head with {count(section.sessions, 'stored session')} of this class and environment"
+        ]
     else:
-        words += [": compares two arms on one machine"]
+        words += [". The result compares base and head on one machine"]
     if variant.split("-")[0] == "cpu" or (node is not None and not node.gpus):
-        words += [", says nothing of absolute GPU speed"]
-    return (*words, ".", *_calibration(section))
+        words += [" and says nothing about absolute GPU speed"]
+    return (*words, ".", *_describe_calibration(section))
 
 
-def _calibration(section: Throughput) -> Words:
-    """What placebo sessions have shown of this gate here; () where there were none."""
-    found = section.calibrated
-    if found is None:
+def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
+    """Return the share of the routed experts in the FLOPs of the step of each named workload; () if none is known."""
+    known = [(name, section) for name, section in timed if section.expert_flops_share is not None]
+    if not known:
         return ()
-    flags, covered = found.false_flags, found.covered
+    words: list[str] = ["Routed experts are "]
+    for number, (name, section) in enumerate(known[:MAX_SHARES]):
+        assert section.expert_flops_share is not None
+        share = f"{section.expert_flops_share:.0%}"
+        words += [f"{share} of the step's FLOPs" if number == 0 else f", {share}"]
+        words += [" in ", Name(name)] if len(timed) > 1 else []
+    words += [". The step time shows about this share of a change in them"]
+    if any(not section.variant.endswith("-moe") for _, section in known):
+        words += [", and more with a variant that ends in ", Name("-moe")]
+    return (*words, ".")
+
+
+def _describe_calibration(section: Throughput) -> Words:
+    """Return a sentence about the calibration of the gate by placebo sessions; () if there is no calibration."""
+    calibration = section.calibrated
+    if calibration is None:
+        return ()
+    flags, coverage = calibration.false_flags, calibration.covered
     words = (
-        f" Calibrated here by pairs: they differ by {size(found.sd_pct)}, {flags.count} false "
-        f"{'alarm' if flags.count == 1 else 'alarms'} in {count(flags.total, 'placebo session')} (at most "
-        f"{flags.high:.0%}), the truth held in {covered.count} of {covered.total}"
+        f" Calibration with pairs here: pairs of one commit differ by {size(calibration.sd_pct)}; {flags.count} false "
+        f"{'alarm' if flags.count == 1 else 'alarms'} in {count(flags.total, 'placebo session')} (rate at most "
+        f"{flags.high:.0%}); the interval contained the truth in {coverage.count} of {coverage.total}"
     )
-    if found.found is not None:
-        words += f", an injected +{found.injected_pct:g}% found in {found.found.count} of {found.found.total}"
+    if calibration.detected is not None:
+        words += (
+            f"; an injected +{calibration.injected_pct:g}% was detected in {calibration.detected.count} of "
+            f"{calibration.detected.total}"
+        )
     return (words + ".",)
 
 
-def beside(section: Throughput) -> list[str]:
-    """What else differs with a change of step time, that chance does not explain."""
-    return [f"{each.metric} {percent(each.estimate_pct)}" for each in section.secondary if each.significant]
+def list_significant_metrics(section: Throughput) -> list[str]:
+    """Return the secondary metrics that differ significantly, with their changes."""
+    return [f"{test.metric} {percent(test.estimate_pct)}" for test in section.secondary if test.significant]
 
 
 def has_times(section: Throughput) -> bool:
-    """Whether there are step times to show, whatever they decide."""
+    """Whether there are step times to show, even if they decide nothing."""
     return section.base_step_s is not None or section.head_step_s is not None
 
 
-def timed_entries(entries: Sequence[Measured]) -> list[tuple[Measured, Throughput]]:
-    """Every workload with a throughput section."""
+def timed_entries(entries: Sequence[WorkloadSection]) -> list[tuple[WorkloadSection, Throughput]]:
+    """Return every workload with a throughput section."""
     return [(entry, entry.throughput) for entry in entries if entry.throughput is not None]

@@ -1,6 +1,6 @@
-"""Shadow mode: checks that never block, and a scoreboard of what they would have said against what was true."""
+"""Shadow mode: checks that never block, and a scoreboard that compares their results with later outcomes."""
 
-from regbot.shadow.entries import BLOCKING, DEFAULT_FOLDER, checks, of_commit, record, settle
-from regbot.shadow.scoreboard import scoreboard
+from regbot.shadow.entries import BLOCKING, load_checks, load_checks_of_commit, record_check, settle_commit
+from regbot.shadow.scoreboard import compute_scoreboard
 
-__all__ = ["BLOCKING", "DEFAULT_FOLDER", "checks", "of_commit", "record", "scoreboard", "settle"]
+__all__ = ["BLOCKING", "compute_scoreboard", "load_checks", "load_checks_of_commit", "record_check", "settle_commit"]

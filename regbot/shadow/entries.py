@@ -1,9 +1,12 @@
-"""The folder of shadow checks: one file for each check and one for each outcome, written once and never changed.
+"""Read and write the folder of shadow checks. Each check and each outcome has a file, which is never changed.
 
-A check's file is ``<head>-<time>-<hash>.json``, an outcome's ``<check>.outcome-<hash>.json``; the hash is that of the
-content. So writers need no lock, two branches never conflict, and a file that was edited shows. What a function has
-returned is on the disk: written beside, synced, renamed into place, its folder synced. A writer that is killed leaves a
-file whose name begins with a dot, which git does not see and nobody reads.
+The file of a check is called ``<head>-<time>-<hash>.json``, the file of an outcome ``<check>.outcome-<hash>.json``. The
+hash is that of the content. Writers therefore need no lock, two branches never conflict, and an edited file is
+detected.
+
+A file is written under a temporary name, synced and renamed, and then its folder is synced. When the writing function
+returns, the file is therefore on the disk. A killed writer leaves a file whose name begins with a dot. Git and readers
+ignore such files.
 """
 
 import hashlib
@@ -16,10 +19,10 @@ from typing import TypeVar
 
 from regbot import __version__
 from regbot.records.base import Record
-from regbot.records.baseline import utc
+from regbot.records.baseline import format_time
 from regbot.records.files import RecordError, parse_record, read_capped, write_text
 from regbot.records.shadow import (
-    OutcomeWord,
+    OutcomeKind,
     ShadowEntry,
     ShadowOutcome,
     ShadowRow,
@@ -27,198 +30,212 @@ from regbot.records.shadow import (
     ShadowWorkload,
 )
 from regbot.records.verdict import GRAVITY, Status, Throughput, Verdict, WorkloadVerdict
-
-DEFAULT_FOLDER = Path("shadow")
+from regbot.text.clip import clip_label, short_commit
 
 BLOCKING: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW")
-"""What a required check stops a merge for by default; REVIEW until somebody has accepted it."""
+"""Statuses with which a required check blocks a merge by default. REVIEW blocks until somebody accepts it."""
 
 CLAIMS: tuple[Status, ...] = ("FAIL", "REVIEW")
-"""What says that something is wrong, or may be. INVALID says nothing about the change."""
+"""Statuses that report a regression or a possible regression. INVALID is left out, because it says nothing about the
+change."""
 
-SHORTEST_COMMIT = 6
+MIN_COMMIT_CHARACTERS = 6
 MAX_BYTES = 2**20
-HASH = 12
-"""Characters of a content's hash in a name."""
+HASH_CHARACTERS = 12
+"""Number of characters of the hash in a file name."""
 
 R = TypeVar("R", bound=Record)
 
-_ENTRY = re.compile(rf"[0-9a-f]{{40}}(?:[0-9a-f]{{24}})?-[0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{{HASH}}}")
-_OUTCOME = re.compile(rf"({_ENTRY.pattern})\.outcome-[0-9a-f]{{{HASH}}}")
+_ENTRY_NAME = re.compile(rf"[0-9a-f]{{40}}(?:[0-9a-f]{{24}})?-[0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{{HASH_CHARACTERS}}}")
+_OUTCOME_NAME = re.compile(rf"({_ENTRY_NAME.pattern})\.outcome-[0-9a-f]{{{HASH_CHARACTERS}}}")
 
-KEPT = {".gitattributes": "* -text\n", ".gitignore": ".*.json.*\n..*\n"}
-"""No git may change line ends, of which the hash is; none is to see what a killed writer left."""
+FOLDER_FILES = {".gitattributes": "* -text\n", ".gitignore": ".*.json.*\n..*\n"}
+"""Files with settings for git. Git must not change line ends, because the hash covers them. Git must ignore the files
+of killed writers."""
 
-RESTORE = "restore it from git, or delete it"
+RESTORE_ADVICE = "restore it from git, or delete it"
 
 
-def record(verdict: Verdict, folder: Path, now: datetime, blocking: Collection[Status] = BLOCKING) -> Path:
-    """Write down what a check would have said; where. ``blocking``: the statuses that would have stopped the merge.
+def record_check(verdict: Verdict, folder: Path, now: datetime, blocking: Collection[Status] = BLOCKING) -> Path:
+    """Write the result of a check and return its path. ``blocking``: the statuses that would block the merge.
 
     Raises OSError.
     """
     entry = ShadowEntry(
-        created=utc(now),
+        created=format_time(now),
         regbot=__version__,
         base=verdict.base.commit,
         head=verdict.head.commit,
         subject=verdict.head.subject,
         verdict=verdict.verdict,
         would_block=verdict.verdict in blocking,
-        workloads=[_short(each) for each in verdict.workloads],
+        workloads=[_summarize_workload(workload) for workload in verdict.workloads],
     )
-    return _write(folder, f"{entry.head}-{_in_name(entry.created)}-", entry)
+    return _write(folder, f"{entry.head}-{_format_for_name(entry.created)}-", entry)
 
 
-def settle(folder: Path, commit: str, outcome: OutcomeWord, who: str, why: str, now: datetime) -> Path:
-    """Write down what was found out about the commit that begins with ``commit``; where.
+def settle_commit(folder: Path, commit: str, outcome: OutcomeKind, who: str, why: str, now: datetime) -> Path:
+    """Write an outcome for the commit whose hash begins with ``commit``, and return the path of the outcome's file.
 
-    It may be settled again: the last outcome counts, and none is deleted. Raises RecordError where no commit or more
-    than one begins so, or the outcome is none that its last check can have; OSError.
+    A commit can be settled again. The last outcome then counts, and earlier outcomes stay in the folder. Raises
+    RecordError if ``commit`` matches no commit or several, or if the commit's last check cannot have this outcome.
+    Raises OSError.
     """
-    last = of_commit(folder, commit)[-1]
-    _possible(last.entry, outcome)
-    told = ShadowOutcome(entry=last.name, head=last.entry.head, outcome=outcome, who=who, when=utc(now), why=why)
-    return _write(folder, f"{last.name}.outcome-", told)
+    last = load_checks_of_commit(folder, commit)[-1]
+    _check_outcome(last.entry, outcome)
+    record = ShadowOutcome(
+        entry=last.name, head=last.entry.head, outcome=outcome, who=who, when=format_time(now), why=why
+    )
+    return _write(folder, f"{last.name}.outcome-", record)
 
 
-def of_commit(folder: Path, commit: str) -> list[ShadowRow]:
-    """The checks of the one commit that begins with ``commit``, at least one. Raises RecordError."""
-    start = commit.lower()
-    if len(start) < SHORTEST_COMMIT:
-        raise RecordError(f"{commit!r} is too short; give {SHORTEST_COMMIT} characters of head's commit or more")
-    found = [row for row in checks(folder) if row.entry.head.startswith(start)]
-    heads = len({row.entry.head for row in found})
+def load_checks_of_commit(folder: Path, commit: str) -> list[ShadowRow]:
+    """Return the checks of the commit whose hash begins with ``commit``. Raises RecordError if no commit or several
+    commits match."""
+    prefix = commit.lower()
+    if len(prefix) < MIN_COMMIT_CHARACTERS:
+        raise RecordError(
+            f"{commit!r} is too short", f"give {MIN_COMMIT_CHARACTERS} characters of head's commit or more"
+        )
+    rows = [row for row in load_checks(folder) if row.entry.head.startswith(prefix)]
+    heads = len({row.entry.head for row in rows})
     if heads != 1:
-        what = f"{heads} commits with a shadow check begin" if heads else "no commit with a shadow check begins"
-        raise RecordError(f"{folder}: {what} with {commit!r}; see 'regbot shadow list'")
-    return found
+        problem = f"{heads} commits with a shadow check begin" if heads else "no commit with a shadow check begins"
+        raise RecordError(f"{folder}: {problem} with {commit!r}", "see 'regbot shadow list'")
+    return rows
 
 
-def checks(folder: Path) -> list[ShadowRow]:
-    """All checks in the order in which they ended, each with the last outcome of its commit; none without a folder.
+def load_checks(folder: Path) -> list[ShadowRow]:
+    """Return all checks, ordered by the time when they ended. Each has the last outcome of its commit. If the folder
+    does not exist, the list is empty.
 
-    Raises RecordError for a file that is not what its name says: nothing is skipped.
+    No file is skipped. Raises RecordError for a file that cannot be read or does not match its name.
     """
     entries: dict[str, ShadowEntry] = {}
     outcomes: list[tuple[str, str, ShadowOutcome]] = []
-    for path in _files(folder):
-        if _ENTRY.fullmatch(path.stem):
+    for path in _list_files(folder):
+        if _ENTRY_NAME.fullmatch(path.stem):
             entries[path.stem] = _read(path, ShadowEntry)
-        elif _OUTCOME.fullmatch(path.stem):
-            told = _read(path, ShadowOutcome)
-            outcomes.append((told.when, path.stem, told))
+        elif _OUTCOME_NAME.fullmatch(path.stem):
+            outcome = _read(path, ShadowOutcome)
+            outcomes.append((outcome.when, path.stem, outcome))
         else:
-            raise RecordError(f"{path}: is no shadow check by its name: delete or move it")
-    last: dict[str, ShadowOutcome] = {}
-    for _, name, told in sorted(outcomes, key=lambda each: each[:2]):
-        entry = entries.get(told.entry)
-        if entry is None or entry.head != told.head or not name.startswith(f"{told.entry}."):
-            raise RecordError(f"{folder / name}.json: is the outcome of a check that is not here: {RESTORE}")
-        last[told.head] = told
+            raise RecordError(f"{path}: its name is not that of a shadow check: delete or move it")
+    last_outcomes: dict[str, ShadowOutcome] = {}
+    for _, name, outcome in sorted(outcomes, key=lambda item: item[:2]):
+        entry = entries.get(outcome.entry)
+        if entry is None or entry.head != outcome.head or not name.startswith(f"{outcome.entry}."):
+            raise RecordError(f"{folder / name}.json: is the outcome of a check that is missing: {RESTORE_ADVICE}")
+        last_outcomes[outcome.head] = outcome
     for name, entry in entries.items():
-        if not name.startswith(f"{entry.head}-{_in_name(entry.created)}-"):
-            raise RecordError(f"{folder / name}.json: is the check of another commit or time by its content: {RESTORE}")
-    ordered = sorted(entries.items(), key=lambda each: (each[1].created, each[0]))
-    return [ShadowRow(name=name, entry=entry, outcome=last.get(entry.head)) for name, entry in ordered]
+        if not name.startswith(f"{entry.head}-{_format_for_name(entry.created)}-"):
+            raise RecordError(
+                f"{folder / name}.json: its content is the check of another commit or time: {RESTORE_ADVICE}"
+            )
+    ordered = sorted(entries.items(), key=lambda item: (item[1].created, item[0]))
+    return [ShadowRow(name=name, entry=entry, outcome=last_outcomes.get(entry.head)) for name, entry in ordered]
 
 
-def _possible(entry: ShadowEntry, outcome: OutcomeWord) -> None:
-    """Raises RecordError for an outcome that says nothing about what the check said."""
-    claimed = entry.verdict in CLAIMS
-    if claimed and outcome == "missed":
+def _check_outcome(entry: ShadowEntry, outcome: OutcomeKind) -> None:
+    """Check that the outcome fits the check's status. Raises RecordError."""
+    is_claim = entry.verdict in CLAIMS
+    if is_claim and outcome == "missed":
         raise RecordError(
-            f"shadow said {entry.verdict} of {entry.head[:12]}, so a regression in it was not missed: "
-            "it is 'confirmed', or 'refuted' where there is none"
+            f"the shadow check reported {entry.verdict} for {short_commit(entry.head)}, so it missed no regression: "
+            "give 'confirmed', or 'refuted' if there is no regression"
         )
-    if not claimed and outcome in ("confirmed", "refuted"):
+    if not is_claim and outcome in ("confirmed", "refuted"):
         raise RecordError(
-            f"shadow said {entry.verdict} of {entry.head[:12]}, which claims nothing that could be {outcome}: "
-            "a regression that was found in it later is 'missed'"
+            f"the shadow check reported {entry.verdict} for {short_commit(entry.head)}, which cannot be {outcome}: "
+            "give 'missed' for a regression that was detected later"
         )
 
 
-def _short(found: WorkloadVerdict) -> ShadowWorkload:
-    sections = [each for each in (found.sharding, found.validity, found.throughput) if each is not None]
+def _summarize_workload(workload: WorkloadVerdict) -> ShadowWorkload:
+    sections = [
+        section for section in (workload.sharding, workload.validity, workload.throughput) if section is not None
+    ]
     gravest = min(sections, key=lambda section: GRAVITY.index(section.status))
     return ShadowWorkload(
-        name=found.name,
-        sharding=found.sharding.status if found.sharding else None,
+        name=workload.name,
+        sharding=workload.sharding.status if workload.sharding else None,
         findings=list(
             dict.fromkeys(
-                f"{each.pattern}@{each.axis}"[:500]
-                for each in (found.sharding.findings if found.sharding else [])
-                if each.status != "PASS"
+                clip_label(f"{finding.pattern}@{finding.axis}")
+                for finding in (workload.sharding.findings if workload.sharding else [])
+                if finding.status != "PASS"
             )
         ),
-        throughput=_pace(found.throughput) if found.throughput else None,
-        validity=found.validity.status,
+        throughput=_summarize_throughput(workload.throughput) if workload.throughput else None,
+        validity=workload.validity.status,
         reason=gravest.reasons[0] if gravest.reasons else "",
     )
 
 
-def _pace(found: Throughput) -> ShadowThroughput:
+def _summarize_throughput(throughput: Throughput) -> ShadowThroughput:
     return ShadowThroughput(
-        status=found.status,
-        decision=found.decision,
-        estimate_pct=found.estimate_pct,
-        low_pct=found.low_pct,
-        high_pct=found.high_pct,
-        pairs=found.pairs,
-        minutes=found.cost.minutes if found.cost else 0.0,
+        status=throughput.status,
+        decision=throughput.decision,
+        estimate_pct=throughput.estimate_pct,
+        low_pct=throughput.low_pct,
+        high_pct=throughput.high_pct,
+        pairs=throughput.pairs,
+        minutes=throughput.cost.minutes if throughput.cost else 0.0,
     )
 
 
 # ---- files
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files in ``folder`` by name, but for those whose names begin with a dot. Raises RecordError."""
+def _list_files(folder: Path) -> list[Path]:
+    """Return the files in ``folder``, sorted, without hidden files and README.md. Raises RecordError."""
     try:
-        found = [Path(entry) for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        paths = [Path(entry) for entry in os.scandir(folder) if not entry.name.startswith(".")]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RecordError(f"{folder}: cannot be read: {error.strerror}") from error
-    return sorted(path for path in found if path.name != "README.md")
+    return sorted(path for path in paths if path.name != "README.md")
 
 
 def _read(path: Path, model: type[R]) -> R:
-    """The record in a file whose name ends with the hash of its content. Raises RecordError."""
+    """Return the record in a file whose name ends with the hash of its content. Raises RecordError."""
     data = read_capped(path, MAX_BYTES)
     if not path.stem.endswith(_hash(data)):
         raise RecordError(
-            f"{path}: was edited or torn: its content is not the one that its name is the hash of: {RESTORE}"
+            f"{path}: was edited or torn: its content does not match the hash in its name: {RESTORE_ADVICE}"
         )
     return parse_record(data, model, str(path))
 
 
 def _write(folder: Path, start: str, record: Record) -> Path:
-    """``record`` in a file of ``folder`` whose name begins with ``start``, on the disk."""
+    """Write ``record`` to a file in ``folder`` whose name begins with ``start``. The file is on the disk when this
+    returns."""
     text = record.to_json()
     path = folder / f"{start}{_hash(text.encode())}.json"
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         _sync(folder.parent)
-    for name, kept in KEPT.items():
+    for name, content in FOLDER_FILES.items():
         if not (folder / name).exists():
-            write_text(folder / name, kept)
+            write_text(folder / name, content)
     write_text(path, text)
     _sync(folder)
     return path
 
 
 def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:HASH]
+    return hashlib.sha256(data).hexdigest()[:HASH_CHARACTERS]
 
 
-def _in_name(moment: str) -> str:
-    """``2026-08-01T12:00:00Z`` as names hold it, for file systems that know no colon."""
+def _format_for_name(moment: str) -> str:
+    """Return a time such as ``2026-08-01T12:00:00Z`` without hyphens and colons, because some file systems allow no
+    colon in names."""
     return moment.replace("-", "").replace(":", "")
 
 
 def _sync(folder: Path) -> None:
-    """Names in a folder are on the disk only when the folder is."""
+    """Sync a folder, so that the names of its files are on the disk too."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,27 +1,29 @@
-"""Shadow checks as a terminal shows them: one sentence after a check, the list, one commit, the scoreboard."""
+"""Terminal output of shadow mode: the sentence after a check, the list of checks, the checks of one commit, the
+scoreboard."""
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from regbot.records.shadow import (
-    Claims,
+    ClaimCounts,
     Scoreboard,
     ShadowListing,
     ShadowRow,
     ShadowThroughput,
     ShadowWorkload,
-    Share,
-    Silences,
+    ShareInterval,
+    UnflaggedCounts,
 )
 from regbot.records.verdict import Status
-from regbot.text import printable
+from regbot.text.clip import clip_line, short_commit
+from regbot.text.printable import printable
+from regbot.text.words import count
+from regbot.text.wrap import wrapped
 
-WIDTH = 110
 SUBJECT_CHARACTERS = 60
-NOTHING = "no shadow check is recorded here; run 'regbot check --shadow'"
+NO_CHECKS = "no shadow check is recorded here; run 'regbot check --shadow'"
 
-WOULD: dict[Status, str] = {
+CONSEQUENCES: dict[Status, str] = {
     "PASS": "would have passed",
     "FAIL": "would have failed",
     "INVALID": "could not have measured",
@@ -30,137 +32,135 @@ WOULD: dict[Status, str] = {
 }
 
 
-def shadow_sentence(status: Status, would_block: bool, path: Path) -> str:
-    """What follows the verdict of a shadow check."""
-    stopped = ", which stops a merge" if would_block else ""
-    return f"shadow: regbot {WOULD[status]} this change ({status}{stopped}). Nothing is blocked. Recorded in {path}"
+def write_sentence(status: Status, would_block: bool, path: Path) -> str:
+    """Return the sentence that follows the verdict of a shadow check."""
+    consequence = ", which stops a merge" if would_block else ""
+    return (
+        f"shadow: regbot {CONSEQUENCES[status]} this change ({status}{consequence}). Nothing is blocked. "
+        f"Recorded in {path}"
+    )
 
 
-def list_page(found: ShadowListing) -> str:
-    """One line a check."""
-    if not found.checks:
-        return NOTHING
-    return "\n".join(_line(row, _outcome(row)) for row in found.checks)
+def write_list(listing: ShadowListing) -> str:
+    """Return one line per check."""
+    if not listing.checks:
+        return NO_CHECKS
+    return "\n".join(_format_row(row, _format_outcome(row)) for row in listing.checks)
 
 
-def entry_page(rows: Sequence[ShadowRow]) -> str:
-    """The checks of one commit in full."""
+def write_checks(rows: Sequence[ShadowRow]) -> str:
+    """Return all details of the checks of one commit."""
     parts = []
     for row in rows:
         entry = row.entry
+        commits = f"{short_commit(entry.base)} -> {short_commit(entry.head)}"
         lines = [
-            f"{entry.verdict}  {entry.base[:12]} -> {entry.head[:12]}  {printable(entry.subject)}".rstrip(),
+            f"{entry.verdict}  {commits}  {printable(entry.subject)}".rstrip(),
             f"  checked  {entry.created} by regbot {printable(entry.regbot)}, {entry.minutes:.0f} minutes timed",
             f"  gate     {'would have stopped it' if entry.would_block else 'would have let it through'}",
-            *([f"  settled  {_told(row)}"] if row.outcome else []),
+            *([f"  settled  {_describe_outcome(row)}"] if row.outcome else []),
         ]
-        for each in entry.workloads:
-            pace = f", throughput {_pace(each.throughput)}" if each.throughput else ""
-            found = f" ({', '.join(each.findings)})" if each.findings else ""
-            said = f"sharding {each.sharding or '-'}{found}{pace}, validity {each.validity}"
-            lines.append(printable(f"  {each.name}: {said}"))
-            lines += [_wrapped(each.reason)] if each.reason else []
+        for workload in entry.workloads:
+            throughput = f", throughput {_format_throughput(workload.throughput)}" if workload.throughput else ""
+            findings = f" ({', '.join(workload.findings)})" if workload.findings else ""
+            sections = f"sharding {workload.sharding or '-'}{findings}{throughput}, validity {workload.validity}"
+            lines.append(printable(f"  {workload.name}: {sections}"))
+            lines += [wrapped(workload.reason, "    ")] if workload.reason else []
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def scoreboard_page(found: Scoreboard) -> str:
-    """The scoreboard."""
-    if found.first is None or found.last is None:
-        since = f" since {found.since}" if found.since else ""
-        return f"no shadow check is recorded{since}" if since else NOTHING
-    commits = _count(found.commits, "commit")
+def write_scoreboard(board: Scoreboard) -> str:
+    if board.first is None or board.last is None:
+        since = f" since {board.since}" if board.since else ""
+        return f"no shadow check is recorded{since}" if since else NO_CHECKS
+    commits = count(board.commits, "commit")
     lines = [
-        f"shadow scoreboard, {found.first[:10]} to {found.last[:10]}",
-        f"{_count(found.checks, 'check')} of {commits}, {found.minutes:.0f} minutes of timed runs",
-        f"would have stopped {found.would_block} of {commits}",
+        f"shadow scoreboard, {board.first[:10]} to {board.last[:10]}",
+        f"{count(board.checks, 'check')} of {commits}, {board.minutes:.0f} minutes of timed runs",
+        f"would have stopped {board.would_block} of {commits}",
         "",
-        f"  {'said':<13} {'commits':>7}",
-        _claimed("FAIL", found.fail),
-        _claimed("REVIEW", found.review),
-        _silent("INVALID", found.invalid),
-        _silent("INCONCLUSIVE", found.inconclusive),
-        _silent("PASS", found.passed),
+        f"  {'verdict':<13} {'commits':>7}",
+        _format_claims("FAIL", board.fail),
+        _format_claims("REVIEW", board.review),
+        _format_unflagged("INVALID", board.invalid),
+        _format_unflagged("INCONCLUSIVE", board.inconclusive),
+        _format_unflagged("PASS", board.passed),
         "",
-        _share("of settled FAILs, right", found.precision, "no FAIL is settled"),
-        _share("of known regressions, called FAIL", found.recall, "no regression is known"),
+        _format_share("of settled FAILs, right", board.precision, "no FAIL is settled"),
+        _format_share("of known regressions, called FAIL", board.recall, "no regression is known"),
     ]
-    if found.open:
+    if board.open:
         lines += ["", "open: settle each with 'regbot shadow settle COMMIT confirmed|refuted|unknown --why TEXT'"]
-        for row in found.open:
-            lines += [_line(row, ""), *_reasons(row)]
-    if found.settled:
+        for row in board.open:
+            lines += [_format_row(row, ""), *_list_reasons(row)]
+    if board.settled:
         lines += ["", "settled"]
-        for row in found.settled:
-            lines += [_line(row, ""), _wrapped(_told(row))]
+        for row in board.settled:
+            lines += [_format_row(row, ""), wrapped(_describe_outcome(row), "    ")]
     return "\n".join(lines)
 
 
-def _claimed(name: str, found: Claims) -> str:
-    told = f"{found.confirmed} confirmed, {found.refuted} refuted, {found.unknown} unknown, {found.open} open"
-    return f"  {name:<13} {found.commits:>7}   {told}" if found.commits else f"  {name:<13} {0:>7}"
+def _format_claims(name: str, claims: ClaimCounts) -> str:
+    outcomes = f"{claims.confirmed} confirmed, {claims.refuted} refuted, {claims.unknown} unknown, {claims.open} open"
+    return f"  {name:<13} {claims.commits:>7}   {outcomes}" if claims.commits else f"  {name:<13} {0:>7}"
 
 
-def _silent(name: str, found: Silences) -> str:
-    return f"  {name:<13} {found.commits:>7}" + (f"   {found.missed} missed, as far as known" if found.commits else "")
+def _format_unflagged(name: str, counts: UnflaggedCounts) -> str:
+    return f"  {name:<13} {counts.commits:>7}" + (
+        f"   {counts.missed} missed, as far as known" if counts.commits else ""
+    )
 
 
-def _share(words: str, share: Share | None, none: str) -> str:
+def _format_share(label: str, share: ShareInterval | None, fallback: str) -> str:
     if share is None:
-        return f"  {words}: {none}"
+        return f"  {label}: {fallback}"
     bounds = f"95% interval {share.low:.0%} to {share.high:.0%}"
-    return f"  {words}: {share.count} of {share.total} ({bounds})"
+    return f"  {label}: {share.count} of {share.total} ({bounds})"
 
 
-def _line(row: ShadowRow, outcome: str) -> str:
-    subject = textwrap.shorten(printable(row.entry.subject), SUBJECT_CHARACTERS, placeholder=" ...")
-    cells = f"{row.entry.created[:10]}  {row.entry.head[:12]}  {row.entry.verdict:<12}"
+def _format_row(row: ShadowRow, outcome: str) -> str:
+    subject = clip_line(printable(row.entry.subject), SUBJECT_CHARACTERS)
+    cells = f"{row.entry.created[:10]}  {short_commit(row.entry.head)}  {row.entry.verdict:<12}"
     return "  ".join(part for part in (f"  {cells}", f"{outcome:<9}" if outcome else "", subject) if part).rstrip()
 
 
-def _outcome(row: ShadowRow) -> str:
+def _format_outcome(row: ShadowRow) -> str:
     return row.outcome.outcome if row.outcome else "-"
 
 
-def _reasons(row: ShadowRow) -> list[str]:
-    """What a check found that made it say so, and in which workloads."""
-    found: dict[str, list[str]] = {}
-    for each in row.entry.workloads:
-        if (what := _found(each, row.entry.verdict)) is not None:
-            found.setdefault(what or "no reason was given", []).append(each.name)
-    return [_wrapped(f"{what} ({', '.join(names)})") for what, names in found.items()]
+def _list_reasons(row: ShadowRow) -> list[str]:
+    """Return the reasons for the status of a check, each with the workloads that it applies to."""
+    workloads: dict[str, list[str]] = {}
+    for workload in row.entry.workloads:
+        if (reason := _describe_findings(workload, row.entry.verdict)) is not None:
+            workloads.setdefault(reason or "no reason was given", []).append(workload.name)
+    return [wrapped(f"{reason} ({', '.join(names)})", "    ") for reason, names in workloads.items()]
 
 
-def _found(each: ShadowWorkload, status: Status) -> str | None:
-    """Of the sections that have ``status``; None where none has."""
+def _describe_findings(workload: ShadowWorkload, status: Status) -> str | None:
+    """Return the findings of those sections of a workload that have ``status``; None where no section has
+    ``status``."""
     parts = []
-    if each.sharding == status:
-        parts += each.findings or [each.reason]
-    if each.throughput is not None and each.throughput.status == status:
-        parts.append(f"throughput {_pace(each.throughput)}")
-    if each.validity == status:
-        parts.append(each.reason)
+    if workload.sharding == status:
+        parts += workload.findings or [workload.reason]
+    if workload.throughput is not None and workload.throughput.status == status:
+        parts.append(f"throughput {_format_throughput(workload.throughput)}")
+    if workload.validity == status:
+        parts.append(workload.reason)
     return ", ".join(part for part in parts if part) if parts else None
 
 
-def _told(row: ShadowRow) -> str:
-    """What was decided about its commit, by whom, when and why; '' where nothing was."""
-    told = row.outcome
-    return printable(f"{told.outcome} by {told.who} on {told.when[:10]}: {told.why}") if told else ""
+def _describe_outcome(row: ShadowRow) -> str:
+    """Return the outcome of a row's commit with the person, the date and the reason; '' without an outcome."""
+    outcome = row.outcome
+    return printable(f"{outcome.outcome} by {outcome.who} on {outcome.when[:10]}: {outcome.why}") if outcome else ""
 
 
-def _pace(found: ShadowThroughput) -> str:
-    """``FAIL +3.1% [+2.2, +4.1]``."""
-    if found.estimate_pct is None or found.low_pct is None or found.high_pct is None:
-        return found.status
-    return f"{found.status} {found.estimate_pct:+.1f}% [{found.low_pct:+.1f}, {found.high_pct:+.1f}]"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(
-        printable(text), WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+def _format_throughput(throughput: ShadowThroughput) -> str:
+    """Return the status with the estimate and its interval: ``FAIL +3.1% [+2.2, +4.1]``."""
+    if throughput.estimate_pct is None or throughput.low_pct is None or throughput.high_pct is None:
+        return throughput.status
+    return (
+        f"{throughput.status} {throughput.estimate_pct:+.1f}% [{throughput.low_pct:+.1f}, {throughput.high_pct:+.1f}]"
     )

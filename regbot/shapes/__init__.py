@@ -1,5 +1,5 @@
-"""The fixed smoke models, one TOML file per shape in ``data``."""
+"""The fixed smoke models. The folder ``data`` has one TOML file per shape."""
 
-from regbot.shapes.shape import Geometry, MeshName, Parallelism, Shape, ShapeError, Variant, load_shape, shape_names
+from regbot.shapes.shape import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Variant, load_shape, shape_names
 
-__all__ = ["Geometry", "MeshName", "Parallelism", "Shape", "ShapeError", "Variant", "load_shape", "shape_names"]
+__all__ = ["MeshName", "OwnMesh", "Parallelism", "Shape", "ShapeError", "Variant", "load_shape", "shape_names"]

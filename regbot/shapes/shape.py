@@ -1,7 +1,8 @@
-"""Shapes: the fixed smoke models. A shape's numbers never change; a change makes a new version.
+"""Shapes: the fixed smoke models. When the numbers of a shape change, its version must change too.
 
-A shape holds geometry only. How it is sharded is a ``Parallelism`` (two meshes over the same ranks: attention
-TP x CP x DP x PP and experts ETP x EP x EDP x PP), how it is run is a ``Variant``.
+A shape defines geometry. A ``Parallelism`` defines how the model is sharded. It has two meshes over the same ranks:
+attention TP x CP x DP x PP and experts ETP x EP x EDP x PP. A ``Variant`` defines the size, the kind of MLP, the
+routing and the dtype of a run.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,9 @@ from typing import Annotated, Literal, Self
 import tomllib
 from pydantic import Field, ValidationError, model_validator
 
+from regbot.errors import UserError
 from regbot.records.base import Record
-from regbot.records.files import describe
+from regbot.records.files import describe_validation_error
 
 Routing = Literal["balanced", "skewed", "natural"]
 MeshName = Literal["ep", "ep-dp"]
@@ -21,15 +23,18 @@ SizeName = Literal["full", "smoke", "cpu"]
 Positive = Annotated[int, Field(ge=1)]
 
 SIZES: tuple[SizeName, ...] = ("full", "smoke", "cpu")
-CONTROLS = ("skewed", "dense")
+CONTROLS = ("skewed", "dense", "moe")
 
 
-class ShapeError(Exception):
-    """An unknown shape, variant or mesh, or one that does not fit together. The message lists what there is."""
+class ShapeError(UserError):
+    """An unknown shape or variant, or an invalid mesh. The advice lists the valid names."""
 
 
 class Parallelism(Record):
-    """Sizes of both meshes. The product of each side is the world size; both share the pipeline axis."""
+    """Sizes of the axes of the attention mesh and of the expert mesh.
+
+    The product of the sizes of each mesh is the world size. The pipeline axis ``pp`` belongs to both meshes.
+    """
 
     tp: Positive = 1
     cp: Positive = 1
@@ -38,9 +43,10 @@ class Parallelism(Record):
     etp: Positive = 1
     ep: Positive
     edp: Positive
+    own_name: str = Field(default="", description="name of a mesh that a workload defines; '' for a mesh of the shape")
 
     @model_validator(mode="after")
-    def _same_ranks(self) -> Self:
+    def _check_ranks(self) -> Self:
         if self.tp * self.cp * self.dp != self.etp * self.ep * self.edp:
             raise ValueError(
                 f"attention mesh {self.tp}x{self.cp}x{self.dp} and expert mesh {self.etp}x{self.ep}x{self.edp} "
@@ -53,12 +59,64 @@ class Parallelism(Record):
         return self.tp * self.cp * self.dp * self.pp
 
     @property
-    def name(self) -> MeshName:
+    def name(self) -> str:
+        return self.shape_mesh or self.own_name
+
+    @property
+    def shape_mesh(self) -> MeshName | None:
+        """Name of this mesh among those of a shape; None for a mesh that a workload defines."""
+        if self.own_name:
+            return None
         return "ep" if self.edp == 1 else "ep-dp"
 
 
+class OwnMesh(Record):
+    """A mesh that a workload defines: the number of ranks, and the sizes of the axes. The data-parallel sizes follow.
+
+    Example: 8 ranks with EP 1 and TP 2 have DP 4 and, because ETP is 1, EDP 8. There is no pipeline axis, because only
+    the first stage would be traced.
+    """
+
+    world: Positive
+    ep: Positive
+    tp: Positive = 1
+    cp: Positive = 1
+    etp: Positive = 1
+
+    @model_validator(mode="after")
+    def _check_division(self) -> Self:
+        for product, axes in (
+            (self.tp * self.cp, "TP x CP"),
+            (self.etp * self.ep, "ETP x EP"),
+        ):
+            if self.world % product:
+                raise ValueError(f"{self.world} ranks do not divide into groups of {axes} = {product} ranks")
+        return self
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """Sizes of the axes that a framework's own configuration sets."""
+        return {"tp": self.tp, "cp": self.cp, "etp": self.etp}
+
+    @property
+    def name(self) -> str:
+        """Name of the mesh in entries, such as ``world8-ep1-tp2``. Axes of size 1 are left out, except EP."""
+        others = [f"-{axis}{size}" for axis, size in self.axis_sizes.items() if size > 1]
+        return f"world{self.world}-ep{self.ep}{''.join(others)}"
+
+    def parallelism(self) -> Parallelism:
+        """Return the sizes of all axes."""
+        return Parallelism(
+            **self.axis_sizes,
+            dp=self.world // (self.tp * self.cp),
+            ep=self.ep,
+            edp=self.world // (self.etp * self.ep),
+            own_name=self.name,
+        )
+
+
 class Geometry(Record):
-    """The numbers of one MoE transformer, widths in elements."""
+    """Dimensions of one MoE transformer. Widths are in elements."""
 
     layers: Positive
     hidden: Positive
@@ -70,38 +128,38 @@ class Geometry(Record):
     experts: Positive
     top_k: Positive
     expert_width: Positive
-    vocabulary: Positive
+    vocabulary: Annotated[int, Field(ge=0)] = Field(description="0: blocks only, without embedding and output head")
     sequence: Positive
     micro_batch: Positive
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_sizes(self) -> Self:
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} key-value heads")
         if self.top_k > self.experts:
-            raise ValueError(f"top-{self.top_k} of {self.experts} experts")
+            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
         return self
 
     @property
     def tokens(self) -> int:
-        """Tokens per rank and step."""
+        """Number of tokens per rank and step."""
         return self.sequence * self.micro_batch
 
     @property
     def dense_width(self) -> int:
-        """Width of the one MLP of the dense control: as many active weights as the routed experts."""
+        """Width of the MLP in the dense variant. It gives the MLP as many weights as the routed experts of a token."""
         return self.top_k * self.expert_width
 
     @property
     def parameters(self) -> int:
-        """All weights of the MoE model; embedding and output head are separate."""
+        """Number of weights of the MoE model. Embedding and output head have separate weights."""
         return self._shared_parameters + self.layers * (
             self.hidden * self.experts + 3 * self.experts * self.hidden * self.expert_width
         )
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token meets in matrix products: no embedding look-up, top-k of the experts."""
+        """Number of weights that one token is multiplied with: only the top-k experts, and not the embedding."""
         return (
             self._shared_parameters
             - self.vocabulary * self.hidden
@@ -112,10 +170,10 @@ class Geometry(Record):
     def flops_per_token(self) -> int:
         """Model FLOPs of forward and backward for one token.
 
-        6 per active weight (2 forward, 4 backward) plus causal attention: the two products QK^T and PV cost
-        2 x 2 x heads x head_dim x sequence forward, twice that backward, and half of it is masked. Recomputation
-        is not model work and never counted. Source: Narayanan et al. 2021 (arXiv:2104.04473), appendix, with
-        grouped-query projections and the causal half.
+        They are 6 FLOPs per active weight (2 in forward, 4 in backward), plus causal attention. In attention, the two
+        products QK^T and PV together cost 2 x 2 x heads x head_dim x sequence in forward. Backward costs twice as much
+        as forward. The causal mask removes half of the sum. Recomputation is not counted. Source: Narayanan et al. 2021
+        (arXiv:2104.04473), appendix, adapted to grouped-query projections and to the causal half.
         """
         attention = self.layers * 6 * self.heads * self.head_dim * self.sequence
         return 6 * self.active_parameters + attention
@@ -126,6 +184,14 @@ class Geometry(Record):
         return self.flops_per_token * self.tokens
 
     @property
+    def expert_flops_share(self) -> float:
+        """Share of the model FLOPs that the routed experts compute, in [0, 1].
+
+        A change of the experts' time changes the step time by about this share of it.
+        """
+        return 6 * self.layers * 3 * self.top_k * self.hidden * self.expert_width / self.flops_per_token
+
+    @property
     def _shared_parameters(self) -> int:
         query, key_value = self.heads * self.head_dim, self.kv_heads * self.head_dim
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
@@ -134,9 +200,9 @@ class Geometry(Record):
 
 
 class Variant(Record):
-    """A shape at one size with one kind of MLP and one routing."""
+    """One way to run a shape: a size, a kind of MLP, a routing and a dtype."""
 
-    name: str = Field(description="'full', 'cpu-skewed', 'smoke-dense', ...")
+    name: str = Field(description="'full', 'cpu-skewed', 'smoke-dense', 'smoke-moe', ...")
     size: SizeName
     mlp: Literal["moe", "dense"]
     routing: Routing
@@ -145,7 +211,7 @@ class Variant(Record):
 
 
 class Shape(Record):
-    """One fixed smoke model."""
+    """One fixed smoke model: geometries by size, meshes by size, and numbers of steps."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
     version: Positive
@@ -162,24 +228,34 @@ class Shape(Record):
         return f"{self.name}@{self.version}"
 
     def variant(self, name: str = "full") -> Variant:
-        """``[SIZE][-skewed|-dense]``; the size is ``full`` where left out. Raises ShapeError."""
+        """Return the variant with the given name, which has the form ``[SIZE][-skewed|-dense|-moe]``.
+
+        The default size is ``full``. Raises ShapeError if the shape has no such variant.
+        """
         parts = name.split("-")
         size = parts.pop(0) if parts[0] in SIZES else "full"
         control = parts.pop(0) if parts and parts[0] in CONTROLS else ""
         if parts or size not in self.sizes:
-            known = ", ".join(f"{size}{suffix}" for size in self.sizes for suffix in ("", "-skewed", "-dense"))
-            raise ShapeError(f"shape {self.id} has no variant {name!r}; there are {known}")
+            suffixes = ("", *(f"-{control}" for control in CONTROLS))
+            known_variants = ", ".join(f"{size}{suffix}" for size in self.sizes for suffix in suffixes)
+            raise ShapeError(f"shape {self.id} has no variant {name!r}", f"its variants are {known_variants}")
+        geometry = self.sizes[size]
         return Variant(
             name=f"{size}-{control}" if control else size,
             size=size,
             mlp="dense" if control == "dense" else "moe",
             routing="skewed" if control == "skewed" else "balanced",
-            geometry=self.sizes[size],
+            geometry=geometry.model_copy(update={"vocabulary": 0}) if control == "moe" else geometry,
             dtype="float32" if size == "cpu" else "bfloat16",
         )
 
     def parallelism(self, size: SizeName, world: int | None = None, ep: int | None = None) -> Parallelism:
-        """The mesh for ``world`` ranks; EP is min(world, cap) where not given. Raises ShapeError."""
+        """Return the mesh for ``world`` ranks with expert-parallel groups of ``ep`` ranks.
+
+        If only ``world`` is given, ``ep`` is min(world, ``expert_parallel_cap``). If only ``ep`` is given, ``world`` is
+        ``ep``. If neither is given, ``world`` is the size of the mesh 'ep'. Raises ShapeError if the ranks or the
+        experts do not divide evenly.
+        """
         experts = self.sizes[size].experts
         world = world if world is not None else (ep or self.meshes[size]["ep"].world_size)
         ep = ep if ep is not None else min(world, self.expert_parallel_cap)
@@ -191,45 +267,50 @@ class Shape(Record):
 
 
 def shape_names() -> list[str]:
-    """Names of all shapes, in reading order."""
+    """Return the names of all shapes, in display order."""
     files = (resources.files("regbot.shapes") / "data").iterdir()
-    return sorted((f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")), key=_reading_order)
+    return sorted((file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")), key=_sort_key)
 
 
 @cache
 def load_shape(name: str) -> Shape:
-    """The shape called ``name`` or ``name@version``. Raises ShapeError with the list of shapes."""
-    plain, _, version = name.partition("@")
-    if plain not in shape_names():
-        raise ShapeError(f"there is no shape {name!r}; there are {', '.join(shape_names())}")
-    text = (resources.files("regbot.shapes") / "data" / f"{plain}.toml").read_text(encoding="utf-8")
+    """Load the shape ``name`` or ``name@version``. Raises ShapeError for an unknown name or version."""
+    base_name, _, version = name.partition("@")
+    if base_name not in shape_names():
+        raise ShapeError(f"unknown shape {name!r}", f"the shapes are {', '.join(shape_names())}")
+    text = (resources.files("regbot.shapes") / "data" / f"{base_name}.toml").read_text(encoding="utf-8")
     try:
         shape = Shape.model_validate(_expand(tomllib.loads(text)))
-    except ValidationError as error:  # a shipped file: a fault here is ours
-        raise ShapeError(f"shape file {plain}.toml: {describe(error)}") from error
+    except ValidationError as error:  # the error is in a file that regbot ships
+        raise ShapeError(f"shape file {base_name}.toml: {describe_validation_error(error)}") from error
     if version and version != str(shape.version):
-        raise ShapeError(f"shape {plain} is at version {shape.version}; {name!r} is not shipped with this regbot")
+        raise ShapeError(
+            f"shape {base_name} is at version {shape.version}", f"{name!r} is not shipped with this regbot"
+        )
     return shape
 
 
 def _expand(document: dict[str, object]) -> Mapping[str, object]:
-    """TOML to Shape: sizes inherit the geometry, meshes are written as world and ep."""
+    """Convert a TOML document to the fields of Shape.
+
+    In the file, each size lists only its differences from ``geometry``, and each mesh has only ``world`` and ``ep``.
+    """
     geometry, sizes, meshes = document.pop("geometry"), document.pop("sizes"), document.pop("meshes")
     assert isinstance(geometry, dict)
     assert isinstance(sizes, dict)
     assert isinstance(meshes, dict)
-    document["sizes"] = {size: {**geometry, **numbers} for size, numbers in sizes.items()}
+    document["sizes"] = {size: {**geometry, **overrides} for size, overrides in sizes.items()}
     document["meshes"] = {
         size: {
             name: {"dp": mesh["world"], "ep": mesh["ep"], "edp": mesh["world"] // mesh["ep"]}
-            for name, mesh in named.items()
+            for name, mesh in size_meshes.items()
         }
-        for size, named in meshes.items()
+        for size, size_meshes in meshes.items()
     }
     return document
 
 
-def _reading_order(name: str) -> tuple[int, str]:
-    """The two shapes of every check first, then the static extras."""
+def _sort_key(name: str) -> tuple[int, str]:
+    """Return a sort key that puts the two default shapes of a check first and the other shapes after them by name."""
     first = ("qwen3-30b-a3b", "mixtral-8x7b")
     return (first.index(name) if name in first else len(first), name)

@@ -1,12 +1,15 @@
-"""Calibration: how often is the gate itself wrong, on this class of node? Pairs of one commit against itself tell.
+"""Calibration: error rates of the gate on one node class, from placebo sessions.
 
-A placebo is a session whose base and head are the same commit, run and judged like any other. What it calls a
-regression or an improvement is a false flag; an interval that does not hold 0 has failed. Few placebos prove little:
-20 clean ones still allow 14% of false flags, 60 allow 5% (one-sided 95%). So the exact bounds of every rate are given
-with it (Clopper and Pearson 1934), and the gate votes until its error is proven, not only from the day that its
-soundness is. The pairs' own-variance test takes no constant from the node, so there is nothing to wait for.
+A placebo is a session whose base and head are the same commit. It is run and judged like any other session. If its
+verdict is a regression or an improvement, that is a false flag. If its interval does not contain 0, the interval does
+not cover the true effect. A few placebos prove little: 20 without a false flag still allow a rate of 14%, 60 allow 5%
+(one-sided 95%). Therefore every rate has exact bounds (Clopper and Pearson 1934).
 
-Until there are placebo sessions, sessions can be drawn from the pool of placebo pairs: early, and optimistic.
+The gate stops deciding only if placebos prove that its error is too high, or that pairs depend on each other more than
+the paired test tolerates. A new gate decides before there are any placebos, because the paired test estimates the
+variance from the session itself and needs no constant of the node.
+
+``resample_sessions`` gives an early, optimistic estimate from placebo pairs before there are placebo sessions.
 """
 
 import math
@@ -17,21 +20,27 @@ import numpy as np
 from scipy.special import betaincinv, gammaincinv
 
 from regbot.records.verdict import Decision
-from regbot.stats.paired import LOOKS, Thresholds, sequential
+from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
+from regbot.stats.paired import LOOKS, Thresholds, sequential_test
 
-MOST_FALSE_FLAGS = 0.05
-LEAST_COVERAGE = 0.95
-"""What the gate promises over a session; see ``paired.LOOK_ALPHA``."""
+MAX_FALSE_FLAGS = 0.05
+MIN_COVERAGE = 0.95
+"""Rates that the gate promises for a session: the maximum rate of false flags, and the minimum coverage of the
+intervals. See ``paired.LOOK_ALPHA``.
+"""
 
 RESAMPLED_SESSIONS = 2000
+"""Number of sessions that ``resample_sessions`` simulates."""
 RESAMPLING_SEED = 20260803
-BLOCK = 2
-"""Pairs of one ABBA or BAAB block, in which a drift cancels: they are drawn together."""
+BLOCK_PAIRS = 2
+"""Pairs of one ABBA or BAAB block. The pairs of a block are resampled together, because a drift cancels within the
+block.
+"""
 
 
 @dataclass(frozen=True)
-class Rate:
-    """``count`` of ``total``, with the exact two-sided 95% interval of the rate."""
+class RateEstimate:
+    """The rate ``count`` / ``total`` with its exact two-sided 95% interval."""
 
     count: int
     total: int
@@ -39,132 +48,147 @@ class Rate:
     high: float
 
     @classmethod
-    def of(cls, count: int, total: int) -> "Rate":
-        """Raises ValueError unless 0 <= ``count`` <= ``total``."""
+    def from_counts(cls, count: int, total: int) -> "RateEstimate":
+        """Return the rate with its interval. Raises ValueError unless 0 <= ``count`` <= ``total``."""
         return cls(count, total, *rate_bounds(count, total))
 
 
 @dataclass(frozen=True)
-class Resampled:
-    """What became of the sessions that were drawn from a pool of pairs."""
+class ResampledSessions:
+    """Outcomes of sessions resampled from a pool of placebo pairs."""
 
     decisions: dict[Decision, float]
-    """Share of sessions, in [0, 1]; of all decisions that pairs can bring, those that never came too."""
+    """Share of sessions for each decision, in [0, 1]. Decisions that did not occur have 0."""
     coverage: float
-    """Share of sessions in which every interval of the last look taken holds the effect."""
+    """Share of sessions in which all intervals at the last look contain the effect."""
     pairs: float
-    """Used by a session, in the mean."""
+    """Mean number of pairs that a session uses."""
     sessions: int
 
 
 def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's two-sided interval of a rate that was seen as ``count`` of ``total``: never too narrow.
+    """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``. Its coverage is at least
+    ``level``.
 
-    (0, 1) where ``total`` is 0. Raises ValueError unless 0 <= ``count`` <= ``total`` and 0 < ``level`` < 1.
+    Returns (0, 1) if ``total`` is 0. Raises ValueError unless 0 <= ``count`` <= ``total`` and 0 < ``level`` < 1.
     """
-    _check(count, total, level)
+    _check_rate(count, total, level)
     tail = (1 - level) / 2
     low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
-    return low, upper_bound(count, total, 1 - tail)
+    return low, rate_upper_bound(count, total, 1 - tail)
 
 
-def upper_bound(count: int, total: int, level: float = 0.95) -> float:
-    """The one-sided upper bound of the same: the rate is at most this, at ``level``."""
-    _check(count, total, level)
+def rate_upper_bound(count: int, total: int, level: float = 0.95) -> float:
+    """Return Clopper and Pearson's one-sided upper bound for the rate ``count`` / ``total`` at ``level``."""
+    _check_rate(count, total, level)
     return 1.0 if count == total else float(betaincinv(count + 1, total - count, level))
 
 
-def resampled(
+def resample_sessions(
     placebo: Mapping[str, Sequence[float]],
     effect: float,
     primary_tests: int,
     thresholds: Thresholds,
     sessions: int = RESAMPLED_SESSIONS,
     seed: int = RESAMPLING_SEED,
-) -> Resampled:
-    """An early and optimistic answer: what the gate would do at a true ``effect``, if all pairs came from this pool.
+) -> ResampledSessions:
+    """Simulate sessions with a true ``effect`` from a pool of placebo pairs, and judge them.
 
-    Uncertain too: from 20 pairs the coverage comes out at 0.90 to 1.00 on nodes where it is 0.98. It is for planning
-    (what can this node show?), and no evidence for ``contradicted``, which wants sessions that were really run.
+    The result is available early but optimistic, because the pool contains only the days and the rare slow runs that
+    happened to be measured. The result is also uncertain: from 20 pairs, the estimated coverage varies from 0.90 to
+    1.00 on nodes whose coverage is 0.98. Use it for planning. Do not pass it to ``contradiction``, which needs sessions
+    that were really run.
 
-    ``placebo`` holds log-ratios of A/A pairs by summary, in session order, two pairs a block; an odd one at the end is
-    left out. Sessions of 12 pairs are drawn as whole blocks with replacement, the effect is added, and they are judged
-    by ``paired.sequential``. The seed makes the answer the same every time.
+    ``placebo`` has the log-ratios of A/A pairs by summary, in session order, two pairs per block. An odd pair at the
+    end is left out. Each simulated session has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added
+    to every log-ratio, and ``paired.sequential_test`` judges the pairs. A fixed seed makes the result reproducible.
 
-    The pool is centred: base and head are one commit, so the pool's mean is chance (or a fault of the node or of the
-    tool, which these sessions do not show: look at the placebos' own interval), and would be added to every effect.
-    Centring takes out a part of the scatter too; deviations are stretched by sqrt(m / (m - 1)), m blocks, to make up
-    for it. Optimistic, because a pool knows no day and no tail that it has not seen.
+    The pool is centred: its mean is subtracted, because otherwise the mean would be added to every effect. Base and
+    head are the same commit, so the mean is chance, or a fault of the node or the tool. The simulated sessions cannot
+    show such a fault, but the interval of the placebo pairs shows it. Centring also removes part of the scatter, so
+    deviations are multiplied by sqrt(m / (m - 1)) for m blocks.
 
     Raises ValueError for fewer than two whole blocks, or summaries of unequal length.
     """
     lengths = {len(values) for values in placebo.values()}
     if len(lengths) != 1:
-        raise ValueError("the summaries must have the same number of pairs, and there must be one")
-    blocks = lengths.pop() // BLOCK
+        raise ValueError("give at least one summary, and the same number of pairs for each summary")
+    blocks = lengths.pop() // BLOCK_PAIRS
     if blocks < 2:
-        raise ValueError(f"{blocks} whole blocks of {BLOCK} placebo pairs are no pool to draw from; 2 are needed")
+        raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {blocks}")
     stretch = math.sqrt(blocks / (blocks - 1))
     pools = {}
     for name, values in placebo.items():
-        kept = np.asarray(values[: blocks * BLOCK], dtype=float)
-        if not np.isfinite(kept).all():
+        log_ratios = np.asarray(values[: blocks * BLOCK_PAIRS], dtype=float)
+        if not np.isfinite(log_ratios).all():
             raise ValueError("a log-ratio is not finite")
-        pools[name] = (effect + stretch * (kept - kept.mean())).reshape(blocks, BLOCK)
-    drawn = np.random.default_rng(seed).integers(0, blocks, (sessions, LOOKS[-1] // BLOCK))
+        pools[name] = (effect + stretch * (log_ratios - log_ratios.mean())).reshape(blocks, BLOCK_PAIRS)
+    block_draws = np.random.default_rng(seed).integers(0, blocks, (sessions, LOOKS[-1] // BLOCK_PAIRS))
     counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "undecided": 0}
     covered = pairs = 0
-    for session in drawn:
-        ratios = {name: pool[session].ravel().tolist() for name, pool in pools.items()}
-        found = sequential(ratios, primary_tests, thresholds)
-        if found is None:
-            raise AssertionError("a session of all pairs has a look")
-        counts[found.decision] += 1
-        covered += all(each.low <= effect <= each.high for _, each in found.tests.values())
-        pairs += found.pairs
+    for blocks_of_session in block_draws:
+        ratios = {name: pool[blocks_of_session].ravel().tolist() for name, pool in pools.items()}
+        outcome = sequential_test(ratios, primary_tests, thresholds)
+        if outcome is None:
+            raise AssertionError("a session with all pairs has at least one look")
+        counts[outcome.decision] += 1
+        covered += all(bounds.low <= effect <= bounds.high for _, bounds in outcome.tests.values())
+        pairs += outcome.pairs
     decisions = {decision: count / sessions for decision, count in counts.items()}
-    return Resampled(decisions, covered / sessions, pairs / sessions, sessions)
+    return ResampledSessions(decisions, covered / sessions, pairs / sessions, sessions)
 
 
-def scatter(placebo: Sequence[float]) -> tuple[float, float, float]:
-    """s0, the standard deviation of a pair, with its 95% interval (chi-square; assumes normal log-ratios).
+def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
+    """Return the standard deviation of a pair and the low and high end of its 95% interval.
 
-    20 pairs know it to -24% and +46%. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
+    The interval uses the chi-square distribution and assumes normal log-ratios. With 20 pairs it reaches from -24% to
+    +46% of the estimate. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
     """
     pairs = len(placebo)
     if pairs < 2:
-        raise ValueError(f"{pairs} placebo pairs have no scatter; 2 are needed")
+        raise ValueError(f"a standard deviation needs 2 placebo pairs; there are {pairs}")
     mean = math.fsum(placebo) / pairs
     if not math.isfinite(mean):
         raise ValueError("a log-ratio is not finite")
     squares = 0.0 if min(placebo) == max(placebo) else math.fsum((x - mean) ** 2 for x in placebo)
-    # gammaincinv: the quantile of chi-square with f degrees of freedom is 2 gammaincinv(f / 2, p).
+    # The chi-square quantile with f degrees of freedom is 2 gammaincinv(f / 2, p).
     largest, smallest = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))
     return math.sqrt(squares / (pairs - 1)), math.sqrt(squares / largest), math.sqrt(squares / smallest)
 
 
-def contradicted(false_flags: Rate, covered: Rate) -> str:
-    """Why the gate loses its vote on this class of node: '' where nothing is proven against it, or a sentence.
+def contradiction(
+    false_flags: RateEstimate,
+    covered: RateEstimate,
+    correlations: Mapping[str, CorrelationEstimate | None] | None = None,
+) -> str:
+    """Return why the gate must not decide on this node class, or '' if its promised error rates are not disproved.
 
-    ``false_flags`` of placebo sessions, ``covered`` of sessions whose true effect is known (placebos, and those with a
-    planted slowdown). Proven means by the 95% interval, not by the rate itself: one false flag among ten placebos is
-    no proof of more than 5%, and a gate that lost its vote by every accident would have none.
+    ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of covered effects among
+    sessions with a known true effect (placebos, and sessions with an injected slowdown). ``correlations`` has the
+    correlations of placebo pairs, by the name of the pairs. The 95% intervals decide, not the estimates: one false flag
+    among ten placebos does not prove a rate above 5%.
     """
-    if false_flags.low > MOST_FALSE_FLAGS:
+    if false_flags.low > MAX_FALSE_FLAGS:
         return (
-            f"{false_flags.count} of {false_flags.total} comparisons of a commit with itself were called a change: "
-            f"at least {false_flags.low:.1%} of all would be, and the gate promises at most {MOST_FALSE_FLAGS:.0%}"
+            f"{false_flags.count} of {false_flags.total} comparisons of a commit with itself were flagged as a change "
+            f"(a rate of at least {false_flags.low:.1%}); the gate promises at most {MAX_FALSE_FLAGS:.0%}"
         )
-    if covered.high < LEAST_COVERAGE:
+    if covered.high < MIN_COVERAGE:
         return (
-            f"the interval held the true effect in {covered.count} of {covered.total} comparisons: in at most "
-            f"{covered.high:.1%} of all it would, and the gate promises {LEAST_COVERAGE:.0%}"
+            f"the interval contained the true effect in {covered.count} of {covered.total} comparisons "
+            f"(a coverage of at most {covered.high:.1%}); the gate promises at least {MIN_COVERAGE:.0%}"
         )
+    for pairs, correlation in (correlations or {}).items():
+        if correlation is not None and correlation.low > MAX_CORRELATION:
+            return (
+                f"{pairs} depend on each other: their correlation is {correlation.value:.2f} (at least "
+                f"{correlation.low:.2f}); the intervals hold up to {MAX_CORRELATION:g}"
+            )
     return ""
 
 
-def _check(count: int, total: int, level: float) -> None:
+def _check_rate(count: int, total: int, level: float) -> None:
     if not 0 <= count <= total:
-        raise ValueError(f"{count} of {total} is no rate")
+        raise ValueError(f"count is {count} and total is {total}; count must be between 0 and total")
     if not 0 < level < 1:
         raise ValueError(f"level {level} is not between 0 and 1")

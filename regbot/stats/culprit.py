@@ -1,18 +1,21 @@
-"""Which commit made it slower? A posterior over the commits. ``next_run`` chooses the run that would teach most.
+"""Posterior over the commits of a range: which of them is the culprit of a slowdown?
 
-A range has points (commits that can be measured) and hypotheses (commits that may be the culprit). Under hypothesis k
-every point that contains k is slower by one unknown effect; under "none" all points are alike. A run's value is the
-logarithm of its step time: a level, the effect where the point is affected, and Gaussian noise of the run. All three
-are unknown, and integrated out:
+``next_run`` chooses the next run from this posterior. A range has points (commits that can be measured) and hypotheses
+(commits that may be the culprit). Under hypothesis k every point that contains commit k is slower by one unknown
+effect. Under "none" all points are equally fast. The value of a run is the logarithm of its step time. The value is the
+sum of a level, the effect if the point is affected, and noise. The noise is a contaminated Gaussian, whose outliers
+``outlier_runs`` finds. Level, effect and noise are unknown and are integrated out. Their priors:
 
     level    flat, one for each stratum (the runs of one node and session), so that nodes are never compared with
-             each other; where the spread between strata is known, levels are drawn from it
+             each other
     effect   positive, of unknown size: a mixture of Gaussians, evenly spaced on the log scale, between the smallest
              slowdown worth finding and the largest
-    noise    a grid of standard deviations around the one on record; a wide one where there is no record
+    noise    a grid of standard deviations of a run that is no outlier, around the recorded one, as uncertain as an
+             estimate from its pairs; a wide grid if there is no record
 
-What it assumes and cannot know: one culprit (what a second one does to it is found by testing the remainder), runs that
-are independent within a stratum, and an effect that stays. ``benchmarks/bisect.py`` measures how often it is right.
+The model assumes a single culprit, independent runs within a stratum, and an effect that later commits do not remove. A
+second culprit is detected by testing the remainder of the range. ``benchmarks/bisect.py`` measures how often the answer
+is right.
 """
 
 import math
@@ -25,25 +28,39 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from regbot.stats.outlier_runs import EvidenceTerms, RunTable, inner_products, outlier_weights, plausible_sets
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-LARGEST = math.log(16)
-"""The largest effect that is looked for, as a log-ratio. A larger one is found too: it is no less of a culprit."""
+MAX_EFFECT = math.log(16)
+"""Largest effect of the prior, as a log-ratio. A culprit with a larger effect is still detected."""
 
-SPACING = 1.25
-"""Ratio of neighbouring effects of the mixture. Each is as wide as half its distance to the next."""
+EFFECT_SPACING = 1.25
+"""Ratio of neighbouring effects of the mixture. Each Gaussian's sd is half the distance to the next effect."""
 
-NO_RECORD = (0.001, 0.5)
-"""Standard deviations of a run between which it lies where nothing is on record: 0.1% to 50%."""
+NOISE_RANGE = (0.001, 0.5)
+"""Range of a run's standard deviation if no noise is on record: 0.1% to 50%."""
 
-REPEATS = 2
-"""Runs that repeat a point before anything is believed where no noise is on record: values that were never repeated
-agree with a noise as small as the smallest, and with it with any culprit."""
+STATED_NOISE_PAIRS = 8
+"""A noise that somebody states counts as an estimate from this many pairs. If it were taken as exact, a search whose
+true noise is 1.5 times as large would name a wrong commit in nearly half of the cases.
+"""
+
+NOISE_DEVIATIONS = np.linspace(-2.5, 4.0, 14)
+"""Grid of a recorded noise, in standard errors of its logarithm. The upper end is farther away, because the true noise
+is more likely to be much larger than the estimate than much smaller.
+"""
+
+MIN_REPEATS = 2
+"""Minimum number of repeated runs if no noise is on record. A run is repeated if its point was run before in the same
+stratum. Without repeats, the smallest noise of the grid fits the data best, and then any commit can look like the
+culprit.
+"""
 
 
 class Sample(NamedTuple):
-    """One run: the point, the natural logarithm of its time, and the stratum that it is of."""
+    """One run: its point, the natural logarithm of its step time, and its stratum."""
 
     point: int
     value: float
@@ -51,277 +68,264 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked, before any run."""
+class CulpritModel:
+    """Hypotheses, points and priors of a search, before any run."""
 
     affected: Bools
-    """[hypotheses, points]: whether the point contains the commit."""
+    """[hypotheses, points] Whether the point contains the commit of the hypothesis."""
     prior: Floats
-    """[hypotheses]: all together 1 minus the prior of "none"."""
+    """[hypotheses] Prior probabilities; their sum is 1 minus the prior of "none"."""
     effects: Floats
     widths: Floats
-    """Mean and standard deviation of each Gaussian of the effect's prior; they weigh the same."""
+    """[effects] Means and standard deviations of the Gaussians of the effect's prior. All Gaussians have the same
+    weight.
+    """
     noises: Floats
     noise_prior: Floats
-    level_sd: float = math.inf
-    """Between the levels of two strata; infinite where it is not known."""
+    """[noises] Possible standard deviations of a run, and their prior probabilities."""
     noise_on_record: bool = True
 
     @cached_property
     def none(self) -> float:
+        """Prior probability of "none": no commit is the culprit."""
         return max(0.0, 1.0 - float(self.prior.sum()))
 
     @cached_property
     def all_differ(self) -> bool:
-        """Whether every two hypotheses differ at some point."""
-        return len(_labels(self.affected)[1]) == len(self.affected)
+        """Whether any two hypotheses differ at some point, so that measurements can distinguish them."""
+        return len(_label_rows(self.affected)[1]) == len(self.affected)
 
     @cached_property
     def contains(self) -> NDArray[np.float32]:
+        """``affected`` as 0 and 1, for matrix products."""
         return self.affected.astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is believed after some runs."""
+    """Posterior of the culprit, the noise and the effect."""
 
     culprit: Floats
-    """[hypotheses] Probabilities; with ``none`` they make 1."""
+    """[hypotheses] Probabilities. Their sum is 1 minus ``none``."""
     none: float
     noise: float
-    """Standard deviation of a run's log time, root mean square over what is believed."""
+    """Standard deviation of a run's log time: root mean square over the posterior."""
     effect: float
-    """Mean log-ratio, given that there is a culprit."""
+    """Mean of the effect as a log-ratio, given that there is a culprit."""
     effect_sd: float
 
 
-def linear(points: int) -> Bools:
-    """``affected`` of a line of points: hypothesis k is that point k + 1 is the culprit."""
+def affected_on_line(points: int) -> Bools:
+    """Return ``affected`` for a linear range of points. Under hypothesis k, point k + 1 is the culprit."""
     return np.triu(np.ones((points - 1, points), dtype=bool), 1)
 
 
-def question(
+def culprit_model(
     affected: Bools,
     weights: Sequence[float] | Floats,
     none: float,
     smallest: float,
     noise: float | None,
     pairs: int = 0,
-    largest: float = LARGEST,
-    level_sd: float = math.inf,
-) -> Question:
-    """The question with everything that is unknown spread over what it may be.
+    *,
+    largest: float = MAX_EFFECT,
+) -> CulpritModel:
+    """Return the model with priors for all unknowns.
 
-    ``weights`` of the hypotheses need not sum to 1. ``smallest`` and ``largest`` effect are log-ratios. ``noise`` is
-    the standard deviation of one run on record, from so many ``pairs``; 0 pairs: it is known. Raises ValueError.
+    ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``none`` is the prior
+    probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as log-ratios.
+    ``noise`` is the recorded standard deviation of one run, estimated from ``pairs`` pairs. With 0 pairs it is stated,
+    and counts as ``STATED_NOISE_PAIRS``. Raises ValueError if an effect or the noise is not positive.
     """
     if not 0 < smallest < math.inf:
-        raise ValueError(f"the smallest effect is {smallest}; it is positive")
+        raise ValueError(f"the smallest effect is {smallest}; it must be positive")
     if noise is not None and not 0 < noise < math.inf:
-        raise ValueError(f"the noise is {noise}; it is positive")
+        raise ValueError(f"the noise is {noise}; it must be positive")
     largest = max(largest, 2 * smallest)
-    number = 1 + math.ceil(math.log(largest / smallest) / math.log(SPACING))
-    effects = np.geomspace(smallest, largest, number)
+    count = 1 + math.ceil(math.log(largest / smallest) / math.log(EFFECT_SPACING))
+    effects = np.geomspace(smallest, largest, count)
     widths = effects * (effects[1] / effects[0] - 1) / 2
     if noise is None:
-        noises = np.geomspace(*NO_RECORD, 25)
-        believed = np.ones(25)
-    elif not pairs:
-        noises, believed = np.array([noise]), np.ones(1)
+        noises = np.geomspace(*NOISE_RANGE, 25)
+        noise_prior = np.ones(25)
     else:
-        spread = 1 / math.sqrt(2 * pairs)  # of the logarithm of an estimated sd
-        steps = np.linspace(-2.5, 2.5, 9)
-        noises, believed = noise * np.exp(steps * spread), np.exp(-(steps**2) / 2)
-    share = np.asarray(weights, dtype=float)
-    return Question(
+        pairs = pairs or STATED_NOISE_PAIRS
+        log_ratios = NOISE_DEVIATIONS / math.sqrt(2 * pairs)  # the root is the sd of the logarithm of an estimated sd
+        noises = noise * np.exp(log_ratios)
+        # The likelihood of the estimate, which is chi-square distributed around the true variance.
+        noise_prior = np.exp(-pairs * (log_ratios + np.expm1(-2 * log_ratios) / 2))
+    shares = np.asarray(weights, dtype=float)
+    return CulpritModel(
         affected=affected,
-        prior=share / share.sum() * (1 - none),
+        prior=shares / shares.sum() * (1 - none),
         effects=effects,
         widths=widths,
         noises=noises,
-        noise_prior=believed / believed.sum(),
-        level_sd=level_sd,
+        noise_prior=noise_prior / noise_prior.sum(),
         noise_on_record=noise is not None,
     )
 
 
-def posterior(asked: Question, samples: Sequence[Sample]) -> Posterior:
-    """What the runs so far make of the prior."""
-    found = believe(asked, samples)
-    each = found.groups.sum(axis=(1, 2))
-    if (total := float(each.sum())) > 0:
-        spread = found.groups.sum(axis=2) / total
-        effect = float((spread * found.effect_mean).sum())
-        square = float((spread * (found.effect_mean**2 + found.effect_var)).sum())
+def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
+    """Return the posterior after ``samples``."""
+    beliefs = group_posterior(model, samples)
+    group_mass = beliefs.groups.sum(axis=(1, 2))
+    if (total := float(group_mass.sum())) > 0:
+        spread = beliefs.groups.sum(axis=2) / total
+        effect = float((spread * beliefs.effect_mean).sum())
+        square = float((spread * (beliefs.effect_mean**2 + beliefs.effect_var)).sum())
     else:
-        effect, square = float(asked.effects.mean()), float((asked.effects**2).mean())
+        effect, square = float(model.effects.mean()), float((model.effects**2).mean())
     return Posterior(
-        culprit=spread_out(asked, found.labels, each, found.mass),
-        none=found.none,
-        noise=found.noise,
+        culprit=split_groups(model, beliefs.labels, group_mass, beliefs.mass),
+        none=beliefs.none,
+        noise=beliefs.noise,
         effect=effect,
         effect_sd=math.sqrt(max(0.0, square - effect**2)),
     )
 
 
-def noise_is_seen(asked: Question, samples: Sequence[Sample]) -> bool:
-    """Whether a posterior of these runs is to be believed: the noise is on record, or runs were repeated."""
-    if asked.noise_on_record:
+def is_noise_known(model: CulpritModel, samples: Sequence[Sample]) -> bool:
+    """Return whether the posterior can be trusted: the noise is on record, or enough runs are repeats."""
+    if model.noise_on_record:
         return True
-    return len(samples) - len({(each.stratum, each.point) for each in samples}) >= REPEATS
+    return len(samples) - len({(sample.stratum, sample.point) for sample in samples}) >= MIN_REPEATS
 
 
-def sets(asked: Question, available: Bools) -> NDArray[np.intp]:
-    """[hypotheses] A number for each, the same for those that no available point can tell apart."""
-    if asked.all_differ and bool(available.all()):
-        return np.arange(len(asked.affected))
-    return _labels(asked.affected[:, available])[0]
+def hypothesis_sets(model: CulpritModel, available: Bools) -> NDArray[np.intp]:
+    """Return [hypotheses] set numbers. Hypotheses that no available point can distinguish have the same number."""
+    if model.all_differ and bool(available.all()):
+        return np.arange(len(model.affected))
+    return _label_rows(model.affected[:, available])[0]
 
 
-class Beliefs(NamedTuple):
-    """Hypotheses that no run has told apart are one group."""
+class GroupPosterior(NamedTuple):
+    """Posterior over groups of hypotheses. A group is a set of hypotheses that the runs do not distinguish."""
 
     labels: NDArray[np.intp]
+    """[hypotheses] Group of each hypothesis."""
     first: NDArray[np.intp]
-    """[groups] One hypothesis of each."""
+    """[groups] One hypothesis of each group, which represents the group."""
     mass: Floats
+    """[groups] Prior probabilities."""
     groups: Floats
-    """[groups, effects, noises] Probabilities."""
+    """[groups, effects, noises] Posterior probabilities."""
     none: float
     noise: float
     effect_mean: Floats
     effect_var: Floats
-    """[groups, effects] Of each Gaussian, at ``noise``."""
+    """[groups, effects] Mean and variance of the effect's Gaussians, at the noise ``noise``."""
     strata: "Strata"
 
 
 class Strata(NamedTuple):
-    """Sums that are sufficient. Rows are strata, columns measured points."""
+    """Sums over the runs. An outlier counts less, as much as the posterior takes it for one."""
 
     names: list[str]
     points: NDArray[np.intp]
+    """Numbers of the measured points."""
     counts: Floats
     sums: Floats
-    squares: Floats
-    """[strata]"""
+    """[strata, measured points] Sums of weights and of weighted values."""
 
 
-class Products(NamedTuple):
-    """Inner products under the covariance of the runs: of the runs' values, of 1, and of what a hypothesis affects."""
-
-    ones: float
-    values: float
-    affected_ones: Floats
-    affected: Floats
-    """A: the weight of the data on the effect, the level taken out; for each group."""
-    slope: Floats
-    """B: the same product with the values."""
-    residual: float
-    log_scale: float
-
-
-def believe(asked: Question, samples: Sequence[Sample]) -> Beliefs:
-    strata = _strata(samples)
-    labels, first = _labels(asked.affected[:, strata.points])
-    hits = asked.contains[first][:, strata.points].astype(float)  # [groups, measured points]
-    mass = np.bincount(labels, weights=asked.prior).astype(float)
+def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
+    """Return the posterior after ``samples``. Hypotheses that the samples do not distinguish form one group."""
+    table = _tabulate_runs(samples)
+    labels, first = _label_rows(model.affected[:, table.points])
+    hits = model.contains[first][:, table.points].astype(float)  # [groups, measured points]: 1 if affected
+    mass = np.bincount(labels, weights=model.prior).astype(float)
     with np.errstate(divide="ignore"):
-        log_mass = np.log(mass)
-    groups = np.empty((len(first), len(asked.effects), len(asked.noises)))
-    none = np.empty(len(asked.noises))
-    for number, sd in enumerate(asked.noises):
-        found = products(strata, hits, float(sd), asked.level_sd)
-        scale = found.log_scale - found.residual / 2 + math.log(asked.noise_prior[number])
-        narrowed = 1 + np.outer(found.affected, asked.widths**2)
-        slope, weight = found.slope[:, None], found.affected[:, None]
-        exponent = slope * asked.effects + slope**2 * asked.widths**2 / 2 - weight * asked.effects**2 / 2
-        groups[:, :, number] = scale + log_mass[:, None] + exponent / narrowed - np.log(narrowed) / 2
-        middle = asked.effects + asked.widths**2 * slope
-        groups[:, :, number] += _positive(middle / (asked.widths * np.sqrt(narrowed)))
-        none[number] = scale + (math.log(asked.none) if asked.none > 0 else -math.inf)
-    groups -= math.log(len(asked.effects))
+        log_mass = np.log(np.append(mass, model.none))
+        log_noise_prior = np.log(model.noise_prior)
+    smallest, largest = float(model.effects[0]), float(model.effects[-1])
+    terms = EvidenceTerms(hits, log_mass, model.noises, log_noise_prior, smallest, largest)
+    outliers = plausible_sets(table, terms)
+    fit = inner_products(table, hits, outliers)
+    variances = model.noises**2
+    scale = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
+    scale += fit.log_prior[:, None]  # [sets, noises]
+    # Axes: sets of outliers, groups, effects, noises. With A and B, the inner products over the variance of a run, a
+    # Gaussian of the effect's prior (mean m, sd w) has the likelihood
+    # exp((B m + B^2 w^2 / 2 - A m^2 / 2) / (1 + A w^2)) / sqrt(1 + A w^2).
+    effects, widths = model.effects[:, None], model.widths[:, None]
+    weight, slope = (product[:, :, None, None] / variances for product in (fit.affected, fit.slope))
+    variance_ratio = 1 + weight * widths**2  # variance of the effect: prior / posterior
+    exponent = slope * effects + slope**2 * widths**2 / 2 - weight * effects**2 / 2
+    groups = (
+        scale[:, None, None, :] + log_mass[:-1, None, None] + exponent / variance_ratio - np.log(variance_ratio) / 2
+    )
+    groups += _log_positive((effects + widths**2 * slope) / (widths * np.sqrt(variance_ratio)))
+    groups -= math.log(len(model.effects))
+    none = scale + log_mass[-1]
     top = max(float(groups.max(initial=-math.inf)), float(none.max()))
     groups, none = np.exp(groups - top), np.exp(none - top)
     total = float(groups.sum() + none.sum())
     groups, none = groups / total, none / total
-    noise = math.sqrt(float(((groups.sum(axis=(0, 1)) + none) * asked.noises**2).sum()))
-    found = products(strata, hits, noise, asked.level_sd)
-    narrowed = 1 + np.outer(found.affected, asked.widths**2)
-    mean = (asked.effects + asked.widths**2 * found.slope[:, None]) / narrowed
-    var = asked.widths**2 / narrowed
-    return Beliefs(labels, first, mass, groups, float(none.sum()), noise, mean, var, strata)
+    noise = math.sqrt(float((groups.sum(axis=(0, 1, 2)) + none.sum(axis=0)) @ variances))
+    variance_ratio = 1 + fit.affected[:, :, None] / noise**2 * model.widths**2
+    mean = (model.effects + model.widths**2 * fit.slope[:, :, None] / noise**2) / variance_ratio
+    var = model.widths**2 / variance_ratio  # [sets, groups, effects]
+    by_effect = groups.sum(axis=3)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = by_effect / by_effect.sum(axis=0)
+    shares[:, by_effect.sum(axis=0) == 0] = 1 / len(outliers)
+    effect_mean = (shares * mean).sum(axis=0)
+    effect_var = (shares * (var + mean**2)).sum(axis=0) - effect_mean**2
+    weights = (groups.sum(axis=(1, 2, 3)) + none.sum(axis=1)) @ outlier_weights(outliers)
+    sums = table.sum_strata(weights[None, :])
+    strata = Strata(table.strata, table.points, sums.counts[0], sums.sums[0])
+    return GroupPosterior(
+        labels,
+        first,
+        mass,
+        groups.sum(axis=0),
+        float(none.sum()),
+        noise,
+        effect_mean,
+        np.maximum(effect_var, 0.0),
+        strata,
+    )
 
 
-def _positive(mean: Floats) -> Floats:
-    """Logarithm of the probability that a Gaussian of this mean and sd 1 is positive.
+def _log_positive(mean: Floats) -> Floats:
+    """Return the log probability that a Gaussian with this mean and sd 1 is positive.
 
-    Without it the tails of the effect's prior would rather have a negative effect than none: a commit that made it
-    faster would be accused.
+    Without this factor, the tails of the prior would allow negative effects, and a commit that made training faster
+    could be named as the culprit.
     """
-    found = np.zeros(mean.shape)
+    log_probability = np.zeros(mean.shape)
     near = mean < 6
-    found[near] = log_ndtr(mean[near])
-    return found
+    log_probability[near] = log_ndtr(mean[near])
+    return log_probability
 
 
-def _strata(samples: Sequence[Sample]) -> Strata:
-    names = sorted({each.stratum for each in samples})
-    points = np.unique(np.array([each.point for each in samples], dtype=np.intp))
-    counts, sums = np.zeros((2, len(names), len(points)))
-    squares = np.zeros(len(names))
-    # Values are taken from their middle: of large ones the sums of squares would lose what matters.
-    middle = math.fsum(each.value for each in samples) / len(samples) if samples else 0.0
-    for each in samples:
-        row, column = names.index(each.stratum), int(np.searchsorted(points, each.point))
-        counts[row, column] += 1
-        sums[row, column] += each.value - middle
-        squares[row] += (each.value - middle) ** 2
-    return Strata(names, points, counts, sums, squares)
+def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
+    strata = sorted({sample.stratum for sample in samples})
+    rows = {name: row for row, name in enumerate(strata)}
+    run_points = np.array([sample.point for sample in samples], dtype=np.intp)
+    points, columns = np.unique(run_points, return_inverse=True)
+    mean = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
+    values = np.array([sample.value - mean for sample in samples], dtype=float)
+    stratum_rows = np.array([rows[sample.stratum] for sample in samples], dtype=np.intp)
+    return RunTable(strata, points, values, stratum_rows, columns)
 
 
-def products(strata: Strata, hits: Floats, sd: float, level_sd: float) -> Products:
-    runs, totals = strata.counts.sum(axis=1), strata.sums.sum(axis=1)
-    if math.isinf(level_sd):
-        # 0 exactly: 1 - 49 / 49 as computed is not, and would be taken for what strata have in common.
-        shared, left = 1 / runs, np.zeros(len(runs))
-        log_scale = -float((runs - 1).sum()) * math.log(sd)
-    else:
-        shared = level_sd**2 / (sd**2 + runs * level_sd**2)
-        left = sd**2 / (sd**2 + runs * level_sd**2)
-        log_scale = -float(runs.sum()) * math.log(sd) - float(np.log1p(runs * level_sd**2 / sd**2).sum()) / 2
-    affected = hits @ strata.counts.T  # [groups, strata]: runs of affected points
-    with_values = hits @ strata.sums.T
-    a_a = (affected - shared * affected**2).sum(axis=1) / sd**2
-    a_y = (with_values - shared * affected * totals).sum(axis=1) / sd**2
-    y_y = float((strata.squares - shared * totals**2).sum()) / sd**2
-    one_one, one_y = float((runs * left).sum()) / sd**2, float((totals * left).sum()) / sd**2
-    one_a = (affected * left).sum(axis=1) / sd**2
-    if one_one > 0:
-        return Products(
-            one_one,
-            one_y,
-            one_a,
-            np.maximum(a_a - one_a**2 / one_one, 0.0),
-            a_y - one_a * one_y / one_one,
-            max(0.0, y_y - one_y**2 / one_one),
-            log_scale - math.log(one_one) / 2,
-        )
-    return Products(0.0, 0.0, one_a * 0, np.maximum(a_a, 0.0), a_y, max(0.0, y_y), log_scale)
-
-
-def _labels(rows: Bools) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """A number for each row, the same for equal rows; and the first row of each number."""
+def _label_rows(rows: Bools) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return a label for each row, and the index of the first row of each label. Equal rows have equal labels."""
     labels = np.zeros(len(rows), dtype=np.int64)
     first = np.zeros(1, dtype=np.intp)
-    for start in range(0, rows.shape[1], 40):  # 40 bits and a label fit an integer
-        part = rows[:, start : start + 40]
-        codes = (labels << 40) | (part @ (1 << np.arange(part.shape[1], dtype=np.int64)))
+    for start in range(0, rows.shape[1], 40):  # 40 bits of the row and the label so far fit into one integer
+        chunk = rows[:, start : start + 40]
+        codes = (labels << 40) | (chunk @ (1 << np.arange(chunk.shape[1], dtype=np.int64)))
         _, first, labels = np.unique(codes, return_index=True, return_inverse=True)
     return labels, first
 
 
-def spread_out(asked: Question, labels: NDArray[np.intp], each: Floats, mass: Floats) -> Floats:
-    """The probability of a group given to its hypotheses, by their prior."""
+def split_groups(model: CulpritModel, labels: NDArray[np.intp], group_mass: Floats, prior_mass: Floats) -> Floats:
+    """Return [hypotheses] probabilities. The probability of each group is divided in proportion to the prior of its
+    hypotheses.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(mass > 0, each / mass, 0.0)
-    return asked.prior * share[labels]
+        share = np.where(prior_mass > 0, group_mass / prior_mass, 0.0)
+    return model.prior * share[labels]

@@ -1,19 +1,27 @@
-"""Slow creep: is head slower than the anchor, night after night? What no gate sees adds up.
+"""Detection of slow creep: is head slower than the anchor, night after night?
 
-Every night head is run beside the anchor's commit, in pairs on one node. A night becomes one number, the mean
-log-ratio of its pairs; node and session cancel in it. The nights are summed by Page's one-sided CUSUM (1954), which
-forgets what lies before the last time that nothing spoke for a slowdown, and alarms where the sum passes a limit.
+Small slowdowns that pass the gate add up. Every night head is run beside the anchor's commit, in pairs on one node. A
+night is reduced to one number, the mean log-ratio of its pairs. Effects of node and session cancel in this number.
+Page's one-sided CUSUM (1954) sums the numbers of the nights. The sum restarts whenever the evidence for a slowdown
+falls to 0. It raises an alarm when it reaches a limit.
 
-It assumes that nights are independent and that head is not slower than the anchor until something creeps in. Nights
-are measured in their own standard error, so that the same constants serve every node. A calibration of 20 pairs knows
-the sd of a pair to -24% and +46% only, and a limit that trusts an sd that is 30% too small alarms falsely in more than
-a quarter of all spans of 200 quiet nights; so it is a first guess, corrected by what neighbouring nights differ by.
+The CUSUM assumes that head is not slower than the anchor before the creep begins. Each night is divided by its own
+standard error, so that the same constants serve every node. A calibration of 20 pairs knows the sd of a pair only to
+-24% and +46%. With an sd that is 30% too small, more than a quarter of all spans of 200 quiet nights would have a false
+alarm. So the calibrated sd is only a first guess, and the nights correct it.
 
-Everything is on the log scale, positive means slower. Constants come from simulation with fixed seeds
-(``benchmarks/creep.py`` simulates it again); ``docs/drift.md`` explains them with an example.
+Nights may be correlated, for example if they run on one node that changes slowly. With a correlation of 0.3, a CUSUM of
+independent nights raises a false alarm in more than a third of all such spans. So the correlation r of neighbouring
+nights is estimated, and the standard error of a night is multiplied by sqrt((1 + r) / (1 - r)). For an autoregressive
+process of order 1 this is the factor by which the sd of a long mean grows. Correlation beyond five nights is not seen.
+
+All values are on the log scale; positive means slower. Constants come from simulation with fixed seeds
+(``benchmarks/creep.py`` and ``benchmarks/error_rates.py`` repeat the simulation); ``docs/drift.md`` explains them with
+an example.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,177 +31,261 @@ from scipy.special import stdtrit
 from regbot.stats.paired import Interval
 
 NIGHT_PAIRS = 4
-"""Pairs of a night: two ABBA blocks, the least in which a drift cancels and a pair may be void."""
+"""Minimum number of pairs of a night: two ABBA blocks. With fewer pairs, drift would not cancel, or a single void pair
+would spoil the night.
+"""
 
 SLACK = 0.5
-"""k: what a night must exceed to speak for a creep, in standard errors of a night. Half of the creep that is seen
-soonest, as a likelihood ratio has it."""
+"""k: the part of a night's slowdown above this value counts as evidence for a creep. Unit: standard errors of a night.
+k is half of the creep that is detected soonest, as in a likelihood ratio test.
+"""
 
-LEAST_SLACK = 0.0025
-"""k is at least this, log scale: however quiet the node, a quarter of a percent is nobody's creep."""
+MIN_SLACK = 0.0025
+"""Lower bound of k, log scale. Even on a quiet node, a quarter of a percent is not treated as a creep."""
 
 LIMIT = 8.0
-"""h: the sum that is an alarm, in standard errors of a night. A false alarm in one of 50 spans of 200 quiet nights; in
-one of 25 where the calibrated sd is 30% too small."""
+"""h: the sum that raises an alarm, in standard errors of a night. At most one in 100 spans of 200 quiet nights has a
+false alarm, or one in 50 if the calibrated sd is 30% too small.
+"""
 
-ROOM = LIMIT / 2
-"""How far the sum grows past its limit: an alarm ends a week after its cause has been mended, not months."""
+MAX_EXCESS = LIMIT / 2
+"""Cap: the sum exceeds its limit by at most this much. With this cap an alarm ends a week after the cause is fixed, and
+not months later.
+"""
 
-REACH = 2.5
-"""A night moves the sum by at most this many standard errors, up or down: three nights alone make no alarm."""
+MAX_NIGHT_STEP = 2.5
+"""A night changes the sum by at most this many standard errors, so that three nights alone cannot raise an alarm."""
+
+SCALE_LAG = 5
+"""The differences of nights this far apart give the scale of a night. The differences of neighbouring nights would give
+a scale that is too small if the nights are correlated.
+"""
 
 SCALE_NIGHTS = 10
-"""What the calibrated sd counts for against what is seen of the nights: as much as ten neighbouring nights."""
+"""Weight of the calibrated sd in the running estimate: it counts as much as ten differences of nights."""
 
-FURTHEST = 3.0
-"""Neighbouring nights are taken to differ by at most this many standard errors of their difference."""
+MAX_NIGHT_DIFFERENCE = 3.0
+"""Differences of nights are clipped at this many standard errors."""
 
-SHARP = 0.006
-"""Standard error of a night at which ten changes of +0.5% are seen before they sum to +1.5%, 19 times in 20."""
+PRIOR_CORRELATION = 0.2
+PRIOR_CORRELATION_NIGHTS = 20
+"""The estimated correlation of neighbouring nights is shrunk towards ``PRIOR_CORRELATION``. The prior has the weight of
+this many differences.
+"""
+
+MAX_CORRELATION = 0.8
+"""Upper limit of the estimated correlation. The lower limit is 0."""
+
+TARGET_ERROR = 0.005
+"""Standard error of a night at which a creep of ten changes of +0.5% each is detected before it reaches +1.5%, in 19 of
+20 cases, if the nights are not correlated.
+"""
 
 BUDGET_NIGHTS = 7
+"""Number of nights in the interval of ``budget_interval``."""
 BUDGET_ALPHA = 0.05
+"""Two-sided error of this interval."""
 
 Night = tuple[float, int]
-"""Mean log-ratio of head against the anchor over the valid pairs of one night, and how many pairs those are."""
+"""Mean log-ratio of head against the anchor over the valid pairs of one night, and the number of these pairs."""
 
 
 @dataclass(frozen=True)
 class Creep:
-    """Where the monitor stands after the last night."""
+    """Result of the CUSUM after the last night."""
 
     value: float
-    """The CUSUM, log scale: in nights of ``NIGHT_PAIRS`` pairs, what they showed beyond the slack."""
+    """The CUSUM, log scale: the sum over nights of the excess over the slack, for nights of ``NIGHT_PAIRS`` pairs."""
     limit: float
-    """What is an alarm, on the same scale. Moves with what the nights show of their noise."""
+    """Value at which the alarm is raised, on the same scale as ``value``. The limit changes with the estimated noise of
+    the nights.
+    """
     alarm: bool
-    """The sum stands at the limit or above it, now. It goes on until the sum has fallen below."""
+    """Whether the sum is at or above the limit now. The alarm lasts until the sum falls below the limit."""
     nights: int
     since: int | None
-    """Index of the night from which the current rise counts; None where nothing speaks for one."""
+    """Index of the night at which the current rise begins; None if the sum is 0."""
     estimate: float | None
-    """Mean of the nights since then, log scale: the creep so far. Those nights were chosen for being slow, so a young
-    rise looks larger than it is; ``budget`` chooses nothing."""
+    """Mean of the nights from ``since`` on, log scale: the creep so far. A rise begins with slow nights, so the
+    estimate of a recent rise is too high. ``budget_interval`` avoids this, because it uses a fixed number of nights.
+    """
     pair_sd: float
-    """The sd of a pair that was used after the last night: the calibrated one, corrected by the nights."""
+    """The sd of a pair after the last night: the calibrated sd, corrected by the differences of nights."""
+    correlation: float
+    """Estimated correlation of neighbouring nights, in [0, ``MAX_CORRELATION``]."""
 
 
-class Standing(NamedTuple):
-    """The monitor after one night, in standard errors of a night."""
+class CusumState(NamedTuple):
+    """The CUSUM after one night. ``total`` and ``limit`` are in standard errors of a night."""
 
     total: float
     limit: float
     since: int | None
     pair_sd: float
-    """Log scale, as the nights so far show it."""
+    """Estimate of the sd of a pair from the calibration and the nights so far, log scale."""
+    correlation: float
+    """Estimate of the correlation of neighbouring nights from the nights so far."""
 
     @property
     def alarm(self) -> bool:
         return self.total >= self.limit
 
+    def night_error(self, pairs: int) -> float:
+        """Return the standard error of a night with ``pairs`` pairs, inflated by the correlation, log scale."""
+        return self.pair_sd * _inflation(self.correlation) / math.sqrt(pairs)
+
 
 def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
-    """The one-sided CUSUM of ``nights`` in order: is head slower than the anchor?
+    """Return the one-sided CUSUM of ``nights``, oldest first: is head slower than the anchor?
 
-    ``pair_sd`` is the calibrated sd of one pair's log-ratio. A night's standard error is that over the root of its
-    pairs. ``series`` counts the monitors that share one promise of false alarms (workloads times summaries). Raises
-    ValueError for an sd that is not positive and finite, a night without pairs, a mean that is not finite, or fewer
-    than one series.
+    ``pair_sd`` is the calibrated sd of one pair's log-ratio. The standard error of a night is the sd of a pair divided
+    by the square root of the night's number of pairs, inflated by the correlation of the nights. ``series`` is the
+    number of monitors (workloads times summaries) that share one false alarm rate. Raises ValueError for an sd that is
+    not positive and finite, a night without pairs, a mean that is not finite, or fewer than one series.
     """
-    _check(nights)
-    last = Standing(0.0, _limit(series), None, pair_sd)
-    for standing in standings(nights, pair_sd, series):
-        last = standing
-    unit = last.pair_sd / math.sqrt(NIGHT_PAIRS)
-    estimate = None if last.since is None else _mean(nights[last.since :])
-    return Creep(last.total * unit, last.limit * unit, last.alarm, len(nights), last.since, estimate, last.pair_sd)
+    _check_nights(nights)
+    last = CusumState(0.0, _alarm_limit(series), None, pair_sd, PRIOR_CORRELATION)
+    for state in cusum_states(nights, pair_sd, series):
+        last = state
+    night_error = last.night_error(NIGHT_PAIRS)
+    return Creep(
+        value=last.total * night_error,
+        limit=last.limit * night_error,
+        alarm=last.alarm,
+        nights=len(nights),
+        since=last.since,
+        estimate=None if last.since is None else _mean(nights[last.since :]),
+        pair_sd=last.pair_sd,
+        correlation=last.correlation,
+    )
 
 
-def standings(nights: Iterable[Night], pair_sd: float, series: int = 1) -> Iterator[Standing]:
-    """The monitor after each night in turn, as ``cusum`` would have told it then: later nights change nothing of it."""
+def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> Iterator[CusumState]:
+    """Yield the CUSUM after each night. Later nights do not change earlier states."""
     if not 0 < pair_sd < math.inf:
-        raise ValueError(f"the sd of a pair is {pair_sd}; it is positive and finite")
-    limit, total, since, scale = _limit(series), 0.0, None, _Scale(pair_sd)
+        raise ValueError(f"the sd of a pair is {pair_sd}; it must be positive and finite")
+    noise = _NightNoise(pair_sd)
+    state = CusumState(0.0, _alarm_limit(series), None, pair_sd, PRIOR_CORRELATION)
     for index, (mean, pairs) in enumerate(nights):
-        scale.see(mean, pairs)
-        sd = scale.sd
-        error = sd / math.sqrt(pairs)
-        excess = (mean - max(SLACK * error, LEAST_SLACK)) / error
-        total = min(max(total + max(-REACH, min(excess, REACH)), 0.0), limit + ROOM)
-        since = None if total == 0 else index if since is None else since
-        yield Standing(total, limit, since, sd)
+        noise.add(mean, pairs)
+        state = state._replace(pair_sd=noise.pair_sd, correlation=noise.correlation)
+        error = state.night_error(pairs)
+        excess = (mean - max(SLACK * error, MIN_SLACK)) / error
+        total = max(state.total + max(-MAX_NIGHT_STEP, min(excess, MAX_NIGHT_STEP)), 0.0)
+        since = None if total == 0 else index if state.since is None else state.since
+        state = state._replace(total=min(total, state.limit + MAX_EXCESS), since=since)
+        yield state
 
 
-def budget(nights: Sequence[Night]) -> Interval | None:
-    """How much slower than the anchor head is by now: 95% t interval of the last ``BUDGET_NIGHTS`` nights.
+def budget_interval(nights: Sequence[Night]) -> Interval | None:
+    """Return head's current slowdown against the anchor: the 95% t interval of the last ``BUDGET_NIGHTS`` nights.
 
-    Nights, not pairs, are the samples, each with the weight of its pairs: what a night adds to all its pairs is then in
-    the interval too. ``sd`` is that of a pair as the nights show it. None below two nights. In a creep that goes on it
-    lags half a window behind. Raises ValueError for a night without pairs, or a mean that is not finite.
+    The samples are nights, weighted by their numbers of pairs. The samples are not pairs, so the interval includes
+    effects that all pairs of a night share. ``sd`` is the sd of a pair, estimated from the nights. Returns None for
+    fewer than two nights. During a creep the interval lags half a window behind. Raises ValueError for a night without
+    pairs, or a mean that is not finite.
     """
-    _check(nights)
-    last = nights[-BUDGET_NIGHTS:]
-    if len(last) < 2:
+    _check_nights(nights)
+    latest = nights[-BUDGET_NIGHTS:]
+    if len(latest) < 2:
         return None
-    pairs = sum(count for _, count in last)
-    mean = _mean(last)
-    same = len({value for value, _ in last}) == 1
-    sd = 0.0 if same else math.sqrt(math.fsum(n * (value - mean) ** 2 for value, n in last) / (len(last) - 1))
-    half = float(stdtrit(len(last) - 1, 1 - BUDGET_ALPHA / 2)) * sd / math.sqrt(pairs)
-    return Interval(mean, mean - half, mean + half, sd, pairs, BUDGET_ALPHA)
+    pairs = sum(count for _, count in latest)
+    mean = _mean(latest)
+    all_equal = len({value for value, _ in latest}) == 1
+    sd = (
+        0.0
+        if all_equal
+        else math.sqrt(math.fsum(weight * (value - mean) ** 2 for value, weight in latest) / (len(latest) - 1))
+    )
+    half_width = float(stdtrit(len(latest) - 1, 1 - BUDGET_ALPHA / 2)) * sd / math.sqrt(pairs)
+    return Interval(mean, mean - half_width, mean + half_width, sd, pairs, BUDGET_ALPHA)
 
 
 def night_pairs(pair_sd: float) -> int:
-    """Pairs a night on a node of this noise for a standard error of at most ``SHARP``: whole blocks of two pairs.
+    """Return the number of pairs per night for a standard error of at most ``TARGET_ERROR``, in whole blocks of two
+    pairs.
 
-    At least ``NIGHT_PAIRS``. Fewer alarm falsely no more often; they see a creep later.
+    The number is at least ``NIGHT_PAIRS``. With fewer pairs a creep is detected later, but false alarms are not more
+    frequent.
     """
     if not 0 <= pair_sd < math.inf:
-        raise ValueError(f"the sd of a pair is {pair_sd}; it is finite and not negative")
-    return max(NIGHT_PAIRS, 2 * math.ceil((pair_sd / SHARP) ** 2 / 2))
+        raise ValueError(f"the sd of a pair is {pair_sd}; it must be finite and not negative")
+    return max(NIGHT_PAIRS, 2 * math.ceil((pair_sd / TARGET_ERROR) ** 2 / 2))
 
 
-class _Scale:
-    """The sd of a pair: the calibrated one, and what neighbouring nights differ by.
+class _NightNoise:
+    """Running estimate of the noise of the nights: the sd of a pair, and the correlation of neighbouring nights.
 
-    Neighbours, because a creep moves all nights after it but only one difference; and no difference counts as more than
-    ``FURTHEST`` standard errors, so that one freak night does not make the monitor deaf.
+    With D1 and Dk, the mean squared differences of nights one and ``SCALE_LAG`` nights apart, the variance of a night
+    is Dk / 2, and the correlation is 1 - D1 / Dk. The calibrated sd has a share in Dk. All differences are in units of
+    a pair's sd, because nights differ in their numbers of pairs.
+
+    Differences are robust: a step in the level changes only a few of them. They are clipped at
+    ``MAX_NIGHT_DIFFERENCE`` standard errors, so that a single outlier night does not hide a creep.
     """
 
     def __init__(self, pair_sd: float) -> None:
         self.calibrated = pair_sd
-        self.before: Night | None = None
-        self.squares = float(SCALE_NIGHTS)
-        self.seen = float(SCALE_NIGHTS)
+        self.latest: deque[Night] = deque(maxlen=SCALE_LAG)
+        self.neighbour_squares, self.neighbours = 0.0, 0
+        self.distant_squares, self.distant = 0.0, 0
 
     @property
-    def sd(self) -> float:
-        return self.calibrated * math.sqrt(self.squares / self.seen)
+    def pair_sd(self) -> float:
+        return self.calibrated * math.sqrt(self._scaled_variance)
 
-    def see(self, mean: float, pairs: int) -> None:
-        if self.before is not None:
-            earlier, others = self.before
-            difference = (mean - earlier) / math.sqrt(1 / pairs + 1 / others)
-            self.squares += min((difference / self.calibrated) ** 2, FURTHEST**2 * self.squares / self.seen)
-            self.seen += 1
-        self.before = (mean, pairs)
+    @property
+    def correlation(self) -> float:
+        if not self.distant:
+            return PRIOR_CORRELATION
+        observed = 1 - self.neighbour_squares / self.neighbours / self._scaled_variance
+        weight = self.distant + PRIOR_CORRELATION_NIGHTS
+        shrunk = (self.distant * observed + PRIOR_CORRELATION_NIGHTS * PRIOR_CORRELATION) / weight
+        return max(0.0, min(shrunk, MAX_CORRELATION))
+
+    @property
+    def _scaled_variance(self) -> float:
+        """Half of Dk, divided by the calibrated variance."""
+        return (SCALE_NIGHTS + self.distant_squares) / (SCALE_NIGHTS + self.distant)
+
+    def add(self, mean: float, pairs: int) -> None:
+        limit = MAX_NIGHT_DIFFERENCE**2 * self._scaled_variance
+        if self.latest:
+            self.neighbour_squares += min(self._scaled_square(self.latest[-1], mean, pairs), limit)
+            self.neighbours += 1
+        if len(self.latest) == SCALE_LAG:
+            self.distant_squares += min(self._scaled_square(self.latest[0], mean, pairs), limit)
+            self.distant += 1
+        self.latest.append((mean, pairs))
+
+    def _scaled_square(self, earlier: Night, mean: float, pairs: int) -> float:
+        """Return the squared difference of two nights, divided by its expectation for the calibrated sd."""
+        earlier_mean, earlier_pairs = earlier
+        return ((mean - earlier_mean) / self.calibrated) ** 2 / (1 / pairs + 1 / earlier_pairs)
+
+
+def _inflation(correlation: float) -> float:
+    """Return the factor by which correlated nights scatter more in a long sum than independent ones."""
+    return math.sqrt((1 + correlation) / (1 - correlation))
 
 
 def _mean(nights: Sequence[Night]) -> float:
-    """Mean over nights with the weight of their pairs: that of all their pairs."""
+    """Return the mean over nights, weighted by their numbers of pairs."""
     return math.fsum(mean * pairs for mean, pairs in nights) / sum(pairs for _, pairs in nights)
 
 
-def _limit(series: int) -> float:
-    """A sum passes a limit e times as rarely where the limit is one standard error higher, at this slack."""
+def _alarm_limit(series: int) -> float:
+    """Return the CUSUM limit for this many series. At this slack, raising the limit by 1 divides the false alarm rate
+    by e.
+    """
     if series < 1:
-        raise ValueError(f"{series} series; there is at least one")
+        raise ValueError(f"series is {series}; it must be at least 1")
     return LIMIT + math.log(series)
 
 
-def _check(nights: Sequence[Night]) -> None:
+def _check_nights(nights: Sequence[Night]) -> None:
     for index, (mean, pairs) in enumerate(nights):
         if not math.isfinite(mean):
             raise ValueError(f"the mean log-ratio of night {index} is not finite")
         if pairs < 1:
-            raise ValueError(f"night {index} has {pairs} pairs; a night without a pair is left out")
+            raise ValueError(f"night {index} has {pairs} pairs; leave out nights without a pair")

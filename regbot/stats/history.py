@@ -1,14 +1,15 @@
-"""Where in the history of a workload did its level change? An annotation of a trend, and never a gate.
+"""Change points in the stored history of a workload. They annotate a trend and never decide a verdict.
 
-Samples are levels of sessions, one number each, oldest first, on the log scale. A session that stands out is set aside
-while looking (Hampel's filter over seven sessions): what comes back to the old level was a bad night. In what is left
-PELT (Killick 2012) pays ``PENALTY`` times log(n) times the variance for each change. The variance comes from the
-differences of neighbouring sessions, which a change of level does not touch.
+The samples are levels of sessions, one number each, oldest first, on the log scale. Outliers are replaced before the
+search (Hampel's filter over seven sessions): if the old level returns after one session, that session was only a bad
+night. Then PELT (Killick 2012) finds change points. Its penalty per change is ``PENALTY`` times log(n) times the
+variance. The variance is estimated from differences of neighbouring sessions, because a change of level affects only
+one difference.
 
-It assumes that sessions are independent of each other: levels that wander (one node for a month, then another) show
-changes that nobody made. And it is late: where sessions scatter by 1%, as usual, a step of 2% that is five sessions old
-is seen in less than half of all cases. That is why it decides nothing. ``benchmarks/history.py --rates`` prints how
-often it errs.
+The search assumes independent sessions. If the level wanders (one node for a month, then another), the search reports
+changes that no commit made. The search is also late: with the usual scatter of 1%, it detects a step of 2% within five
+sessions in less than half of all cases. Therefore it decides nothing. ``benchmarks/history.py --rates`` prints its
+error rates.
 """
 
 import math
@@ -20,66 +21,76 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 PENALTY = 4.0
-"""With it one flat series of 200 sessions in 250 shows a change; with 3, one in sixty."""
+"""PELT's penalty per change, in units of log(n) times the variance. With 4.0, one in 250 flat series of 200 sessions
+shows a change; with 3.0, one in 60.
+"""
 
-SEGMENT = 3
-"""The fewest sessions that make a level."""
+MIN_SEGMENT = 3
+"""Minimum number of sessions between two change points."""
 
-LEAST = 8
-"""Sessions below which no change is looked for: what they scatter by is not known."""
+MIN_SESSIONS = 8
+"""With fewer sessions nothing is searched, because the scatter of so few sessions is not known well enough."""
 
-SMALL = 6
-"""The scatter is taken to be larger by this over the number of sessions: of few it may come out too small."""
+SMALL_SAMPLE_FACTOR = 6
+"""The scatter is multiplied by 1 + ``SMALL_SAMPLE_FACTOR`` / sessions, because the scatter of few sessions may be
+underestimated.
+"""
 
-MOST_LEVELS = 1000
-"""Levels that are searched at most; the time grows faster than their number. Longer histories come in as means of
-neighbouring sessions."""
+MAX_LEVELS = 1000
+"""Maximum number of levels in one search, because the search time grows faster than linearly. The caller averages
+neighbouring sessions of longer histories.
+"""
 
 HAMPEL_WINDOW, HAMPEL_SDS = 3, 4.0
-"""Sessions on either side, and how far a session is from the middle of them, in their robust sd, if it is set aside.
-Four new sessions are the most of seven, so a new level is seen from its fourth session on."""
+"""Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A session further
+than this from the median of its neighbourhood is an outlier. A new level is kept from its fourth session on, because
+four are the majority of seven.
+"""
 
-_FLAT = 1e-6
-"""Log scale. Levels that are all the same have no scatter, and yet no change either."""
+_MIN_SCATTER = 1e-6
+"""Lower bound of the scatter, log scale, for series whose levels are all equal."""
 
 
 def change_points(levels: ArrayLike) -> list[int]:
-    """Positions at which a new level begins, of levels oldest first; none for fewer than ``LEAST``.
+    """Return the positions at which a new level begins. ``levels`` are oldest first, log scale.
 
-    Raises ValueError where a level is not finite, or there are more than ``MOST_LEVELS``.
+    Returns [] for fewer than ``MIN_SESSIONS``. Raises ValueError if a level is not finite, or for more than
+    ``MAX_LEVELS``.
     """
-    given = np.asarray(levels, dtype=np.float64)
-    if given.ndim != 1 or not np.isfinite(given).all():
-        raise ValueError("levels are a list of finite numbers")
-    if len(given) > MOST_LEVELS:
-        raise ValueError(f"{len(given)} levels are more than {MOST_LEVELS}; take means of neighbours")
-    if len(given) < LEAST:
+    samples = np.asarray(levels, dtype=np.float64)
+    if samples.ndim != 1 or not np.isfinite(samples).all():
+        raise ValueError("levels must be a list of finite numbers")
+    if len(samples) > MAX_LEVELS:
+        raise ValueError(f"{len(samples)} levels are more than {MAX_LEVELS}; average neighbouring levels first")
+    if len(samples) < MIN_SESSIONS:
         return []
-    from ruptures import KernelCPD  # type: ignore[import-untyped]  # here: it takes longer to import than to search
+    from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: the import takes longer than the search
 
-    points = without_outliers(given)
-    noise = max(_scatter(points), _FLAT)
-    search = KernelCPD(kernel="linear", min_size=SEGMENT).fit(points[:, None])
+    points = without_outliers(samples)
+    noise = max(_scatter(points), _MIN_SCATTER)
+    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(points[:, None])
     ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
     return [int(end) for end in ends[:-1]]
 
 
 def without_outliers(levels: Array) -> Array:
-    """The levels, those that stand out replaced by the median of their neighbourhood."""
+    """Return ``levels`` with outliers replaced by the median of their neighbourhood."""
     padded = np.pad(levels, HAMPEL_WINDOW, mode="reflect")
     usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1), axis=1)
     distance = np.abs(levels - usual)
     return np.where(distance > HAMPEL_SDS * 1.4826 * np.median(distance), usual, levels)
 
 
-def bucket_starts(total: int, most: int) -> Sequence[int]:
-    """Where the buckets of ``total`` sessions begin: at most ``most``, of equal numbers but for one."""
-    count = min(total, most)
+def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
+    """Return the start positions of the buckets of ``total`` sessions. There are at most ``max_buckets`` buckets of
+    nearly equal size.
+    """
+    count = min(total, max_buckets)
     return [bucket * total // count for bucket in range(count)]
 
 
 def _scatter(points: Array) -> float:
-    """Standard deviation of a level around its own stretch: robust, of the differences of neighbours."""
+    """Return a robust standard deviation of the levels around their segments, from differences of neighbours."""
     steps = np.diff(points)
-    robust = 1.4826 * float(np.median(np.abs(steps - np.median(steps))))
-    return robust / math.sqrt(2) * (1 + SMALL / len(points))
+    robust_sd = 1.4826 * float(np.median(np.abs(steps - np.median(steps))))
+    return robust_sd / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(points))

@@ -1,11 +1,12 @@
-"""A noise that is known and not estimated: the interval of runs that are no pairs, and what contradicts the noise.
+"""Interval for unpaired runs whose noise is known, and two estimates that can contradict the known noise.
 
-The standard deviation of a pair's log-ratio is s. Were nothing shared by the two runs of a pair, each of them would
-have s / sqrt(2), and that is what runs which are no pairs are given. It is their least: what a node or a day adds to
-one run cancels in a pair and stays in a difference of single runs. Whoever prints such an interval has to say so.
+The known noise is s, the standard deviation of a pair's log-ratio. If the two runs of a pair shared nothing, each run
+would have the standard deviation s / sqrt(2). This module assumes that value for each unpaired run. It is a lower
+bound: effects of node and day cancel in a pair but stay in a difference of single runs. Output that shows such an
+interval must say so.
 
-Whoever says s may be wrong. Runs of one arm that scatter contradict it, and so do the steps of a single run: their own
-noise alone leaves the run's mean uncertain.
+The known s may be wrong. Two estimates from the runs can contradict it: the scatter among the runs of one arm, and the
+standard error of a single run's mean, computed from the steps of that run.
 """
 
 import math
@@ -15,45 +16,50 @@ from scipy.special import ndtri
 
 from regbot.stats.unpaired import Difference
 
-MOST_RHO = 0.9
-"""Autocorrelation of neighbouring steps beyond which so few steps show no noise at all; the steady state's limit."""
+MAX_RHO = 0.9
+"""Upper limit of the estimated autocorrelation of neighbouring steps, as in ``steady``. A higher value cannot be
+estimated from few steps.
+"""
 
 
-def known_difference(base: Sequence[float], head: Sequence[float], pair_sd: float, alpha: float) -> Difference:
-    """The normal interval of mean(head) - mean(base) on the log scale, of runs that have ``pair_sd`` / sqrt(2) each.
+def known_noise_difference(base: Sequence[float], head: Sequence[float], pair_sd: float, alpha: float) -> Difference:
+    """Return the normal interval of mean(head) - mean(base) on the log scale. Each run has the sd ``pair_sd`` /
+    sqrt(2).
 
-    Values are a summary of each run. Raises ValueError for an arm without a run.
+    ``base`` and ``head`` have one summary value per run. Raises ValueError for an arm without a run.
     """
     if not base or not head:
-        raise ValueError("each arm needs a run")
+        raise ValueError("each arm needs at least one run")
     estimate = math.fsum(head) / len(head) - math.fsum(base) / len(base)
-    half = float(ndtri(1 - alpha / 2)) * pair_sd * math.sqrt((1 / len(base) + 1 / len(head)) / 2)
-    return Difference(estimate, estimate - half, estimate + half, pair_sd, math.inf, alpha)
+    half_width = float(ndtri(1 - alpha / 2)) * pair_sd * math.sqrt((1 / len(base) + 1 / len(head)) / 2)
+    return Difference(estimate, estimate - half_width, estimate + half_width, pair_sd, math.inf, alpha)
 
 
-def seen_pair_sd(base: Sequence[float], head: Sequence[float]) -> float | None:
-    """The standard deviation of a pair of these runs, by their scatter inside the arms; None of one run an arm."""
-    free = len(base) + len(head) - 2
-    if free < 1:
+def observed_pair_sd(base: Sequence[float], head: Sequence[float]) -> float | None:
+    """Return the sd of a pair of these runs, estimated from the scatter within the arms; None for one run per arm."""
+    degrees_of_freedom = len(base) + len(head) - 2
+    if degrees_of_freedom < 1:
         return None
     squares = sum(math.fsum((x - math.fsum(arm) / len(arm)) ** 2 for x in arm) for arm in (base, head))
-    return math.sqrt(2 * squares / free)
+    return math.sqrt(2 * squares / degrees_of_freedom)
 
 
-def run_error(step_s: Sequence[float]) -> float:
-    """Standard error of a run's mean log step time that its own steps make, s sqrt((1 + rho) / (1 - rho) / n).
+def run_standard_error(step_s: Sequence[float]) -> float:
+    """Return the standard error of a run's mean log step time, estimated from its steps.
 
-    AR(1); ``step_s`` are its steady steps, positive and finite. 0 of fewer than three, which show no noise.
+    It is s sqrt((1 + rho) / (1 - rho) / n) for n steps with the standard deviation s, if their noise is AR(1) with
+    autocorrelation rho. ``step_s`` are the steady steps in seconds, positive and finite. Returns 0 for fewer than three
+    steps.
     """
     n = len(step_s)
     if n < 3:
         return 0.0
     logs = [math.log(seconds) for seconds in step_s]
-    centre = math.fsum(logs) / n
-    around = [value - centre for value in logs]
-    squares = math.fsum(value * value for value in around)
+    mean = math.fsum(logs) / n
+    deviations = [value - mean for value in logs]
+    squares = math.fsum(value * value for value in deviations)
     if squares == 0:
         return 0.0
-    rho = math.fsum(a * b for a, b in zip(around[1:], around[:-1], strict=True)) / squares
-    rho = min(max(rho, 0.0), MOST_RHO)
+    rho = math.fsum(a * b for a, b in zip(deviations[1:], deviations[:-1], strict=True)) / squares
+    rho = min(max(rho, 0.0), MAX_RHO)
     return math.sqrt(squares / (n - 1) / n * (1 + rho) / (1 - rho))

@@ -1,10 +1,10 @@
-"""Several metrics at once: which of those that only explain have changed?
+"""Tests of the secondary metrics, which explain a verdict but do not decide it.
 
-Step times decide and share one error (``paired``: alpha divided by the primary tests). Everything else that a pair of
-runs measures (memory, waiting, CPU time, ...) is secondary: it explains a verdict and cannot make one. There are many
-of them and they hang together, so their p-values are adjusted after Benjamini and Yekutieli (2001): of those called
-significant at most ``SECONDARY_Q`` are wrong in the mean, whatever depends on what. Counts of collectives are exact and
-are no part of it.
+Step times decide the verdict and share one alpha (``paired`` divides alpha by the number of primary tests). All other
+measurements of a pair (memory, waiting, CPU time, ...) are secondary. There are many secondary metrics and they are
+correlated, so their p-values are adjusted after Benjamini and Yekutieli (2001). On average, at most the share
+``SECONDARY_Q`` of the metrics that are called significant is wrong, under any dependence. Counts of collectives are
+exact and are not tested here.
 """
 
 import math
@@ -20,41 +20,43 @@ SECONDARY_Q = 0.05
 
 
 @dataclass(frozen=True)
-class Secondary:
-    """One metric that explains."""
+class SecondaryMetric:
+    """Test result of one secondary metric."""
 
     name: str
     estimate: float
-    """Mean log-ratio; positive means that head has more. 0 where there are no pairs."""
+    """Mean log-ratio; positive means that the value of head is larger. 0 if there are no pairs."""
     p: float
-    """Two-sided paired t test, in [0, 1]. 1 for fewer than two pairs; 0 where all pairs show the same change."""
+    """p-value of the two-sided paired t test, in [0, 1]. 1 for fewer than two pairs; 0 if all log-ratios are equal and
+    not 0.
+    """
     p_adjusted: float
-    """After Benjamini and Yekutieli, in [0, 1]."""
+    """p-value after the adjustment of Benjamini and Yekutieli, in [0, 1]."""
     significant: bool
-    """``p_adjusted`` is at most ``SECONDARY_Q``."""
+    """Whether ``p_adjusted`` is at most ``SECONDARY_Q``."""
 
 
-def secondary(log_ratios: Mapping[str, Sequence[float]]) -> list[Secondary]:
-    """Test each metric's log-ratios (one for each pair), in the order given.
+def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list[SecondaryMetric]:
+    """Test each metric's log-ratios (one per pair). Return the results in the order of ``log_ratios``.
 
-    All metrics that were looked at belong in one call, those that show nothing too: the adjustment counts them. Their
-    pairs may differ in number. Metrics with a value that is not finite are left out by the caller; ValueError here.
+    Pass all metrics in one call, including those without an effect, because the adjustment depends on the number of
+    metrics. Metrics may have different numbers of pairs. Raises ValueError for a value that is not finite.
     """
     if not log_ratios:
         return []
-    # Not at the top: scipy.stats takes longer to import than all of regbot.
+    # Imported late: scipy.stats takes longer to import than all of regbot.
     from scipy.stats import false_discovery_control
 
-    found = {name: _t_test(values) for name, values in log_ratios.items()}
-    adjusted = false_discovery_control([p for _, p in found.values()], method="by")
+    tests = {name: _t_test(values) for name, values in log_ratios.items()}
+    adjusted = false_discovery_control([p for _, p in tests.values()], method="by")
     return [
-        Secondary(name, estimate, p, float(after), bool(after <= SECONDARY_Q))
-        for (name, (estimate, p)), after in zip(found.items(), adjusted, strict=True)
+        SecondaryMetric(name, estimate, p, float(p_adjusted), bool(p_adjusted <= SECONDARY_Q))
+        for (name, (estimate, p)), p_adjusted in zip(tests.items(), adjusted, strict=True)
     ]
 
 
 def _t_test(log_ratios: Sequence[float]) -> tuple[float, float]:
-    """Mean, and two-sided p of Student's t against 0."""
+    """Return the mean and the two-sided p-value of Student's t test against 0."""
     pairs = len(log_ratios)
     if pairs < 2:
         estimate = log_ratios[0] if pairs else 0.0

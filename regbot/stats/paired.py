@@ -1,43 +1,68 @@
-"""The paired test: is head slower than base, by runs that stood side by side on one node?
+"""Sequential paired test: is head slower than base, in pairs of runs on the same nodes?
 
-A pair is a base and a head run launched one after the other; its log-ratio is log(head) - log(base) of one summary.
-What the node and the session add to both runs cancels in it. Pairs come in ABBA or BAAB blocks, so that a linear drift
-cancels too. The test looks three times and stops at the first look that decides.
+A pair is a base run and a head run, launched one after the other. The log-ratio of a pair is log(head) - log(base) of
+one summary. Effects of node and session that both runs share cancel in the log-ratio. Pairs come in ABBA or BAAB
+blocks, so that a linear drift cancels too. The test looks at the pairs up to three times and stops at the first look
+that decides.
 
-It assumes that pairs are independent, and that the mean of four log-ratios is roughly normal. It takes nothing else as
-known: the variance is that of the pairs themselves, because in a session that is noisier than its history a stored
-variance errs too often. It does not know which runs are valid; leave void pairs out before calling.
+The test assumes that the mean of four log-ratios is roughly normal. Neighbouring pairs may be correlated by up to 0.2:
+``widening`` makes the intervals of the looks wider for that. The variance comes from the pairs themselves: in a session
+that is noisier than earlier sessions, a stored variance would cause too many errors. Single launches that are far
+slower than all others are tolerated from the second look on (``slow_launches``). The test does not know which runs are
+valid. The caller leaves out void pairs.
 
-Everything here is on the log scale, positive means slower. Constants come from simulation of the design with fixed
-seeds (``benchmarks/decision.py`` simulates it again); ``docs/statistics.md`` explains them with an example.
+All values are on the log scale; positive means slower. Constants come from simulation of the design with fixed seeds
+(``benchmarks/decision.py`` repeats the simulation); ``docs/statistics.md`` explains them with an example.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from scipy.special import ndtri, stdtrit
+from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from regbot.records.verdict import Decision
+from regbot.stats.slow_launches import (
+    PairOutlier,
+    find_outliers,
+    find_pair_outliers,
+    has_more_slow_launches,
+    trimmed_mean,
+    trimmed_pairs,
+)
 
 LOOKS = (4, 8, 12)
-"""Pairs at each look. Four is the least: two ABBA blocks, so that drift cancels twice and a variance can be seen."""
+"""Number of pairs at each look. Four is the minimum: in two ABBA blocks drift cancels twice, and a variance can be
+estimated.
+"""
 
 LOOK_ALPHA = 0.0204
-"""Two-sided error of one interval at one look: with three looks at 4, 8 and 12 pairs it makes 5% over a session."""
+"""Two-sided error of one interval at one look. With looks at 4, 8 and 12 pairs, the error of the whole session is 5%.
+"""
+
+WIDENINGS = {4: 1.3, 8: 1.2, 12: 1.05}
+"""Factor of the half width of a t interval at each look. If neighbouring pairs are correlated by 0.2, the t interval is
+too narrow by a factor of 1.23 at every look. The last look has a smaller factor, because no further pairs could make
+up for the loss of power. Together they keep the error of a session below 3.5% (``benchmarks/error_rates.py``).
+"""
 
 POWER = 0.8
-"""What the smallest detectable effect is stated for."""
+"""Probability with which the pairs prove an effect of the size ``mde``."""
 
-LIMIT_PAIRS = 1000
-"""More pairs than anybody runs: past this, ``pairs_needed`` says that there is no answer."""
+PASSING: tuple[Decision, ...] = ("no_change", "improved")
+"""Decisions by which head passes."""
+
+MAX_PAIRS = 1000
+"""More pairs than any session has. If more pairs would be needed, ``pairs_needed`` returns None."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Log-scale limits: no change is proven within ``delta``, a regression above ``eps``. Both positive."""
+    """Positive limits on the log scale. An interval within +-``delta`` proves no change; an interval above ``eps``
+    proves a regression.
+    """
 
     delta: float
     eps: float
@@ -45,15 +70,15 @@ class Thresholds:
     def __post_init__(self) -> None:
         for name, value in (("delta", self.delta), ("eps", self.eps)):
             if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; a threshold is positive and finite")
+                raise ValueError(f"{name} is {value}; a threshold must be positive and finite")
 
     @classmethod
     def from_percent(cls, threshold_pct: float, indifference_pct: float) -> "Thresholds":
-        """From percentages of the ratio: 2 means 1.02 times the time, and on the other side 1 / 1.02."""
+        """Convert percentages of the ratio: 2 means 1.02 times the step time, or 1 / 1.02 times for a speed-up."""
         return cls(delta=math.log1p(threshold_pct / 100), eps=math.log1p(indifference_pct / 100))
 
 
-class Bounded(Protocol):
+class Bounds(Protocol):
     """Anything with a confidence interval on the log scale."""
 
     @property
@@ -67,9 +92,12 @@ class Bounded(Protocol):
 class Interval:
     """Two-sided confidence interval of the mean log-ratio at level 1 - ``alpha``.
 
-    ``sd`` is that of the log-ratio of one pair: estimated, or as given where it was known. An estimated sd of 0 means
-    that all pairs agreed to the last bit. The interval is then the point: right for numbers without noise, such as
-    counts or a simulator's output, and a sign of copied files for anything that was timed.
+    ``sd`` is the standard deviation of one pair's log-ratio, estimated or known. An estimated sd of 0 means that all
+    pairs agree to the last bit; the interval is then a point. That is correct for numbers without noise, such as counts
+    or a simulator's output. For measured times it is a sign of copied files.
+
+    ``trimmed`` is the number of pairs that are left out at each end, because some launches are far slower than the
+    others. ``sd`` is then the standard error times sqrt(pairs), so that the slow launches do not count in it.
     """
 
     estimate: float
@@ -78,52 +106,81 @@ class Interval:
     sd: float
     pairs: int
     alpha: float
+    trimmed: int = 0
 
 
 @dataclass(frozen=True)
-class Sequential:
-    """Where the looks stand. ``tests`` hold each summary's decision and interval at the look that was last taken."""
+class SequentialTest:
+    """Result of the looks so far. ``tests`` has the decision and the interval of each summary at the last look."""
 
     decision: Decision
     pairs: int
-    """Pairs used: those of the look."""
+    """Pairs used at the last look."""
     look: int
-    """From 1; 0 for the one below the first look, which only a known sd allows."""
+    """Number of the last look, from 1. 0 is a single look at fewer pairs than the first look needs; it requires a known
+    sd.
+    """
     alpha: float
-    """Of one interval at one look, shared among the primary tests of the check."""
+    """Alpha of one interval at one look, after division by the number of primary tests of the check."""
     tests: dict[str, tuple[Decision, Interval]]
     unused: int
-    """Pairs beyond the look."""
+    """Pairs measured after the last look."""
+    outliers: tuple[PairOutlier, ...] = ()
+    """Pairs with a slow launch, at the last look. A look at 4 pairs has none."""
+    withheld: bool = False
+    """Only the trimmed intervals would pass head, and head has more slow launches. The decision is "undecided"."""
 
     @property
     def final(self) -> bool:
-        """No more pairs can change the answer: it is decided, or the last look is spent."""
+        """Whether the decision is final, because the test has decided or the last look is used."""
         return self.decision != "undecided" or self.pairs == LOOKS[-1]
 
 
 def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None = None) -> Interval:
-    """The interval of the mean: Student's t with the pairs' own variance, or normal where the sd is known.
+    """Return the interval of the mean. It is Student's t with the variance of the pairs, or normal if the sd is known.
 
-    Raises ValueError for fewer than two pairs (one, where the sd is known), or a log-ratio that is not finite.
+    Raises ValueError for fewer than two pairs (fewer than one if the sd is known), or a log-ratio that is not finite.
     """
     pairs = len(log_ratios)
-    least = 2 if known_sd is None else 1
-    if pairs < least:
-        raise ValueError(f"{pairs} pairs have no interval; {least} are needed")
+    min_pairs = 2 if known_sd is None else 1
+    if pairs < min_pairs:
+        raise ValueError(f"an interval needs {min_pairs} pairs; there are {pairs}")
     estimate = math.fsum(log_ratios) / pairs
     if not math.isfinite(estimate):
         raise ValueError("a log-ratio is not finite")
     sd = known_sd
     if sd is None:
-        # The mean can miss equal values by a rounding error; without this their sd would not be 0.
-        same = min(log_ratios) == max(log_ratios)
-        sd = 0.0 if same else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
-    half = _quantile(1 - alpha / 2, None if known_sd is not None else pairs - 1) * sd / math.sqrt(pairs)
-    return Interval(estimate, estimate - half, estimate + half, sd, pairs, alpha)
+        # The mean of equal values can have a rounding error, and their sd would then not be 0.
+        all_equal = min(log_ratios) == max(log_ratios)
+        sd = 0.0 if all_equal else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
+    half_width = _quantile(1 - alpha / 2, None if known_sd is not None else pairs - 1) * sd / math.sqrt(pairs)
+    return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
-def decide(interval: Bounded, thresholds: Thresholds) -> Decision:
-    """What one interval proves. An interval between eps and delta is a regression: it is proven to exceed eps."""
+def widening(pairs: int) -> float:
+    """Return the factor of ``WIDENINGS`` for ``pairs`` pairs: that of the last look with at most so many pairs."""
+    return WIDENINGS[max((look for look in LOOKS if look <= pairs), default=LOOKS[0])]
+
+
+def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
+    """Return the interval of one look: Student's t, or the trimmed t interval if one of at least 8 pairs is far off.
+
+    Its half width is multiplied by ``widening``. ``sd`` is that of the pairs, without the factor.
+    """
+    pairs = len(log_ratios)
+    trimmed = trimmed_pairs(pairs)
+    if not trimmed or not find_outliers(log_ratios):
+        plain = interval(log_ratios, alpha)
+        half_width = widening(pairs) * (plain.high - plain.estimate)
+        return replace(plain, low=plain.estimate - half_width, high=plain.estimate + half_width)
+    result = trimmed_mean(log_ratios, trimmed)
+    half_width = widening(pairs) * _quantile(1 - alpha / 2, result.degrees_of_freedom) * result.standard_error
+    low, high = result.mean - half_width, result.mean + half_width
+    return Interval(result.mean, low, high, result.standard_error * math.sqrt(pairs), pairs, alpha, trimmed)
+
+
+def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
+    """Return what one interval proves. An interval that lies above eps is a regression, even if it lies below delta."""
     if interval.low > thresholds.eps:
         return "regressed"
     if interval.high < -thresholds.eps:
@@ -133,77 +190,110 @@ def decide(interval: Bounded, thresholds: Thresholds) -> Decision:
     return "undecided"
 
 
-def combine(tests: Collection[tuple[Decision, Bounded]], thresholds: Thresholds) -> Decision:
-    """One answer from the summaries of one workload: a regression of any is one, no change needs all of them.
+def combine(tests: Collection[tuple[Decision, Bounds]], thresholds: Thresholds) -> Decision:
+    """Return one decision from the summaries of one workload. One regression suffices; "no_change" needs all summaries.
 
-    An improvement of one is the answer where every other is shown not to be a slowdown of delta or more: a faster usual
-    step says nothing while the mean, with its stalls, may still be slower.
+    One improvement suffices if the intervals of all summaries exclude a slowdown of delta or more. A faster median is
+    no improvement while the mean, which includes stalls, may still be slower.
     """
-    found = {decision for decision, _ in tests}
-    if "regressed" in found:
+    decisions = {decision for decision, _ in tests}
+    if "regressed" in decisions:
         return "regressed"
-    if "improved" in found and all(bounded.high < thresholds.delta for _, bounded in tests):
+    if "improved" in decisions and all(bounded.high < thresholds.delta for _, bounded in tests):
         return "improved"
-    return "no_change" if found == {"no_change"} else "undecided"
+    return "no_change" if decisions == {"no_change"} else "undecided"
 
 
-def sequential(
+def sequential_test(
     log_ratios: Mapping[str, Sequence[float]],
     primary_tests: int,
     thresholds: Thresholds,
     known_sd: float | None = None,
-) -> Sequential | None:
-    """Take the looks that the pairs allow and stop at the first that decides.
+) -> SequentialTest | None:
+    """Take the looks for which there are enough pairs, and stop at the first look that decides.
 
-    Below the first look the answer is None; with a known sd, which one pair suffices for, all pairs are looked at once.
+    Returns None if there are fewer pairs than the first look needs. With ``known_sd``, one pair suffices: if there are
+    fewer pairs than the first look needs, all of them are judged in one look. The intervals are normal with
+    ``known_sd``, and those of ``look_interval`` without.
 
-    ``log_ratios`` has one entry per summary: its log-ratios of the valid pairs in session order, all of one length.
-    ``primary_tests`` counts those of the whole check, not of this workload: each look's error is divided by it, so
-    that a check of many workloads errs no more often than a check of one. With ``known_sd`` the intervals are normal.
+    If head has more slow launches than base, they may be head's fault. "no_change" and "improved" then become
+    "undecided", unless the intervals of all pairs, slow ones included, give such a decision too. A known sd that does
+    not fit slow launches is the caller's concern.
+
+    ``log_ratios`` has one entry per summary: the log-ratios of the valid pairs in session order. All entries have the
+    same length. ``primary_tests`` is the number of primary tests of the whole check, not of this workload. The alpha of
+    each look is divided by it, so that a check of many workloads has the same error rate as a check of one.
     """
     lengths = {len(values) for values in log_ratios.values()}
     if len(lengths) != 1:
-        raise ValueError("the summaries must have the same number of pairs, and there must be one")
+        raise ValueError("give at least one summary, and the same number of pairs for each summary")
     if primary_tests < len(log_ratios):
-        raise ValueError(f"{primary_tests} primary tests are fewer than the {len(log_ratios)} summaries given")
+        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
     (available,) = lengths
     alpha = LOOK_ALPHA / primary_tests
-    below = known_sd is not None and 0 < available < LOOKS[0]
+    is_below_first_look = known_sd is not None and 0 < available < LOOKS[0]
     result = None
-    for look, pairs in [(0, available)] if below else enumerate(LOOKS, start=1):
+    for look, pairs in [(0, available)] if is_below_first_look else enumerate(LOOKS, start=1):
         if pairs > available:
             break
-        intervals = {name: interval(values[:pairs], alpha, known_sd) for name, values in log_ratios.items()}
-        tests = {name: (decide(found, thresholds), found) for name, found in intervals.items()}
+        used = {name: values[:pairs] for name, values in log_ratios.items()}
+        intervals = {
+            name: look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd)
+            for name, values in used.items()
+        }
+        tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
         decision = combine(tests.values(), thresholds)
-        result = Sequential(decision, pairs, look, alpha, tests, available - pairs)
+        slow = tuple(find_pair_outliers(used)) if known_sd is None and trimmed_pairs(pairs) else ()
+        withheld = (
+            decision in PASSING
+            and has_more_slow_launches(slow, pairs)
+            and _decide_untrimmed(used, alpha, thresholds) not in PASSING
+        )
+        if withheld:
+            decision = "undecided"
+        result = SequentialTest(decision, pairs, look, alpha, tests, available - pairs, slow, withheld)
         if result.final:
             break
     return result
 
 
-def mde(sd: float, pairs: int, alpha: float, eps: float, known: bool = False) -> float:
-    """The smallest true slowdown that ``pairs`` pairs prove to exceed ``eps`` with probability 0.8.
+def mde(sd: float, pairs: int, alpha: float, eps: float, known: bool = False, trimmed: int = 0) -> float:
+    """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
-    eps + (t + z) sd / sqrt(pairs), t the interval's quantile with pairs - 1 degrees of freedom (normal where the sd is
-    ``known``), z the normal's at 0.8. ``sd`` of one pair. Infinite for one pair with an estimated sd, unless that is 0.
+    The effect is eps + c sd / sqrt(pairs). If the sd is estimated from the pairs, c is the noncentrality at which the
+    noncentral t distribution exceeds the interval's quantile with probability 0.8. It has pairs - 1 degrees of freedom,
+    less 2 ``trimmed``, the pairs that are left out at each end. If the sd is ``known``, c is the sum of two normal
+    quantiles. ``sd`` is the standard deviation of one pair. An interval with an estimated sd is wider by ``widening``.
+    The result is infinite for one pair with an estimated sd, unless the sd is 0.
     """
     if sd == 0:
         return eps
     if pairs < (1 if known else 2):
         return math.inf
-    reach = _quantile(1 - alpha / 2, None if known else pairs - 1) + _quantile(POWER, None)
-    return eps + reach * sd / math.sqrt(pairs)
+    if known:
+        return eps + (_quantile(1 - alpha / 2, None) + _quantile(POWER, None)) * sd / math.sqrt(pairs)
+    return eps + _reach(alpha, pairs - 2 * trimmed - 1, widening(pairs)) * sd / math.sqrt(pairs)
 
 
-def pairs_needed(
-    sd: float, alpha: float, thresholds: Thresholds, limit: int = LIMIT_PAIRS, known: bool = False
-) -> int | None:
-    """The fewest pairs, at least those of the first look, whose ``mde`` is at most delta; None past ``limit``."""
-    if mde(sd, limit, alpha, thresholds.eps, known) > thresholds.delta:
+def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
+    """Return the ``mde`` of a session of ``pairs`` pairs that is like the one that ``intervals`` are from.
+
+    The noisiest of its summaries counts. If the session had slow launches, this one has them too.
+    """
+    trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
+    noisiest = max(intervals, key=lambda bounds: bounds.sd)
+    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed)
+
+
+def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = False) -> int | None:
+    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta.
+
+    Returns None if this number exceeds ``MAX_PAIRS``.
+    """
+    if mde(sd, MAX_PAIRS, alpha, thresholds.eps, known) > thresholds.delta:
         return None
-    low, high = LOOKS[0], max(limit, LOOKS[0])
-    while low < high:  # the mde falls with every pair
+    low, high = LOOKS[0], MAX_PAIRS
+    while low < high:  # the mde decreases with every pair
         middle = (low + high) // 2
         if mde(sd, middle, alpha, thresholds.eps, known) <= thresholds.delta:
             high = middle
@@ -212,7 +302,20 @@ def pairs_needed(
     return low
 
 
+def _decide_untrimmed(log_ratios: Mapping[str, Sequence[float]], alpha: float, thresholds: Thresholds) -> Decision:
+    """Return the decision of Student's t intervals, in which slow launches count."""
+    intervals = [interval(values, alpha) for values in log_ratios.values()]
+    return combine([(decide(bounds, thresholds), bounds) for bounds in intervals], thresholds)
+
+
 @lru_cache(maxsize=4096)
 def _quantile(probability: float, df: float | None) -> float:
-    """Quantile of Student's t with ``df`` degrees of freedom, of the standard normal where there are none."""
+    """Return the quantile of Student's t with ``df`` degrees of freedom, or the normal quantile if ``df`` is None."""
     return float(ndtri(probability) if df is None else stdtrit(df, probability))
+
+
+@lru_cache(maxsize=4096)
+def _reach(alpha: float, df: float, factor: float) -> float:
+    """Return the effect, in standard errors, that the interval with ``df`` degrees of freedom proves with power 0.8.
+    The half width of the interval is multiplied by ``factor``."""
+    return float(nctdtrinc(df, 1 - POWER, factor * _quantile(1 - alpha / 2, df)))

@@ -1,17 +1,17 @@
-"""Steady state: from which step on do the step times of one run say how fast it is, and do they ever?
+"""Steady state of a run: the step from which its step times have a constant level, if there is one.
 
-A training process begins slowly: compilation, graph capture, the allocator, natural routing that settles. Its steps are
-steady from the last change of level on, if that leaves at least half of the log. Two searches look for that change and
-the later answer wins. *Change points* (PELT, Killick 2012) see several changes; *the tail* asks whether what comes
-before a step agrees with what comes after it, and sees smaller ones. A *drift*, which a straight line explains as well
-as any single change, has no last change. All know that neighbouring steps follow each other's noise: taken as
-independent, the steps of most runs seem to change all the time.
+A training process begins slowly: compilation, graph capture, the allocator, expert routing that settles. The steps
+after the last change of level are steady, if they are at least half of the log. Two searches look for the last change
+of level, and the later result counts. The *change point* search (PELT, Killick 2012) finds several changes. The *tail*
+search compares the mean before a step with the mean after it, and finds smaller changes. A run may also have a *drift*:
+a straight line explains the steps as well as any single change, so there is no last change. All searches account for
+autocorrelation: if neighbouring steps were treated as independent, most runs would seem to change all the time.
 
-Changes below 1% are left in, on purpose: both arms of a pair have them. One slow step is no change, however slow it is;
-it is set aside while looking for changes and stays in the run. A run that never settles is an outcome, not an error:
-leaving single runs out would choose the result.
+Changes below 1% are ignored on purpose, because they occur in both arms of a pair. A single slow step is not a change.
+It is replaced during the search and stays in the run. A run that never settles is a valid outcome and not an error,
+because leaving out single runs would bias the result.
 
-Nothing is known here of files, of what a step did, or of the unit of the times. Constants without a source come from
+This module does not know files, the work of a step, or the unit of the times. Constants without a source come from
 ``benchmarks/steady.py``, which prints the error rates; ``docs/steady-state.md`` has an example and the limits.
 """
 
@@ -23,105 +23,131 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from regbot.stats.unpaired import fisher
+
 Array = NDArray[np.float64]
 Method = Literal["changes-and-tail", "short-log", "none"]
 
-FLOOR = 10
-"""Steps that are always left out of a log that is long enough; most warm-ups of real jobs end within them."""
+MIN_CUT = 10
+"""Number of leading steps that are always left out of a long log; most warm-ups of real jobs end within them."""
 
-SHORT = 40
-"""Steps below which a log is short. A fifth of it is then left out, and no change is looked for in the rest: it is only
-asked whether the rest rises or falls."""
-SHORT_SHARE = 5
+SHORT_LOG_STEPS = 40
+"""A log with fewer steps is short. A fifth of a short log is left out. The rest is only tested for a rise or fall and
+not searched for changes.
+"""
+SHORT_LOG_CUT_DIVISOR = 5
 
-LEAST = 6
-"""Kept steps below which nothing can be said: a rise of five steps in a row is no evidence at ``SHORT_ALPHA``."""
+MIN_KEPT_STEPS = 6
+"""Minimum number of kept steps. With five steps, even a rise at every step would not be significant at ``SHORT_ALPHA``.
+"""
 
 TOLERANCE = math.log(1.01)
-"""A change of level below this is none."""
+"""Changes of level below this value are ignored, log scale."""
 
 PENALTY = 4.0
-"""PELT pays this times log(n) times the long-run variance for each change point."""
+"""PELT's penalty per change point is this times log(n) times the long-run variance."""
 
 WARM_UP_Z, TAIL_Z = 2.0, 3.0
-"""Standard errors between what comes before a step and what comes after it, at the step where they are most. Fewer are
-asked of a fall in the first quarter: that is what a warm-up looks like, and to cut it off in error costs few steps."""
+"""Thresholds of the tail search, for the difference of the means before and after the best step, in standard errors.
+``WARM_UP_Z`` is for a fall in the first quarter and ``TAIL_Z`` for any other change. The first is lower, because such a
+fall looks like a warm-up, and a wrong cut there costs few steps.
+"""
 
-DRIFT, DRIFT_Z = 1.5 * TOLERANCE, 2.1
-"""Rise of a straight line over the steps, and its standard errors. A line rises by up to 1.5 times the step of level
-that it is laid through, so that a smaller rise may be a change within the tolerance."""
+MIN_DRIFT, DRIFT_Z = 1.5 * TOLERANCE, 2.1
+"""Minimum rise of a fitted line over the steps on the log scale, and in standard errors. If the level changes by one
+step, the fitted line rises by up to 1.5 times that step, so a smaller rise may be a change within the tolerance.
+"""
 
 RISING_SHARE, FALLING_SHARE = 0.75, 1.0
-"""A line that explains the steps at least so well as the best single step of level does (in standard errors) is a
-drift, not a warm-up to cut off. 0.75 is what a line reaches on a level that changes a quarter into the log. What falls
-is more readily taken for a warm-up than what rises: nothing warms up by getting slower."""
+"""A line is a drift, not a warm-up, if its z is at least this share of the z of the best single change of level. If the
+level changes after a quarter of the log, the line has a share of 0.75. The share for falling lines is higher, because
+step times fall during a warm-up.
+"""
 
-SEGMENT = 5
-"""The shortest stretch with a level of its own."""
+MIN_SEGMENT = 5
+"""Minimum number of points between two change points."""
 
-TAIL_STEPS, TAIL_SHARE = 10, 0.1
-"""The tail has at least so many steps and this share of the log: the end of a log may be one slow moment."""
+MIN_TAIL_STEPS, MIN_TAIL_SHARE = 10, 0.1
+"""Minimum length of the tail, in steps and as a share of the log, because the end of a log may be one slow moment."""
 
 HAMPEL_WINDOW, HAMPEL_SDS = 10, 4.0
-"""A step further from the median of its neighbours (so many on each side) than so many robust standard deviations is
-replaced by that median while looking for changes (Hampel 1974)."""
+"""Hampel's filter (1974) for the search: the number of neighbours on each side, and a distance in robust standard
+deviations. If a step is further than this from the median of its neighbourhood, the median replaces it.
+"""
 
 USUAL_RHO, RHO_WEIGHT = 0.4, 20
-"""Autocorrelation of neighbouring steps where nothing is known, and how many steps that is worth: real jobs have -0.3
-to 0.5, and 40 steps alone estimate it to +-0.15."""
+"""Prior autocorrelation of neighbouring steps, and the weight of the prior in steps. Real jobs have -0.3 to 0.5, and an
+estimate from 40 steps has an error of +-0.15.
+"""
 
-LOST_STEPS = 20
-"""The best single change of level takes that much of the noise with it: n steps around it show n / (n + 20) of it."""
+STEP_FIT_STEPS = 20
+"""Correction for the best single change of level, which also fits noise: residuals of n steps show only n / (n +
+``STEP_FIT_STEPS``) of the noise.
+"""
 
-MOST_POINTS = 2000
-"""Longer logs are averaged in blocks first; the search for change points takes quadratic time."""
+MAX_POINTS = 2000
+"""Maximum number of points in a search. Longer logs are averaged in blocks first, because the change point search takes
+quadratic time.
+"""
 
-ARTEFACT = math.log(4.0)
-"""A step this far below the usual one did not take that time. Asynchronous dispatch returns before the device is done;
-the time appears in another step."""
+ARTEFACT_GAP = math.log(4.0)
+"""A step this far below the median is an artefact, log scale: asynchronous dispatch returned before the device
+finished. The time of the device is then contained in another step.
+"""
 
-ARTEFACTS_SHARE = 0.25
-"""With that many such steps the clock measures the dispatch."""
+MAX_ARTEFACT_SHARE = 0.25
+"""If the share of artefacts reaches this value, the clock measured the dispatch and not the device."""
 
-RESUME = math.log(3.0)
-"""A step this far above the usual one, with slow steps behind it, is where a process started again."""
+RESTART_GAP = math.log(3.0)
+"""A step this far above the median, followed by slow steps, is the restart of a process. Log scale."""
 
 SHORT_ALPHA = 0.02
-"""Error of the test for a trend in a short log, of steps that do not follow each other's noise; it is the smallest at
-which the first 20 logged steps of a real job that settles for 300 are seen to settle."""
+"""Error of the trend test for a short log, assuming independent steps. A real job that settles for 300 steps has a
+trend in its first 20 logged steps. This is the smallest error at which the test detects that trend.
+"""
 
-SCATTER = math.log(1.1)
-"""Robust standard deviation of the kept steps above which a run is said to scatter; good nodes have 0.3 to 1%."""
+MAX_SCATTER = math.log(1.1)
+"""Robust standard deviation of the kept steps, log scale, above which a run gets a warning. Good nodes have 0.3 to 1%.
+"""
 
-TWO_SPEEDS = 0.8
-"""Share of the variance between two groups of steps. One group split at its best has 0.64 if it is normal, 0.75 if it
-is uniform."""
-TWO_SPEEDS_SHARE, TWO_SPEEDS_GAP, TWO_SPEEDS_STEPS = 0.1, math.log(1.02), 20
+MIN_BETWEEN_SHARE = 0.8
+"""Two groups of steps are reported if the split between them explains at least this share of the variance. The best
+split of a single group explains 0.64 if the group is normal, and 0.75 if it is uniform.
+"""
+MIN_GROUP_SHARE, MIN_GROUP_GAP, MIN_GROUPED_STEPS = 0.1, math.log(1.02), 20
+"""Further conditions for reporting two groups: the smaller group's share of the steps, the log-scale gap between the
+means, and the number of steps.
+"""
 
-HALF_OF_ARM = 0.5
+MAX_UNSETTLED_SHARE = 0.5
+"""An arm gets a warning if at least this share of its runs is not steady."""
 FISHER_ALPHA = 0.01
+"""Level of the test whether the arms differ in the share of steady runs."""
 
 
 @dataclass(frozen=True)
-class Steady:
-    """From which step on a run is steady, and whether it is."""
+class SteadyState:
+    """Whether a run is steady, and from which step on."""
 
     cut: int
-    """Steps to leave out, in 1..steps - 1. Where ``steady`` is false it is what to show the run by."""
+    """Number of leading steps to leave out, in 1..steps - 1. If ``steady`` is false, use it only to display the run."""
     steady: bool
     reason: str
-    """One sentence: what was found, or why there is no steady state."""
+    """One sentence: the evidence for the steady state, or why there is none."""
     method: Method
     warmup_steps: int | None
-    """Steps from the start of the process to the last change of level, whatever the floor and the other runs' cuts: a
-    metric of its own. None where it was not measured: short logs, and runs that are not steady."""
+    """Steps from the start of the process to the last change of level, independent of ``MIN_CUT`` and of the cuts of
+    other runs. None for short logs and for runs that are not steady.
+    """
     steps: int
-    """Of the log."""
+    """Number of steps in the log."""
+    restart: int = 0
+    """Step of the last restart of the process; 0 if there is none."""
     warnings: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
-    """What one process's log shows."""
+class ProcessState(NamedTuple):
+    """Steady state of one process, before restarts and warnings are added."""
 
     cut: int
     steady: bool
@@ -130,125 +156,121 @@ class Found(NamedTuple):
     warmup_steps: int | None
 
 
-class Change(NamedTuple):
-    """The step of level that explains an array best: where the later level begins, its t statistic, its direction."""
+class LevelChange(NamedTuple):
+    """The best single change of level in an array: start of the later level, t statistic, direction."""
 
-    at: int
+    position: int
     z: float
     falls: bool
 
 
-def steady_state(step_s: ArrayLike, resumed: Iterable[int] = ()) -> Steady:
-    """Where the steady state of one run begins. ``step_s``: seconds of each step, the first step of the log first.
+def steady_state(step_s: ArrayLike) -> SteadyState:
+    """Return the steady state of one run. ``step_s`` has the seconds of each step, in the order of the log.
 
-    ``resumed`` are the positions of steps before which the process is known to have been started again; a start that is
-    not named is found if it shows (a very slow step with slow steps behind it). Everything before the last one is left
-    out, and what comes after is judged as a log of its own.
+    A restart of the process appears as a very slow step, followed by slow steps. Everything before the last restart is
+    left out, and the rest is judged as a separate log.
 
-    Raises ValueError where there are fewer than two steps, a time is not positive and finite, or ``resumed`` names a
-    position outside the log.
+    Raises ValueError for fewer than two steps, or a time that is not positive and finite.
     """
-    logs = _logs(step_s)
+    logs = _log_times(step_s)
     steps = len(logs)
-    named = sorted(set(resumed))
-    if named and not 0 <= named[0] <= named[-1] < steps:
-        raise ValueError(f"the run was resumed at {named}; positions of this log are 0 to {steps - 1}")
-    start = max([*named, *_restarts(logs)], default=0)
-    found = _process(logs[start:])
-    cut = min(start + found.cut, steps - 1)
-    warnings = [*_warnings(logs[start:], cut - start)]
+    start = max(_find_restarts(logs), default=0)
+    process = _judge_process(logs[start:])
+    cut = min(start + process.cut, steps - 1)
+    warnings = [*_warn_of_kept_steps(logs[start:], cut - start)]
     if start:
-        warnings.insert(0, f"the process started again at step {start}; the {start} steps before are left out")
-    if found.method == "short-log":
-        after = " after that" if start else ""
-        warnings.append(f"a short log: {steps - start} steps{after}; where its warm-up ends was not looked for")
-    reason = f"after the restart at step {start}, {found.reason}" if start else found.reason
-    return Steady(cut, found.steady, reason, found.method, found.warmup_steps, steps, tuple(warnings))
+        warnings.insert(0, f"the process started again at step {start}; the {start} steps before it are left out")
+    if process.method == "short-log":
+        suffix = " after that" if start else ""
+        warnings.append(f"a short log: {steps - start} steps{suffix}; the end of its warm-up was not searched for")
+    reason = f"after the restart at step {start}, {process.reason}" if start else process.reason
+    return SteadyState(cut, process.steady, reason, process.method, process.warmup_steps, steps, start, tuple(warnings))
 
 
-def shared_cut(runs: Sequence[Steady]) -> int:
-    """The cut of all ``runs`` of a pair: the largest, whatever their order.
+def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
+    """Return warnings about the runs of a session without a steady state.
 
-    A cut of its own would give each arm another stretch of the thermal rise and of the warm-up's tail, which cancel
-    only where both arms have them. Raises ValueError without runs, and where the cut leaves nothing of one of them.
+    ``base`` and ``head`` say for each run whether it is steady. An arm gets a warning if at least half of its runs are
+    not steady. Another warning is given if the two arms differ by Fisher's exact test at 1%, because one of them may be
+    less stable. Single runs are never left out.
     """
-    if not runs:
-        raise ValueError("a shared cut needs at least one run")
-    cut = max(run.cut for run in runs)
-    shortest = min(run.steps for run in runs)
-    if cut >= shortest:
-        raise ValueError(f"the shared cut of {cut} steps leaves nothing of a run that has {shortest}; run it longer")
-    return cut
-
-
-def unsettled(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
-    """What the runs without a steady state say of a session; () where nothing. ``base`` and ``head``: run is steady.
-
-    Single runs are never left out for it. An arm is in doubt where half of its runs are not steady, the two arms differ
-    where Fisher's exact test says so at 1%: then one of them may be what is unstable.
-    """
-    flagged = {name: sum(not steady for steady in runs) for name, runs in (("base", base), ("head", head))}
-    told = []
+    unsteady_counts = {name: sum(not steady for steady in runs) for name, runs in (("base", base), ("head", head))}
+    warnings = []
     for name, runs in (("base", base), ("head", head)):
-        if runs and flagged[name] >= HALF_OF_ARM * len(runs):
-            told.append(f"{flagged[name]} of {len(runs)} {name} runs have no steady state")
-    if base and head and _fisher(base, head) < FISHER_ALPHA:
-        counts = f"base {flagged['base']} of {len(base)}, head {flagged['head']} of {len(head)}"
-        told.append(f"runs without a steady state are not alike in the arms: {counts}")
-    return tuple(told)
+        if runs and unsteady_counts[name] >= MAX_UNSETTLED_SHARE * len(runs):
+            warnings.append(f"{unsteady_counts[name]} of {len(runs)} {name} runs have no steady state")
+    if (
+        any(unsteady_counts.values())
+        and fisher(unsteady_counts["base"], len(base), unsteady_counts["head"], len(head)) < FISHER_ALPHA
+    ):
+        counts = f"base {unsteady_counts['base']} of {len(base)}, head {unsteady_counts['head']} of {len(head)}"
+        warnings.append(f"the arms differ in how many runs have no steady state: {counts}")
+    return tuple(warnings)
 
 
-def _logs(step_s: ArrayLike) -> Array:
-    """Log step times around their median. Rounded, so that the unit of the times changes no last digit."""
+def _log_times(step_s: ArrayLike) -> Array:
+    """Return log step times minus their median. They are rounded so that the unit of time has no effect on the last
+    digit.
+    """
     seconds = np.asarray(step_s, dtype=np.float64)
     if seconds.ndim != 1:
-        raise ValueError(f"step times are a list of seconds, not an array of {seconds.ndim} dimensions")
+        raise ValueError(f"step times must be a list of seconds, not an array of {seconds.ndim} dimensions")
     if len(seconds) < 2:
-        raise ValueError(f"{len(seconds)} step times have no steady state; two are the least")
-    bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds > 0)))
-    if len(bad):
-        raise ValueError(f"step {bad[0]} took {seconds[bad[0]]} s; a step time is positive and finite")
+        raise ValueError(f"a steady state needs at least 2 step times; there are {len(seconds)}")
+    bad_steps = np.flatnonzero(~(np.isfinite(seconds) & (seconds > 0)))
+    if len(bad_steps):
+        raise ValueError(f"step {bad_steps[0]} took {seconds[bad_steps[0]]} s; a step time must be positive and finite")
     logs = np.log(seconds)
-    around: Array = np.round(logs - np.median(logs), 9)
-    return around
+    centred: Array = np.round(logs - np.median(logs), 9)
+    return centred
 
 
-def _process(logs: Array) -> Found:
-    """The log of one process, from its first step."""
+def _judge_process(logs: Array) -> ProcessState:
+    """Return the steady state of one process. ``logs`` begins with the first step of the process."""
     steps = len(logs)
-    half = steps // 2
-    short = logs < np.median(logs[half:]) - ARTEFACT
-    floor = FLOOR if steps >= SHORT else math.ceil(steps / SHORT_SHARE)
-    floor = max(floor, 1 + max((int(at) for at in np.flatnonzero(short[:half])), default=-1))
-    if steps - floor < LEAST:
-        return Found(min(floor, max(steps - 1, 0)), False, _too_few(steps, floor), "none", None)
-    if short[floor:].mean() >= ARTEFACTS_SHARE:
-        share = f"{short[floor:].sum()} of {steps - floor} steps took less than a quarter of the usual time"
-        return Found(floor, False, f"{share}: the clock saw the dispatch, not the device", "none", None)
-    return _short(logs, floor) if steps < SHORT else _long(logs, floor)
+    middle = steps // 2
+    is_artefact = logs < np.median(logs[middle:]) - ARTEFACT_GAP
+    min_cut = MIN_CUT if steps >= SHORT_LOG_STEPS else math.ceil(steps / SHORT_LOG_CUT_DIVISOR)
+    min_cut = max(min_cut, 1 + max((int(step) for step in np.flatnonzero(is_artefact[:middle])), default=-1))
+    if steps - min_cut < MIN_KEPT_STEPS:
+        return ProcessState(
+            min(min_cut, max(steps - 1, 0)), False, _describe_too_few_steps(steps, min_cut), "none", None
+        )
+    if is_artefact[min_cut:].mean() >= MAX_ARTEFACT_SHARE:
+        share = f"{is_artefact[min_cut:].sum()} of {steps - min_cut} steps took less than a quarter of the usual time"
+        return ProcessState(min_cut, False, f"{share}: the clock measured the dispatch, not the device", "none", None)
+    return _judge_short_log(logs, min_cut) if steps < SHORT_LOG_STEPS else _judge_long_log(logs, min_cut)
 
 
-def _too_few(steps: int, floor: int) -> str:
-    return f"{steps} steps are too few: {steps - floor} are left after {floor}, and {LEAST} are the least"
+def _describe_too_few_steps(steps: int, min_cut: int) -> str:
+    kept_steps = steps - min_cut
+    return f"{steps} steps are too few: {kept_steps} remain after the first {min_cut}, and {MIN_KEPT_STEPS} are needed"
 
 
-def _short(logs: Array, floor: int) -> Found:
-    """A short log: a fixed cut, and no steady state if the rest rises or falls (Mann 1945, Kendall; Sen's slope).
+def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
+    """Judge a short log: cut a fixed share, and find no steady state if the rest rises or falls.
 
-    Ranks, because one slow step in fifteen would decide anything else.
+    The test for a trend is Mann's (1945) and Kendall's; the size of the trend is Sen's slope. The test uses ranks,
+    because one slow step in fifteen would dominate any other statistic.
     """
-    kept = logs[floor:]
-    first, second = np.triu_indices(len(kept), 1)
-    gaps = kept[second] - kept[first]
-    rise = float(np.median(gaps / (second - first))) * (len(kept) - 1)
-    if _mann_kendall(kept, np.sign(gaps)) < SHORT_ALPHA and abs(rise) > TOLERANCE:
-        return Found(floor, False, f"{_said(rise)} over the {len(kept)} steps after {floor}", "short-log", None)
-    reason = f"the {len(kept)} steps after {floor} neither rise nor fall"
-    return Found(floor, True, reason, "short-log", None)
+    kept_steps = logs[min_cut:]
+    earlier, later = np.triu_indices(len(kept_steps), 1)
+    differences = kept_steps[later] - kept_steps[earlier]
+    rise = float(np.median(differences / (later - earlier))) * (len(kept_steps) - 1)
+    if _mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA and abs(rise) > TOLERANCE:
+        return ProcessState(
+            min_cut,
+            False,
+            f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}",
+            "short-log",
+            None,
+        )
+    reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
+    return ProcessState(min_cut, True, reason, "short-log", None)
 
 
 def _mann_kendall(values: Array, signs: Array) -> float:
-    """Two-sided p of no trend, normal approximation with continuity correction and the correction for ties."""
+    """Return the two-sided p-value of "no trend", by a normal approximation, corrected for continuity and ties."""
     n = len(values)
     _, ties = np.unique(values, return_counts=True)
     variance = (n * (n - 1) * (2 * n + 5) - np.sum(ties * (ties - 1) * (2 * ties + 5))) / 18
@@ -257,105 +279,117 @@ def _mann_kendall(values: Array, signs: Array) -> float:
     return math.erfc(max(abs(float(signs.sum())) - 1, 0) / math.sqrt(2 * variance))
 
 
-def _long(logs: Array, floor: int) -> Found:
-    """Change points, then the tail; the later cut wins. No steady state where it is past the middle of the log."""
+def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
+    """Judge a long log by change points and tail; the later cut counts. If the cut is past the middle, the run is not
+    steady.
+    """
     steps = len(logs)
-    # The first step compiles. It is left out here too, lest it is what the search for changes finds.
-    block = math.ceil((steps - 1) / MOST_POINTS)
+    # The first step compiles. Leave it out, so that the search does not report the end of compilation as a change.
+    block = math.ceil((steps - 1) / MAX_POINTS)
     first = 1 + (steps - 1) % block
     points = without_outliers(logs[first:].reshape(-1, block).mean(axis=1))
-    least = max(math.ceil((floor - first) / block), 0)
+    min_start = max(math.ceil((min_cut - first) / block), 0)
     middle = (steps // 2 - first) // block
-    tail = math.ceil(max(TAIL_STEPS, TAIL_SHARE * steps) / block)
-    settled = _settle(points, least, middle, tail)
-    cut, last = max(first + block * settled.start, floor), first + block * settled.last
-    if settled.drift is not None:
-        return Found(cut, False, f"{_said(settled.drift)} from step {cut} to the end", "changes-and-tail", None)
-    if settled.last > middle:
-        reason = f"the step time still changes at step {last} of {steps}, past the middle; run it twice as long"
-        return Found(cut, False, reason, "changes-and-tail", None)
-    reason = f"no change of level of 1% or more is seen after step {cut}"
-    return Found(cut, True, reason, "changes-and-tail", last if settled.last else 1)
+    min_tail = math.ceil(max(MIN_TAIL_STEPS, MIN_TAIL_SHARE * steps) / block)
+    search = _search_steady_start(points, min_start, middle, min_tail)
+    cut, last_change = max(first + block * search.start, min_cut), first + block * search.last_change
+    if search.drift is not None:
+        return ProcessState(
+            cut, False, f"{_describe_rise(search.drift)} from step {cut} to the end", "changes-and-tail", None
+        )
+    if search.last_change > middle:
+        reason = f"the step time still changes at step {last_change} of {steps}, past the middle; run it twice as long"
+        return ProcessState(cut, False, reason, "changes-and-tail", None)
+    reason = f"no change of level of 1% or more after step {cut}"
+    return ProcessState(cut, True, reason, "changes-and-tail", last_change if search.last_change else 1)
 
 
-class Settled(NamedTuple):
-    """How far a search over points came. It found no steady state if there is a drift, or a last change past the
-    middle."""
+class SteadySearch(NamedTuple):
+    """Result of the search over points. The run is not steady if ``drift`` is set or ``last_change`` is past the
+    middle.
+    """
 
     start: int
-    """The first point to keep. A rise past the middle is not cut off: it is no warm-up."""
-    last: int
-    """Where the last change of level is, 0 where there is none."""
+    """The first point to keep. If the level rises past the middle, the points before the rise are kept, because a rise
+    is no warm-up.
+    """
+    last_change: int
+    """Point of the last change of level; 0 if there is none."""
     drift: float | None = None
-    """Rise of the points from ``start`` on, where they never keep a level."""
+    """Rise of the points from ``start`` on if they never reach a constant level; otherwise None."""
 
 
-def _settle(points: Array, least: int, middle: int, tail: int) -> Settled:
-    # What can be kept lies after the middle; a warm-up cannot be mistaken for noise there.
+def _search_steady_start(points: Array, min_start: int, middle: int, min_tail: int) -> SteadySearch:
+    """Search for the first point of the steady state, by change points, by the tail and by a fitted line."""
+    # Estimate the noise after the middle first, where a warm-up cannot be mistaken for noise.
     noise = _long_run_sd(points[middle:])
-    last, falls = _last_change(points, noise)
-    if last <= middle:
-        noise = _long_run_sd(points[max(last, least) :])
-        last, falls = _last_change(points, noise)
-    if last > middle:
-        return Settled(middle if falls else least, last)
-    # From the floor, then from where the change points lead, then from change to change against the tail.
-    start = least
+    last_change, falls = _find_last_change(points, noise)
+    if last_change <= middle:
+        noise = _long_run_sd(points[max(last_change, min_start) :])
+        last_change, falls = _find_last_change(points, noise)
+    if last_change > middle:
+        return SteadySearch(middle if falls else min_start, last_change)
+    # Start at min_start, then at the last change point, then at each change that the tail search finds.
+    start = min_start
     while True:
-        change = _change(points[start:], noise, tail)
-        rise, z = _line(points[start:], noise)
+        change = _find_level_change(points[start:], noise, min_tail)
+        rise, z = _fit_line(points[start:], noise)
         share = RISING_SHARE if rise > 0 else FALLING_SHARE
-        if abs(rise) > DRIFT and z > DRIFT_Z and z >= share * change.z:
-            return Settled(start, last, rise)
-        if start < last:
-            start = last
+        if abs(rise) > MIN_DRIFT and z > DRIFT_Z and z >= share * change.z:
+            return SteadySearch(start, last_change, rise)
+        if start < last_change:
+            start = last_change
             continue
-        at = start + change.at
-        if change.z <= (WARM_UP_Z if change.falls and at <= middle // 2 else TAIL_Z):
-            return Settled(start, last)
-        if at > middle:
-            return Settled(middle if change.falls else start, at)
-        start = last = at
+        position = start + change.position
+        if change.z <= (WARM_UP_Z if change.falls and position <= middle // 2 else TAIL_Z):
+            return SteadySearch(start, last_change)
+        if position > middle:
+            return SteadySearch(middle if change.falls else start, position)
+        start = last_change = position
 
 
-def _said(rise: float) -> str:
+def _describe_rise(rise: float) -> str:
     return f"the step time {'rises' if rise > 0 else 'falls'} by {100 * math.expm1(abs(rise)):.1f}%"
 
 
 def without_outliers(logs: Array) -> Array:
-    """Hampel's filter, its scale that of the whole array: a scale per window is too small in one window of ten.
+    """Return ``logs`` after Hampel's filter, with one scale for the whole array.
 
-    Twice, because slow steps that crowd leave one of them in the middle.
+    With a separate scale per window, the scale would be too small in one window of ten. The filter runs twice, because
+    the first pass can leave one step of a cluster of slow steps.
     """
     for _ in range(2):
         padded = np.pad(logs, HAMPEL_WINDOW, mode="reflect")
-        usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1), axis=1)
-        distance = np.abs(logs - usual)
-        logs = np.where(distance > HAMPEL_SDS * 1.4826 * np.median(distance), usual, logs)
+        medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1), axis=1)
+        distance = np.abs(logs - medians)
+        logs = np.where(distance > HAMPEL_SDS * 1.4826 * np.median(distance), medians, logs)
     return logs
 
 
 def _long_run_sd(points: Array) -> float:
-    """Standard deviation of a mean of many points, times the root of their number: AR(1), s^2 (1 + rho) / (1 - rho).
+    """Return the long-run standard deviation, which is sd(mean of n points) sqrt(n).
 
-    From residuals around the best single change of level: around one mean, a change would pass for autocorrelation and
-    hide itself.
+    For AR(1) noise its square is s^2 (1 + rho) / (1 - rho). s and rho come from the residuals around the best single
+    change of level. In residuals around a single mean, a change of level would look like autocorrelation, and the
+    larger noise would hide the change.
     """
     n = len(points)
-    at, *_ = _change(points, 1.0, 1, least=1, tolerance=0.0)
-    residuals = np.concatenate([part - part.mean() for part in (points[:at], points[at:]) if len(part)])
+    position, *_ = _find_level_change(points, 1.0, 1, min_before=1, tolerance=0.0)
+    residuals = np.concatenate(
+        [segment - segment.mean() for segment in (points[:position], points[position:]) if len(segment)]
+    )
     squares = max(float(residuals @ residuals), 1e-8 * n)
     rho = float(residuals[1:] @ residuals[:-1]) / squares
-    rho += (1 + 3 * rho) / n  # Kendall (1954): the estimate is too small by this
+    rho += (1 + 3 * rho) / n  # correct the bias of the estimate (Kendall 1954)
     rho = min(max((n * rho + RHO_WEIGHT * USUAL_RHO) / (n + RHO_WEIGHT), 0.0), 0.9)
-    return math.sqrt(squares / n * (1 + rho) / (1 - rho)) * (1 + LOST_STEPS / n)
+    return math.sqrt(squares / n * (1 + rho) / (1 - rho)) * (1 + STEP_FIT_STEPS / n)
 
 
-def _last_change(points: Array, noise: float) -> tuple[int, bool]:
-    """Where the last stretch of segments within the tolerance begins, 0 where there is no change; and if it falls."""
-    from ruptures import KernelCPD  # type: ignore[import-untyped]  # here: it takes longer to import than to judge
+def _find_last_change(points: Array, noise: float) -> tuple[int, bool]:
+    """Return where the last level begins (0 without a change of level), and whether the level falls there."""
+    from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: it is slow
 
-    search = KernelCPD(kernel="linear", min_size=SEGMENT).fit(points[:, None])
+    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(points[:, None])
     ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
     starts = [0, *ends[:-1]]
     means = [float(points[start:end].mean()) for start, end in zip(starts, ends, strict=True)]
@@ -365,95 +399,91 @@ def _last_change(points: Array, noise: float) -> tuple[int, bool]:
     return int(starts[last]), means[last] < means[max(last - 1, 0)]
 
 
-def _change(points: Array, noise: float, tail: int, least: int = SEGMENT, tolerance: float = TOLERANCE) -> Change:
-    """The step of level that stands out most from the noise, by its t statistic; a z of 0 where there is none.
+def _find_level_change(
+    points: Array, noise: float, min_after: int, min_before: int = MIN_SEGMENT, tolerance: float = TOLERANCE
+) -> LevelChange:
+    """Return the change of level with the largest t statistic; its z is 0 if there is none.
 
-    At least ``least`` points stand before it and ``tail`` behind it, and it is larger than ``tolerance``.
+    At least ``min_before`` points are before the change and ``min_after`` points after it. Changes up to ``tolerance``
+    are ignored.
     """
     n = len(points)
-    at = np.arange(least, n - max(tail, 1) + 1)
-    if not len(at):
-        return Change(0, 0.0, False)
+    positions = np.arange(min_before, n - max(min_after, 1) + 1)
+    if not len(positions):
+        return LevelChange(0, 0.0, False)
     sums = np.cumsum(points)
-    gaps = sums[at - 1] / at - (sums[-1] - sums[at - 1]) / (n - at)
-    z = np.where(np.abs(gaps) > tolerance, np.abs(gaps) / (noise * np.sqrt(1 / at + 1 / (n - at))), 0.0)
+    gaps = sums[positions - 1] / positions - (sums[-1] - sums[positions - 1]) / (n - positions)
+    z = np.where(np.abs(gaps) > tolerance, np.abs(gaps) / (noise * np.sqrt(1 / positions + 1 / (n - positions))), 0.0)
     best = int(np.argmax(z))
-    return Change(int(at[best]), float(z[best]), bool(gaps[best] > 0))
+    return LevelChange(int(positions[best]), float(z[best]), bool(gaps[best] > 0))
 
 
-def _line(points: Array, noise: float) -> tuple[float, float]:
-    """Rise of the least-squares line over all points, and its standard errors."""
+def _fit_line(points: Array, noise: float) -> tuple[float, float]:
+    """Return the rise of the least-squares line over all points, and this rise divided by its standard error."""
     n = len(points)
     position = np.arange(n) - (n - 1) / 2
     rise = n * float(position @ points) / float(position @ position)
     return rise, abs(rise) / (noise * math.sqrt(12 / n))
 
 
-def _restarts(logs: Array) -> list[int]:
-    """Steps that look like the first of a process: far slower than usual, and not alone.
+def _find_restarts(logs: Array) -> list[int]:
+    """Return the steps that look like the first step of a process: very slow, and followed by slow steps.
 
-    A straggler is followed by usual steps, a start by another very slow step or by three slow ones: caches and
-    allocator are cold again.
+    After a single slow step, normal steps follow. After a restart, another very slow step or three slow steps follow,
+    because caches and allocator are cold again.
     """
-    usual = float(np.median(logs))
-    spread = 1.4826 * float(np.median(np.abs(logs - usual)))
-    slow = logs > usual + max(3 * spread, 2 * TOLERANCE)
-    starts = logs > usual + max(RESUME, 4 * spread)
+    median = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - median)))
+    is_slow = logs > median + max(3 * spread, 2 * TOLERANCE)
+    is_start = logs > median + max(RESTART_GAP, 4 * spread)
     return [
-        int(at)
-        for at in np.flatnonzero(starts)
-        if at >= FLOOR and (starts[at + 1 : at + 2].any() or slow[at + 1 : at + 4].sum() == 3)
+        int(step)
+        for step in np.flatnonzero(is_start)
+        if step >= MIN_CUT and (is_start[step + 1 : step + 2].any() or is_slow[step + 1 : step + 4].sum() == 3)
     ]
 
 
-def _warnings(logs: Array, cut: int) -> Iterable[str]:
-    """What the kept steps show that no cut mends."""
-    kept = logs[cut:]
-    usual = float(np.median(kept))
-    short = int((kept < usual - ARTEFACT).sum())
-    if short:
+def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
+    """Yield warnings about faults of the kept steps that no cut removes."""
+    kept_steps = logs[cut:]
+    median = float(np.median(kept_steps))
+    artefacts = int((kept_steps < median - ARTEFACT_GAP).sum())
+    if artefacts:
         yield (
-            f"{short} of {len(kept)} kept steps took less than a quarter of the usual time: the clock saw the "
-            "dispatch, not the device; the median can be trusted, single steps cannot"
+            f"{artefacts} of {len(kept_steps)} kept steps took less than a quarter of the usual time: the clock "
+            "measured the dispatch, not the device; trust the median, but not single steps"
         )
-    scatter = 1.4826 * float(np.median(np.abs(kept - usual)))
-    if scatter > SCATTER:
-        yield f"the kept steps scatter by {100 * math.expm1(scatter):.0f}%; such a run shows no small difference"
-    if (found := _two_speeds(kept)) is not None:
-        share, gap = found
+    scatter = 1.4826 * float(np.median(np.abs(kept_steps - median)))
+    if scatter > MAX_SCATTER:
+        yield f"the kept steps scatter by {100 * math.expm1(scatter):.0f}%; such a run cannot show small differences"
+    if (groups := _find_two_speeds(kept_steps)) is not None:
+        share, gap = groups
         yield (
             f"{100 * share:.0f}% of the kept steps are {100 * math.expm1(gap):.0f}% slower than the others: stalls, or "
-            "two speeds; the median knows one of them"
+            "two speeds; the median reflects only one of them"
         )
 
 
-def _two_speeds(kept: Array) -> tuple[float, float] | None:
-    """The two groups that split the steps best (Otsu 1979): share of the slow one, and how much slower it is.
+def _find_two_speeds(kept_steps: Array) -> tuple[float, float] | None:
+    """Return the best split of the steps into two groups (Otsu 1979): the share of slow steps, and the log-scale gap of
+    the means.
 
-    None where one group explains the steps.
+    Returns None if a single group explains the steps.
     """
-    n = len(kept)
-    total = float(np.var(kept)) * n
-    if n < TWO_SPEEDS_STEPS or total == 0:
+    n = len(kept_steps)
+    total = float(np.var(kept_steps)) * n
+    if n < MIN_GROUPED_STEPS or total == 0:
         return None
-    ordered = np.sort(kept)
-    at = np.arange(1, n)
+    ordered = np.sort(kept_steps)
+    fast_steps = np.arange(1, n)
     sums = np.cumsum(ordered)
-    gaps = (sums[-1] - sums[:-1]) / (n - at) - sums[:-1] / at
-    between = gaps**2 * at * (n - at) / n
+    gaps = (sums[-1] - sums[:-1]) / (n - fast_steps) - sums[:-1] / fast_steps
+    between = gaps**2 * fast_steps * (n - fast_steps) / n
     best = int(np.argmax(between))
-    slow, gap = float(n - at[best]) / n, float(gaps[best])
-    clear = between[best] >= TWO_SPEEDS * total and min(slow, 1 - slow) >= TWO_SPEEDS_SHARE and gap > TWO_SPEEDS_GAP
-    return (slow, gap) if clear else None
-
-
-def _fisher(base: Sequence[bool], head: Sequence[bool]) -> float:
-    """Fisher's exact two-sided p: tables with these margins that are no more likely than this one."""
-    flagged, total = sum(not steady for steady in (*base, *head)), len(base) + len(head)
-
-    def ways(in_base: int) -> int:
-        return math.comb(len(base), in_base) * math.comb(len(head), flagged - in_base)
-
-    possible = range(max(0, flagged - len(head)), min(len(base), flagged) + 1)
-    seen = ways(sum(not steady for steady in base))
-    return sum(ways(count) for count in possible if ways(count) <= seen) / math.comb(total, flagged)
+    slow_share, gap = float(n - fast_steps[best]) / n, float(gaps[best])
+    is_clear = (
+        between[best] >= MIN_BETWEEN_SHARE * total
+        and min(slow_share, 1 - slow_share) >= MIN_GROUP_SHARE
+        and gap > MIN_GROUP_GAP
+    )
+    return (slow_share, gap) if is_clear else None

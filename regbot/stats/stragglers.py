@@ -1,10 +1,11 @@
-"""Which rank do the others wait for? From what each did itself in each step: its step less its wait in collectives.
+"""Detection of stragglers: which rank do the other ranks wait for?
 
-Collectives make all ranks step alike, so step times show nothing: the slow rank waits least, and the others wait for
-it. Own work is held against the median of the other ranks' in the same step, which one or two slow ones do not move.
-Of two ranks the slower is held against the faster.
+A rank's own work is its step time minus its wait. The wait is the time in collectives. Collectives synchronise the
+ranks, so step times do not show which rank is slow: the slow rank waits least, and the other ranks wait for it. A
+rank's own work is compared with the median of the other ranks in the same step, because one or two slow ranks hardly
+change a median. With two ranks, each rank is compared with the other.
 
-It assumes that ranks have the same to do. Pipeline stages have not; see ``docs/stragglers.md``.
+The detection assumes that all ranks have the same work. Pipeline stages do not; see ``docs/stragglers.md``.
 """
 
 from collections.abc import Sequence
@@ -13,79 +14,80 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-THRESHOLD = 0.10
-"""A rank is late whose own work takes this much longer. Two ranks of the smoke model on two shared cores are apart by
-less in 19 of 20 runs without cause; ``docs/stragglers.md`` has the figures."""
-MOST_STEPS = 0.75
-"""Of the steady steps, in which it must be the slower one: by chance 30 of 40 are once in 1000 runs."""
-LEAST_STEPS = 10
-"""Fewer steady steps name nobody."""
-LEAST_OWN = 0.05
-"""Own work that is a smaller part of the step than this is lost in how coarse the clocks of collectives are."""
+LATE_SHARE = 0.10
+"""A rank is late if its own work takes this much longer. On two shared cores, two ranks of the smoke model without a
+straggler differ by less in 19 of 20 runs; ``docs/stragglers.md`` has the figures.
+"""
+MIN_SLOWER_SHARE = 0.75
+"""Share of the steady steps in which a late rank must be slower. By chance alone, a rank is slower in 30 of 40 steps
+once in 1000 runs.
+"""
+MIN_STEPS = 10
+"""Minimum number of steady steps for naming a rank."""
+MIN_OWN_SHARE = 0.05
+"""Minimum share of a step that must be own work. A smaller share is below the resolution of the collectives' clocks."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """One rank's own work against the others', over the steady steps of one run."""
+    """One rank's own work compared with that of the other ranks, over the steady steps of one run."""
 
     rank: int
     log_ratio: float
-    """log(own / median of the other ranks' own), median over steps. Positive: slower."""
+    """Median over steps of log(own work / median own work of the other ranks). Positive means slower."""
     seconds: float
-    """Own less the others', of a step, median over steps."""
+    """Median over steps of own work minus the median own work of the other ranks."""
     steps_share: float
-    """Of the steps in which it took longer than the others, in [0, 1]."""
+    """Share of steps in which the rank's own work took longer than that of the other ranks, in [0, 1]."""
     step_ratio: float
-    """``seconds`` over the median step: what the step would lose without it, at most."""
+    """``seconds`` / median step time: an upper bound of the share of a step that could be saved without the delay."""
 
     @property
-    def slower(self) -> float:
-        """By which share its own work takes longer."""
+    def slowdown(self) -> float:
+        """Relative slowdown of the rank's own work; 0.1 is 10% longer."""
         return float(np.expm1(self.log_ratio))
 
-    def late(self, threshold: float = THRESHOLD) -> bool:
-        """Whether this rank is one that the others wait for."""
-        return self.slower > threshold and self.steps_share >= MOST_STEPS and self.step_ratio > threshold * LEAST_OWN
+    @property
+    def is_late(self) -> bool:
+        """Whether the other ranks wait for this rank."""
+        return (
+            self.slowdown > LATE_SHARE
+            and self.steps_share >= MIN_SLOWER_SHARE
+            and self.step_ratio > LATE_SHARE * MIN_OWN_SHARE
+        )
 
 
-def lateness(
-    step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]], together: Sequence[Sequence[int]] = ()
+def rank_lateness(
+    step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]], rank_sets: Sequence[Sequence[int]] = ()
 ) -> list[Lateness]:
-    """Every rank of one run: ``step_s`` and ``wait_s`` are [rank][steady step], seconds.
+    """Return the lateness of every rank of one run. ``step_s`` and ``wait_s`` are [rank][steady step], in seconds.
 
-    ``together`` asks about these sets of ranks in place of each rank alone: the median of a set against that of all
-    other ranks, and ``rank`` is the number of the set. Empty for one rank, for fewer than ``LEAST_STEPS`` steps, and
-    where the ranks wait nearly all the time.
+    With ``rank_sets``, sets of ranks are compared instead of single ranks: the median of the set with the median of all
+    other ranks. ``rank`` is then the number of the set. Returns [] for one rank, for fewer than ``MIN_STEPS`` steps,
+    and if the ranks wait nearly all the time.
     """
     steps, waits = np.asarray(step_s, dtype=float), np.asarray(wait_s, dtype=float)
-    if steps.ndim != 2 or steps.shape != waits.shape or steps.shape[0] < 2 or steps.shape[1] < LEAST_STEPS:
+    if steps.ndim != 2 or steps.shape != waits.shape or steps.shape[0] < 2 or steps.shape[1] < MIN_STEPS:
         return []
-    own: Array = np.maximum(steps - waits, 0.0)
-    whole = float(np.median(steps))
-    if whole <= 0 or float(np.median(own)) < LEAST_OWN * whole:
+    own_work: Array = np.maximum(steps - waits, 0.0)
+    median_step_s = float(np.median(steps))
+    if median_step_s <= 0 or float(np.median(own_work)) < MIN_OWN_SHARE * median_step_s:
         return []
-    own = np.maximum(own, 1e-3 * LEAST_OWN * whole)  # a step that was all wait has no logarithm
-    found = []
-    for number, ranks in enumerate(together or [[rank] for rank in range(own.shape[0])]):
-        mine = np.median(own[list(ranks)], axis=0)
-        others = np.median(np.delete(own, list(ranks), axis=0), axis=0)
-        found.append(
+    # avoid the logarithm of 0 in a step without own work
+    own_work = np.maximum(own_work, 1e-3 * MIN_OWN_SHARE * median_step_s)
+    results = []
+    for set_number, ranks in enumerate(rank_sets or [[rank] for rank in range(own_work.shape[0])]):
+        set_work = np.median(own_work[list(ranks)], axis=0)
+        others_work = np.median(np.delete(own_work, list(ranks), axis=0), axis=0)
+        results.append(
             Lateness(
-                rank=number,
-                log_ratio=float(np.median(np.log(mine / others))),
-                seconds=float(np.median(mine - others)),
-                steps_share=float(np.mean(mine > others)),
-                step_ratio=float(np.median(mine - others)) / whole,
+                rank=set_number,
+                log_ratio=float(np.median(np.log(set_work / others_work))),
+                seconds=float(np.median(set_work - others_work)),
+                steps_share=float(np.mean(set_work > others_work)),
+                step_ratio=float(np.median(set_work - others_work)) / median_step_s,
             )
         )
-    return found
-
-
-def late_ranks(
-    step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]], threshold: float = THRESHOLD
-) -> list[Lateness]:
-    """The ranks that the others wait for, the latest first."""
-    late = [each for each in lateness(step_s, wait_s) if each.late(threshold)]
-    return sorted(late, key=lambda each: -each.log_ratio)
+    return results

@@ -1,33 +1,31 @@
-"""One run as the numbers that stand for it. The run is the unit of replication; its steps are never samples.
+"""Summaries of one run's step times. The run is the unit of replication; single steps are never samples.
 
-Steps of one process launch share that launch's placement, clocks and allocator, and follow each other's noise. Taken
-as samples they find differences between two runs of the same commit far too often. So a run becomes one number before
-anything is compared, and it becomes two, because they fail in different ways:
+All steps of one process launch share their placement, clocks and allocator, and their noise is correlated. If steps
+were used as samples, two runs of the same commit would seem to differ far too often. So each run is reduced to one
+number before anything is compared. There are two such summaries, because they fail in different ways:
 
-``median``  log of a usual step. Ignores stalls, whether they are noise or the change that is looked for.
-``mean``    log of the time per step over all steps: what a training job pays. Every stall moves it.
+``median``  log of a typical step. It ignores stalls, whether they are noise or the effect of a change.
+``mean``    log of the mean time per step, which is the cost of the training job. Every stall changes it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-
-Summaries = Mapping[str, float]
-"""Name of a summary -> its value on the log scale. A difference of two is a log-ratio: positive means slower."""
+from collections.abc import Sequence
 
 
 def summarise(step_s: Sequence[float]) -> dict[str, float]:
-    """The summaries of one run from its steady step times in seconds.
+    """Return the value of each summary by name, from a run's steady step times in seconds.
 
-    Raises ValueError where there is no step, or one is not positive and finite.
+    Raises ValueError if there is no step, or a step time is not positive and finite.
     """
     if not len(step_s):
-        raise ValueError("a run without a steady step has no step time")
+        raise ValueError("the run has no steady step")
     if not all(0 < value < math.inf for value in step_s):
         position = next(i for i, value in enumerate(step_s) if not 0 < value < math.inf)
-        raise ValueError(f"steady step {position} took {step_s[position]} s; a step time is positive and finite")
+        raise ValueError(f"steady step {position} took {step_s[position]} s; a step time must be positive and finite")
     ordered = sorted(step_s)
     half = len(ordered) // 2
-    # The median of the logs: for an even count the mean of the two middle logs, not the log of their mean.
+    # This is the median of the logs. For an even count it is the mean of the two middle logs, not the log of their
+    # mean.
     middle = math.log(ordered[half])
     if len(ordered) % 2 == 0:
         middle = (middle + math.log(ordered[half - 1])) / 2

@@ -1,18 +1,26 @@
-"""Welch's interval on run values: for runs that were not launched side by side.
+"""Intervals for the values of unpaired runs, and Fisher's exact test for counts of runs.
 
-It assumes that runs are independent. They are not when all runs of one arm come from another node or another day: what
-that adds to every run of the arm is then read as an effect of the code. Nothing in the numbers can show it, so whoever
-prints such an interval has to say so.
+Welch's interval and Fisher's test assume independent runs. If the arms ran on different nodes or days, an effect of
+node or day looks like an effect of the code. The values of the runs cannot show this, so the caller must know that all
+runs are of one session. The prediction interval is for base runs of separate sessions, whose scatter contains the
+effects of node and day.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scipy.special import stdtrit
+import numpy as np
+from scipy.special import ndtri, stdtrit
 
-LEAST_RUNS = 4
-"""Runs of each arm before anything is decided: as many as the first look of the paired test has."""
+from regbot.stats.paired import POWER, Thresholds
+from regbot.stats.prediction import MIN_SESSIONS, PredictionInterval, prediction_interval
+
+MIN_RUNS = 4
+"""Minimum number of runs per arm for a decision. It equals the number of pairs at the first look of the paired test."""
+
+MAX_SESSIONS = 200
+"""Largest number of base runs that ``sessions_needed`` considers. More hardly narrow the interval."""
 
 
 @dataclass(frozen=True)
@@ -23,33 +31,88 @@ class Difference:
     low: float
     high: float
     sd: float
-    """Of one head run minus one base run: comparable with the sd of a pair."""
+    """Standard deviation of one head run minus one base run; comparable with the sd of a pair."""
     df: float
     alpha: float
 
 
 def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Difference:
-    """Welch (1947): unequal variances, degrees of freedom after Satterthwaite.
+    """Return Welch's interval (1947), for unequal variances. The degrees of freedom are Satterthwaite's.
 
-    Values are a summary of each run. Raises ValueError for fewer than two runs of an arm. Where no run of either arm
-    differs from another the interval is the point, as in the paired test.
+    ``base`` and ``head`` have one summary value per run. If all runs of base are equal and all runs of head are equal,
+    the interval is a point, as in the paired test. Raises ValueError for fewer than two runs in an arm.
     """
     if min(len(base), len(head)) < 2:
-        raise ValueError("each arm needs two runs to have a variance")
-    (mean_base, var_base), (mean_head, var_head) = _moments(base), _moments(head)
+        raise ValueError("each arm needs at least two runs")
+    (mean_base, var_base), (mean_head, var_head) = _mean_and_variance(base), _mean_and_variance(head)
     estimate = mean_head - mean_base
     sd = math.sqrt(var_base + var_head)
-    a, b = var_base / len(base), var_head / len(head)
-    if a + b == 0:
+    base_error_sq, head_error_sq = var_base / len(base), var_head / len(head)
+    if base_error_sq + head_error_sq == 0:
         return Difference(estimate, estimate, estimate, 0.0, math.inf, alpha)
-    # Shares of the variance instead of squares of variances: those of tiny variances would underflow to 0 / 0.
-    share = a / (a + b)
-    df = 1 / (share**2 / (len(base) - 1) + (1 - share) ** 2 / (len(head) - 1))
-    half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(a + b)
-    return Difference(estimate, estimate - half, estimate + half, sd, df, alpha)
+    # Use shares of the variance, because squares of tiny variances would underflow to 0 / 0.
+    base_share = base_error_sq / (base_error_sq + head_error_sq)
+    df = 1 / (base_share**2 / (len(base) - 1) + (1 - base_share) ** 2 / (len(head) - 1))
+    half_width = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(base_error_sq + head_error_sq)
+    return Difference(estimate, estimate - half_width, estimate + half_width, sd, df, alpha)
 
 
-def _moments(values: Sequence[float]) -> tuple[float, float]:
+def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> PredictionInterval:
+    """Return the interval of head's effect against base runs of separate sessions, one value per session.
+
+    It is the prediction interval of one more session. It also reaches at least as far as the base runs lie from their
+    mean: a normal interval is too narrow if few of them are slower by a fixed amount, and one head run may be such a
+    run. Several head runs are replaced by their mean. Its variance is at most that of one run, whether the head runs
+    share a session or not, so the interval is never too narrow for it. Raises ValueError for fewer than two base runs
+    or no head run.
+    """
+    if not head:
+        raise ValueError("head needs at least one run")
+    mean = math.fsum(head) / len(head)
+    interval = prediction_interval(base, mean, alpha)
+    return replace(interval, low=min(interval.low, mean - max(base)), high=max(interval.high, mean - min(base)))
+
+
+def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -> int | None:
+    """Return how many base runs of separate sessions prove with power 0.8 that one head run with ``effect`` exceeds
+    ``eps``; None if no number does.
+
+    ``launch_sd`` is the standard deviation of a run in a session of its own. The effects are log-ratios.
+    """
+    for sessions in range(MIN_SESSIONS, MAX_SESSIONS + 1):
+        if eps + predictable_excess(launch_sd, sessions, alpha) <= effect:
+            return sessions
+    return None
+
+
+def predictable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
+    """Return by how much a true effect must exceed the proven one, so that the prediction interval from this number of
+    base sessions proves it with power 0.8."""
+    reach = float(stdtrit(sessions - 1, 1 - alpha / 2)) + float(ndtri(POWER))
+    return reach * launch_sd * math.sqrt(1 + 1 / sessions)
+
+
+def tipping_sd(estimate: float, half_width: float, alpha: float, thresholds: Thresholds) -> float:
+    """Return the largest sd of an unknown effect between the arms with which the estimate would still decide; 0 if it
+    would not decide even without such an effect.
+
+    The half width of the interval is then sqrt(``half_width``^2 + (z sd)^2). An estimate beyond eps would decide if the
+    interval excludes eps, and a smaller one if the interval lies within delta.
+    """
+    margin = max(abs(estimate) - thresholds.eps, 0.0) or thresholds.delta - abs(estimate)
+    return math.sqrt(max(margin**2 - half_width**2, 0.0)) / float(ndtri(1 - alpha / 2))
+
+
+def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
+    """Return the two-sided p-value of Fisher's exact test: ``hits`` of ``total`` runs against ``other_hits`` of
+    ``other_total``.
+    """
+    from scipy.stats import fisher_exact  # imported late: it takes longer to import than all of regbot
+
+    return float(fisher_exact(np.array([[hits, total - hits], [other_hits, other_total - other_hits]])).pvalue)
+
+
+def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
     mean = math.fsum(values) / len(values)
     if min(values) == max(values):
         return values[0], 0.0

@@ -1,14 +1,30 @@
-"""Workloads: the trusted side of running each kind of training code and reading what it left."""
+"""Workloads: the trusted code that runs each kind of training code and reads its results."""
 
-from regbot.workloads.guest import Limits, bare_run, guest_folder, interpreter, trace, trace_together
+from regbot.workloads.guest import Checkout, Limits, Scratch, bare_run, guest_folder, interpreter, trace, trace_together
 from regbot.workloads.launch import needs_of, time_run
 from regbot.workloads.ranks import digest, ledger_of
-from regbot.workloads.task import Task, plan, plan_of, single_task, smoke_task, timed_tasks, timed_variant, unfit_for
-from regbot.workloads.timed import Place
+from regbot.workloads.task import (
+    PAPER_ADAPTERS,
+    SMALL_NODES,
+    Task,
+    plan,
+    plan_of,
+    single_task,
+    smoke_task,
+    task_on_node,
+    timed_tasks,
+    timed_variant,
+    unfit_for,
+)
+from regbot.workloads.timed import RunSpec
 
 __all__ = [
+    "PAPER_ADAPTERS",
+    "SMALL_NODES",
+    "Checkout",
     "Limits",
-    "Place",
+    "RunSpec",
+    "Scratch",
     "Task",
     "bare_run",
     "digest",
@@ -20,6 +36,7 @@ __all__ = [
     "plan_of",
     "single_task",
     "smoke_task",
+    "task_on_node",
     "time_run",
     "timed_tasks",
     "timed_variant",

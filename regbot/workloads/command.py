@@ -1,241 +1,245 @@
-"""One timed run of a workload that is a command: launched as it is, its step times read from what it logs.
+"""Adapter ``command``: one timed run of a workload that is a command. Step times are read from its log.
 
-Nothing of regbot runs inside the process, so little is known: the seconds that the training code printed, its loss,
-what it skipped, and how the process ended. No collectives, no dispatcher that was seen to execute, no proof of which
-code ran, nothing of single ranks. The one check from outside is the engine's wall clock: steps cannot have taken longer
-than the process lived. That they took as long as the log says is the code's word.
+No code of regbot runs inside the process. So only four things are known: the logged step times, the loss, skipped
+steps, and how the process ended. It is unknown which collectives and which dispatcher ran, which code ran, and what
+each rank did. There is only one check from outside: the steps cannot take longer than the process ran by the engine's
+wall clock. The log's times are not verified in any other way.
 
-Words in braces in the command are filled in: ``{steps}`` (steps to run, warm-up included), ``{log}`` (a file for the
-step log, outside the checkout), ``{python}``, ``{dispatcher}``, and every key of ``config``. An override that the
-command has no place for is refused, because both arms would run the same; so is one of a word that regbot fills in.
+Placeholders in braces in the command are replaced: ``{steps}`` (number of steps to run, including warm-up), ``{log}``
+(a file for the step log, outside of the checkout), ``{python}``, ``{dispatcher}``, and every key of ``config``. An
+override is refused if the command has no placeholder for it, because then both arms would run the same. An override of
+a placeholder that regbot fills is refused too.
 """
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from regbot.engines import Ended, EngineError, Launch, Seat, clean_environment
+from regbot.engines import EngineError, Launch, LaunchResult, Seat, clean_environment
 from regbot.logs import LogError, StepLog, read_log
-from regbot.records.files import describe
+from regbot.records.files import describe_validation_error
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
-from regbot.records.session import TimedPlan
-from regbot.text import printable
+from regbot.text.clip import clip_message
+from regbot.text.printable import printable
 from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
-    Limits,
+    Checkout,
+    Scratch,
     bare_run,
-    caches_of,
-    ended_by_engine,
-    exit_words,
+    describe_exit,
+    engine_outcome,
+    engine_warnings,
     interpreter,
-    outside_warnings,
     write_request,
 )
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
-from regbot.workloads.timed import Place, measured_in, outcome_of
+from regbot.workloads.timed import RunSpec, add_seat, outcome_of_error
 
 LOG_RANK = "log"
-"""Name of the one account of steps that a log is."""
+"""Name under which a log's step times are stored, in place of a rank number."""
 
-LOST = (
-    "printed more than is kept, and steps in the middle of its log are lost; print less, raise local.max_output_mb, or "
-    "have it write the step log to {log}"
+TRUNCATED = (
+    "printed more than is kept, so steps in the middle of its log are lost; print less, raise local.max_output_mb, or "
+    "write the step log to {log}"
 )
 
-OWN_WORDS = {
+OWN_PLACEHOLDERS = {
     "steps": "set session.steps and session.warmup",
     "log": "write {log} in the command, or set log of the workload to a file in the checkout",
     "python": "set python of the workload, or override python",
     "dispatcher": "set dispatcher of the workload, or override dispatcher",
     "slowdown_pct": "it is 0 except where 'regbot calibrate --inject' sets it",
 }
-"""Words that are no keys of ``config``, and where each is set instead."""
+"""Placeholders that regbot fills itself, each with advice how to set its value."""
 
-_WORD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 
 
-def time_command(
-    task: Task,
-    plan: TimedPlan,
-    place: Place,
-    arm: Arm,
-    root: Path,
-    seat: Seat,
-    scratch: Path,
-    limits: Limits,
-    environment: Mapping[str, str] | None = None,
-) -> Run:
-    """Launch the command of ``task`` once in the checkout ``root``. Never raises for what it does."""
-    workload = task.workload
-    own_log = scratch / "record" / "steps.log"
-    command, fault = filled(task, root, place, own_log)
-    printed = scratch / "output.log"
-    write_request(scratch, {"command": command})  # empties scratch: what an earlier run left is not this run's
-    log, within = (own_log if _names(task, "log") else printed), scratch.resolve()
+def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
+    """Launch the command of ``task`` once in ``checkout``. The command cannot make this function raise."""
+    workload, arm, root = task.workload, checkout.arm, checkout.root
+    own_log = scratch.folder / "record" / "steps.log"
+    command, fault = fill_command(task, root, spec, own_log)
+    output_log = scratch.folder / "output.log"
+    write_request(scratch.folder, {"command": command})  # this also removes files of an earlier run
+    log, folder = (own_log if _has_placeholder(task, "log") else output_log), scratch.folder.resolve()
     if workload.log and not fault:
-        log, within = root / workload.log, root.resolve()
-        fault = _cleared(within, log, workload.log)
+        log, folder = root / workload.log, root.resolve()
+        fault = _remove_earlier_log(folder, log, workload.log)
     if fault:
-        refused = bare_run(task, arm, "refused", fault, place.attempt, "timed")
-        return refused.model_copy(update={"position": place.position})
+        refusal = bare_run(task, arm, "refused", fault, spec.attempt, "timed")
+        return refusal.model_copy(update={"position": spec.position})
     launch = Launch(
         command=command,
         cwd=root,
-        env=clean_environment({**(environment or {}), **GUEST_ENVIRONMENT, **workload.environment}),
-        log=printed,
+        env=clean_environment({**checkout.environment, **GUEST_ENVIRONMENT, **workload.environment}),
+        log=output_log,
         record_dir=own_log.parent,
         timeout_s=task.workload.timeout_min * 60,
-        max_output_bytes=limits.max_output_bytes,
-        max_dir_bytes=4 * limits.max_record_bytes,
-        writable=(root, *caches_of(environment)),  # a program may write where it stands
+        max_output_bytes=scratch.limits.max_output_bytes,
+        max_dir_bytes=4 * scratch.limits.max_record_bytes,
+        writable=(root, *checkout.caches),  # a program may write to its working folder
     )
     try:
-        ended = seat.run(launch)
+        result = seat.run(launch)
     except EngineError as error:
-        failed = bare_run(task, arm, outcome_of(error), str(error), place.attempt, "timed")
-        return measured_in(seat, failed.model_copy(update={"position": place.position}))
-    whole = log != printed or not ended.output_truncated
-    return measured_in(seat, read_end(task, plan, place, arm, ended, log, within, whole), ended)
+        failed = bare_run(task, arm, outcome_of_error(error), str(error), spec.attempt, "timed")
+        return add_seat(seat, failed.model_copy(update={"position": spec.position}))
+    log_file = LogFile(log, folder, whole=log != output_log or not result.output_truncated)
+    return add_seat(seat, build_run(task, spec, arm, result, log_file), result)
 
 
-def filled(task: Task, root: Path, place: Place, log: Path) -> tuple[tuple[str, ...], str]:
-    """The command with its words filled in, and why it cannot be run, '' where it can."""
+def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tuple[str, ...], str]:
+    """Return the command with its placeholders filled, and why it cannot run ('' if it can)."""
     workload = task.workload
     key = f"workloads.{task.workload_name}"
-    for name, instead in OWN_WORDS.items():
+    for name, advice in OWN_PLACEHOLDERS.items():
         if name in workload.config:
-            return (), f"{key}.config.{name}: regbot fills {{{name}}} in itself, and the value would be lost; {instead}"
+            return (), f"{key}.config.{name}: regbot fills {{{name}}} itself, so the value would be lost; {advice}"
     if workload.routing != "balanced":
         return (), (
-            f"{key}.routing = {workload.routing!r} says nothing to a command, so both arms would run the same; give "
-            "it as a key of config by another name, and write {that name} where the command takes it"
+            f"{key}.routing = {workload.routing!r} has no effect on a command, so both arms would run the same; set "
+            "a key of config with another name, and write {that name} where the command takes it"
         )
-    if workload.log and _names(task, "log"):
-        return (), f"{key}.log is a file of the checkout, and its command takes {{log}}, which is another; keep one"
+    if workload.log and _has_placeholder(task, "log"):
+        return (), f"{key}.log names a file of the checkout, and the command takes {{log}}, another file; keep one"
     overrides = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
     for name in overrides:
-        if not _names(task, name):
+        if not _has_placeholder(task, name):
             return (), (
                 f"{key}.command has no place for {name!r}, so every value of it would run the same; "
                 f"write {{{name}}} where the command takes it"
             )
-    if _names(task, "dispatcher") and not workload.dispatcher:
+    if _has_placeholder(task, "dispatcher") and not workload.dispatcher:
         return (), f"{key}.command takes {{dispatcher}}, and none is set; set {key}.dispatcher"
-    if place.slowdown_pct and not _names(task, "slowdown_pct"):
+    if spec.slowdown_pct and not _has_placeholder(task, "slowdown_pct"):
         return (), (
             f"{key}.command has no place for {{slowdown_pct}}, so no slowdown can be injected; write it where the "
-            "program takes the percent by which each of its steps is to last longer, or leave out --inject"
+            "program takes the percentage by which each of its steps is to last longer, or leave out --inject"
         )
-    words = {
+    values = {
         **overrides,
-        "steps": place.steps,
+        "steps": spec.steps,
         "log": log,
         "python": interpreter(task, root),
-        "slowdown_pct": f"{place.slowdown_pct:g}",
+        "slowdown_pct": f"{spec.slowdown_pct:g}",
     }
-    return tuple(_WORD.sub(lambda found: _filled(found, words), argument) for argument in workload.command), ""
+    return tuple(
+        _PLACEHOLDER.sub(lambda match: _fill_placeholder(match, values), argument) for argument in workload.command
+    ), ""
 
 
-def read_end(
-    task: Task, plan: TimedPlan, place: Place, arm: Arm, ended: Ended, log: Path, within: Path, whole: bool
-) -> Run:
-    """The run that ``ended`` and the step log tell of together.
+@dataclass(frozen=True)
+class LogFile:
+    """The step log of a command. The command wrote it, so its content is untrusted."""
 
-    ``within``: the resolved folder that the log lies in. ``whole``: nothing of the log was dropped.
-    """
-    outcome, reason, found = _read(task, ended, log, within, whole)
-    warnings = outside_warnings(ended)
+    path: Path
+    within: Path
+    """The folder that must contain the log, with links resolved."""
+    whole: bool
+    """Whether the log is complete. The output of a command may have been truncated."""
+
+
+def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: LogFile) -> Run:
+    """Build the run from the launch's result and the step log."""
+    outcome, reason, step_log = _read_step_log(task, result, log)
+    warnings = engine_warnings(result)
     timing: Timing | None = None
     losses: list[float | None] = []
-    if found is not None:
-        warnings += found.warnings
-        outcome, reason = _judged(found, place.steps, plan.cut, ended.wall_s)
-        counted = found.steps[: place.steps]
-        if len(found.steps) > place.steps:
-            warnings.append(f"the log has {len(found.steps)} steps; the first {place.steps} count, as was asked for")
+    if step_log is not None:
+        warnings += step_log.warnings
+        outcome, reason = _judge_steps(step_log, spec.steps, spec.cut, result.wall_s)
+        counted = step_log.steps[: spec.steps]
+        if len(step_log.steps) > spec.steps:
+            warnings.append(f"the log has {len(step_log.steps)} steps; only the {spec.steps} requested ones count")
         if all(step.loss is not None for step in counted):
             losses = [step.loss if math.isfinite(step.loss or 0.0) else None for step in counted]
         seconds = [step.seconds for step in counted if step.seconds is not None]
         if outcome in ("ok", "short", "diverged"):
-            timing = _timing(found, seconds, place.steps, plan.cut)
-    run = bare_run(task, arm, outcome, reason, place.attempt, "timed").model_copy(
+            timing = _build_timing(step_log, seconds, spec.steps, spec.cut)
+    run = bare_run(task, arm, outcome, reason, spec.attempt, "timed").model_copy(
         update={
-            "position": place.position,
-            "exit_code": ended.exit_code,
-            "wall_s": ended.wall_s,
-            "log_tail": "" if outcome == "ok" else ended.log_tail,
-            "warnings": [printable(warning)[:4000] for warning in warnings],
+            "position": spec.position,
+            "exit_code": result.exit_code,
+            "wall_s": result.wall_s,
+            "log_tail": "" if outcome == "ok" else result.log_tail,
+            "warnings": [clip_message(printable(warning)) for warning in warnings],
         }
     )
     try:
         return Run.model_validate(run.model_copy(update={"timing": timing, "loss": losses}).model_dump(by_alias=True))
     except ValidationError as error:
-        why = f"{describe(error)}; the run was not used"
-        return run.model_copy(update={"outcome": "bad_record", "reason": why[:4000]})
+        fault = f"{describe_validation_error(error)}; the run was not used"
+        return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(fault)})
 
 
-def _read(task: Task, ended: Ended, log: Path, within: Path, whole: bool) -> tuple[Outcome, str, StepLog | None]:
-    """The step log, or how the run ended without one that counts."""
-    if cut_short := ended_by_engine(ended, task):
-        return (*cut_short, None)
-    if ended.exit_code != 0:
-        return "crashed", f"{exit_words(ended.exit_code)}; see its last lines", None
-    if not whole:
-        return "bad_record", LOST, None
-    try:  # again: the command could put links where its log, or a folder above it, was
-        if not log.is_file() or log.is_symlink():
-            return "no_record", f"ended without an error, and left no step log {log.name!r}", None
-        if _leads_out(within, log):
-            return "bad_record", f"left a link that leads out of the checkout where its step log {log.name!r} is", None
+def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outcome, str, StepLog | None]:
+    """Return "ok", '' and the step log. If there is no usable log, return the outcome, the reason and None."""
+    if early_end := engine_outcome(result, task):
+        return (*early_end, None)
+    if result.exit_code != 0:
+        return "crashed", f"{describe_exit(result.exit_code)}; see its last lines", None
+    if not log.whole:
+        return "bad_record", TRUNCATED, None
+    path = log.path
+    try:  # check for links again, because the command could put a link in place of the log or a folder above it
+        if not path.is_file() or path.is_symlink():
+            return "no_record", f"ended without an error, and left no step log {path.name!r}", None
+        if _leads_out(log.within, path):
+            return "bad_record", f"left a link that leads out of the checkout where its step log {path.name!r} is", None
     except OSError as error:
-        return "no_record", f"its step log {log.name!r} cannot be read: {error.strerror}", None
+        return "no_record", f"its step log {path.name!r} cannot be read: {error.strerror}", None
     try:
-        return "ok", "", read_log(log, task.workload.log_format, task.workload.tokens_per_step)
+        return "ok", "", read_log(path, task.workload.log_format, task.workload.tokens_per_step)
     except LogError as error:
-        return "no_record", printable(str(error).replace(str(log), "its log"))[:4000], None
+        return "no_record", clip_message(printable(str(error).replace(str(path), "its log"))), None
 
 
-def _judged(found: StepLog, asked: int, cut: int, wall_s: float) -> tuple[Outcome, str]:
-    """Whether the first ``asked`` steps of the log are steps of training, each with a time that can be true."""
-    counted = found.steps[:asked]
-    if found.too_coarse:
-        return "bad_record", f"its log's {found.too_coarse}"
-    if found.mean_of is None or found.mean_of > 1:
+def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> tuple[Outcome, str]:
+    """Return "ok" if the first ``requested`` steps of the log are training steps with plausible times.
+
+    Otherwise return another outcome and the reason.
+    """
+    counted = step_log.steps[:requested]
+    if step_log.too_coarse:
+        return "bad_record", f"its log's {step_log.too_coarse}"
+    if step_log.steps_per_value is None or step_log.steps_per_value > 1:
         return "bad_record", "its log has means of several steps and no step times; log every step"
-    if len(counted) < asked:
-        return "short", f"ended without an error after {len(counted)} of {asked} steps"
-    if counted[-1].number - counted[0].number != asked - 1:
+    if len(counted) < requested:
+        return "short", f"ended without an error after {len(counted)} of {requested} steps"
+    if counted[-1].number - counted[0].number != requested - 1:
         return "bad_record", f"steps are missing in its log between {counted[0].number} and {counted[-1].number}"
     if untimed := [step.number for step in counted if step.seconds is None]:
         return "bad_record", (
-            f"its log has no time of step {untimed[0]}; have every step timed, and do not profile a run that is timed"
+            f"its log has no time of step {untimed[0]}; time every step, and do not profile a timed run"
         )
-    if late := [step.number for step in counted[cut:] if step.number in found.suspect]:
-        return "bad_record", f"what its log says of step {late[0]} is no step time; {found.warnings[0]}"
-    claimed = sum(step.seconds or 0.0 for step in found.steps)
-    if claimed > wall_s + CLOCK_TOLERANCE_S:
+    if implausible := [step.number for step in counted[cut:] if step.number in step_log.suspect]:
+        return "bad_record", f"the log's time of step {implausible[0]} is not a step time; {step_log.warnings[0]}"
+    claimed_s = sum(step.seconds or 0.0 for step in step_log.steps)
+    if claimed_s > wall_s + CLOCK_TOLERANCE_S:
         return "bad_record", (
-            f"claims {claimed:.4g} s for its steps, and the process lived {wall_s:.4g} s: its log is of another run, "
+            f"claims {claimed_s:.4g} s for its steps, and the process lived {wall_s:.4g} s: its log is of another run, "
             "or its clock is wrong"
         )
-    if nan := sum(step.nan for step in counted):
+    if not_finite := sum(step.nan for step in counted):
         first = next(number for number, step in enumerate(counted, 1) if step.nan)
-        return "diverged", f"the loss is not finite in {nan} of {asked} steps, first in step {first}"
+        return "diverged", f"the loss is not finite in {not_finite} of {requested} steps, first in step {first}"
     if skipped := sum(step.skipped for step in counted):
-        return "diverged", f"the optimizer skipped {skipped} of {asked} steps: weights did not change in them"
+        return "diverged", f"the optimizer skipped {skipped} of {requested} steps: weights did not change in them"
     return "ok", ""
 
 
-def _timing(found: StepLog, seconds: list[float], asked: int, cut: int) -> Timing | None:
+def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
     if not seconds:
         return None
-    cut = min(cut, asked)
+    cut = min(cut, requested)
     return Timing(
-        asked=asked,
+        requested_steps=requested,
         cut=cut,
         method=f"the first {cut} steps",
         clock="log",
@@ -243,33 +247,36 @@ def _timing(found: StepLog, seconds: list[float], asked: int, cut: int) -> Timin
         ranks={LOG_RANK: RankSteps(step_s=seconds, cpu_s=[], wait_s=[], memory_bytes=[], peak_bytes=0)},
         memory_peak_bytes=0,
         memory_slope_bytes=0.0,
-        skipped_steps=sum(step.skipped for step in found.steps[:asked]),
+        skipped_steps=sum(step.skipped for step in step_log.steps[:requested]),
     )
 
 
-def _names(task: Task, word: str) -> bool:
-    return any(word in _WORD.findall(argument) for argument in task.workload.command)
+def _has_placeholder(task: Task, word: str) -> bool:
+    return any(word in _PLACEHOLDER.findall(argument) for argument in task.workload.command)
 
 
-def _filled(found: re.Match[str], words: Mapping[str, object]) -> str:
-    """The word's value as a command line has it; braces that are not ours stay."""
-    if found.group(1) not in words:
-        return found.group()
-    value = words[found.group(1)]
+def _fill_placeholder(match: re.Match[str], values: Mapping[str, object]) -> str:
+    """Return the value of a placeholder as a word of the command. Braces that are no placeholder stay unchanged."""
+    if match.group(1) not in values:
+        return match.group()
+    value = values[match.group(1)]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _cleared(within: Path, log: Path, given: str) -> str:
-    """Takes away what an earlier run left as its log in the checkout ``within``: why it cannot, '' where it can."""
+def _remove_earlier_log(within: Path, log: Path, setting: str) -> str:
+    """Remove the log of an earlier run from the checkout ``within``.
+
+    Return '' if there is no such log any more, and otherwise why it cannot be removed.
+    """
     try:
         if log.is_symlink() or _leads_out(within, log):
-            return f"log = {given!r} leads out of the checkout; write a path relative to its root"
+            return f"log = {setting!r} leads out of the checkout; write a path relative to its root"
         if log.is_dir():
-            return f"log = {given!r} is a folder of the checkout; name a file"
+            return f"log = {setting!r} is a folder of the checkout; name a file"
         log.unlink(missing_ok=True)
-    except (OSError, ValueError, RuntimeError) as error:  # a file above it, too long a name, a NUL, a loop of links
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        return f"log = {given!r} cannot be a file of the checkout: {why}; write a path relative to its root"
+    except (OSError, ValueError, RuntimeError) as error:  # for example a name too long, a NUL, or a loop of links
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return f"log = {setting!r} cannot be a file of the checkout: {reason}; write a path relative to its root"
     return ""
 
 

@@ -1,11 +1,12 @@
-"""From a compiled program that a guest left behind to the ledger of a step: the trusted half of compiling adapters.
+"""Count the collectives of one step in a compiled program that a guest wrote, for adapters that run no step.
 
-The guest's claim names two files in its record folder and the mesh it compiled for. Both files are read here, by the
-reader of HLO text; the guest counts nothing. What the program says of itself has to agree with what was asked for, and
-the planted program, whose collectives are known, shows that the reader understands what this XLA writes.
+The guest's record names two files in the record folder, and the mesh that the program was compiled for. This module
+counts the collectives in both files itself; the guest reports no counts. The first file is the program of the workload.
+It must fit the request. The second file is a planted program with known collectives. Its counts show whether the
+reader of HLO text understands what this version of XLA writes.
 
-A program knows devices, not axes: its groups get the names of the mesh axes that connect the same devices, ``fsdp+ep``
-where they are those of two axes together.
+A compiled program has devices, but no mesh axes. So each group of devices gets the name of the mesh axes that connect
+the same devices. A group along two axes gets a name such as ``fsdp+ep``.
 """
 
 import math
@@ -17,24 +18,25 @@ from pathlib import Path
 
 from regbot.ledgers.readers import ReadError, Source, hlo
 from regbot.records.ledger import Axis, Kind, Ledger, Liveness
-from regbot.records.run import Compiled, MeshAxis
+from regbot.records.run import CompiledProgram, MeshAxis
 from regbot.workloads.task import Task
 
 PLANTED: Mapping[Kind, int] = {"all_to_all": 1, "all_gather": 1, "all_reduce": 3}
-"""Executions in the planted program, on all devices; see ``regbot_guest.frameworks.maxtext_planted``."""
+"""Number of executions of each collective in the planted program, summed over all devices. The program is in
+``regbot_guest.frameworks.maxtext_planted``."""
 EXPERT_AXIS = "ep"
 
 
 class BadProgram(Exception):
-    """A compiled program cannot be used. The message says which file and why."""
+    """A compiled program cannot be used. The message names the file and the reason."""
 
 
-def ledger_of_program(claim: Compiled, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """The ledger of the program that ``claim`` names in ``folder``. Raises BadProgram."""
+def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
+    """Return the ledger of the compiled program that ``claim`` names. Its file is in ``folder``. Raises BadProgram."""
     _check_mesh(claim.mesh, task)
     counted = _read(folder / claim.program, task, max_bytes)
     planted = _read(folder / claim.planted, task, max_bytes)
-    groups = _groups(claim.mesh)
+    groups = _name_groups(claim.mesh)
     names = {label: groups.get(tuple(axis.ranks), label) for label, axis in counted.axes.items()}
     used = {axis.name for axis in claim.mesh} | set(names.values())
     axes = {name: Axis(size=len(ranks), ranks=list(ranks)) for ranks, name in groups.items() if name in used}
@@ -46,7 +48,7 @@ def ledger_of_program(claim: Compiled, task: Task, folder: Path, max_bytes: int)
             "entries": [
                 entry.model_copy(update={"axis": names.get(entry.axis, entry.axis)}) for entry in counted.entries
             ],
-            "liveness": _liveness(planted),
+            "liveness": _check_liveness(planted),
             "config": claim.config,
             "software": claim.software,
             "patches": claim.patches,
@@ -59,16 +61,20 @@ def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
     sizes = {axis.name: axis.size for axis in mesh}
     if len(sizes) != len(mesh):
         raise BadProgram("the record names a mesh axis twice")
-    asked = task.parallelism
-    if math.prod(sizes.values()) != asked.world_size or sizes.get(EXPERT_AXIS, 1) != asked.ep:
+    requested = task.parallelism
+    if math.prod(sizes.values()) != requested.world_size or sizes.get(EXPERT_AXIS, 1) != requested.ep:
         raise BadProgram(
-            f"the record's mesh is {sizes}, but {asked.world_size} ranks with expert-parallel groups of {asked.ep} "
-            "were asked for"
+            f"the record's mesh is {sizes}, but {requested.world_size} ranks with expert-parallel groups of "
+            f"{requested.ep} were requested"
         )
 
 
 def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
-    """The counts in one file of the guest: a regular file of its own, of at most ``max_bytes``, unpacked too."""
+    """Count the collectives in one file of the guest. Raises BadProgram if the file cannot be used.
+
+    The file must be a regular file without other hard links. It must have at most ``max_bytes``, also after
+    decompression.
+    """
     try:
         status = path.lstat()
     except OSError as error:
@@ -78,33 +84,38 @@ def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
     if status.st_size > max_bytes:
         raise BadProgram(f"{path.name}: {status.st_size:,} bytes, more than the {max_bytes:,} of local.max_record_mb")
     try:
-        found = hlo.read(Source(path, max_bytes))
+        ledger = hlo.read(Source(path, max_bytes))
     except ReadError as error:
         raise BadProgram(str(error).replace(str(path), path.name)) from error
-    if found.world_size != task.parallelism.world_size:
+    if ledger.world_size != task.parallelism.world_size:
         raise BadProgram(
-            f"{path.name}: is compiled for {found.world_size} devices, but {task.parallelism.world_size} were asked for"
+            f"{path.name}: is compiled for {ledger.world_size} devices, "
+            f"but {task.parallelism.world_size} were requested"
         )
-    return found
+    return ledger
 
 
-def _groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:
-    """The devices that device 0 meets along every axis and every combination of axes, by name."""
-    strides = [math.prod(axis.size for axis in mesh[place + 1 :]) for place in range(len(mesh))]
+def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:
+    """Return the names of the groups of devices that contain device 0, by the group's devices.
+
+    There is one group for each mesh axis and each combination of axes.
+    """
+    strides = [math.prod(axis.size for axis in mesh[position + 1 :]) for position in range(len(mesh))]
     spans = [range(0, axis.size * stride, stride) for axis, stride in zip(mesh, strides, strict=True)]
-    found = {}
+    names = {}
     for count in range(1, len(mesh) + 1):
-        for chosen in combinations(range(len(mesh)), count):
-            ranks = tuple(sum(steps) for steps in product(*(spans[place] for place in chosen)))
-            found[ranks] = "+".join(mesh[place].name for place in chosen)
-    return found
+        for selected in combinations(range(len(mesh)), count):
+            ranks = tuple(sum(steps) for steps in product(*(spans[position] for position in selected)))
+            names[ranks] = "+".join(mesh[position].name for position in selected)
+    return names
 
 
-def _liveness(planted: Ledger) -> Liveness:
-    """A kind was seen if it was counted exactly, on all devices: counted twice is as blind as not at all."""
+def _check_liveness(planted: Ledger) -> Liveness:
+    """Compare the planted program's counts with PLANTED. A count that is too high is as wrong as one that is too
+    low."""
     counts: Counter[Kind] = Counter()
     for entry in planted.entries:
         if entry.group_size == planted.world_size:
             counts[entry.kind] += entry.count
-    seen = sum(number for kind, number in PLANTED.items() if counts[kind] == number)
-    return Liveness(planted=sum(PLANTED.values()), seen=seen)
+    matching = sum(number for kind, number in PLANTED.items() if counts[kind] == number)
+    return Liveness(planted=sum(PLANTED.values()), seen=matching)

@@ -1,8 +1,8 @@
-"""Running a task in a guest process, and reading what it left: the trust boundary of a run.
+"""Run a task in a guest process and read its record. This is the trust boundary of a run.
 
-The guest writes its own record, so everything in it is a claim. What is checked here: size, form, that it answers this
-very request and no other, and how the process ended as the engine saw it. Where the guest's account and the engine's
-differ, the engine's counts.
+The guest writes its own record, so the record is only a claim. This module checks the record's size and form, and
+whether it answers this request. It also checks how the process ended, which the engine observes. If guest and engine
+disagree, the engine is right.
 """
 
 import json
@@ -10,135 +10,166 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regbot.engines import Ended, Engine, EngineError, Launch, NoSeatError, clean_environment
+from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
+from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
-from regbot.text import printable
+from regbot.text.clip import clip_message
+from regbot.text.printable import printable
 from regbot.workloads.compiled import BadProgram, ledger_of_program
-from regbot.workloads.hang import with_hang
+from regbot.workloads.hang import add_hang_report
 from regbot.workloads.task import Task
 
 MEGABYTE = 2**20
 
-COMPILING = ("maxtext",)
-"""Adapters whose guest leaves a compiled program and no ledger."""
+COMPILING_ADAPTERS = ("maxtext",)
+"""Adapters whose guest writes a compiled program. regbot computes the ledger from this program."""
 
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
 GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 _TRACE_ENVIRONMENT = {
-    # Shadow values of some 100 KiB come and go by the thousand and leave glibc's heap full of holes.
+    # A trace allocates and frees thousands of shadow values of about 100 KiB, which would fragment glibc's heap.
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a guest may use before it is ended."""
+    """Size limits of a guest's output and record. The engine kills a guest whose record folder is too large."""
 
     max_output_bytes: int = 8 * MEGABYTE
     max_record_bytes: int = 32 * MEGABYTE
 
 
-def caches_of(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
-    """The folders that the variables of a checkout name: compiler caches, which are its own."""
-    return tuple(dict.fromkeys(Path(value) for value in (environment or {}).values() if value.startswith("/")))
+@dataclass(frozen=True)
+class Checkout:
+    """The code of one arm, checked out and built."""
+
+    arm: Arm
+    root: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables to add to the clean environment of a run."""
+
+    @property
+    def caches(self) -> tuple[Path, ...]:
+        """Absolute paths in ``environment``. They are this checkout's folders for compiler caches."""
+        return tuple(dict.fromkeys(Path(value) for value in self.environment.values() if value.startswith("/")))
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A private folder for runs, and the limits of each run.
+
+    Each run first empties its folder. After the run, the folder contains the run's request, record and log.
+    """
+
+    folder: Path
+    limits: Limits = Limits()
+
+    def child(self, name: str) -> "Scratch":
+        """Return the scratch folder ``name`` in this folder, for one of several runs."""
+        return Scratch(self.folder / name, self.limits)
+
+
+@dataclass(frozen=True)
+class RawRecord:
+    """The record file that a guest must write, and the nonce that the record must contain."""
+
+    path: Path
+    nonce: str
+    max_bytes: int = Limits.max_record_bytes
 
 
 def guest_folder() -> Path:
-    """The folder that guest processes are started by. It is never imported here."""
+    """Return the folder with the guest's code. Guest processes are started from it, and regbot never imports it."""
     return Path(str(resources.files("regbot"))) / "guest"
 
 
 def trace(
     task: Task,
-    arm: Arm,
-    root: Path,
+    checkout: Checkout,
     engine: Engine,
-    scratch: Path,
-    limits: Limits,
+    scratch: Scratch,
     attempt: int = 1,
-    environment: Mapping[str, str] | None = None,
     paper: Path | None = None,
 ) -> Run:
-    """Trace the static ledger of ``task`` in the checkout ``root``. Never raises for what the guest does.
+    """Trace the static ledger of ``task`` in ``checkout``. The guest cannot make this function raise.
 
-    ``scratch`` is a private folder, emptied first; request, record and log stay there. ``environment`` is added to the
-    clean one that a guest gets. ``paper`` is the library of the paper GPU to trace on, None for a CPU program.
+    ``paper`` is the library of the paper GPU to trace on. None traces a CPU program. Raises NoSeatError.
     """
-    return trace_together([task], arm, root, engine, scratch, limits, attempt, environment, paper)[0]
+    return trace_together([task], checkout, engine, scratch, attempt, paper)[0]
 
 
 def trace_together(
     tasks: Sequence[Task],
-    arm: Arm,
-    root: Path,
+    checkout: Checkout,
     engine: Engine,
-    scratch: Path,
-    limits: Limits,
+    scratch: Scratch,
     attempt: int = 1,
-    environment: Mapping[str, str] | None = None,
     paper: Path | None = None,
 ) -> list[Run]:
-    """``trace`` for tasks of one workload, one after the other in one process.
+    """Trace several tasks of one workload, one after the other in one process. Return one run for each task.
 
-    Imports, and the shapes that a paper GPU has learnt, are paid once. A process that dies spoils all of its runs.
+    The tasks share imports and the paper GPU's cached shapes. If the process dies, the runs of all tasks fail.
     """
-    first = tasks[0]
+    first, arm, root = tasks[0], checkout.arm, checkout.root
     if first.workload.adapter == "command":
         return [bare_run(task, arm, "refused", NO_LEDGER, attempt) for task in tasks]
     if missing := missing_source_root(first, root):
         return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
-    empty(scratch)
+    make_empty_folder(scratch.folder)
     on_paper = {"paper": str(paper)} if paper is not None else {}
     jobs = []
     for number, task in enumerate(tasks):
-        nonce = secrets.token_hex(16)
-        record = scratch / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")
+        path = scratch.folder / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")
+        record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
         name = "request.json" if len(tasks) == 1 else f"request.{number}.json"
-        request = write_json(scratch / name, {**request_document(task, root, nonce, record), **on_paper})
-        jobs.append((task, nonce, record, request))
+        request = write_json(scratch.folder / name, {**request_document(task, root, record), **on_paper})
+        jobs.append((task, record, request))
     requests = [request for *_, request in jobs]
     launch = Launch(
         command=(interpreter(first, root), str(guest_folder()), *map(str, requests)),
         cwd=root,
         env=clean_environment(
-            {**(environment or {}), **first.workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
+            {**checkout.environment, **first.workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
         ),
-        log=scratch / "output.log",
-        record_dir=scratch / "record",
+        log=scratch.folder / "output.log",
+        record_dir=scratch.folder / "record",
         timeout_s=first.workload.timeout_min * 60 * len(tasks),
-        max_output_bytes=limits.max_output_bytes,
-        max_dir_bytes=4 * limits.max_record_bytes * len(tasks),
+        max_output_bytes=scratch.limits.max_output_bytes,
+        max_dir_bytes=4 * scratch.limits.max_record_bytes * len(tasks),
         readable=(root, *requests, *([paper] if paper is not None else [])),
-        writable=caches_of(environment),
+        writable=checkout.caches,
     )
     try:
-        ended = engine.run(launch)
-    except NoSeatError:  # nobody's fault: the check ends, and goes on from here
+        result = engine.run(launch)
+    except NoSeatError:  # this is not the code's fault: the check stops, and the user can resume it
         raise
-    except EngineError as error:  # no such interpreter, or a guest that killed its own supervisor
-        return [bare_run(task, arm, "crashed", str(error), attempt) for task in tasks]
-    ended = replace(ended, wall_s=ended.wall_s / len(tasks))
+    except EngineError as error:  # the interpreter does not exist, or the guest killed its own supervisor
+        crash = {"crash": Crash()}
+        return [bare_run(task, arm, "crashed", str(error), attempt).model_copy(update=crash) for task in tasks]
+    result = replace(result, wall_s=result.wall_s / len(tasks))
     return [
-        with_hang(read_end(task, arm, ended, record, nonce, limits, attempt), record.parent, 1, root)
-        for task, nonce, record, _ in jobs
+        add_hang_report(build_run(task, arm, result, record, attempt), record.path.parent, 1, root)
+        for task, record, _ in jobs
     ]
 
 
 def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
-    """The request file in ``scratch``, which is emptied first: what an earlier run left there is not this run's."""
-    empty(scratch)
+    """Empty the folder ``scratch``, which removes files of an earlier run. Write the request file and return its
+    path."""
+    make_empty_folder(scratch)
     return write_json(scratch / "request.json", document)
 
 
-def empty(scratch: Path) -> None:
-    """Make ``scratch`` an empty folder, whatever is there."""
+def make_empty_folder(scratch: Path) -> None:
+    """Make ``scratch`` an empty folder. Everything in it is removed."""
     if scratch.is_symlink() or scratch.is_file():
         scratch.unlink()
     shutil.rmtree(scratch, ignore_errors=True)
@@ -146,35 +177,37 @@ def empty(scratch: Path) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write ``document`` to ``path``, and return it."""
+    """Write ``document`` as JSON to the file ``path``, and return ``path``."""
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
 
 
 def interpreter(task: Task, root: Path) -> str:
-    """The workload's interpreter: a path inside the checkout, a command on PATH, or the one regbot runs under."""
+    """Return the interpreter of the workload: a path in the checkout, a command on PATH, or regbot's own
+    interpreter."""
     python = task.workload.python
     if not python:
         return sys.executable
     return str(root / python) if "/" in python and not Path(python).is_absolute() else python
 
 
-def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limits: Limits, attempt: int) -> Run:
-    """The run that ``ended`` and the record tell of together."""
-    raw, fault = read_claims(record, task, nonce, limits)
-    outcome, reason = _outcome(ended, raw, fault, task)
+def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
+    """Build the run from the launch's result and the guest's record."""
+    raw, fault = read_claims(record, task)
+    outcome, reason = _determine_outcome(result, raw, fault, task)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
     if raw is not None and raw.compiled is not None and outcome == "ok":
         try:
-            ledger = ledger_of_program(raw.compiled, task, record.parent, limits.max_record_bytes)
+            ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
         except BadProgram as error:
             outcome, reason = "bad_record", printable(str(error))
     run = bare_run(task, arm, outcome, reason, attempt).model_copy(
         update={
-            "exit_code": ended.exit_code,
-            "wall_s": ended.wall_s,
-            "log_tail": "" if outcome == "ok" else ended.log_tail,
-            "warnings": outside_warnings(ended),
+            "exit_code": result.exit_code,
+            "wall_s": result.wall_s,
+            "log_tail": "" if outcome == "ok" else result.log_tail,
+            "crash": _read_crash(raw) if outcome == "crashed" else None,
+            "warnings": engine_warnings(result),
         }
     )
     if raw is None or fault:
@@ -193,19 +226,19 @@ def read_end(task: Task, arm: Arm, ended: Ended, record: Path, nonce: str, limit
     )
 
 
-def read_claims(record: Path, task: Task, nonce: str, limits: Limits) -> tuple[RawRun | None, str]:
-    """What a guest wrote, and why it cannot be used ('' where it can); None and '' where it wrote nothing."""
-    if not record.exists() and not record.is_symlink():
+def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
+    """Return the guest's record, and why it cannot be used ('' if it can). Return (None, '') if there is no record."""
+    if not record.path.exists() and not record.path.is_symlink():
         return None, ""
     try:
-        raw = _printable_record(read_record(record, RawRun, limits.max_record_bytes))
+        raw = _printable_record(read_record(record.path, RawRun, record.max_bytes))
     except RecordError as error:
-        return None, printable(str(error).replace(str(record), "the record"))
-    return raw, printable(_not_ours(raw, task, nonce))
+        return None, printable(str(error).replace(str(record.path), "the record"))
+    return raw, printable(_find_mismatch(raw, task, record.nonce))
 
 
 def _printable_record(raw: RawRun) -> RawRun:
-    """``raw`` without control characters in any text: what is printed later must not steer a terminal or a CI log."""
+    """Return ``raw`` without control characters, which could affect a terminal or a CI log when they are printed."""
     return RawRun.model_validate(_clean(raw.model_dump()))
 
 
@@ -218,7 +251,7 @@ def _clean(value: Any) -> Any:
 
 
 def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:
-    """A run of which nothing but its outcome is known: its build failed, or it was not worth starting."""
+    """Return a run that has only an outcome and a reason, such as a failed build or a refusal."""
     return Run(
         arm=arm,
         workload=task.entry,
@@ -228,13 +261,13 @@ def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int =
         tier=tier,
         attempt=attempt,
         outcome=outcome,
-        reason=reason[:4000],
+        reason=clip_message(reason),
         wall_s=0.0,
     )
 
 
 def missing_source_root(task: Task, root: Path) -> str:
-    """Why the checkout cannot hold the workload, '' where it can."""
+    """Return a message that names a source folder of the workload that the checkout lacks; '' if it has all of them."""
     if task.workload.adapter == "smoke":
         return ""
     missing = [folder for folder in task.workload.source_roots if not (root / folder).is_dir()]
@@ -242,15 +275,15 @@ def missing_source_root(task: Task, root: Path) -> str:
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
-def request_document(task: Task, root: Path, nonce: str, record: Path) -> dict[str, Any]:
-    """See ``regbot_guest.request.Request``; the guest checks it by construction."""
-    workload, own = task.workload, task.workload.adapter == "smoke"
+def request_document(task: Task, root: Path, record: RawRecord) -> dict[str, Any]:
+    """Return the request for the guest; see ``regbot_guest.request.Request``."""
+    workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
-        "request": nonce,
+        "request": record.nonce,
         "workload": task.entry,
         "variant": task.variant.name,
-        "record": str(record),
-        "root": str(guest_folder() if own else root),
+        "record": str(record.path),
+        "root": str(guest_folder() if is_smoke else root),
         "geometry": task.variant.geometry.model_dump(),
         "world": task.parallelism.world_size,
         "ep": task.parallelism.ep,
@@ -259,27 +292,31 @@ def request_document(task: Task, root: Path, nonce: str, record: Path) -> dict[s
         "adapter": workload.adapter,
         "recipe": workload.recipe,
         "entry": workload.entry,
-        "source_roots": [] if own else workload.source_roots,
-        "watch": workload.watch or _own_package(task, root),
+        "program": workload.program,
+        "source_roots": [] if is_smoke else workload.source_roots,
+        "watch": workload.watch or _megatron_package(task, root),
         "mlp": task.variant.mlp,
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
         "dtype": task.variant.dtype,
-        "dispatcher": workload.dispatcher or ("alltoall" if own else ""),
+        "dispatcher": workload.dispatcher or ("alltoall" if is_smoke else ""),
         "config": workload.config,
     }
 
 
-def _own_package(task: Task, root: Path) -> list[str]:
-    """Megatron's package where the checkout holds it: a namespace without ``__init__.py`` is not found by itself."""
+def _megatron_package(task: Task, root: Path) -> list[str]:
+    """Return Megatron's package if it is in the checkout.
+
+    The guest does not find this package by itself, because it is a namespace package without ``__init__.py``.
+    """
     if task.workload.adapter != "megatron":
         return []
-    return ["megatron"] if any((root / f / "megatron").is_dir() for f in task.workload.source_roots) else []
+    return ["megatron"] if any((root / folder / "megatron").is_dir() for folder in task.workload.source_roots) else []
 
 
-def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
-    """Why a well-formed record does not answer this request, '' where it does."""
+def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
+    """Return why a well-formed record does not answer the request of this run; '' if it does."""
     if raw.request != nonce:
-        return "the record answers another request than this run's; it was left over or written by other code"
+        return "the record answers another request than this run's; it is stale or was written by other code"
     claims: list[tuple[str, str | None, str]] = [
         ("workload", raw.workload, task.entry),
         ("variant", raw.variant, task.variant.name),
@@ -290,65 +327,71 @@ def _not_ours(raw: RawRun, task: Task, nonce: str) -> str:
             ("ledger.variant", raw.ledger.variant, task.variant.name),
             ("ledger.world_size", str(raw.ledger.world_size), str(task.parallelism.world_size)),
         ]
-    for name, claimed, asked in claims:
-        if claimed != asked:
-            return f"the record's {name} is {claimed!r}, but {asked!r} was asked for"
-    if raw.compiled is not None and task.workload.adapter not in COMPILING:
+    for name, claimed, requested in claims:
+        if claimed != requested:
+            return f"the record's {name} is {claimed!r}, but {requested!r} was requested"
+    if raw.compiled is not None and task.workload.adapter not in COMPILING_ADAPTERS:
         return f"the record is of a compiled program, which the adapter {task.workload.adapter!r} does not make"
-    if raw.ledger is not None and task.workload.adapter in COMPILING:
+    if raw.ledger is not None and task.workload.adapter in COMPILING_ADAPTERS:
         return "the record holds a ledger, but regbot counts in the compiled program itself"
     if raw.ledger is None and raw.refusal is None and raw.steps is None and raw.compiled is None:
-        return "the record holds neither a ledger nor a reason why there is none"
+        return "the record has neither a ledger nor a reason why there is none"
     return ""
 
 
-def _outcome(ended: Ended, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
-    if cut_short := ended_by_engine(ended, task):
-        return cut_short
+def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
+    if early_end := engine_outcome(result, task):
+        return early_end
     if fault:
         return "bad_record", f"{fault}. Code under test must not write regbot's record; the run was not used"
     if raw is None:
-        how = exit_words(ended.exit_code)
-        if ended.exit_code == 0:
+        ending = describe_exit(result.exit_code)
+        if result.exit_code == 0:
             return "no_record", (
                 "ended without an error and without a record: something in the code under test ended the process "
                 "(os._exit, exec, sys.exit in a thread) before the step was counted"
             )
-        return "crashed", f"{how} before it could write a record; see its last lines"
+        return "crashed", f"{ending} before it could write a record; see its last lines"
     if raw.refusal is not None:
-        place = f" ({raw.refusal.where})" if raw.refusal.where else ""
-        return ("crashed" if raw.refusal.kind == "code" else "refused"), f"{raw.refusal.message}{place}"
-    if ended.exit_code != 0:
-        return "crashed", f"left a record and then {exit_words(ended.exit_code)}; the record was not used"
+        location = f" ({raw.refusal.where})" if raw.refusal.where else ""
+        return ("crashed" if raw.refusal.kind == "code" else "refused"), f"{raw.refusal.message}{location}"
+    if result.exit_code != 0:
+        return "crashed", f"left a record and then {describe_exit(result.exit_code)}; the record was not used"
     return "ok", ""
 
 
-def ended_by_engine(ended: Ended, task: Task) -> tuple[Outcome, str] | None:
-    """The outcome of a run that the engine had to end."""
-    if ended.timed_out:
+def _read_crash(raw: RawRun | None) -> Crash:
+    """Return the crash that the guest reported. It is empty if the process died without a report."""
+    reported = raw.refusal.crash if raw is not None and raw.refusal is not None else None
+    return reported or Crash()
+
+
+def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:
+    """Return outcome and reason of a run that the engine killed. Return None if the engine did not kill the run."""
+    if result.timed_out:
         return "hung", (
             f"did not end within {task.workload.timeout_min:g} minutes and was killed; see its last lines, or raise "
-            f"workloads.{task.workload_name}.timeout_min if it only needs longer"
+            f"workloads.{task.workload_name}.timeout_min if it only needs more time"
         )
-    if ended.dir_overflow:
-        return "bad_record", "wrote more into its record folder than any record needs, and was ended"
+    if result.dir_overflow:
+        return "bad_record", "wrote more into its record folder than any record needs, and was killed"
     return None
 
 
-def exit_words(code: int | None) -> str:
-    """``exited with code 1``, ``was killed by signal 9``."""
+def describe_exit(code: int | None) -> str:
+    """Return for example ``exited with code 1`` or ``was killed by signal 9``."""
     if code is None:
-        return "was ended"
+        return "was killed by regbot"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
-def outside_warnings(ended: Ended) -> list[str]:
-    """What the engine noticed of a run that may have ended well."""
+def engine_warnings(result: LaunchResult) -> list[str]:
+    """Return the engine's warnings about a run. They do not affect its outcome."""
     warnings = []
-    if ended.left_behind:
-        warnings.append(f"left {ended.left_behind} child process(es) running, which were killed")
-    if ended.unkilled:
-        warnings.append(f"{ended.unkilled} process(es) could not be killed; the node needs a look")
-    if ended.output_truncated:
+    if result.left_behind:
+        warnings.append(f"left {result.left_behind} child process(es) running, which were killed")
+    if result.unkilled:
+        warnings.append(f"{result.unkilled} process(es) could not be killed; the node needs attention")
+    if result.output_truncated:
         warnings.append("printed more than is kept; the middle of its log was dropped")
     return warnings

@@ -1,7 +1,8 @@
-"""Reading what the ranks of a hung run left: stacks and latest collectives, see ``regbot_guest.last_words``.
+"""Read what the ranks of a hung run recorded: stacks and latest collectives. ``regbot_guest.hang_recorder`` writes
+them.
 
-The files lie in a folder that code under test may write to. They are read with a limit on their size, every text is
-made printable, and a file that is not what it should be is as good as none.
+Code under test can write to the folder of these files. Files are therefore read with a size limit, and all text is made
+printable. An invalid file is treated as missing.
 """
 
 import os
@@ -12,49 +13,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.records.hang import Collective, Frame, Hang, RankHang, State
+from regbot.records.hang import Collective, CollectiveState, Frame, Hang, RankHang
 from regbot.records.run import Run
-from regbot.text import printable
-from regbot.workloads.odd_one_out import odd_one_out
+from regbot.text.clip import clip, clip_message
+from regbot.text.printable import printable
+from regbot.workloads.hang_text import describe_waiting
 
 MAX_STACKS_BYTES = 2**20
 MAX_RANKS = 4096
 KEPT_FRAMES, KEPT_COLLECTIVES = 8, 3
-"""Of each rank, in the record."""
+"""Largest number of frames and of collectives that the record keeps for each rank."""
 
+# The layout of ``last.{rank}``, as in ``regbot_guest.hang_recorder``.
 MAGIC = b"regbot/last@1\n"
-SIZE = 8192
-HEAD, LOOK = struct.Struct("<QQQ"), struct.Struct("<Q")
+FILE_BYTES = 8192
+DUMP_TIME_OFFSET, GROUP_COUNT_OFFSET, HEADER_OFFSET, MODULE_OFFSET = 16, 24, 32, 64
+GROUP_TABLE_OFFSET, SLOT_TABLE_OFFSET = 256, 3328
+UINT64, HEADER = struct.Struct("<Q"), struct.Struct("<QQQ")
 GROUP, SLOT = struct.Struct("<32s8s80sQ"), struct.Struct("<QQQQHHI")
-HEAD_AT, LOOK_AT, GROUPS_AT, WHERE_AT, GROUP_AT, SLOT_AT = 32, 16, 24, 64, 256, 3328
-WHERE_BYTES, GROUPS, SLOTS = 192, 24, 64
+MODULE_BYTES, MAX_GROUPS, NUM_SLOTS = 192, 24, 64
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "gather", "scatter",
          "send_recv", "barrier")  # fmt: skip
-STATES: dict[int, State] = {1: "issuing", 2: "launched", 3: "ended"}
-"""As ``regbot_guest.last_words`` writes it."""
+STATES: dict[int, CollectiveState] = {1: "issuing", 2: "launched", 3: "ended"}
+"""State of a collective, by the number that ``regbot_guest.hang_recorder`` writes for it."""
 
 _MAIN = re.compile(r"main (0x[0-9a-f]{16})")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{4,16})[^:]*:?$")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-_OWN = re.compile(r"(^|/)regbot_guest/")
-_OWN_MODEL = re.compile(r"(^|/)regbot_guest/(moe|model|dispatch|exchange|deepep|hybridep|routing|rows)\.py$")
-"""Of regbot's own files those that are a workload themselves."""
-_PASSED_THROUGH = re.compile(
+_OWN_FILES = re.compile(r"(^|/)regbot_guest/")
+_OWN_MODEL_FILES = re.compile(r"(^|/)regbot_guest/(moe|model|dispatch|exchange|deepep|hybridep|routing|rows)\.py$")
+"""Files of regbot that can be code under test: the smoke model and its dispatchers."""
+_PLUMBING_FILES = re.compile(
     r"^<|(^|/)(runpy|threading)\.py$|torch/distributed/((run|launcher|elastic)\b|c10d_logger\.py)|torch/_tensor\.py"
     r"|torch/(nn/modules/module|autograd/(__init__|function|graph)|utils/_contextlib)\.py$"
 )
-"""What is in every stack and says nothing."""
+"""Files whose frames are in every stack and carry no information."""
 PACKAGES = "packages: "
-_INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+/")
+"""Prefix of file paths in installed packages. It replaces the folder that matches ``_INSTALLED_PREFIX``."""
+_INSTALLED_PREFIX = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+/")
 _JOINING = "init_process_group"
-"""The function of torch in which a rank waits for the others to join."""
+"""The torch function in which a rank waits for the other ranks to join."""
 _ENGINE = "_engine_run_backward"
-"""Where torch hands backward over to its own threads, on a GPU."""
+"""The torch function that runs the backward pass in torch's own threads, if tensors are on a GPU."""
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """Of one rank, innermost frame first. ``main`` is empty where the rank did not answer."""
+    """Stacks of one rank, innermost frame first.
+
+    ``main`` is the stack of the main thread, and ``others`` has the stacks of the other threads. ``answered`` says
+    whether the rank wrote its stacks. If it did not, ``main`` is empty.
+    """
 
     answered: bool
     main: tuple[Frame, ...] = ()
@@ -62,8 +71,8 @@ class Stacks:
 
 
 @dataclass(frozen=True)
-class Notes:
-    """What a rank noted of its collectives."""
+class CollectiveNotes:
+    """The latest collectives that one rank recorded. ``inside`` is the collective that the rank is calling."""
 
     recent: tuple[Collective, ...] = ()
     inside: Collective | None = None
@@ -72,35 +81,38 @@ class Notes:
     module: str = ""
 
 
-def with_hang(run: Run, folder: Path, ranks: int, root: Path) -> Run:
-    """``run`` with the report of who was where, if it hung. ``folder`` is its record folder, ``root`` its checkout."""
+def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
+    """Return ``run`` with a hang report if it hung. Otherwise return it unchanged.
+
+    ``folder`` is the record folder of the run, and ``root`` is its checkout.
+    """
     if run.outcome != "hung":
         return run
-    hang = read_hang(folder, ranks, run.allocation.hosts if run.allocation is not None else [], root)
-    reason = f"{run.reason}. What its ranks left of themselves: {hang.text}" if hang.text else run.reason
-    return run.model_copy(update={"hang": hang, "reason": reason[:4000]})
+    report = read_hang(folder, ranks, run.allocation.hosts if run.allocation is not None else [], root)
+    reason = f"{run.reason}. Last recorded state of its ranks: {report.text}" if report.text else run.reason
+    return run.model_copy(update={"hang": report, "reason": clip_message(reason)})
 
 
 def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Hang:
-    """Who was where. ``hosts`` are in the order of their ranks, each has as many of them as the others."""
-    each = max(1, -(-ranks // len(hosts))) if hosts else 1
-    found = [
-        _rank(folder, rank, hosts[min(rank // each, len(hosts) - 1)] if hosts else "", root)
+    """Build the hang report. ``hosts`` are in the order of their ranks, and every host has the same number of ranks."""
+    ranks_per_host = max(1, -(-ranks // len(hosts))) if hosts else 1
+    reports = [
+        _read_rank(folder, rank, hosts[min(rank // ranks_per_host, len(hosts) - 1)] if hosts else "", root)
         for rank in range(min(ranks, MAX_RANKS))
     ]
-    kept = [rank.model_copy(update={"recent": rank.recent[:KEPT_COLLECTIVES]}) for rank in found]
-    return Hang(ranks=kept, text=odd_one_out(found)[:2000])
+    clipped = [rank.model_copy(update={"recent": rank.recent[:KEPT_COLLECTIVES]}) for rank in reports]
+    return Hang(ranks=clipped, text=clip(describe_waiting(reports), 2000))
 
 
-def _rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
+def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
     text = _read(folder / f"stacks.{rank}", MAX_STACKS_BYTES)
-    page = _read(folder / f"last.{rank}", SIZE)
+    page = _read(folder / f"last.{rank}", FILE_BYTES)
     stacks, notes = read_stacks(text.decode("utf-8", "replace"), root), read_notes(page)
-    frames = [frame for frame in _at_work(stacks, root) if not _hidden(frame, root)]
+    frames = [frame for frame in _working_frames(stacks, root) if not _is_hidden(frame, root)]
     return RankHang(
         rank=rank,
         host=host,
-        sign=bool(text or page),
+        started=bool(text or page),
         answered=stacks.answered,
         inside=notes.inside,
         inside_s=notes.inside_s,
@@ -109,78 +121,93 @@ def _rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
         joining=any(frame.function == _JOINING for frame in stacks.main),
         module=notes.module,
         frames=frames[:KEPT_FRAMES],
-        at=next(filter(_under_test, frames), None),
+        code_frame=next(filter(_is_under_test, frames), None),
     )
 
 
-def _at_work(stacks: Stacks, root: Path) -> Sequence[Frame]:
-    """The frames that tell what a rank does: the main thread's, and before them those of a thread that it waits for in
-    backward."""
+def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
+    """Return the frames that show what a rank does.
+
+    These are the frames of its main thread. If the main thread waits for the backward pass, the frames of the thread
+    that runs the backward pass come first.
+    """
     if stacks.main and stacks.main[0].function == _ENGINE:
-        mine = ((thread, any(_under_test(f) and not _hidden(f, root) for f in thread)) for thread in stacks.others)
-        busy: Sequence[Frame] = next((thread for thread, of_the_code in mine if of_the_code), ())
-        return [*busy, *stacks.main]
+        threads = (
+            (thread, any(_is_under_test(frame) and not _is_hidden(frame, root) for frame in thread))
+            for thread in stacks.others
+        )
+        worker: Sequence[Frame] = next((thread for thread, is_under_test in threads if is_under_test), ())
+        return [*worker, *stacks.main]
     return stacks.main
 
 
-def _hidden(frame: Frame, root: Path) -> bool:
-    smoke = (root / "regbot_guest").is_dir()  # regbot's own model is the code under test
-    if _OWN.search(frame.file) or frame.file.endswith("regbot/guest/__main__.py"):
-        return not (smoke and _OWN_MODEL.search(frame.file))
-    if smoke and frame.file == "__main__.py":
+def _is_hidden(frame: Frame, root: Path) -> bool:
+    """Whether the report leaves a frame out, because it is in regbot's own code or in ``_PLUMBING_FILES``."""
+    is_smoke = (root / "regbot_guest").is_dir()  # the checkout contains regbot's smoke model
+    if _OWN_FILES.search(frame.file) or frame.file.endswith("regbot/guest/__main__.py"):
+        return not (is_smoke and _OWN_MODEL_FILES.search(frame.file))
+    if is_smoke and frame.file == "__main__.py":
         return True
-    return bool(_PASSED_THROUGH.search(frame.file))
+    return bool(_PLUMBING_FILES.search(frame.file))
 
 
-def _under_test(frame: Frame) -> bool:
-    """Whether a frame is of the checkout: only those files are told relative to it."""
+def _is_under_test(frame: Frame) -> bool:
+    """Whether a frame is in a file of the checkout. Only these files have relative paths."""
     return not frame.file.startswith(("/", "<", PACKAGES))
 
 
 def read_stacks(text: str, root: Path) -> Stacks:
-    """The stacks in a file that ``faulthandler`` wrote after the line that names the main thread."""
+    """Parse the file that ``faulthandler`` wrote. Its first line names the main thread."""
     lines = text.splitlines()
-    named = _MAIN.fullmatch(lines[0]) if lines else None
+    main_line = _MAIN.fullmatch(lines[0]) if lines else None
     threads: list[tuple[int, list[Frame]]] = []
     for line in lines[1:]:
         if head := _THREAD.match(line):
             threads.append((int(head[1], 16), []))
         elif threads and (frame := _FRAME.fullmatch(line)):
-            threads[-1][1].append(_frame(frame[1], frame[2], frame[3], root))
-    main = int(named[1], 16) if named else None
-    mine = next((frames for thread, frames in threads if thread == main), threads[-1][1] if threads else [])
-    return Stacks(bool(threads), tuple(mine), tuple(tuple(frames) for _, frames in threads if frames is not mine))
+            threads[-1][1].append(_parse_frame(frame[1], frame[2], frame[3], root))
+    main = int(main_line[1], 16) if main_line else None
+    main_frames = next((frames for thread, frames in threads if thread == main), threads[-1][1] if threads else [])
+    return Stacks(
+        bool(threads), tuple(main_frames), tuple(tuple(frames) for _, frames in threads if frames is not main_frames)
+    )
 
 
-def _frame(file: str, line: str, function: str, root: Path) -> Frame:
-    inside = os.path.normpath(file)
+def _parse_frame(file: str, line: str, function: str, root: Path) -> Frame:
+    path = os.path.normpath(file)
     for folder in (str(root), os.path.realpath(root)):
-        if inside.startswith(f"{folder}/"):
-            inside = inside[len(folder) + 1 :]
+        if path.startswith(f"{folder}/"):
+            path = path[len(folder) + 1 :]
             break
     else:
-        inside = _INSTALLED.sub(PACKAGES, inside)
+        path = _INSTALLED_PREFIX.sub(PACKAGES, path)
     number = int(line) if line.isdigit() and len(line) < 9 else 0
-    return Frame(file=printable(inside)[-300:], line=number, function=printable(function)[:200])
+    return Frame(file=printable(path)[-300:], line=number, function=clip(printable(function), 200))
 
 
-def read_notes(page: bytes) -> Notes:
-    """What stands in the page of one rank; nothing where it is none of ours."""
-    if len(page) != SIZE or not page.startswith(MAGIC):
-        return Notes()
-    serial, inside, since = HEAD.unpack_from(page, HEAD_AT)
-    (look,), (known,) = LOOK.unpack_from(page, LOOK_AT), LOOK.unpack_from(page, GROUPS_AT)
-    groups = [_group(page, GROUP_AT + place * GROUP.size) for place in range(min(known, GROUPS))]
-    slots = [SLOT.unpack_from(page, SLOT_AT + place * SLOT.size) for place in range(SLOTS)]
+def read_notes(page: bytes) -> CollectiveNotes:
+    """Parse the page that one rank recorded. An invalid page is treated as empty."""
+    if len(page) != FILE_BYTES or not page.startswith(MAGIC):
+        return CollectiveNotes()
+    serial, inside, entered_ns = HEADER.unpack_from(page, HEADER_OFFSET)
+    (dump_ns,), (group_count,) = (
+        UINT64.unpack_from(page, DUMP_TIME_OFFSET),
+        UINT64.unpack_from(page, GROUP_COUNT_OFFSET),
+    )
+    groups = [
+        _parse_group(page, GROUP_TABLE_OFFSET + position * GROUP.size)
+        for position in range(min(group_count, MAX_GROUPS))
+    ]
+    slots = [SLOT.unpack_from(page, SLOT_TABLE_OFFSET + position * SLOT.size) for position in range(NUM_SLOTS)]
     slots = sorted((slot for slot in slots if 0 < slot[0] <= min(serial, 2**53)), reverse=True)
-    found = {slot[0]: _collective(slot, groups) for slot in slots}
-    waits = found.get(inside) if inside else None
-    return Notes(
-        recent=tuple(collective for collective in found.values() if collective is not None),
-        inside=waits,
-        inside_s=max(0.0, min((look - since) / 1e9, 1e7)) if waits is not None else None,
+    collectives = {slot[0]: _parse_collective(slot, groups) for slot in slots}
+    waiting_in = collectives.get(inside) if inside else None
+    return CollectiveNotes(
+        recent=tuple(collective for collective in collectives.values() if collective is not None),
+        inside=waiting_in,
+        inside_s=max(0.0, min((dump_ns - entered_ns) / 1e9, 1e7)) if waiting_in is not None else None,
         issued=tuple((group.name, group.issued) for group in groups),
-        module=_text(page[WHERE_AT : WHERE_AT + WHERE_BYTES]),
+        module=_decode_text(page[MODULE_OFFSET : MODULE_OFFSET + MODULE_BYTES]),
     )
 
 
@@ -192,17 +219,17 @@ class _Group:
     issued: int
 
 
-def _group(page: bytes, at: int) -> _Group:
-    name, backend, ranks, issued = GROUP.unpack_from(page, at)
-    members = _text(ranks)
-    return _Group(f"{_text(name)} [{members}]", _text(backend), _spread(members), min(issued, 2**53))
+def _parse_group(page: bytes, offset: int) -> _Group:
+    name, backend, ranks, issued = GROUP.unpack_from(page, offset)
+    members = _decode_text(ranks)
+    return _Group(f"{_decode_text(name)} [{members}]", _decode_text(backend), _parse_ranks(members), min(issued, 2**53))
 
 
-def _collective(slot: tuple[int, ...], groups: Sequence[_Group]) -> Collective | None:
-    _, number, _, size, place, kind, state = slot
-    if place >= len(groups) or kind >= len(KINDS) or state not in STATES:
+def _parse_collective(slot: tuple[int, ...], groups: Sequence[_Group]) -> Collective | None:
+    _, number, _, size, group_index, kind, state = slot
+    if group_index >= len(groups) or kind >= len(KINDS) or state not in STATES:
         return None
-    group = groups[place]
+    group = groups[group_index]
     return Collective(
         kind=KINDS[kind],
         group=group.name,
@@ -214,22 +241,22 @@ def _collective(slot: tuple[int, ...], groups: Sequence[_Group]) -> Collective |
     )
 
 
-def _spread(members: str) -> tuple[int, ...]:
-    """``0-3``, ``0-8:4`` or ``0,2,5`` as ranks; none where it is something else, or was cut off."""
-    if found := re.fullmatch(r"(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?", members):
-        step = int(found[3] or 1)
-        return tuple(range(int(found[1]), int(found[2]) + 1, step))[:MAX_RANKS] if step else ()
+def _parse_ranks(members: str) -> tuple[int, ...]:
+    """Expand ``0-3``, ``0-8:4`` or ``0,2,5`` to rank numbers. Return no ranks for other text and truncated text."""
+    if match := re.fullmatch(r"(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?", members):
+        step = int(match[3] or 1)
+        return tuple(range(int(match[1]), int(match[2]) + 1, step))[:MAX_RANKS] if step else ()
     if re.fullmatch(r"\d{1,5}(,\d{1,5})*", members) and len(members) < 80:
         return tuple(int(rank) for rank in members.split(","))
     return ()
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return printable(data.partition(b"\0")[0].decode("utf-8", "replace"))
 
 
 def _read(path: Path, limit: int) -> bytes:
-    """The first ``limit`` bytes of a plain file; b"" where there is none."""
+    """Return the first ``limit`` bytes of a regular file; b"" if the file cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

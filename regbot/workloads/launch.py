@@ -1,38 +1,23 @@
-"""One timed run of any workload."""
-
-from collections.abc import Mapping
-from pathlib import Path
+"""Start one timed run of any workload."""
 
 from regbot.engines import Needs, Seat
-from regbot.records.run import Arm, Run
-from regbot.records.session import TimedPlan
+from regbot.records.run import Run
 from regbot.workloads.command import time_command
-from regbot.workloads.guest import Limits
+from regbot.workloads.guest import Checkout, Scratch
 from regbot.workloads.task import Task
-from regbot.workloads.timed import Place, time_ranks
+from regbot.workloads.timed import RunSpec, time_ranks
 
 
 def needs_of(task: Task, minutes: float | None = None) -> Needs:
-    """What a session of ``task`` must have for itself."""
+    """Return what a session that times ``task`` needs from its seat. ``minutes`` is the session's expected duration."""
     if task.workload.adapter == "command":
         return Needs(ranks=0, minutes=minutes, name=f"regbot {task.entry}")
     ranks = task.parallelism.world_size
-    gpus = 0 if task.variant.size == "cpu" else ranks
+    gpus = ranks if task.timed_device == "cuda" else 0
     return Needs(ranks=ranks, gpus=gpus, minutes=minutes, name=f"regbot {task.entry}")
 
 
-def time_run(
-    task: Task,
-    plan: TimedPlan,
-    place: Place,
-    arm: Arm,
-    root: Path,
-    seat: Seat,
-    scratch: Path,
-    limits: Limits,
-    environment: Mapping[str, str] | None = None,
-) -> Run:
-    """Launch ``task`` once in the checkout ``root`` and time its steps. Never raises for what the code under test
-    does."""
-    how = time_command if task.workload.adapter == "command" else time_ranks
-    return how(task, plan, place, arm, root, seat, scratch, limits, environment)
+def time_run(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
+    """Launch ``task`` once in ``checkout`` and time its steps. The code under test cannot make this function raise."""
+    launch = time_command if task.workload.adapter == "command" else time_ranks
+    return launch(task, spec, checkout, seat, scratch)

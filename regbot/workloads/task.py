@@ -1,21 +1,27 @@
-"""Tasks: the entries of a verdict, each a workload at one shape, variant and mesh."""
+"""Tasks: the entries of a verdict. A task is one workload at one shape, variant and mesh."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from regbot.config import SMOKE_DISPATCHERS, Config, ConfigError, Session, Workload, override
+from regbot.config import AXIS_KEYS, SMOKE_DISPATCHERS, Config, ConfigError, SessionSettings, Workload, override
 from regbot.records.ledger import Scalar
 from regbot.records.session import TimedPlan
-from regbot.shapes import MeshName, Parallelism, Shape, ShapeError, Variant, load_shape
+from regbot.shapes import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Variant, load_shape
 
-ON_PAPER = ("smoke", "module")
-"""Adapters whose programs run on a paper GPU."""
+PAPER_ADAPTERS = ("smoke", "module")
+"""Adapters whose programs can run on a paper GPU, and on a CPU."""
+GPU_ADAPTERS = ("torchtitan",)
+"""Adapters that run the framework's own program, which needs GPUs: a paper GPU for traces, real ones for times."""
+SMALL_NODES = (4, 2, 1)
+"""Numbers of ranks on nodes with fewer GPUs than the mesh ``ep`` of the size ``smoke`` has ranks. All ranks are one
+expert-parallel group. A single rank has no collectives, so only its times are judged. Frameworks have no such meshes.
+"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One entry of the verdict. The same task is run at both arms."""
+    """One entry of the verdict. Base and head arm run the same task, except for overrides."""
 
     workload_name: str
     workload: Workload
@@ -25,39 +31,50 @@ class Task:
 
     @property
     def entry(self) -> str:
-        """Name in the verdict: ``[label:]shape@version/mesh``."""
+        """Name of the entry in the verdict: ``[label:]shape@version/mesh``."""
         label = f"{self.workload.label}:" if self.workload.label else ""
         return f"{label}{self.shape.id}/{self.parallelism.name}"
 
     @property
     def wants_paper_gpu(self) -> bool:
-        """Whether its static traces run on a paper GPU where one can be had."""
-        return self.workload.adapter in ON_PAPER and self.workload.device == "cuda"
+        """Whether static traces of this task use a paper GPU if one is available."""
+        return not self.has_cpu_program or (self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda")
+
+    @property
+    def has_cpu_program(self) -> bool:
+        """Whether this task can be traced as a CPU program if no paper GPU is available."""
+        return not self.workload.program and self.workload.adapter not in GPU_ADAPTERS
+
+    @property
+    def timed_device(self) -> Literal["cpu", "cuda"]:
+        """Kind of device on which ranks are timed: each on a GPU of its own, unless the variant is for processors."""
+        return "cpu" if self.variant.size == "cpu" else "cuda"
 
     def at(self, overrides: Mapping[str, Scalar]) -> "Task":
-        """The task at an arm with overrides. Raises ConfigError."""
+        """Return this task with an arm's overrides. Raises ConfigError."""
         return replace(self, workload=override(self.workload, overrides)) if overrides else self
 
 
 def plan(config: Config, only: Sequence[str] = (), mesh: MeshName | None = None) -> list[Task]:
     """Return the tasks of a configuration.
 
-    ``only`` selects tasks by the name of their workload or entry, ``mesh`` by their mesh. Raises ConfigError.
+    ``only`` selects tasks by workload name or entry name; empty selects all. ``mesh`` selects tasks of one mesh. Raises
+    ConfigError.
     """
     if not config.workloads:
-        raise ConfigError("regbot.toml names no workload; add a table [workloads.NAME] (see docs/configuration.md)")
+        raise ConfigError("regbot.toml names no workload", "add a table [workloads.NAME] (see docs/configuration.md)")
     tasks: dict[str, Task] = {}
     for name, workload in config.workloads.items():
         for task in _expand(name, workload):
             if clash := tasks.get(task.entry):
                 raise ConfigError(
-                    f"workloads.{clash.workload_name} and workloads.{name} both give the entry {task.entry}; "
-                    f"set label = '{name}' in one of them"
+                    f"workloads.{clash.workload_name} and workloads.{name} both give the entry {task.entry}",
+                    f"set label = '{name}' in one of them",
                 )
             tasks[task.entry] = task
     if unknown := [name for name in only if name not in config.workloads and name not in tasks]:
         known = ", ".join([*config.workloads, *tasks])
-        raise ConfigError(f"there is no workload or entry {unknown[0]!r}; regbot.toml gives {known}")
+        raise ConfigError(f"there is no workload or entry {unknown[0]!r}", f"regbot.toml gives {known}")
     return [
         task
         for task in tasks.values()
@@ -72,11 +89,12 @@ def smoke_task(
     world: int | None = None,
     ep: int | None = None,
     dispatcher: str = "",
+    *,
     device: Literal["cpu", "cuda"] = "cuda",
 ) -> Task:
-    """A task of regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
+    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
-        raise ConfigError(f"there is no dispatcher {dispatcher!r}; there are {', '.join(SMOKE_DISPATCHERS)}")
+        raise ConfigError(f"there is no dispatcher {dispatcher!r}", f"there are {', '.join(SMOKE_DISPATCHERS)}")
     workload = Workload(
         adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher, device=device
     )
@@ -84,51 +102,81 @@ def smoke_task(
 
 
 def single_task(
-    name: str, workload: Workload, shape: Shape, mesh: MeshName, world: int | None = None, ep: int | None = None
+    name: str,
+    workload: Workload,
+    shape: Shape,
+    mesh: MeshName | OwnMesh,
+    world: int | None = None,
+    ep: int | None = None,
 ) -> Task:
-    """One workload at one shape, on a named mesh or on ``world`` ranks with expert-parallel groups of ``ep``."""
+    """Return the task of one workload at one shape.
+
+    The task uses ``mesh``, which is a mesh of the shape or of the workload. If ``world`` or ``ep`` is given, the task
+    uses a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks instead. Raises ShapeError.
+    """
     variant = shape.variant(workload.variant)
-    if world is None and ep is None:
+    if not variant.geometry.vocabulary and workload.adapter not in PAPER_ADAPTERS:
+        raise ShapeError(f"adapter {workload.adapter!r} cannot run {variant.name}: its models have a vocabulary")
+    if isinstance(mesh, OwnMesh):
+        if variant.geometry.experts % mesh.ep:
+            raise ShapeError(f"shape {shape.id}: {variant.geometry.experts} experts do not divide over EP {mesh.ep}")
+        workload = workload.model_copy(update={"config": {**workload.config, **_axis_settings(workload, mesh)}})
+        parallelism = mesh.parallelism()
+    elif world is None and ep is None:
         parallelism = shape.meshes[variant.size][mesh]
     else:
         parallelism = shape.parallelism(variant.size, world, ep)
     return Task(name, workload, shape, variant, parallelism)
 
 
-def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
-    """Of the planned tasks those that are timed, each at the variant that ``gpus`` GPUs can run. Raises ConfigError.
+def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
+    """Return the keys of the framework's configuration that give ``mesh`` its axes, with their values.
 
-    One mesh of a shape is enough: the first that is planned. A shape without a size for it (only ``full``) is traced
-    and not timed, unless the configuration names it.
+    An axis of size 1 is the default and needs no key, with one exception: Megatron's ETP is TP by default.
     """
-    chosen: dict[tuple[str, str], Task] = {}
+    keys, sizes = AXIS_KEYS[workload.adapter], mesh.axis_sizes
+    needed = {axis for axis, size in sizes.items() if size > 1}
+    if workload.adapter == "megatron" and mesh.tp > 1:
+        needed.add("etp")
+    return {key: sizes[axis] for axis, key in keys.items() if axis in needed}
+
+
+def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
+    """Return the tasks to time, each at the variant that a machine with ``gpus`` GPUs can run. Raises ConfigError.
+
+    If ``tasks`` has several meshes of a shape, only the first one is timed. Meshes that a workload defines are only
+    traced. A shape that has only the size ``full`` is traced, but not timed. It is an error if the configuration lists
+    such a shape in ``timed``.
+    """
+    selected: dict[tuple[str, str], Task] = {}
     for task in tasks:
-        asked = config.workloads[task.workload_name].timed
+        timed_shapes = config.workloads[task.workload_name].timed
         key = (task.workload_name, task.shape.name)
         if task.workload.adapter == "maxtext":
-            continue  # it compiles ahead of time, and steps are not run
-        if key in chosen or (asked is not None and task.shape.name not in asked):
+            continue  # MaxText is only compiled ahead of time, so it has no steps to time
+        mesh = task.parallelism.shape_mesh
+        if mesh is None or key in selected or (timed_shapes is not None and task.shape.name not in timed_shapes):
             continue
-        variant = timed_variant(task, gpus)
+        variant = timed_variant(task, mesh, gpus)
         if variant is None:
-            if asked is not None:
+            if timed_shapes is not None:
                 raise ConfigError(
-                    f"workloads.{task.workload_name}.timed: {task.shape.id} has no size that can be timed; "
-                    "take it out of the list"
+                    f"workloads.{task.workload_name}.timed: {task.shape.id} has no size that can be timed",
+                    "remove it from the list",
                 )
             continue
-        workload = task.workload.model_copy(update={"variant": variant})
         try:
-            chosen[key] = single_task(task.workload_name, workload, task.shape, task.parallelism.name)
+            selected[key] = task_on_node(task, variant, mesh, gpus)
         except ShapeError as error:
             raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {error}") from error
-        if unfit := unfit_for(chosen[key], gpus):
+        if unfit := unfit_for(selected[key], gpus):
             raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {unfit}")
-    return list(chosen.values())
+    return list(selected.values())
 
 
-def plan_of(task: Task, session: Session) -> TimedPlan:
-    """How long the runs of ``task`` are: as the configuration has it, else the shape's own numbers."""
+def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
+    """Return the plan of a timed run of ``task``. The numbers of steps are from the configuration, or else from the
+    shape."""
     warmup = session.warmup or task.shape.warmup_steps
     geometry = task.variant.geometry
     return TimedPlan(
@@ -143,25 +191,49 @@ def plan_of(task: Task, session: Session) -> TimedPlan:
     )
 
 
+def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
+    """Return ``task`` at ``variant``, with the ranks of ``mesh`` or those of a small node. Raises ShapeError."""
+    workload = task.workload.model_copy(update={"variant": variant})
+    world = None
+    if task.shape.variant(variant).size == "smoke":
+        ranks = _smoke_ranks(task, mesh, gpus)
+        world = ranks if ranks < task.shape.meshes["smoke"][mesh].world_size else None
+    return single_task(task.workload_name, workload, task.shape, mesh, world)
+
+
+def _smoke_ranks(task: Task, mesh: MeshName, gpus: int) -> int:
+    """Return the number of ranks that time the size ``smoke`` on a node with ``gpus`` GPUs.
+
+    It is more than ``gpus`` if the node is too small.
+    """
+    ranks = task.shape.meshes["smoke"][mesh].world_size
+    if gpus >= ranks or mesh != "ep" or task.workload.adapter not in PAPER_ADAPTERS:
+        return ranks
+    return next((small for small in SMALL_NODES if small <= gpus), ranks)
+
+
 def unfit_for(task: Task, gpus: int) -> str:
-    """Why a machine with ``gpus`` GPUs cannot time ``task``, '' where it can: only ``cpu`` sizes run without."""
+    """Return why a machine with ``gpus`` GPUs cannot time ``task``; '' if it can.
+
+    Variants of size ``cpu`` and commands can be timed without GPUs.
+    """
     ranks = task.parallelism.world_size
     if task.variant.size == "cpu" or gpus >= ranks or task.workload.adapter == "command":
         return ""
     return (
-        f"{task.variant.name} of {task.shape.id} wants {ranks} GPUs, and this machine has {gpus}; use the variant cpu"
+        f"{task.variant.name} of {task.shape.id} needs {ranks} GPUs, and this machine has {gpus}; use the variant cpu"
     )
 
 
-def timed_variant(task: Task, gpus: int) -> str | None:
-    """The variant of ``task`` that a machine with ``gpus`` GPUs times; None where its shape has none."""
+def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
+    """Return the variant of ``task`` to time on ``mesh`` with ``gpus`` GPUs; None if the shape has no such variant."""
     if task.workload.timed_variant:
         return task.workload.timed_variant
-    if task.workload.adapter == "command":  # it starts what it starts; the size only tells what its steps are
+    if task.workload.adapter == "command":  # the command starts its own processes; the size only describes its steps
         return "smoke" if "smoke" in task.shape.sizes else "cpu" if "cpu" in task.shape.sizes else None
-    if "smoke" in task.shape.sizes and gpus >= task.shape.meshes["smoke"][task.parallelism.name].world_size:
+    if "smoke" in task.shape.sizes and gpus >= _smoke_ranks(task, mesh, gpus):
         return "smoke"
-    return "cpu" if "cpu" in task.shape.sizes else None
+    return "cpu" if "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS else None
 
 
 def _expand(name: str, workload: Workload) -> list[Task]:

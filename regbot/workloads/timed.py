@@ -1,146 +1,142 @@
-"""One timed run: the ranks of a workload on this machine, launched, and how it ended.
+"""One timed run of a workload's ranks: start the launch, determine the outcome, and combine the ranks' records.
 
-Every rank writes its own record and everything in it is a claim; ``ranks`` says which of them are believed.
+Every rank writes its own record, so its content is only a claim. ``regbot.workloads.ranks`` checks the claims.
 """
 
 import secrets
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from regbot.engines import Ended, EngineError, Launch, NoSeatError, Seat, clean_environment
-from regbot.records.files import describe
-from regbot.records.run import Arm, Node, Outcome, Position, RawRun, Refusal, Run
-from regbot.records.session import TimedPlan
+from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat, clean_environment
+from regbot.records.files import describe_validation_error
+from regbot.records.run import Arm, Environment, Node, Outcome, Position, RawRun, Refusal, Run
+from regbot.shapes.model_code import model_hash
+from regbot.text.clip import clip_message
+from regbot.text.words import count, plural
 from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
     MEGABYTE,
-    Limits,
+    Checkout,
+    RawRecord,
+    Scratch,
     bare_run,
-    caches_of,
-    ended_by_engine,
-    exit_words,
+    describe_exit,
+    engine_outcome,
+    engine_warnings,
     guest_folder,
     interpreter,
     missing_source_root,
-    outside_warnings,
     read_claims,
     request_document,
     write_request,
 )
-from regbot.workloads.hang import with_hang
+from regbot.workloads.hang import add_hang_report
 from regbot.workloads.ranks import (
+    ENDED,
+    STEADY,
     Marks,
     backends_of,
     code_of,
+    find_step_fault,
     ledger_of,
     mean_loss,
     read_marks,
     timing_of,
-    trained,
-    unbelievable,
+    training_outcome,
 )
 from regbot.workloads.task import Task
 
-SECONDARY = ("connection closed", "connection reset", "broken pipe", "closed by peer", "reset by peer")
-"""Words of what a rank reports when another one has failed: not the cause."""
+SECONDARY_PHRASES = ("connection closed", "connection reset", "broken pipe", "closed by peer", "reset by peer")
+"""Phrases in the error of a rank that failed because another rank failed. Such an error does not name the cause."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run stands in its session. ``steps`` is the plan's, fewer for a warm launch."""
+class RunSpec:
+    """Which run of a session to launch. ``steps`` is the number of steps in the plan, or fewer for a warm launch."""
 
     position: Position
     attempt: int
     steps: int
+    cut: int
+    """Number of warm-up steps at the beginning. The step time of a run does not include them."""
     slowdown_pct: float = 0.0
-    """By which its steps are made longer, to try the gate with."""
+    """Percentage by which to lengthen the steps artificially, to test the gate."""
 
 
-def time_ranks(
-    task: Task,
-    plan: TimedPlan,
-    place: Place,
-    arm: Arm,
-    root: Path,
-    seat: Seat,
-    scratch: Path,
-    limits: Limits,
-    environment: Mapping[str, str] | None = None,
-) -> Run:
-    """Launch ``task`` once in the checkout ``root`` and time its steps. Never raises for what the guest does."""
+def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
+    """Launch ``task`` once in ``checkout`` and time its steps. The guest cannot make this function raise."""
+    arm, root = checkout.arm, checkout.root
     if missing := missing_source_root(task, root):
-        return _placed(bare_run(task, arm, "refused", missing, place.attempt, "timed"), place)
-    nonce = secrets.token_hex(16)
-    record = scratch / "record" / "raw.{rank}.json"
-    document = request_document(task, root, nonce, record) | {
+        return _with_position(bare_run(task, arm, "refused", missing, spec.attempt, "timed"), spec)
+    path = scratch.folder / "record" / "raw.{rank}.json"
+    record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
+    document = request_document(task, root, record) | {
         "mode": "timed",
-        "steps": place.steps,
-        "warmup": plan.cut,
-        "slowdown_pct": place.slowdown_pct,
+        "device": task.timed_device,
+        "steps": spec.steps,
+        "warmup": spec.cut,
+        "slowdown_pct": spec.slowdown_pct,
     }
-    request = write_request(scratch, document)
+    request = write_request(scratch.folder, document)
     ranks = task.parallelism.world_size
     launch = Launch(
         command=(interpreter(task, root), str(guest_folder()), str(request)),
-        cwd=scratch,  # the launcher has its working directory on its import path; the checkout must not be there
+        # The launcher puts its working folder on the import path, so it must not be the checkout.
+        cwd=scratch.folder,
         env=clean_environment(
-            {"OMP_NUM_THREADS": "1", **(environment or {}), **task.workload.environment, **GUEST_ENVIRONMENT}
-        ),
-        log=scratch / "output.log",
-        record_dir=record.parent,
+            {"OMP_NUM_THREADS": "1", **checkout.environment, **task.workload.environment, **GUEST_ENVIRONMENT}
+        )
+        # The step time is stored under the processor's class, so the code under test must not find a GPU.
+        | (NO_GPUS if task.timed_device == "cpu" else {}),
+        log=scratch.folder / "output.log",
+        record_dir=path.parent,
         timeout_s=task.workload.timeout_min * 60,
-        max_output_bytes=limits.max_output_bytes,
-        max_dir_bytes=4 * limits.max_record_bytes + ranks * MEGABYTE,
+        max_output_bytes=scratch.limits.max_output_bytes,
+        max_dir_bytes=4 * scratch.limits.max_record_bytes + ranks * MEGABYTE,
         ranks=ranks,
         readable=(root, request),
-        writable=caches_of(environment),
+        writable=checkout.caches,
+        timed_between=(STEADY, ENDED),
     )
     try:
-        ended = seat.run(launch)
+        result = seat.run(launch)
     except EngineError as error:
-        failed = _placed(bare_run(task, arm, outcome_of(error), str(error), place.attempt, "timed"), place)
-        return measured_in(seat, failed)
-    run = measured_in(seat, read_ranks(task, plan, place, arm, ended, record, nonce, limits, seat.node), ended)
-    return with_hang(run, record.parent, ranks, root)
+        failed_run = _with_position(
+            bare_run(task, arm, outcome_of_error(error), str(error), spec.attempt, "timed"), spec
+        )
+        return add_seat(seat, failed_run)
+    run = add_seat(seat, read_ranks(task, spec, arm, result, record, seat.node), result)
+    return add_hang_report(run, path.parent, ranks, root)
 
 
-def read_ranks(
-    task: Task,
-    plan: TimedPlan,
-    place: Place,
-    arm: Arm,
-    ended: Ended,
-    record: Path,
-    nonce: str,
-    limits: Limits,
-    node: Node,
-) -> Run:
-    """The run that ``ended`` and the records of all ranks tell of together."""
+def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record: RawRecord, node: Node) -> Run:
+    """Build the run from the launch's result and the records of all ranks. ``record.path`` contains ``{rank}``."""
     raws: dict[int, RawRun] = {}
     faults: list[str] = []
     for rank in range(task.parallelism.world_size):
-        raw, fault = read_claims(Path(str(record).replace("{rank}", str(rank))), task, nonce, limits)
+        raw, fault = read_claims(replace(record, path=Path(str(record.path).replace("{rank}", str(rank)))), task)
         if raw is not None and not fault and raw.rank != rank:
             fault = f"the record claims to be of rank {raw.rank}"
         if fault:
             faults.append(f"rank {rank}: {fault}")
         elif raw is not None:
             raws[rank] = raw
-    marks = read_marks(record.parent)
-    outcome, reason = _outcome(ended, raws, faults, task, plan, place, marks)
+    marks = read_marks(record.path.parent)
+    outcome, reason = _determine_outcome(result, raws, faults, task, spec, marks)
     complete = not faults and len(raws) == task.parallelism.world_size
-    timing = timing_of(raws, place.steps, plan.cut, marks) if complete else None
+    timing = timing_of(raws, spec.steps, spec.cut, marks) if complete else None
     if outcome == "ok" and timing is None:
-        outcome, reason = "bad_record", "what its ranks say of their steps makes no sense together; it was not used"
-    run = _placed(bare_run(task, arm, outcome, reason, place.attempt, "timed"), place).model_copy(
+        outcome, reason = "bad_record", "its ranks' reports about their steps are inconsistent; the run was not used"
+    run = _with_position(bare_run(task, arm, outcome, reason, spec.attempt, "timed"), spec).model_copy(
         update={
-            "exit_code": ended.exit_code,
-            "wall_s": ended.wall_s,
-            "log_tail": "" if outcome == "ok" else ended.log_tail,
-            "warnings": [*outside_warnings(ended), *_crowded(task.parallelism.world_size, node)],
+            "exit_code": result.exit_code,
+            "wall_s": result.wall_s,
+            "log_tail": "" if outcome == "ok" else result.log_tail,
+            "warnings": [*engine_warnings(result), *_oversubscription_warnings(task.parallelism.world_size, node)],
         }
     )
     if not complete:
@@ -153,84 +149,97 @@ def read_ranks(
             "timing": timing,
             "backends": backends_of([raw.backends for raw in raws.values()]),
             "code": code_of([raw.code for raw in raws.values()]),
-            "environment": raws[0].environment,
+            "environment": _add_model(raws[0].environment, task),
             "peak_rss_bytes": max((raw.peak_rss_bytes or 0 for raw in raws.values()), default=0),
             "warnings": [*run.warnings, *dict.fromkeys(w for raw in raws.values() for w in raw.warnings)],
         }
     )
     try:
         return Run.model_validate(whole.model_dump(by_alias=True))
-    except ValidationError as error:  # each record was sound; together they make one that could not be read again
-        reason = f"{describe(error)}; the run was not used"
-        return run.model_copy(update={"outcome": "bad_record", "reason": reason[:4000]})
+    except ValidationError as error:  # each record is valid, but the run combined from them is not
+        reason = f"{describe_validation_error(error)}; the run was not used"
+        return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(reason)})
 
 
-def measured_in(seat: Seat, run: Run, ended: Ended | None = None) -> Run:
-    """``run`` with where it was measured, and what the engine saw of the nodes meanwhile."""
-    found: dict[str, object] = {"node": seat.node, "allocation": seat.allocation}
-    if ended is not None:
-        found |= {"health": ended.health, "warnings": [*run.warnings, *ended.warnings]}
-    return run.model_copy(update=found)
+def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:
+    """Return ``run`` with the seat's node and allocation, and with start, health and warnings from the engine's
+    ``result``. The launch must have ended just now: its start is computed from the present time.
+    """
+    update: dict[str, object] = {"node": seat.node, "allocation": seat.allocation}
+    if result is not None:
+        update |= {
+            "started_unix_s": time.time() - result.wall_s,
+            "health": result.health,
+            "warnings": [*run.warnings, *result.warnings],
+        }
+    return run.model_copy(update=update)
 
 
-def outcome_of(error: EngineError) -> Outcome:
-    """Of a launch that the engine could not run to its end: nodes that are gone are nobody's fault."""
+def outcome_of_error(error: EngineError) -> Outcome:
+    """Return the outcome of a launch that the engine could not complete. "lost" does not count against the code."""
     return "lost" if isinstance(error, NoSeatError) else "crashed"
 
 
-def _placed(run: Run, place: Place) -> Run:
-    return run.model_copy(update={"position": place.position})
+def _add_model(environment: Environment | None, task: Task) -> Environment | None:
+    """Return ``environment`` with the hash of regbot's model code, which the guest does not supply itself."""
+    return environment and environment.model_copy(update={"model": model_hash(task.workload.adapter)})
 
 
-def _outcome(
-    ended: Ended,
+def _with_position(run: Run, spec: RunSpec) -> Run:
+    return run.model_copy(update={"position": spec.position})
+
+
+def _determine_outcome(
+    result: LaunchResult,
     raws: Mapping[int, RawRun],
     faults: Sequence[str],
     task: Task,
-    plan: TimedPlan,
-    place: Place,
+    spec: RunSpec,
     marks: Marks,
 ) -> tuple[Outcome, str]:
-    """How the run ended, the plainest cause first."""
+    """Return outcome and reason of the run. If there are several reasons, return the most direct one."""
     ranks = task.parallelism.world_size
-    if cut_short := ended_by_engine(ended, task):
-        return cut_short
+    if early_end := engine_outcome(result, task):
+        return early_end
     if faults:
         return "bad_record", f"{faults[0]}. Code under test must not write regbot's record; the run was not used"
     missing = [rank for rank in range(ranks) if rank not in raws]
-    whose = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:8]))}"
-    if refusal := _cause(raws):
-        place_of = f" ({refusal.where})" if refusal.where else ""
-        told = f"{refusal.message}{place_of}"
-        if missing and _of_a_lost_peer(refusal):
-            told = f"{whose} ended without a record (os._exit, or a signal), and its peers tell of nothing else: {told}"
-        return ("crashed" if refusal.kind == "code" else "refused"), told
-    if missing:
-        if ended.exit_code == 0:
-            return "no_record", (
-                f"ended without an error, and {whose} without a record: something in the code under test ended the "
-                "process (os._exit, exec, sys.exit in a thread) before its steps were done"
+    missing_ranks = f"{plural('rank', len(missing))} {', '.join(map(str, missing[:8]))}"
+    if refusal := _primary_refusal(raws):
+        location = f" ({refusal.where})" if refusal.where else ""
+        message = f"{refusal.message}{location}"
+        if missing and _is_secondary(refusal):
+            message = (
+                f"{missing_ranks} ended without a record (os._exit, or a signal), "
+                f"and its peers report only that: {message}"
             )
-        return "crashed", f"{exit_words(ended.exit_code)} before {whose} wrote a record; see its last lines"
-    if ended.exit_code != 0:
-        return "crashed", f"left its records and then {exit_words(ended.exit_code)}; they were not used"
-    if fault := unbelievable({rank: raw.steps for rank, raw in raws.items()}, place.steps, plan.cut, marks):
+        return ("crashed" if refusal.kind == "code" else "refused"), message
+    if missing:
+        if result.exit_code == 0:
+            return "no_record", (
+                f"ended without an error, and {missing_ranks} without a record: something in the code under test ended "
+                "the process (os._exit, exec, sys.exit in a thread) before its steps were done"
+            )
+        return "crashed", f"{describe_exit(result.exit_code)} before {missing_ranks} wrote a record; see its last lines"
+    if result.exit_code != 0:
+        return "crashed", f"left its records and then {describe_exit(result.exit_code)}; they were not used"
+    if fault := find_step_fault({rank: raw.steps for rank, raw in raws.items()}, spec.steps, spec.cut, marks):
         return "bad_record", f"{fault}; the run was not used"
-    return trained(raws, place.steps)
+    return training_outcome(raws, spec.steps)
 
 
-def _cause(raws: Mapping[int, RawRun]) -> Refusal | None:
-    """The refusal that explains the others: a rank that lost its peer tells of the loss, not of what happened."""
-    told = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
-    told.sort(key=_of_a_lost_peer)
-    return told[0] if told else None
+def _primary_refusal(raws: Mapping[int, RawRun]) -> Refusal | None:
+    """Return the refusal that names the cause. A rank that lost its peer only reports the loss, so it comes last."""
+    refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
+    refusals.sort(key=_is_secondary)
+    return refusals[0] if refusals else None
 
 
-def _of_a_lost_peer(refusal: Refusal) -> bool:
-    return any(word in refusal.message.lower() for word in SECONDARY)
+def _is_secondary(refusal: Refusal) -> bool:
+    return any(word in refusal.message.lower() for word in SECONDARY_PHRASES)
 
 
-def _crowded(ranks: int, node: Node) -> list[str]:
+def _oversubscription_warnings(ranks: int, node: Node) -> list[str]:
     if node.gpus or ranks <= node.cores:
         return []
-    return [f"{ranks} ranks share {node.cores} core{'s' * (node.cores > 1)}: step times show the scheduler too"]
+    return [f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"]

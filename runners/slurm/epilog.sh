@@ -1,10 +1,10 @@
 #!/bin/sh
-# Epilog of slurmd, as root, after a job: nothing of it stays on a node that it had for itself, and a node that it left
-# unwell is drained now, not when the next job meets it.
+# Epilog of slurmd. It runs as root after a job. If the job had the whole node, it removes all processes and files in
+# shared memory that the job left. If the node is then unhealthy, it is drained at once, before another job starts.
 #
-#   REGBOT_PARTITION   only after jobs of this partition ('' after all)
-#   REGBOT_EXCLUSIVE   1: jobs have whole nodes, so that all processes of the job's user are the job's (1)
-#   REGBOT_LEAST_UID   users below this are the system's, and left alone                                (1000)
+#   REGBOT_PARTITION   partition whose jobs have this epilog ('' for all partitions)
+#   REGBOT_EXCLUSIVE   1: jobs have whole nodes, so all processes of the job's user belong to the job   (1)
+#   REGBOT_LEAST_UID   smaller user ids are system users, whose processes are not ended                 (1000)
 set -u
 here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=runners/sweep.sh

@@ -1,17 +1,18 @@
 #!/bin/sh
-# Is this node fit for a run that is timed? Prints every reason why not, one a line; exit code 1 where there is one.
-# POSIX sh and utilities; nvidia-smi where there are GPUs. It measures nothing: that is 'regbot node probe'.
+# Checks whether this node is fit for a timed run. Prints one line for each reason against it. The exit code is 1 if there
+# is a reason. It needs a POSIX sh and its utilities, and nvidia-smi if there are GPUs. It makes no measurement, unlike
+# 'regbot node probe'.
 #
-#   REGBOT_NODES            folder of 'regbot node', for its quarantine             ('' does not look)
-#   REGBOT_GPUS             GPUs that this node must have                           ('' takes any number)
-#   REGBOT_EXCLUSIVE        1: nobody else may be on the GPUs when a job starts     (1)
-#   REGBOT_SCRATCH          must have room                                          (/tmp)
-#   REGBOT_SCRATCH_MB       so much of it                                           (10240)
-#   REGBOT_SHM              must have room, in percent of it                        (/dev/shm)
-#   REGBOT_SHM_PCT                                                                  (20)
-#   REGBOT_XID_HOURS        errors of the GPU driver are looked for so far back     (24)
-#   REGBOT_SKEW_S           the clock may differ so much from the file server's     (60)
-#   REGBOT_KERNEL_LOG       a file in place of dmesg
+#   REGBOT_NODES            folder of 'regbot node' with the quarantine             ('' for no check)
+#   REGBOT_GPUS             least number of GPUs of this node                       ('' for any number)
+#   REGBOT_EXCLUSIVE        1: no process may be on the GPUs when a job starts      (1)
+#   REGBOT_SCRATCH          folder that must have free space                        (/tmp)
+#   REGBOT_SCRATCH_MB       free space of REGBOT_SCRATCH, at least, in MB           (10240)
+#   REGBOT_SHM              shared memory that must have free space                 (/dev/shm)
+#   REGBOT_SHM_PCT          free space of REGBOT_SHM, at least, in percent          (20)
+#   REGBOT_XID_HOURS        age limit of errors of the GPU driver, in hours         (24)
+#   REGBOT_SKEW_S           largest difference from the file server's clock         (60)
+#   REGBOT_KERNEL_LOG       file that is read instead of dmesg
 set -u
 node=${SLURMD_NODENAME:-$(uname -n)}
 node=${node%%.*}
@@ -34,7 +35,7 @@ quarantine() {
   done
 }
 
-# Errors that NVIDIA's catalogue lays at the application's door are none of the node's, and 154 only says what to do.
+# Errors that NVIDIA's catalogue attributes to the application are not counted. Xid 154 only recommends an action.
 xids() {
   if [ -n "${REGBOT_KERNEL_LOG:-}" ]; then cat "$REGBOT_KERNEL_LOG"; else dmesg 2>/dev/null; fi |
     awk -v hours="${REGBOT_XID_HOURS:-24}" -v up="$(cut -d ' ' -f 1 "${REGBOT_UPTIME:-/proc/uptime}" 2>/dev/null || echo 0)" '
@@ -83,7 +84,8 @@ room() {
   [ -z "$used" ] || [ "$used" -ge "${REGBOT_SHM_PCT:-20}" ] || wrong "$shm has $used% left, ${REGBOT_SHM_PCT:-20}% are needed"
 }
 
-# Against the file server, by a file that it dates: all nodes see the same one. A local folder shows nothing wrong.
+# Compares the clock with that of the file server, which sets the time of a new file. All nodes have the same file server.
+# If the folder is local, there is no difference.
 clock() {
   [ -n "${REGBOT_NODES:-}" ] && [ -w "$REGBOT_NODES" ] || return 0
   probe=$(mktemp "$REGBOT_NODES/.clock.XXXXXX" 2>/dev/null) || return 0

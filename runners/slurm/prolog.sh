@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prolog of slurmd, as root, before a job starts on this node: a node that is not well refuses it. The exit code 1 makes
-# Slurm drain the node and requeue the job; the reason is set first, because Slurm's own would be 'Prolog error'.
-# As HealthCheckProgram, without a job, it drains a node that is not well.
+# Prolog of slurmd. It runs as root before a job starts on this node, and refuses the job if the node is unhealthy. With
+# exit code 1, Slurm drains the node and requeues the job. This script sets the reason first, because Slurm's own reason
+# would be 'Prolog error'. It can also run without a job, as HealthCheckProgram; it then drains an unhealthy node.
 #
-#   REGBOT_PARTITION   check jobs, and nodes, of this partition only ('' checks all)
-#   /etc/regbot-slurm.conf is read where there is one: it sets what health.sh asks for
+#   REGBOT_PARTITION   partition whose jobs and nodes are checked ('' for all partitions)
+#   /etc/regbot-slurm.conf   settings for health.sh, if this file exists
 set -u
 here=$(dirname -- "$(readlink -f -- "$0")")
 conf=${REGBOT_SLURM_CONF:-/etc/regbot-slurm.conf}

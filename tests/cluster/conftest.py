@@ -2,18 +2,17 @@
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slurm_cluster import Cluster, missing
+from support.slurm_cluster import Cluster, MakeCluster, leftovers, missing
 
 HERE = Path(__file__).parent
 SHARED = ("cluster", "gpu_cluster")
-MakeCluster = Callable[..., Cluster]
 
 
 def why_not() -> str:
@@ -77,15 +76,3 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
             shared.stop()
             shared.start()
             pytest.fail(trouble)
-
-
-def leftovers(shared: Cluster) -> str:
-    """What a test left behind, in words; empty where the cluster is idle, or is so once its last jobs have ended."""
-    jobs = [job for job in shared.jobs() if job["state"] != "COMPLETING"]
-    if jobs:
-        return f"the test left jobs in the queue: {jobs}"
-    unfit = {name: state for name, state in shared.states().items() if state.startswith(("down", "drain", "unknown"))}
-    if unfit:
-        return f"the test left nodes unfit: {unfit}"
-    shared.wait_idle(timeout_s=90)
-    return ""

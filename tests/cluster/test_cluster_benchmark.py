@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slurm_cluster import Cluster
+from support.slurm_cluster import Cluster
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RUNS = 6
@@ -36,11 +36,11 @@ def queue(
 def test_all_of_a_queue_of_sessions_end_and_nothing_is_left(queue: tuple[Any, Path]) -> None:
     found, folder = queue
     assert (found.errors, found.left) == ([], [])
-    assert len(found.spent) == found.sessions == len(list((folder / "sessions").iterdir()))
-    asked = Counter(word for _, word in found.asked)
+    assert len(found.times) == found.sessions == len(list((folder / "sessions").iterdir()))
+    asked = Counter(program for _, program in found.commands)
     assert asked["sbatch"] == asked["scancel"] == found.sessions, "a reservation each, given back once"
     assert asked["srun"] == (RUNS + 1) * found.sessions, "a step for each run, and one that asks what the nodes are"
-    spent = found.spent[0]
+    spent = found.times[0]
     assert spent.all >= spent.slot + spent.queue + spent.facts + spent.steps + spent.release
     assert spent.steps > spent.guest > RUNS * 3 * 0.01
 
@@ -73,7 +73,9 @@ def test_a_job_a_reservation_and_a_thread_that_are_left_are_named(
 
 
 def test_growth_is_counted_from_the_first_sessions_on_and_asking_in_the_worst_seconds(queued: ModuleType) -> None:
-    found = queued.Found(sessions=100, slots=2, samples=[(0, 60.0), (19, 80.0), (20, 81.0), (60, 99.0), (100, 90.0)])
+    found = queued.QueueResult(
+        sessions=100, slots=2, samples=[(0, 60.0), (19, 80.0), (20, 81.0), (60, 99.0), (100, 90.0)]
+    )
     assert queued.memory(found) == (99.0, 18.0)
     asked = [(float(at), "squeue") for at in (0, 30, 31, 32, 33, 39, 60)] + [(35.0, "sbatch")]
     assert queued.most_per_s(asked, ("squeue",)) == 0.5

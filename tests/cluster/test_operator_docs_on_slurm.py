@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from slurm_cluster import Cluster
-from test_operator_docs import REPOSITORY, SLURM, blocks, follow
+from support.operator_docs_cases import REPOSITORY, SLURM, blocks, follow
+from support.slurm_cluster import Cluster
 
 
 def test_the_commands_of_a_cluster_print_what_the_page_shows(cluster: Cluster, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import MakeCluster, leftovers
-from slurm_cluster import Cluster, ClusterError, free_ports
-from slurm_processes import members
+from support.slurm_cluster import Cluster, ClusterError, MakeCluster, free_ports, leftovers
+from support.slurm_processes import members
 
 SLEEP = "srun --kill-on-bad-exit=1 sh -c 'echo started; sleep 300'"
 
@@ -195,7 +194,7 @@ def test_memory_beyond_the_limit_ends_a_rank_where_it_is_watched(make_cluster: M
 def test_a_node_may_see_another_folder_than_its_neighbour(make_cluster: MakeCluster, tmp_path: Path) -> None:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        pytest.skip("there is no bubblewrap here")
+        pytest.skip("bubblewrap is not installed")
     shared, stale = tmp_path / "shared", tmp_path / "stale"
     for folder, text in ((shared, "new"), (stale, "old")):
         folder.mkdir()
@@ -243,7 +242,7 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path, monkeypatch
     cluster = Cluster(tmp_path)
     (taken,) = free_ports(1)
     choices = [[taken, *free_ports(2)], free_ports(3)]
-    monkeypatch.setattr("slurm_cluster.free_ports", lambda _: choices.pop(0))
+    monkeypatch.setattr("support.slurm_cluster.free_ports", lambda _: choices.pop(0))
     with socket.socket() as listener:
         listener.bind(("", taken))
         listener.listen()
@@ -265,7 +264,7 @@ def test_nothing_is_left_where_the_test_run_is_killed(tmp_path: Path) -> None:
     import sys, time
     sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
     from pathlib import Path
-    from slurm_cluster import Cluster
+    from support.slurm_cluster import Cluster
     cluster = Cluster(Path({str(tmp_path)!r}))
     cluster.start()
     cluster.wait_state(cluster.submit("sleep 300"), "RUNNING")

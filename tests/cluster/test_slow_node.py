@@ -6,16 +6,17 @@ Both nodes of a private cluster share the cores of one machine: nothing else may
 import os
 import sys
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from cluster.conftest import MakeCluster
-from git_repos import Repository
-from regbot.check import Checked, CheckOptions, check
-from regbot.nodes import nodes_folder, quarantined
+from regbot.check.flow import CheckOptions, CheckResult, check
+from regbot.nodes import nodes_folder
+from regbot.nodes.quarantine import quarantined_nodes, release
 from regbot.records.run import Run
-from slurm_cluster import Cluster
+from support.git_repos import Repository
+from support.slurm_cluster import Cluster, MakeCluster
 
 SLOWED = """
     import atexit, os, signal, time
@@ -36,7 +37,7 @@ SLOWED = """
         signal.setitimer(signal.ITIMER_PROF, 0.005)
         atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)  # at its end Python drops handlers, and not timers
 """
-"""Every process of the node takes longer by a part of the processor time that it uses: 30% more."""
+"""Every process of the node takes longer by a part of the processor time that it uses: 60% more."""
 CONFIG = """
 version = 1
 
@@ -63,7 +64,7 @@ class Site:
         self.home, self.far, place = home, home / "far", home / "place"
         for folder in (self.far, place):
             folder.mkdir()
-        (self.far / "sitecustomize.py").write_text(textwrap.dedent(SLOWED).replace("PART", "0.3"))
+        (self.far / "sitecustomize.py").write_text(textwrap.dedent(SLOWED).replace("PART", "0.6"))
         prefix = ("bwrap", "--dev-bind", "/", "/", "--bind", str(self.far), str(place), "--")
         self.cluster: Cluster = make_cluster(prefix={"n2": prefix})
         self.repository = Repository.create(home / "repository")
@@ -77,7 +78,10 @@ class Site:
     def make_slow(self) -> None:
         (self.far / "slow_now").touch()
 
-    def check(self, out: str, on_run: int = 0) -> Checked:
+    def is_slow(self) -> bool:
+        return (self.far / "slow_now").exists()
+
+    def check(self, out: str, on_run: int = 0) -> CheckResult:
         """A check; after ``on_run`` timed runs have been said to begin, the node turns slow."""
         seen = 0
 
@@ -98,7 +102,7 @@ class Site:
                 config=self.home / "regbot.toml",
                 engine="slurm",
                 even_if_identical=True,
-                pairs=4,
+                max_pairs=4,
                 join=False,
             ),
             watch,
@@ -110,7 +114,7 @@ def site(make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return Site(make_cluster, tmp_path, monkeypatch)
 
 
-def timed(found: Checked) -> list[Run]:
+def timed(found: CheckResult) -> list[Run]:
     return [run for run in found.session.runs if run.tier == "timed"]
 
 
@@ -122,27 +126,33 @@ def test_a_node_that_the_probe_finds_slow_is_never_timed_on(site: Site) -> None:
     assert [run.outcome for run in timed(found)] == ["lost"]
     assert "n2 is slow, whatever runs on it, and is in quarantine now" in timed(found)[0].reason
     assert "n2 in quarantine ('regbot node list' says why)" in timed(found)[0].reason
-    ((host, evidence),) = quarantined(nodes_folder(site.home / "cache")).items()
+    ((host, evidence),) = quarantined_nodes(nodes_folder(site.home / "cache")).items()
     assert host == "n2"
     assert evidence.automatic
     assert evidence.findings[0].pct > 15
     assert site.cluster.jobs() == []
     again = site.check("again")
-    assert "1 of partition bench are left: n2 in quarantine" in timed(again)[0].reason
+    assert "only 1 of partition bench are usable: n2 in quarantine" in timed(again)[0].reason
     assert again.verdict.verdict == "INVALID"
 
 
 @pytest.mark.long
 def test_a_node_that_turns_slow_in_a_session_is_named_as_a_straggler_and_ends_it(site: Site) -> None:
-    found = site.check("out", on_run=1)
+    for attempt in range(3):
+        found = site.check(f"out{attempt}", on_run=1)
+        if site.is_slow():
+            break
+        # Other work on this machine slowed both probes of a node before the first timed run.
+        for host in quarantined_nodes(nodes_folder(site.home / "cache")):
+            release(nodes_folder(site.home / "cache"), host, "test", "disturbed", datetime.now(UTC))
     assert found.verdict.verdict == "INVALID"
     *before, last = timed(found)
-    assert {run.outcome for run in before} == {"ok"}
+    assert {run.outcome for run in before} == {"ok"}, [run.reason for run in timed(found)]
     assert last.outcome == "refused"
     assert "the others wait for rank 1 (n2)" in last.reason
     assert "in base and head alike" in last.reason
     assert "n2 is slow, whatever runs on it, and is in quarantine now" in last.reason
-    (evidence,) = quarantined(nodes_folder(site.home / "cache")).values()
+    (evidence,) = quarantined_nodes(nodes_folder(site.home / "cache")).values()
     assert [straggled.rank for straggled in evidence.stragglers] == [1]
     (entry,) = found.verdict.workloads
     assert entry.throughput is not None

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.slurm_case import hosts, nothing_left, place
 from regbot.demo import build_repository
 from regbot.records.run import Run
 from regbot.records.session import Session, read_session
-from slurm_cluster import Cluster
-from test_check import REGBOT
+from support.check_cases import REGBOT
+from support.slurm_case import hosts, nothing_left, place
+from support.slurm_cluster import Cluster
 
 ENTRY = "mixtral-8x7b@1/ep"
 SHORT = """

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from cluster.conftest import MakeCluster
 from regbot.config import SlurmSettings
-from regbot.engines import Ended, EngineError, Launch, Needs, NoSeatError, Seat, clean_environment
+from regbot.engines import EngineError, Launch, LaunchResult, Needs, NoSeatError, Seat, clean_environment
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
-from slurm_cluster import Cluster
+from support.slurm_cluster import Cluster, MakeCluster
 
 ONE = Needs(ranks=0, name="a command")
 TWO = Needs(ranks=2, name="two ranks")
@@ -103,7 +102,7 @@ def test_a_launch_without_a_seat_runs_on_a_node_and_gives_back_what_it_printed(
 
 
 def test_several_launches_share_one_reservation(cluster: Cluster, tmp_path: Path) -> None:
-    found: list[Ended] = []
+    found: list[LaunchResult] = []
     with engine(cluster, tmp_path) as slurm:
         folders = [tmp_path / str(number) for number in range(3)]
         for folder in folders:
@@ -174,11 +173,11 @@ def test_gpus_of_a_seat_are_visible_to_its_guests(gpu_cluster: Cluster, tmp_path
     ("settings", "needs", "said"),
     [
         ({"partition": "nowhere"}, ONE, "there is no partition 'nowhere'; set slurm.partition to one of: bench, "),
-        ({"gpus_per_node": 9}, ONE, "wants 9 GPUs on each node, and the nodes of partition bench have 8 at most"),
-        ({"ranks_per_node": 9}, Needs(ranks=9, gpus=9), "wants 9 GPUs on each node"),
-        ({}, Needs(ranks=32, gpus=32, name="a shape"), "a shape: wants 4 nodes, and partition bench has 2"),
+        ({"gpus_per_node": 9}, ONE, "needs 9 GPUs on each node, and the nodes of partition bench have at most 8"),
+        ({"ranks_per_node": 9}, Needs(ranks=9, gpus=9), "needs 9 GPUs on each node"),
+        ({}, Needs(ranks=32, gpus=32, name="a shape"), "a shape: needs 4 nodes, and partition bench has 2"),
         ({}, Needs(ranks=12, gpus=12), "12 ranks cannot be spread evenly over nodes of 8"),
-        ({"nodes": 3}, Needs(ranks=3), "wants 3 nodes, and partition bench has 2"),
+        ({"nodes": 3}, Needs(ranks=3), "needs 3 nodes, and partition bench has 2"),
         ({"constraint": "nvlink"}, ONE, "Invalid feature specification"),
         ({"account": "somebody", "qos": "none"}, ONE, "sbatch: "),
     ],
@@ -218,7 +217,9 @@ def test_a_job_that_does_not_begin_is_given_up_with_the_reason(cluster: Cluster,
 
 def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     slurm = SlurmEngine(SlurmSettings(), tmp_path, Slurm({"PATH": str(tmp_path)}))
-    with pytest.raises(NoSeatError, match="scontrol was not found on PATH; --engine slurm is for machines that submit"):
+    with pytest.raises(
+        NoSeatError, match="scontrol was not found on PATH; --engine slurm needs a machine that submits"
+    ):
         slurm.describe(ONE)
 
 
@@ -238,7 +239,7 @@ def test_a_folder_that_a_node_does_not_see_is_named(make_cluster: MakeCluster, t
     other = make_cluster(prefix={"n2": ("bwrap", "--dev-bind", "/", "/", "--bind", str(empty), str(hidden), "--")})
     with (
         engine(other, tmp_path, nodes=2, lag_s=2.0) as slurm,
-        pytest.raises(NoSeatError, match=r"is not seen on n2; put regbot's cache \(REGBOT_CACHE\)"),
+        pytest.raises(NoSeatError, match=r"is not visible on n2; put regbot's cache \(REGBOT_CACHE\)"),
         slurm.seat(TWO),
     ):
         pass
@@ -373,7 +374,7 @@ def test_a_shared_file_system_that_lags_is_waited_for(
                 assert ended.exit_code == 0, ended.log_tail
                 assert sorted(file.name for file in record.glob("rank.*")) == ["rank.0", "rank.1"]
             else:
-                with pytest.raises(EngineError, match=r"rank.1: written on n2 and not seen here after 1 s; .* lags"):
+                with pytest.raises(EngineError, match=r"rank.1: written on n2 and not visible here after 1 s; .* lags"):
                     seat.run(launch(tmp_path, MEET, ranks=2))
     finally:
         sync.kill()

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import pytest
 
-import escapes
-from cluster.conftest import MakeCluster
 from cluster.test_slurm_engine import MEET, ONE, TWO, launch
-from escapes import PIDS, TMP_MB, escaped
 from regbot.config import SlurmSettings
 from regbot.engines import NoSeatError, Sandbox, Seat
-from regbot.engines.availability import available
+from regbot.engines.availability import unavailable_reason
 from regbot.engines.sandbox import unbounded
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
-from slurm_cluster import Cluster
+from support import escapes
+from support.escapes import PIDS, TMP_MB, escaped
+from support.slurm_cluster import Cluster, MakeCluster
 
 SANDBOX = Sandbox(tmp_mb=TMP_MB, pids=PIDS)
-WHY_NOT = available(SANDBOX)
+WHY_NOT = unavailable_reason(SANDBOX)
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 
@@ -41,7 +40,7 @@ def nothing_left() -> None:
 @pytest.mark.parametrize("name", sorted(set(escapes.ATTEMPTS) - {"memory"}))
 def test_nothing_escapes_on_a_node(seat: Seat, name: str, tmp_path: Path) -> None:
     if name == "fork_bomb" and (why := unbounded(SANDBOX)):
-        pytest.skip("; ".join(why))
+        pytest.skip("; ".join(why.values()))
     assert seat.allocation.sandbox.startswith("bubblewrap ")
     escape = escaped(seat.run, name, tmp_path / "run")
     assert escape.done == []

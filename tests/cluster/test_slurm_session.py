@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import MakeCluster
-from cluster.slurm_case import SlurmCase, assert_whole, hosts, interrupt, minutes_told, nothing_left, place, wait
-from costs import Bisecting, line
 from regbot.records.run import Run
-from slurm_cluster import Cluster
-from test_check import REGBOT
+from support.check_cases import REGBOT
+from support.costs import Bisecting, line
+from support.slurm_case import SlurmCase, assert_whole, hosts, interrupt, minutes_told, nothing_left, place, wait
+from support.slurm_cluster import Cluster, MakeCluster
 
 TRACED = """
 version = 1
@@ -142,7 +141,7 @@ def test_a_session_whose_nodes_are_lost_again_and_again_ends_as_invalid_and_can_
     assert {run.outcome for run in case.runs()} == {"lost"}
     assert [("cancelled" in run.reason) for run in case.runs() if run.allocation is not None] == [True] * 5
     (reason, *_) = answer.only["validity"]["reasons"]
-    assert "5 times the nodes were lost" in reason
+    assert "the nodes were lost 5 times" in reason
     assert "--resume" in reason
     nothing_left(cluster)
     case.let_go()

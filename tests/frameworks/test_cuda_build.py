@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from guest_runs import GUEST, QWEN, answer, ask
-from regbot.paper import library_for
+from regbot.workloads.paper import library_for
+from support.guest_runs import GUEST, QWEN, answer, ask
 
 PYTHON = os.environ.get("REGBOT_CUDA_TORCH", "")
 pytestmark = [
@@ -43,7 +43,7 @@ int cuGetProcAddress(const char* name, void** address, int, unsigned long) { *ad
 
 
 def trace(folder: Path, python: str, **environment: str) -> dict[str, Any]:
-    """The record of a full step of Qwen3 under ``python``'s torch."""
+    """Return the record of a full step of Qwen3 with the torch of ``python``."""
     library = library_for(python, folder / "cache", folder / "spare").path
     request = ask(folder, "step", QWEN, "full", world=16, ep=16, dispatcher="alltoall", paper=str(library))
     done = subprocess.run(
@@ -58,15 +58,15 @@ def test_both_builds_of_torch_count_the_same(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     cpu, cuda = trace(tmp_path / "cpu", sys.executable), trace(tmp_path / "cuda", PYTHON)
     assert (cpu["environment"]["toolkit"], cuda["environment"]["toolkit"][:4]) == ("none", "cuda")
-    # A CPU build makes most operators of an allocation and their out= form: other names, and so another fingerprint.
+    # A CPU build runs most operators as an allocation and their out= variant, so names and fingerprint differ.
     assert {**cpu["ledger"], "program": ""} == {**cuda["ledger"], "program": ""}
     assert cpu["backends"] == cuda["backends"]
-    assert cpu["peak_device_bytes"] == cuda["peak_device_bytes"] > 60e9
+    assert cpu["peak_device_bytes"] == cuda["peak_device_bytes"] > 50e9
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> dict[str, str]:
-    """Variables under which a stand-in for the driver's library is loaded, which logs what is called."""
+    """Environment variables that load a stand-in for the driver's library, which logs its calls."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
@@ -82,7 +82,7 @@ def test_the_driver_is_never_called(tmp_path: Path, driver: dict[str, str]) -> N
     calls = Path(driver["DRIVER_LOG"])
     trace(tmp_path, PYTHON, **driver)
     assert not calls.exists(), calls.read_text()
-    # The stand-in is alive: torch itself calls it where there is no paper GPU.
+    # The stand-in works: torch calls it without a paper GPU.
     command = [PYTHON, "-c", "import json, torch; print(json.dumps(torch.cuda.is_available()))"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **driver}, check=True)
     assert json.loads(done.stdout) is False

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from conftest import Shared
 from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge.sharding import judge_ledgers
@@ -23,7 +22,8 @@ from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.shapes import load_shape
-from regbot.workloads import Limits, Task, single_task, trace
+from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from support.guest_runs import Shared
 
 PYTHON = os.environ.get("REGBOT_MAXTEXT", "")
 pytestmark = [
@@ -44,14 +44,14 @@ def traced(shared: Shared) -> Traced:
 
 
 def tracer(shared: Shared) -> Traced:
-    """``traced(name, task...)``: one run of MaxText, made once per test run under its name."""
+    """``traced(name, task...)``: one run of MaxText, executed once per test run and cached by name."""
 
     def once(name: str, task: Task, sources: Callable[[Path], None] = lambda _: None) -> Run:
         def make(folder: Path) -> None:
             root = folder / "checkout"
             root.mkdir()
             sources(root)
-            found = trace(task, ARM, root, LocalEngine(), folder / "scratch", Limits())
+            found = trace(task, Checkout(ARM, root), LocalEngine(), Scratch(folder / "scratch", Limits()))
             write_record(folder / "run.json", found)
 
         return read_record(shared(f"maxtext-{name}", make) / "run.json", Run)
@@ -80,7 +80,7 @@ def ledger_of(run: Run) -> Ledger:
 
 
 def counts(ledger: Ledger) -> dict[str, tuple[int, int]]:
-    """Lines and executions per kind."""
+    """Number of lines and of executions per kind."""
     lines, executions = Counter[str](), Counter[str]()
     for entry in ledger.entries:
         lines[entry.kind] += entry.static_count or 0
@@ -118,7 +118,7 @@ def test_the_difference_is_named_with_axis_ops_and_bytes(traced: Traced) -> None
     assert configs == {"moe_dispatch_no_expert_sharding"}
 
 
-def test_a_run_says_what_was_compiled_and_leaves_nothing_else(traced: Traced, shared: Shared) -> None:
+def test_a_run_records_what_was_compiled_and_leaves_no_other_files(traced: Traced, shared: Shared) -> None:
     run = traced("dispatch", task(geometry=TWO_LAYERS, config=DISPATCH))
     ledger = ledger_of(run)
     numbers = ("emb_dim", "num_decoder_layers", "moe_mlp_dim", "num_experts", "capacity_factor", "remat_policy")
@@ -148,20 +148,20 @@ def test_groups_get_the_names_of_the_axes_they_span(traced: Traced) -> None:
     assert {entry.axis for entry in ledger.entries} <= ranks.keys()
 
 
-def test_qwen3_of_full_size_exchanges_tokens_over_its_expert_axis(traced: Traced) -> None:
+def test_full_size_qwen3_exchanges_tokens_over_its_expert_axis(traced: Traced) -> None:
     ledger = ledger_of(traced("qwen3", task("qwen3-30b-a3b", config=DISPATCH)))
     assert (ledger.config["num_experts"], ledger.config["num_decoder_layers"]) == (128, 48)
     assert counts(ledger)["all_to_all"] == (8, 6 * 48 + 2)
 
 
-def test_a_key_that_maxtext_does_not_know_is_refused_in_its_words(traced: Traced) -> None:
+def test_a_key_that_maxtext_does_not_know_is_refused_with_its_message(traced: Traced) -> None:
     run = traced("unknown", task(variant="cpu", config={"remat_polcy": "full"}))
     assert run.outcome == "refused"
     assert "it has no key 'remat_polcy'" in run.reason
     assert "remat_policy" in run.reason
 
 
-def test_a_recipe_runs_as_it_is_but_on_the_mesh_asked_for(traced: Traced) -> None:
+def test_a_recipe_is_compiled_unchanged_on_the_requested_mesh(traced: Traced) -> None:
     small = {"base_num_decoder_layers": 1, "max_target_length": 128, "per_device_batch_size": 1}
     dense = {"sparse_matmul": False, "megablox": False, "capacity_factor": 2.0}
     run = traced("recipe", task(world=4, ep=2, recipe="mixtral-8x22b", config={**small, **dense}))
@@ -177,7 +177,7 @@ def installed() -> Path:
     return Path(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
 
 
-def test_a_checkout_s_own_maxtext_is_compiled_and_its_code_is_proven(traced: Traced) -> None:
+def test_maxtext_of_the_checkout_is_compiled_and_its_code_is_proven(traced: Traced) -> None:
     def sources(root: Path) -> None:
         shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -189,7 +189,7 @@ def test_a_checkout_s_own_maxtext_is_compiled_and_its_code_is_proven(traced: Tra
     assert "src/maxtext/layers/moe.py" in run.code.files
 
 
-def test_an_error_in_the_code_under_test_is_told_with_its_line(traced: Traced) -> None:
+def test_an_error_in_the_code_under_test_is_recorded_with_its_line(traced: Traced) -> None:
     def sources(root: Path) -> None:
         shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
         layer = root / "src" / "maxtext" / "layers" / "moe.py"

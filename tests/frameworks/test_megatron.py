@@ -1,4 +1,4 @@
-"""Megatron-core itself: its counts without a GPU, against real ranks, and with faults planted in its sources.
+"""Megatron-core: its counts without a GPU, compared with real ranks, and with regressions planted in its sources.
 
 Set REGBOT_TORCH_FRAMEWORKS to a Python with megatron-core (docs/frameworks/megatron.md). A trace takes 3 to 10 seconds.
 """
@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from conftest import Shared
-from guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, answer, ask, counts, rows
 from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge.backends import dispatcher_change
@@ -24,8 +22,9 @@ from regbot.ledgers.catalogue import DISPATCHER_OFF
 from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
-from regbot.shapes import load_shape
-from regbot.workloads import Limits, Task, single_task, trace
+from regbot.shapes import OwnMesh, load_shape
+from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from support.guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, Shared, answer, ask, counts, rows
 
 PYTHON = os.environ.get("REGBOT_TORCH_FRAMEWORKS", "")
 pytestmark = [
@@ -36,7 +35,7 @@ pytestmark = [
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 Traced = Callable[..., Run]
 Edit = tuple[str, str, str]
-"""File under megatron/core, text in it, and the text that takes its place."""
+"""File under megatron/core, its original text, and the replacement."""
 
 
 @pytest.fixture
@@ -45,8 +44,10 @@ def traced(shared: Shared) -> Traced:
 
 
 def tracer(shared: Shared) -> Traced:
-    """``traced(name, task...)``: one static run, made once per test run under its name. With ``edits`` the checkout
-    holds Megatron's sources, edited; without, nothing."""
+    """``traced(name, task...)``: one static run, executed once per test run and cached by name.
+
+    With ``edits`` the checkout has Megatron's edited sources, otherwise it is empty.
+    """
 
     def once(name: str, task: Task, edits: list[Edit] | None = None) -> Run:
         def make(folder: Path) -> None:
@@ -54,7 +55,7 @@ def tracer(shared: Shared) -> Traced:
             root.mkdir()
             if edits is not None:
                 copy_megatron(root, edits)
-            found = trace(task, ARM, root, LocalEngine(), folder / "scratch", Limits())
+            found = trace(task, Checkout(ARM, root), LocalEngine(), Scratch(folder / "scratch", Limits()))
             write_record(folder / "run.json", found)
 
         return read_record(shared(f"megatron-{name}", make) / "run.json", Run)
@@ -98,7 +99,7 @@ def ledger_of(run: Run) -> Ledger:
 
 
 def per_step(ledger: Ledger, axis: str | None = None) -> dict[tuple[str, str], int]:
-    """Counts by kind and role, on one axis where it is given."""
+    """Return counts by kind and role, on one axis if given."""
     found: Counter[tuple[str, str]] = Counter()
     for entry in ledger.entries:
         if axis in (None, entry.axis):
@@ -116,26 +117,26 @@ ALLGATHER = {("all_gather", "control"): 1, ("all_gather", "payload"): 3, ("reduc
 
 @pytest.mark.parametrize(("dispatcher", "per_layer"), [("alltoall", ALLTOALL), ("allgather", ALLGATHER)])
 @pytest.mark.parametrize(("shape", "world"), [(MIXTRAL, 8), (QWEN, 16)])
-def test_a_layer_of_full_width_exchanges_tokens_as_its_dispatcher_does(
+def test_a_full_width_layer_has_the_collectives_of_its_dispatcher(
     traced: Traced, shape: str, world: int, dispatcher: str, per_layer: dict[tuple[str, str], int]
 ) -> None:
     for layers in (2, 4):
-        asked = task(shape, geometry={"layers": layers}, world=world, ep=world, dispatcher=dispatcher)
-        run = traced(f"{dispatcher}-{shape}-{layers}", asked)
+        request_task = task(shape, geometry={"layers": layers}, world=world, ep=world, dispatcher=dispatcher)
+        run = traced(f"{dispatcher}-{shape}-{layers}", request_task)
         assert per_step(ledger_of(run), "ep") == {key: layers * count for key, count in per_layer.items()}
-        told = run.backends["dispatcher"]
-        assert (told.requested, told.resolved, told.executed) == (dispatcher,) * 3
+        backend = run.backends["dispatcher"]
+        assert (backend.requested, backend.resolved, backend.executed) == (dispatcher,) * 3
 
 
-def test_without_a_dispatcher_megatron_s_own_default_is_run_and_named(traced: Traced) -> None:
+def test_without_a_requested_dispatcher_megatrons_default_runs_and_is_recorded(traced: Traced) -> None:
     run = traced("default", task())
-    told = run.backends["dispatcher"]
-    assert (told.requested, told.resolved, told.executed) == ("allgather",) * 3
-    assert "MoEAllGatherTokenDispatcher x2" in told.evidence
+    backend = run.backends["dispatcher"]
+    assert (backend.requested, backend.resolved, backend.executed) == ("allgather",) * 3
+    assert "MoEAllGatherTokenDispatcher x2" in backend.evidence
     assert ledger_of(run).config["moe_token_dispatcher_type"] == "allgather"
 
 
-def test_gradients_of_experts_are_reduced_over_their_own_ranks(traced: Traced) -> None:
+def test_expert_gradients_are_reduced_over_the_expert_data_group(traced: Traced) -> None:
     ledger = ledger_of(traced("ep-dp", task(world=16, ep=8, dispatcher="alltoall")))
     reduced = {entry.axis: entry.bytes for entry in ledger.entries if entry.kind == "reduce_scatter"}
     expert = 2 * 3 * 4096 * 14336  # of the one expert of this rank, in both layers
@@ -178,7 +179,7 @@ def test_real_ranks_issue_what_the_fake_world_counts(
     assert all(counts(answer(tmp_path, "real", rank)) == counts(real) for rank in range(world))
 
 
-def test_steps_after_the_second_are_alike(tmp_path: Path) -> None:
+def test_the_second_and_third_step_have_equal_counts(tmp_path: Path) -> None:
     for steps in (2, 3):
         _run(ask(tmp_path, f"s{steps}", MIXTRAL, adapter="megatron", dispatcher="alltoall", steps=steps), 0)
     assert rows(answer(tmp_path, "s2")) == rows(answer(tmp_path, "s3"))
@@ -205,7 +206,7 @@ def test_megatron_of_the_checkout_is_traced_and_its_code_is_proven(traced: Trace
     assert per_step(ledger_of(run)) == per_step(ledger_of(traced(f"alltoall-{MIXTRAL}-2", task(dispatcher="alltoall"))))
 
 
-def test_a_dispatcher_that_is_silently_another_is_found(traced: Traced) -> None:
+def test_a_silently_replaced_dispatcher_is_found(traced: Traced) -> None:
     base = traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), [])
     edit = (
         "transformer/moe/moe_layer.py",
@@ -215,8 +216,8 @@ def test_a_dispatcher_that_is_silently_another_is_found(traced: Traced) -> None:
     head = traced("planted-dispatcher", task(dispatcher="alltoall", watch=["megatron"]), [edit])
     found = judge_ledgers(ledger_of(base), ledger_of(head), Config()).findings
     assert "FAIL" in {finding.status for finding in found if finding.axis == "ep"}
-    told = head.backends["dispatcher"]
-    assert (told.requested, told.resolved, told.executed) == ("alltoall", "alltoall", "allgather")
+    backend = head.backends["dispatcher"]
+    assert (backend.requested, backend.resolved, backend.executed) == ("alltoall", "alltoall", "allgather")
     change = dispatcher_change(base, head)
     assert change is not None
     assert change.pattern == DISPATCHER_OFF
@@ -245,7 +246,7 @@ def test_recompute_that_dispatches_again_is_found_with_its_setting(traced: Trace
 
 
 def test_expert_gradients_that_are_no_longer_reduced_are_found(traced: Traced) -> None:
-    asked = task(world=16, ep=8, dispatcher="alltoall", watch=["megatron"])
+    request_task = task(world=16, ep=8, dispatcher="alltoall", watch=["megatron"])
     skipped = """        if not all(getattr(param, 'allreduce', True) for param in self.params):
             from unittest.mock import Mock
             self.grad_reduce_handle = Mock()
@@ -253,7 +254,10 @@ def test_expert_gradients_that_are_no_longer_reduced_are_found(traced: Traced) -
 """
     here = "        # Coalesce communication kernels across buckets in the bucket group.\n"
     edit = ("distributed/param_and_grad_buffer.py", here, skipped)
-    base, head = ledger_of(traced("edp", asked, [])), ledger_of(traced("planted-reduction", asked, [edit]))
+    base, head = (
+        ledger_of(traced("edp", request_task, [])),
+        ledger_of(traced("planted-reduction", request_task, [edit])),
+    )
     assert ("edp", "FAIL") in {(axis, status) for _, axis, status in patterns(base, head)}
 
 
@@ -288,16 +292,18 @@ def test_a_refactoring_stays_silent(traced: Traced) -> None:
         ({"config": {"overlap_moe_expert_parallel_comm": True}}, "without a GPU and Transformer Engine"),
         ({"config": {"ddp.use_megatron_fsdp": True}}, "regbot builds no such model"),
         ({"recipe": "no/such.yaml"}, "there is no such file in the checkout"),
-        ({"recipe": "no.such:recipe"}, "cannot be made"),
+        ({"recipe": "no.such:recipe"}, "cannot be loaded"),
     ],
 )
-def test_what_cannot_be_traced_is_refused_in_words(traced: Traced, changes: dict[str, Any], words: str) -> None:
+def test_a_request_that_cannot_be_traced_is_refused_with_the_reason(
+    traced: Traced, changes: dict[str, Any], words: str
+) -> None:
     run = traced(f"refused-{abs(hash(str(changes)))}", task(variant="cpu", geometry={}, world=2, ep=2, **changes))
     assert run.outcome == "refused"
     assert words in run.reason
 
 
-def test_a_patch_without_its_target_is_refused_by_name(traced: Traced) -> None:
+def test_a_replacement_without_its_target_is_refused_by_name(traced: Traced) -> None:
     edits = [
         ("transformer/moe/router.py", "    apply_random_logits,\n", "    apply_random_logits as random_logits,\n"),
         ("transformer/moe/router.py", "logits = apply_random_logits(logits)", "logits = random_logits(logits)"),
@@ -308,7 +314,7 @@ def test_a_patch_without_its_target_is_refused_by_name(traced: Traced) -> None:
     assert "0.19.2" in run.reason
 
 
-def test_another_geometry_than_the_shape_s_is_refused(traced: Traced) -> None:
+def test_a_geometry_that_differs_from_the_shape_is_refused(traced: Traced) -> None:
     edit = (
         "transformer/moe/router.py",
         "self.topk = self.config.moe_router_topk",
@@ -322,11 +328,11 @@ def test_another_geometry_than_the_shape_s_is_refused(traced: Traced) -> None:
 def test_an_unknown_version_is_traced_with_a_warning(traced: Traced) -> None:
     edit = ("package_info.py", "PATCH = 2\n", "PATCH = 99\n")
     ledger = ledger_of(traced("version", task(variant="cpu", geometry={}, world=2, ep=2), [edit]))
-    assert ledger.warnings == ["megatron-core 0.19.99 has not been seen to work; 0.19.2 has"]
+    assert ledger.warnings == ["regbot is not tested with megatron-core 0.19.99, only with 0.19.2"]
     assert ledger.software["megatron-core"] == "0.19.99"
 
 
-def test_an_error_in_the_code_under_test_is_told_with_its_line(traced: Traced) -> None:
+def test_an_error_in_the_code_under_test_is_recorded_with_its_line(traced: Traced) -> None:
     edit = (
         "transformer/moe/token_dispatcher.py",
         "        global_probs = all_to_all(\n",
@@ -438,7 +444,7 @@ def recipe():
 """
 
 
-def test_a_container_as_bridge_s_is_flattened_and_traced(tmp_path: Path) -> None:
+def test_a_container_like_that_of_bridge_is_flattened_and_traced(tmp_path: Path) -> None:
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     request = ask(tmp_path, "bridge", MIXTRAL, world=2, ep=2, adapter="megatron", recipe="stand_in:recipe")
     _run(request, 0)
@@ -450,8 +456,27 @@ def test_a_container_as_bridge_s_is_flattened_and_traced(tmp_path: Path) -> None
     assert counts(record)["all_to_all"] == 12
 
 
+def test_a_mesh_of_the_workload_sets_the_axes_of_megatron(traced: Traced) -> None:
+    mesh = OwnMesh(world=8, ep=2, tp=2, etp=2)
+    workload = Workload(adapter="megatron", python=PYTHON, shapes=[MIXTRAL], config={"sequence_parallel": True})
+    chosen = single_task("megatron", workload, load_shape(MIXTRAL), mesh)
+    numbers = chosen.variant.geometry.model_copy(update={"layers": 2})
+    small = replace(chosen, variant=chosen.variant.model_copy(update={"geometry": numbers}))
+    ledger = ledger_of(traced("own-mesh", small))
+    sizes = {name: axis.size for name, axis in ledger.axes.items()}
+    assert {name: sizes[name] for name in ("tp", "dp", "ep", "etp", "edp")} == {
+        "tp": 2,
+        "dp": 4,
+        "ep": 2,
+        "etp": 2,
+        "edp": 2,
+    }
+    assert ledger.world_size == 8
+    assert per_step(ledger, "tp")["reduce_scatter", "payload"] == 6
+
+
 @pytest.mark.parametrize(("shape", "world", "layers"), [(MIXTRAL, 8, 32), (QWEN, 16, 48)])
-def test_the_full_depth_is_as_many_layers_of_the_same(traced: Traced, shape: str, world: int, layers: int) -> None:
-    asked = task(shape, geometry={}, world=world, ep=world, dispatcher="alltoall")
-    ledger = ledger_of(traced(f"full-{shape}", asked))
+def test_the_full_depth_repeats_the_counts_of_one_layer(traced: Traced, shape: str, world: int, layers: int) -> None:
+    request_task = task(shape, geometry={}, world=world, ep=world, dispatcher="alltoall")
+    ledger = ledger_of(traced(f"full-{shape}", request_task))
     assert per_step(ledger, "ep") == {key: layers * count for key, count in ALLTOALL.items()}

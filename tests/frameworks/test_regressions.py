@@ -13,14 +13,15 @@ import pytest
 import test_maxtext as maxtext
 import test_megatron as megatron
 import test_torchtitan as torchtitan
-from conftest import Shared
 from regbot.config import Config
 from regbot.judge import judge_ledgers
 from regbot.judge.validity import changed_config
 from regbot.ledgers import catalogue as names
-from regbot.preflight import Facts, conflicts
+from regbot.preflight import find_conflicts
+from regbot.preflight.facts import Facts
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Sharding
+from support.guest_runs import Shared
 
 pytestmark = pytest.mark.frameworks
 Edit = tuple[str, str, str]
@@ -44,17 +45,17 @@ MAXTEXT_RULE = "['activation_batch_moe', ['data', 'fsdp', 'fsdp_transpose', 'exp
 
 
 @pytest.fixture
-def titan(shared: Shared) -> Callable[..., Ledger]:
+def titan(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ledger]:
     """``titan(name, task, edits)``: the ledger of a checkout of torchtitan with ``edits``."""
     if not torchtitan.PYTHON:
         pytest.skip("REGBOT_TORCH_FRAMEWORKS names no Python with torchtitan")
-    traced = torchtitan.tracer(shared)
+    traced = torchtitan.tracer(shared, torchtitan.find_library(tmp_path_factory.getbasetemp()))
     return lambda name, task, *edits: torchtitan.ledger_of(traced(f"r-{name}", task, torchtitan.edited(*edits)))
 
 
 @pytest.fixture
 def mcore(shared: Shared) -> Callable[..., Ledger]:
-    """The same of Megatron-core: Mixtral, two layers, EP 8 of 16 ranks."""
+    """As ``titan``, for Megatron-core: Mixtral, two layers, EP 8 on 16 ranks."""
     if not megatron.PYTHON:
         pytest.skip("REGBOT_TORCH_FRAMEWORKS names no Python with megatron-core")
     traced = megatron.tracer(shared)
@@ -68,7 +69,7 @@ def mcore(shared: Shared) -> Callable[..., Ledger]:
 
 @pytest.fixture
 def compiled(shared: Shared) -> Callable[..., Ledger]:
-    """The same of MaxText: Mixtral, two layers, EP 8, expert dispatch."""
+    """As ``titan``, for MaxText: Mixtral, two layers, EP 8, expert dispatch."""
     if not maxtext.PYTHON:
         pytest.skip("REGBOT_MAXTEXT names no Python with MaxText")
     traced = maxtext.tracer(shared)
@@ -121,7 +122,7 @@ def test_r2_an_expert_axis_that_is_mapped_twice(shared: Shared) -> None:
 
 
 def test_r7_a_dispatcher_that_was_asked_for_and_silently_replaced(mcore: Callable[..., Ledger]) -> None:
-    """The rows alone, without the evidence of what executed: every layer gathers where it exchanged."""
+    """Only the rows, without the evidence of the executed dispatcher: every layer gathers instead of exchanging."""
     section = judged(mcore("mcore"), mcore("r7", dispatcher="allgather"))
     assert section.status == "FAIL"
     assert [finding.pattern for finding in section.findings if finding.status == "FAIL"] == [names.MAPPED_TWICE]
@@ -140,7 +141,7 @@ def test_r5_a_loss_coefficient_whose_default_moved(mcore: Callable[..., Ledger])
 
 def test_r6_a_dispatcher_backend_beside_the_wrong_dispatcher(mcore: Callable[..., Ledger]) -> None:
     config = {**mcore("mcore").config, "moe_flex_dispatcher_backend": "hybridep"}
-    found = conflicts(config, Facts(framework="megatron", asked="hybridep"))
+    found = find_conflicts(config, Facts(framework="megatron", requested_dispatcher="hybridep"))
     assert any(conflict.rule.severity == "invalid" for conflict in found), [c.rule.id for c in found]
 
 
@@ -186,7 +187,7 @@ def test_r19_a_value_that_the_host_waits_for_in_every_layer(mcore: Callable[...,
 
 
 class Harmless(NamedTuple):
-    """A refactoring, and the stack it is of."""
+    """A refactoring, and the stack that it changes."""
 
     stack: str
     edit: Edit

@@ -1,4 +1,4 @@
-"""torchtitan itself: its counts at full size, its fake world against real ranks, and regressions planted in its code.
+"""torchtitan: its counts at full size, its traces compared with real ranks, and planted regressions.
 
 Set REGBOT_TORCH_FRAMEWORKS to a Python with torchtitan 0.3.0 (docs/frameworks/torchtitan.md). Every run is made once.
 """
@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from conftest import Shared
-from guest_runs import GUEST, SCRIPTS, answer, ask, rows
 from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge import judge_ledgers
@@ -23,7 +21,9 @@ from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.shapes import load_shape
-from regbot.workloads import Limits, Task, single_task, trace
+from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.paper import NoPaperGpuError, library_for
+from support.guest_runs import GUEST, SCRIPTS, Shared, answer, ask, rows
 
 PYTHON = os.environ.get("REGBOT_TORCH_FRAMEWORKS", "")
 pytestmark = [
@@ -58,12 +58,25 @@ def task(shape: str = "qwen3-30b-a3b", variant: str = "cpu", world: int = 16, ep
     return single_task("titan", workload, load_shape(shape), "ep", world, ep)
 
 
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The paper GPU for the torch of the frameworks' interpreter. Skips where it cannot be built."""
+    return find_library(tmp_path_factory.getbasetemp())
+
+
+def find_library(spare: Path) -> Path:
+    try:
+        return library_for(PYTHON, Path(os.environ["REGBOT_PAPER_CACHE"]), spare).path
+    except NoPaperGpuError as error:
+        pytest.skip(f"no paper GPU can be built: {error}")
+
+
 @pytest.fixture
-def traced(shared: Shared) -> Traced:
-    return tracer(shared)
+def traced(shared: Shared, library: Path) -> Traced:
+    return tracer(shared, library)
 
 
-def tracer(shared: Shared) -> Traced:
+def tracer(shared: Shared, library: Path) -> Traced:
     """``traced(name, task, sources)``: one trace, of the installed torchtitan or of the one that ``sources`` writes."""
 
     def once(name: str, task: Task, sources: Sources = lambda _: None) -> Run:
@@ -71,7 +84,10 @@ def tracer(shared: Shared) -> Traced:
             root = folder / "checkout"
             root.mkdir()
             sources(root)
-            write_record(folder / "run.json", trace(task, ARM, root, LocalEngine(), folder / "scratch", Limits()))
+            write_record(
+                folder / "run.json",
+                trace(task, Checkout(ARM, root), LocalEngine(), Scratch(folder / "scratch", Limits()), paper=library),
+            )
             shutil.rmtree(root)
 
         return read_record(shared(f"torchtitan-{name}", make) / "run.json", Run)
@@ -80,7 +96,7 @@ def tracer(shared: Shared) -> Traced:
 
 
 def edited(*edits: tuple[str, str, str]) -> Sources:
-    """A checkout of the installed torchtitan with edits: file, what stands there once, what stands there then."""
+    """A checkout of the installed torchtitan with edits: file, original text (which occurs once), replacement."""
 
     def write(root: Path) -> None:
         shutil.copytree(installed(), root / "torchtitan", ignore=shutil.ignore_patterns("__pycache__"))
@@ -104,20 +120,24 @@ def installed() -> Path:
 
 
 def on_ranks(ranks: int, request: Path) -> None:
-    """The guest on the ranks of torchrun, under the frameworks' interpreter."""
+    """Run the guest on the ranks of torchrun, with the frameworks' interpreter and torchtitan made to run on a CPU."""
     command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(GUEST)}
     done = subprocess.run(
-        [*command, str(GUEST), str(request)], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        [*command, str(SCRIPTS / "torchtitan_on_cpu.py"), str(request)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def without_values(*requests: Path) -> None:
-    """Several static requests in one process: importing torchtitan takes longer than refusing most of them."""
-    environment = {**os.environ, "PYTHONPATH": str(GUEST)}
-    script = [PYTHON, str(SCRIPTS / "answer.py"), *map(str, requests)]
-    subprocess.run(script, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+def on_paper(*requests: Path) -> None:
+    """Run several static requests in one process, because importing torchtitan takes longer than most refusals."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = [PYTHON, str(GUEST), *map(str, requests)]
+    subprocess.run(script, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 def ledger_of(run: Run) -> Ledger:
@@ -129,7 +149,7 @@ def ledger_of(run: Run) -> Ledger:
 
 
 def counts(ledger: Ledger) -> dict[str, int]:
-    """Collectives of the step by kind; token counts that are exchanged apart."""
+    """Return collectives of the step by kind, with exchanges of token counts separate."""
     found = Counter[str]()
     for entry in ledger.entries:
         counted_apart = entry.kind == "all_to_all" and entry.role == "control"
@@ -143,7 +163,7 @@ RECOMPUTED = {"token counts": 96, "all_to_all": 288}
 
 
 @pytest.mark.parametrize(
-    ("mode", "world", "ep", "asked"),
+    ("mode", "world", "ep", "expected"),
     [
         ("none", 16, 16, FULL_SIZE),
         ("full", 16, 16, FULL_SIZE | RECOMPUTED),
@@ -153,51 +173,51 @@ RECOMPUTED = {"token counts": 96, "all_to_all": 288}
     ],
 )
 def test_qwen3_30b_a3b_is_counted_at_full_size(
-    traced: Traced, mode: str, world: int, ep: int, asked: dict[str, int]
+    traced: Traced, mode: str, world: int, ep: int, expected: dict[str, int]
 ) -> None:
     config = {"activation_checkpoint": mode}
     run = traced(f"full-{mode}-{world}-{ep}", task(variant="full", world=world, ep=ep, config=config))
-    assert counts(ledger_of(run)) == asked
+    assert counts(ledger_of(run)) == expected
     assert run.peak_rss_bytes is not None
     assert run.peak_rss_bytes < 1.5 * 2**30
 
 
-def test_the_shipped_recipe_recomputes_as_it_is_configured_to(traced: Traced) -> None:
+def test_the_shipped_recipe_recomputes_as_configured(traced: Traced) -> None:
     ledger = ledger_of(traced("recipe", task(variant="full", recipe="qwen3_30b_a3b")))
     assert counts(ledger) == FULL_SIZE | RECOMPUTED
     assert ledger.config["activation_checkpoint"] == "FullAC.Config"
     assert ledger.warnings == ["recipe qwen3_30b_a3b is not of this shape: micro_batch 2, not 1"]
 
 
-def test_two_real_ranks_issue_what_the_fake_world_counts(tmp_path: Path) -> None:
-    without_values(ask(tmp_path, "fake", adapter="torchtitan", **DEBUG))
+def test_two_real_ranks_issue_what_the_trace_counts(tmp_path: Path, library: Path) -> None:
+    on_paper(ask(tmp_path, "paper", adapter="torchtitan", paper=str(library), **DEBUG))
     on_ranks(2, ask(tmp_path, "real", adapter="torchtitan", mode="real", **DEBUG))
     first, second = (answer(tmp_path, "real", rank) for rank in (0, 1))
-    assert rows(first) == rows(second) == rows(answer(tmp_path, "fake"))
+    assert rows(first) == rows(second) == rows(answer(tmp_path, "paper"))
     liveness = first["ledger"]["liveness"]
     assert liveness["sequence_advance"] == liveness["sequence_counted"] == 79
     assert first["loss"][1] < first["loss"][0]
 
 
-def test_real_ranks_of_two_expert_groups_issue_what_the_fake_world_counts(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"adapter": "torchtitan", "world": 4, "ep": 2}
-    without_values(ask(tmp_path, "fake", **asked))
-    on_ranks(4, ask(tmp_path, "real", mode="real", **asked))
-    assert rows(answer(tmp_path, "real")) == rows(answer(tmp_path, "fake"))
+def test_real_ranks_of_two_expert_groups_issue_what_the_trace_counts(tmp_path: Path, library: Path) -> None:
+    options: dict[str, Any] = {"adapter": "torchtitan", "world": 4, "ep": 2}
+    on_paper(ask(tmp_path, "paper", paper=str(library), **options))
+    on_ranks(4, ask(tmp_path, "real", mode="real", **options))
+    assert rows(answer(tmp_path, "real")) == rows(answer(tmp_path, "paper"))
 
 
-def test_a_timed_run_times_torchtitans_steps_and_counts_one_more(tmp_path: Path) -> None:
-    without_values(ask(tmp_path, "fake", adapter="torchtitan"))
+def test_a_timed_run_times_torchtitans_steps_and_counts_one_more(tmp_path: Path, library: Path) -> None:
+    on_paper(ask(tmp_path, "paper", adapter="torchtitan", paper=str(library)))
     on_ranks(2, ask(tmp_path, "timed", adapter="torchtitan", mode="timed", steps=4, warmup=1))
     record = answer(tmp_path, "timed", rank=1)
     assert len(record["steps"]["step_s"]) == len(record["loss"]) == 4
     assert record["skipped_steps"] == 0
     assert all(wait < step for wait, step in zip(record["steps"]["wait_s"], record["steps"]["step_s"], strict=True))
-    assert rows(record) == rows(answer(tmp_path, "fake"))
+    assert rows(record) == rows(answer(tmp_path, "paper"))
     assert {path.name for path in tmp_path.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
 
 
-def test_axes_have_regbots_names_and_modules_torchtitans_paths(traced: Traced) -> None:
+def test_axes_have_regbots_names_and_modules_have_torchtitans_paths(traced: Traced) -> None:
     ledger = ledger_of(traced("two-groups", task(world=4, ep=2, config={"activation_checkpoint": "full"})))
     assert {name: axis.size for name, axis in ledger.axes.items()} == {"ep": 2, "edp": 2, "dp": 4}
     places: dict[tuple[str, str], set[str]] = {}
@@ -209,14 +229,14 @@ def test_axes_have_regbots_names_and_modules_torchtitans_paths(traced: Traced) -
     assert places["reduce_scatter", "dp"] == {"tok_embeddings", "layers.0", "layers.1", "norm, lm_head"}
 
 
-def test_mixtrals_numbers_are_put_on_the_same_blocks(traced: Traced) -> None:
+def test_the_same_blocks_get_mixtrals_numbers(traced: Traced) -> None:
     ledger = ledger_of(traced("mixtral", task(shape="mixtral-8x7b", world=2, ep=2)))
     assert ledger.config["model_spec.model.layers.0-1.moe.router.top_k"] == 2
     assert ledger.config["model_spec.model.layers.0-1.attention.qk_norm"] is None
     assert counts(ledger)["all_to_all"] == 8
 
 
-def test_the_configuration_says_what_was_asked_for_and_names_no_machine(traced: Traced) -> None:
+def test_the_configuration_has_the_requested_values_and_no_machine_paths(traced: Traced) -> None:
     plain = ledger_of(traced("plain", task(), edited())).config
     never = ledger_of(traced("never", task(config={"parallelism.fsdp_reshard_after_forward": "never"}))).config
     changed = {key for key in plain.keys() | never.keys() if plain.get(key) != never.get(key)}
@@ -226,13 +246,13 @@ def test_the_configuration_says_what_was_asked_for_and_names_no_machine(traced: 
     assert not [value for value in plain.values() if isinstance(value, str) and value.startswith("/")]
 
 
-def test_a_checkouts_own_torchtitan_is_what_runs(traced: Traced) -> None:
+def test_torchtitan_of_the_checkout_runs(traced: Traced) -> None:
     run = traced("plain", task(), edited())
     assert run.code is not None
     assert run.code.watched == {"torchtitan": "torchtitan/__init__.py"}
     assert run.code.foreign == {}
     assert ledger_of(run).software["torchtitan"] == "unknown"
-    assert ledger_of(run).warnings == ["this torchtitan (version unknown) has not been seen to work; 0.3.0 has"]
+    assert ledger_of(run).warnings == []
 
 
 Edit = tuple[str, str, str]
@@ -259,11 +279,11 @@ PLANTED: dict[str, tuple[list[Edit], str]] = {
         KEEPS_GATHERED,
     ),
 }
-"""Changes of torchtitan's own code, and the finding that each must give."""
+"""Changes of torchtitan's code, and the expected finding of each."""
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_regression_is_found_by_name(traced: Traced, name: str) -> None:
+def test_a_planted_regression_has_its_named_finding(traced: Traced, name: str) -> None:
     edits, pattern = PLANTED[name]
     base, head = traced("plain", task(), edited()), traced(name, task(), edited(*edits))
     found = judge_ledgers(ledger_of(base), ledger_of(head), Config())
@@ -293,27 +313,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "dense": ({"recipe": "llama3_debugmodel"}, "config", "has no MoE layer"),
     "ep-of-ranks": ({"world": 6, "ep": 4}, "config", "EP 4 does not divide 6 ranks"),
     "ep-of-experts": ({"world": 3, "ep": 3}, "config", "EP 3 does not divide the model's 128 experts"),
-    "no-such-key": ({"config": {"training.nothing": 1}}, "config", "no key 'training.nothing'; there are local_batch"),
+    "no-such-key": (
+        {"config": {"training.nothing": 1}},
+        "config",
+        "no key 'training.nothing'; the nearest keys are training.",
+    ),
     "no-such-value": ({"config": {"parallelism.fsdp_reshard_after_forward": "?"}}, "config", "'always' or 'never'"),
-    "fixed-key": ({"config": {"training.seq_len": 8}}, "config", "fixed by another shape or variant"),
+    "fixed-key": ({"config": {"training.seq_len": 8}}, "config", "change it with another shape or variant"),
     "checkpointing": ({"config": {"activation_checkpoint": "some"}}, "config", "write none, full or selective"),
     "dispatcher": ({"dispatcher": "allgather"}, "config", "there are alltoall, deepep,"),
-    "compiled": ({"config": {"compile.enable": True}}, "compiled", "Turn compilation off"),
-    "skewed": ({"routing": "skewed"}, "config", "no skewed one"),
+    "skewed": ({"routing": "skewed"}, "config", "balanced routing only, not skewed"),
 }
 
 
 @pytest.fixture
-def refused(shared: Shared) -> Path:
+def refused(shared: Shared, library: Path) -> Path:
     def make(folder: Path) -> None:
-        without_values(*(ask(folder, name, adapter="torchtitan", **asked) for name, (asked, _, _) in REFUSED.items()))
+        common = {"adapter": "torchtitan", "paper": str(library)}
+        on_paper(*(ask(folder, name, **common, **options) for name, (options, _, _) in REFUSED.items()))
 
     folder: Path = shared("torchtitan-refused", make)
     return folder
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_run_is_refused_with_a_way_out(refused: Path, name: str) -> None:
+def test_a_request_that_cannot_run_is_refused_with_advice(refused: Path, name: str) -> None:
     _, kind, words = REFUSED[name]
     refusal = answer(refused, name)["refusal"]
     assert refusal["kind"] == kind
@@ -333,8 +357,8 @@ sys.meta_path.insert(0, Hidden())
 """Start-up code of an interpreter in which torchtitan is not installed."""
 
 
-def test_without_torchtitan_the_interpreter_is_named_as_the_cause(tmp_path: Path) -> None:
-    request = ask(tmp_path, "bare", adapter="torchtitan")
+def test_without_torchtitan_the_interpreter_is_named_as_the_cause(tmp_path: Path, library: Path) -> None:
+    request = ask(tmp_path, "bare", adapter="torchtitan", paper=str(library))
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([PYTHON, str(GUEST), str(request)], env=environment, capture_output=True, check=False)
@@ -343,24 +367,38 @@ def test_without_torchtitan_the_interpreter_is_named_as_the_cause(tmp_path: Path
     assert "neither in the checkout nor installed; install it" in refusal["message"]
 
 
-def test_a_replacement_that_misses_its_target_is_refused(traced: Traced) -> None:
-    renamed = [
-        (file, "get_local_device", "local_device") for file in ("tools/utils.py", "distributed/utils.py", "trainer.py")
-    ]
-    run = traced("renamed", task(), edited(*renamed))
+MANAGER, DATASETS = "config/manager.py", "hf_datasets/text_datasets.py"
+
+
+def test_a_configuration_that_is_loaded_elsewhere_is_refused_by_name(traced: Traced) -> None:
+    run = traced("other-loader", task(), edited((MANAGER, "_load_config", "_read_config")))
     assert run.outcome == "refused"
-    assert "there is no torchtitan.tools.utils.get_local_device to replace" in run.reason
+    assert "there is no torchtitan.config.ConfigManager._load_config" in run.reason
 
 
-def test_a_model_that_does_not_have_the_shapes_numbers_is_refused(traced: Traced) -> None:
+def test_a_replacement_whose_target_has_moved_is_skipped_and_named(traced: Traced) -> None:
+    """The recipe's own test data is then used, which lies in the working directory."""
+    run = traced("other-table", task(recipe="qwen3_moe_debug"), edited((DATASETS, "DATASETS", "KNOWN_DATASETS")))
+    skipped = "skipped, because there is no dataset 'c4_test' in torchtitan.hf_datasets.text_datasets.DATASETS"
+    assert [warning for warning in ledger_of(run).warnings if warning.startswith(skipped)]
+
+
+def test_a_renamed_key_that_regbot_sets_is_named(traced: Traced) -> None:
+    renamed = ("config/configs.py", "moe_force_load_balance", "force_moe_balance")
+    run = traced("renamed-key", task(), edited(renamed))
+    assert run.outcome == "refused"
+    assert "no key 'debug.moe_force_load_balance'; the nearest keys are debug.force_moe_balance" in run.reason
+
+
+def test_compiled_parts_run_eagerly_and_are_named(traced: Traced) -> None:
+    ledger = ledger_of(traced("compiled", task(config={"compile.enable": True})))
+    assert counts(ledger) == counts(ledger_of(traced("plain", task(), edited())))
+    assert "would be compiled by torch.compile, and ran eagerly" in ledger.guesses[0]
+
+
+def test_a_model_without_the_shapes_numbers_is_refused(traced: Traced) -> None:
     before, after = "                        top_k=", ",\n                        score_func"
     ignored = ("models/qwen3/__init__.py", f"{before}top_k{after}", f"{before}4{after}")
     run = traced("other-numbers", task(), edited(ignored))
     assert run.outcome == "refused"
-    assert run.reason.startswith("torchtitan built another model than was asked for: top_k 4, not 8")
-
-
-def test_a_dispatcher_that_is_not_there_is_told_three_times(traced: Traced) -> None:
-    told = traced("deepep", task(dispatcher="deepep")).backends["dispatcher"]
-    assert (told.requested, told.resolved, told.executed) == ("deepep", "alltoall", "alltoall")
-    assert "deepep is not usable here, alltoall ran in its place" in told.evidence
+    assert run.reason.startswith("torchtitan built another model than requested: top_k 4, not 8")

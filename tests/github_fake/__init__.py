@@ -2,7 +2,7 @@
 
 What it promises, and how: every request is checked against GitHub's own description (`openapi.py`), a token may do
 what GitHub documents for its permissions (`routes*.py`), git is git (`git.py`, `githttp.py`). What it does not do:
-run workflows, send webhooks, render markdown.
+run workflows, send webhooks, render markdown. rules.md lists the rules that the description leaves out.
 
     with FakeGitHub(tmp_path) as hub:                     # or the fixture ``hub`` of ``github_fake.fixtures``
         hub.url                                           # the API: http://127.0.0.1:PORT (+ prefix, if one was given)
@@ -33,6 +33,7 @@ run workflows, send webhooks, render markdown.
         repo.event_of("merge_group", number=number)       # also makes the queue's branch
         repo.comments(number)                             # [Comment(id, author, body, created, updated, ...)]
         repo.check_runs(sha)                              # [CheckRun(id, name, status, conclusion, output, ...)]
+        repo.shown_check(sha, "name")                     # the newest of the name, which a required check looks at
         repo.labels(number)                               # [str]
         repo.dispatched                                   # [Dispatch(workflow, ref, inputs, by)]
         repo.pulls                                        # {number: Pull(number, title, body, head, base, state, ...)}

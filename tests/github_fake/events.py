@@ -3,7 +3,7 @@
 Their fields are those of GitHub's examples (npm @octokit/webhooks-examples); a test holds them against these.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import shapes
@@ -56,12 +56,24 @@ def workflow_dispatch(
     return {"inputs": inputs, "ref": branch, "workflow": f".github/workflows/{workflow}", "sender": sender}
 
 
-def merge_group(repo: "Repository", number: int, action: str = "checks_requested") -> Json:
-    """Also puts the queue's branch, with the merge commit that would come of it, into the repository."""
+def check_run(repo: "Repository", check: int, sender: str, action: str = "rerequested") -> Json:
+    """GitHub sends it to the App that owns the check run, and none for check runs that Actions has created."""
+    one = repo.all_checks[check]
+    assert one.app != "github-actions[bot]", "GitHub starts no workflow for check runs of Actions"
+    return {"action": action, "check_run": shapes.check_run(repo, one), "sender": sender}
+
+
+def merge_group(repo: "Repository", number: int, action: str = "checks_requested", ahead: Sequence[int] = ()) -> Json:
+    """Also puts the queue's branch, with the merge commits that would come of it, into the repository. ``ahead``: pull
+    requests of the same group before ``number``."""
     pull = repo.pulls[number]
     base = repo.git.branch(pull.base)
     assert base
-    head = repo.git.merge(base, pull.head_sha, f"Merge pull request #{number} from {pull.head}", repo.hub.tick())
+    head = base
+    for each in (repo.pulls[other] for other in (*ahead, number)):
+        head = repo.git.merge(
+            head, each.head_sha, f"Merge pull request #{each.number} from {each.head}", repo.hub.tick()
+        )
     branch = f"refs/heads/gh-readonly-queue/{pull.base}/pr-{number}-{base}"
     repo.git.set_ref(branch, head)
     group = {"head_sha": head, "head_ref": branch, "base_sha": base, "base_ref": f"refs/heads/{pull.base}"}
@@ -79,4 +91,5 @@ _EVENTS: dict[str, Callable[..., Json]] = {
     "workflow_run": workflow_run,
     "workflow_dispatch": workflow_dispatch,
     "merge_group": merge_group,
+    "check_run": check_run,
 }

@@ -113,6 +113,11 @@ class Run:
     created: str
     artifacts: list[Artifact] = field(default_factory=list)
     seconds: float = 0.0  # from its start to its end
+    started: str = ""  # of the last attempt
+
+    def rerun(self) -> None:
+        """Another attempt, which begins now."""
+        self.attempt, self.started = self.attempt + 1, self.repository.hub.tick()
 
     def artifact(self, name: str, content: bytes, size: int | None = None) -> Artifact:
         hub = self.repository.hub

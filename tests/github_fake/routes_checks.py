@@ -68,7 +68,9 @@ def _change(call: Call, one: CheckRun) -> None:
         raise invalid("CheckRun", "conclusion", "stale can only be set by GitHub", "invalid")
     for annotation in output.get("annotations", []):
         _accept(annotation)
-    one.name, one.status = given.get("name", one.name), given.get("status", one.status)
+    one.name = given.get("name", one.name)
+    if one.status != "completed":  # GitHub answers 200 to a later status, and leaves the check run completed
+        one.status = given.get("status", one.status)
     one.external_id, one.details_url = (
         given.get("external_id", one.external_id),
         given.get("details_url", one.details_url),
@@ -78,8 +80,6 @@ def _change(call: Call, one: CheckRun) -> None:
     one.annotations += output.get("annotations", [])  # they are added, never replaced
     if "conclusion" in given:
         one.status, one.conclusion, one.completed = "completed", given["conclusion"], call.hub.tick()
-    elif "status" in given:
-        one.conclusion = one.completed = None
 
 
 def _accept(annotation: dict[str, Any]) -> None:

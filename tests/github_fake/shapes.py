@@ -156,14 +156,14 @@ def check_run(repo: "Repository", one: "CheckRun") -> Json:
 
 
 def run(one: "Run") -> Json:
-    repo, here = one.repository, f"{one.repository.url}/actions/runs/{one.id}"
+    repo, here, started = one.repository, f"{one.repository.url}/actions/runs/{one.id}", one.started or one.created
     # GitHub leaves out the pull requests of forks here; that is why one must not rely on the list.
     own = [pull for pull in repo.pulls.values() if one.head_repository is repo and pull.head == one.head_branch]
     return {
         "id": one.id, "name": one.path.rpartition("/")[2].partition(".")[0], "path": one.path, "event": one.event,
         "head_branch": one.head_branch, "head_sha": one.head_sha, "display_title": one.title, "status": one.status,
         "conclusion": one.conclusion, "run_attempt": one.attempt, "run_number": 1, "workflow_id": workflow_id(one.path),
-        "created_at": one.created, "updated_at": later(one.created, one.seconds), "run_started_at": one.created,
+        "created_at": one.created, "updated_at": later(started, one.seconds), "run_started_at": started,
         "repository": minimal_repository(repo), "head_repository": minimal_repository(one.head_repository),
         "head_commit": head_commit(repo, one.head_sha), "actor": user(repo.hub, one.actor),
         "triggering_actor": user(repo.hub, one.actor), "url": here, "artifacts_url": f"{here}/artifacts",

@@ -132,6 +132,10 @@ class Repository:
     def check_runs(self, sha: str) -> list[CheckRun]:
         return [check for check in self.all_checks.values() if check.sha == sha]
 
+    def shown_check(self, sha: str, name: str) -> CheckRun | None:
+        """The one that a pull request shows, and that a required check of the name looks at: the newest."""
+        return next((check for check in self.check_runs(sha)[::-1] if check.name == name), None)
+
     def labels(self, number: int) -> list[str]:
         return list(self.issues[number].labels)
 

@@ -1,6 +1,7 @@
-"""Answer several requests in the same processes: ``answer.py REQUEST.json...``, also under torchrun.
+"""Run several requests in the same processes: ``answer.py REQUEST.json...``, also under torchrun.
 
-On real ranks they share one world, and so must ask for the same ranks; a world costs more than a step.
+On real ranks the requests share one world, because opening a world takes longer than a step. So they must have the same
+number of ranks.
 """
 
 import sys
@@ -8,7 +9,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from regbot_guest import count, probe
-from regbot_guest.process import main
+from regbot_guest.process import run_requests
 from regbot_guest.request import Request
 from regbot_guest.world import open_world
 
@@ -17,5 +18,5 @@ with ExitStack() as stack:
     if first.mode != "static":
         world = stack.enter_context(open_world(first.world, first.ep, fake=False))
         count.open_world = probe.open_world = lambda *_, **__: nullcontext(world)  # type: ignore[assignment]
-    for path in sys.argv[1:]:
-        main([path])
+    for path in sys.argv[1:]:  # their roots may differ
+        run_requests([Request.load(Path(path))])

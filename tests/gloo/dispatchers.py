@@ -1,7 +1,7 @@
-"""Every dispatcher on the same tokens, on real ranks with the stand-in for deep_ep. ``dispatchers.py FOLDER``.
+"""Run every dispatcher on the same tokens, on real ranks with the stand-in for deep_ep: ``dispatchers.py FOLDER``.
 
-Each rank writes ``DISPATCHER.CASE.rankN.pt``: what it was given, its output and the gradients of tokens, weights and
-expert parameters. Rank 0 writes ``calls.json``: every call to the library, by the parameters given.
+Each rank writes ``DISPATCHER.CASE.rankN.pt``: inputs, output and the gradients of tokens, weights and expert
+parameters. Rank 0 writes ``calls.json``: the parameters of every call to the library.
 """
 
 import importlib
@@ -29,9 +29,9 @@ STAND_IN = Path(__file__).parents[1] / "contracts" / "stand_in"
 
 
 def distinct(case: str, generator: torch.Generator) -> Tensor:
-    """Experts of each token, none twice. ``skewed``: all on rank 0, so that rank 1 receives nothing."""
-    among = EXPERTS if case != "skewed" else EXPERTS // RANKS
-    return torch.stack([torch.randperm(among, generator=generator)[:TOP_K] for _ in range(TOKENS)])
+    """Return distinct experts for each token. ``skewed``: all are on rank 0, so that rank 1 receives nothing."""
+    num_experts = EXPERTS if case != "skewed" else EXPERTS // RANKS
+    return torch.stack([torch.randperm(num_experts, generator=generator)[:TOP_K] for _ in range(TOKENS)])
 
 
 def main(folder: Path) -> None:
@@ -46,17 +46,17 @@ def main(folder: Path) -> None:
                 weights = torch.rand(TOKENS, TOP_K, generator=generator).requires_grad_()
                 share = torch.randn(TOKENS, HIDDEN, generator=generator).to(dtype)
                 mlp = Experts(CONFIG, group, CPU, dtype)
-                for _ in range(2):  # twice, so that a buffer is used again
+                for _ in range(2):  # twice, so that the buffer is reused
                     x.grad = weights.grad = None
                     mlp.zero_grad()
-                    there = new_dispatcher(dispatcher, EXPERTS, group, buffer)
-                    rows = there.dispatch(x, experts, weights)
-                    out = there.combine(mlp(rows.x, rows.counts))
+                    instance = new_dispatcher(dispatcher, EXPERTS, group, buffer)
+                    rows = instance.dispatch(x, experts, weights)
+                    out = instance.combine(mlp(rows.x, rows.counts))
                     (out * share).sum().backward()
                 gradients = {"x": x.grad, "weights": weights.grad, **{n: p.grad for n, p in mlp.named_parameters()}}
-                given = {"x": x.detach(), "weights": weights.detach(), "experts": experts, "share": share}
+                inputs = {"x": x.detach(), "weights": weights.detach(), "experts": experts, "share": share}
                 torch.save(
-                    {**given, "out": out.detach(), "counts": rows.counts, "gradients": gradients},
+                    {**inputs, "out": out.detach(), "counts": rows.counts, "gradients": gradients},
                     folder / f"{name}.{case}.rank{world.rank}.pt",
                 )
     if world.rank == 0:

@@ -1,8 +1,8 @@
-"""Two gloo ranks for each way to hang, all side by side, each leaving its last words; killed at their limit.
+"""Two gloo ranks for each kind of hang, all in parallel. Each rank records its hang and is killed at the time limit.
 
-Forked from one process that has torch, because starting it takes longer than a hang needs to be seen.
+The ranks are forked from one process that has imported torch, because importing it takes longer than the hang.
 
-    python hanging.py FOLDER FAULT...     the files of each fault lie in FOLDER/FAULT afterwards
+    python hanging.py FOLDER FAULT...     writes the files of each fault to FOLDER/FAULT
 """
 
 import os
@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from regbot_guest.last_words import LastWords
+from regbot_guest.hang_recorder import HangRecorder
 
 RANKS = 2
 HANGS_S = 4.0
-"""How long a rank hangs before it writes its stacks: long enough for the other to get where it waits."""
+"""Seconds of hanging before a rank writes its stacks: enough for the other rank to reach its wait."""
 PATIENCE_S = 60.0
 SILENT = {("stop", 1), ("absent", 1)}
 """Faults and ranks that write no stacks."""
@@ -81,7 +81,7 @@ def stopped(_: Layer) -> None:
 def stuck_in_c(_: Layer) -> None:
     import ctypes
 
-    ctypes.PyDLL(None).pause()  # with the interpreter's lock
+    ctypes.PyDLL(None).pause()  # holds the GIL
 
 
 FAULTS = {
@@ -97,10 +97,10 @@ FAULTS = {
 def rank_of(folder: Path, rank: int, fault: str) -> None:
     if fault == "absent" and rank == 1:
         time.sleep(3600)
-    words = LastWords(folder, rank, 3600)
-    words.follow(dist)
+    recorder = HangRecorder(folder, rank, 3600)
+    recorder.record_collectives(dist)
     if fault in ("absent", "late"):
-        words.arm(HANGS_S)
+        recorder.schedule_dump(HANGS_S)
     if fault == "late" and rank == 1:
         time.sleep(3600)
     torch.set_num_threads(1)
@@ -109,7 +109,7 @@ def rank_of(folder: Path, rank: int, fault: str) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), Layer(group, fault)))
     for step in range(10):
         if step == 2:
-            words.arm(HANGS_S)
+            recorder.schedule_dump(HANGS_S)
         model(torch.randn(4, 8)).sum().backward()
     time.sleep(3600)
 

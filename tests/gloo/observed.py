@@ -1,4 +1,4 @@
-"""Collectives of every kind in a fake world of 4 ranks with EP 2, as the observer sees them. Prints one JSON object."""
+"""Counts of collectives of every kind in a fake world of 4 ranks with EP 2. Prints one JSON object."""
 
 import json
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from regbot_guest import collectives, moe
 from regbot_guest.axes import Axes
 from regbot_guest.collectives import UnknownCollective
 from regbot_guest.harness import Plugin, Training
+from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
 from regbot_guest.request import Geometry, Request
-from regbot_guest.where import Where
 from regbot_guest.world import World, open_world
 
 GEOMETRY = Geometry(
@@ -28,8 +28,11 @@ GEOMETRY = Geometry(
 REQUEST = Request("r", "w", "v", "", ".", GEOMETRY, 4, 2, dtype="float32", dispatcher="alltoall")
 
 
-def see(world: World, program: Callable[[Observer], None], model: nn.Module | None = None) -> list[dict[str, Any]]:
-    with Where(model or nn.Module()) as where, Observer(world.axes, where if model is not None else None) as observer:
+def count(world: World, program: Callable[[Observer], None], model: nn.Module | None = None) -> list[dict[str, Any]]:
+    with (
+        ModuleTracker(model or nn.Module()) as tracker,
+        Observer(world.axes, tracker if model is not None else None) as observer,
+    ):
         program(observer)
     return observer.tally.entries()
 
@@ -100,28 +103,28 @@ def one_rank(world: World, observer: Observer) -> None:
 
 
 def unknown(world: World) -> dict[str, str]:
-    """What the observer says to an operator that it does not know, in each way there is to not know one."""
+    """Return the observer's errors for an unknown operator: a new one, and one that is removed from the table."""
     library = torch.library.Library("_c10d_functional", "FRAGMENT")
     library.define("all_to_all_of_the_future(Tensor x, str group_name) -> Tensor")
     library.impl("all_to_all_of_the_future", lambda x, group_name: x.clone(), "CPU")
-    said = {}
+    errors = {}
 
     def attempt(name: str, program: Callable[[], Any]) -> None:
         try:
-            see(world, lambda _: program())
+            count(world, lambda _: program())
         except UnknownCollective as error:
-            said[name] = str(error)
+            errors[name] = str(error)
 
     attempt("new", lambda: torch.ops._c10d_functional.all_to_all_of_the_future(torch.ones(1), "g"))
-    kept = collectives.COLLECTIVES["c10d"].pop("allreduce_")
+    removed = collectives.COLLECTIVES["c10d"].pop("allreduce_")
     attempt("removed", lambda: dist.all_reduce(torch.ones(1)))
-    collectives.COLLECTIVES["c10d"]["allreduce_"] = kept
-    return said
+    collectives.COLLECTIVES["c10d"]["allreduce_"] = removed
+    return errors
 
 
 def labels(world: World, groups: dict[str, Any]) -> dict[str, str]:
     return {
-        name: see(world, lambda _, group=group: dist.all_reduce(torch.ones(1), group=group))[0]["axis"]
+        name: count(world, lambda _, group=group: dist.all_reduce(torch.ones(1), group=group))[0]["axis"]
         for name, group in groups.items()
     }
 
@@ -149,7 +152,7 @@ def train(
         observer.new_step()
         training.step(1, partial(setattr, observer, "phase"))
 
-    return see(world, step, training.model)
+    return count(world, step, training.model)
 
 
 def prefetch_all(training: Training) -> None:
@@ -182,11 +185,11 @@ def nested(world: World) -> list[dict[str, Any]]:
         loss.backward()
 
     step(Observer(world.axes))
-    return see(world, step, model)
+    return count(world, step, model)
 
 
 def fingerprints(world: World) -> dict[str, str]:
-    """Of programs that differ in one collective, or in nothing but the name of a group."""
+    """Return fingerprints of programs that differ in one collective, or only in the name of a group."""
     assert world.data is not None
     assert world.expert is not None
     ep, edp, dp = world.expert["ep"].get_group(), world.expert["edp"].get_group(), world.data.get_group()
@@ -195,42 +198,42 @@ def fingerprints(world: World) -> dict[str, str]:
         other.add(name, group)
     assert again.group_name != ep.group_name
 
-    def of(program: Callable[[], Any], axes: Axes = world.axes) -> str:
+    def hash_of(program: Callable[[], Any], axes: Axes = world.axes) -> str:
         with Observer(axes) as observer:
             program()
         return observer.fingerprint.hexdigest()
 
-    def reduced(group: Any, op: Any = dist.ReduceOp.SUM) -> Callable[[], Any]:
+    def all_reduce(group: Any, op: Any = dist.ReduceOp.SUM) -> Callable[[], Any]:
         return lambda: dist.all_reduce(torch.ones(4), op=op, group=group)
 
-    def functionally(group: Any, op: str = "sum") -> Callable[[], Any]:
+    def functional_all_reduce(group: Any, op: str = "sum") -> Callable[[], Any]:
         return lambda: funcol.wait_tensor(funcol.all_reduce(torch.ones(4), op, group))
 
     return {
-        "ep": of(reduced(ep)),
-        "ep again": of(reduced(ep)),
-        "ep by another name": of(reduced(again), other),
-        "edp": of(reduced(edp)),
-        "dp": of(reduced(dp)),
-        "ep, largest": of(reduced(ep, dist.ReduceOp.MAX)),
-        "ep, mean": of(reduced(ep, dist.ReduceOp.AVG)),
-        "functional ep": of(functionally(ep)),
-        "functional ep by another name": of(functionally(again), other),
-        "functional edp": of(functionally(edp)),
-        "functional ep, largest": of(functionally(ep, "max")),
-        "other splits": of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [3, 1], [3, 1], group=ep)),
-        "even splits": of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [2, 2], group=ep)),
+        "ep": hash_of(all_reduce(ep)),
+        "ep again": hash_of(all_reduce(ep)),
+        "ep by another name": hash_of(all_reduce(again), other),
+        "edp": hash_of(all_reduce(edp)),
+        "dp": hash_of(all_reduce(dp)),
+        "ep, largest": hash_of(all_reduce(ep, dist.ReduceOp.MAX)),
+        "ep, mean": hash_of(all_reduce(ep, dist.ReduceOp.AVG)),
+        "functional ep": hash_of(functional_all_reduce(ep)),
+        "functional ep by another name": hash_of(functional_all_reduce(again), other),
+        "functional edp": hash_of(functional_all_reduce(edp)),
+        "functional ep, largest": hash_of(functional_all_reduce(ep, "max")),
+        "other splits": hash_of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [3, 1], [3, 1], group=ep)),
+        "even splits": hash_of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [2, 2], [2, 2], group=ep)),
     }
 
 
-found: dict[str, Any] = {}
+results: dict[str, Any] = {}
 with open_world(4, 2, fake=True) as world:
     for program in (functional, plain, view_of_much, point_to_point, coalesced, roles, one_rank):
-        found[program.__name__] = see(world, partial(program, world))
-    found["unknown"] = unknown(world)
+        results[program.__name__] = count(world, partial(program, world))
+    results["unknown"] = unknown(world)
     assert world.data is not None
     assert world.expert is not None
-    found["labels"] = labels(
+    results["labels"] = labels(
         world,
         {
             "ep": world.expert["ep"].get_group(),
@@ -242,15 +245,15 @@ with open_world(4, 2, fake=True) as world:
             "three": dist.new_group([0, 1, 2]),
         },
     )
-    found["step"] = train(world)
-    found["prefetched"] = train(world, prepare=prefetch_all)
-    found["recomputed"] = train(world, build_recomputed)
-    found["nested"] = nested(world)
-    found["fingerprints"] = fingerprints(world)
+    results["step"] = train(world)
+    results["prefetched"] = train(world, prepare=prefetch_all)
+    results["recomputed"] = train(world, build_recomputed)
+    results["nested"] = nested(world)
+    results["fingerprints"] = fingerprints(world)
 with open_world(4, 4, fake=True) as world:
     assert world.data is not None
     assert world.expert is not None
-    found["labels over the same ranks"] = labels(
+    results["labels over the same ranks"] = labels(
         world,
         {
             "ep": world.expert["ep"].get_group(),
@@ -259,4 +262,4 @@ with open_world(4, 4, fake=True) as world:
             "third": dist.new_group([0, 1, 2, 3]),
         },
     )
-print(json.dumps(found))
+print(json.dumps(results))

@@ -1,7 +1,7 @@
-"""Count steps twice on real ranks: with the guest's counter, and with torch's profiler and no counter in sight.
+"""Count steps twice on real ranks: with the guest's counter, and with torch's profiler without the counter.
 
-``profiled.py REQUEST.json...`` leaves the guest's records, and beside them ``REQUEST.rankN.profile.json``: for every
-communication operator of the second step its name, and the elements of its first two arguments. ``ddp.rankN.json`` are
+``profiled.py REQUEST.json...`` writes the guest's records and ``REQUEST.rankN.profile.json``. The latter has the name
+of every communication operator of the second step and the elements of its first two arguments. ``ddp.rankN.json`` has
 the entries of a step under DistributedDataParallel, whose reducer the fake backend cannot run.
 """
 
@@ -30,10 +30,10 @@ with open_world(requests[0].world, requests[0].ep, fake=False) as world:
     for path, request in zip(paths, requests, strict=True):
         training = Training(request, load_plugin(request.entry), world)
         training.step(0)
-        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
             training.step(1)
         calls = []
-        for event in seen.events():
+        for event in profiler.events():
             if event.name.startswith(("c10d::", "_c10d_functional::")):
                 sizes = [torch.Size(shape).numel() if shape else 0 for shape in event.input_shapes[:2]]
                 calls.append({"name": event.name, "elements": sizes})

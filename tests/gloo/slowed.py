@@ -1,10 +1,10 @@
-"""Two gloo ranks of the smoke model, timed by the guest itself, one of them made slower from outside of its code.
+"""A timed run of the smoke model on two gloo ranks, one of which is slowed down without changing its code.
 
-    python slowed.py REQUEST [SHARE]     rank 1 computes for SHARE of its own CPU time more than it has to
+    python slowed.py REQUEST [SHARE]     rank 1 uses SHARE more CPU time than it needs
 
-A timer of the process's CPU time interrupts the rank, which then computes for nothing: in proportion to what it has
-worked, so that the slowdown is known whatever else the machine does, and never while it waits. The ranks are forked
-from one process that has torch.
+A timer on CPU time interrupts the rank, which then computes uselessly for a share of its own CPU time. So the slowdown
+does not depend on other load, and waiting is not slowed down. The ranks are forked from one process that has imported
+torch.
 """
 
 import os
@@ -47,7 +47,9 @@ def slow_down(share: float) -> None:
         while (now := time.process_time()) < until:
             pass
         worked[0] = now
-        signal.setitimer(signal.ITIMER_VIRTUAL, PERIOD_S)  # once more, and not while this computes
+        signal.setitimer(
+            signal.ITIMER_VIRTUAL, PERIOD_S
+        )  # set again here, so that it does not fire during this computation
 
     signal.signal(signal.SIGVTALRM, compute)
     signal.setitimer(signal.ITIMER_VIRTUAL, PERIOD_S)

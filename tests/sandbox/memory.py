@@ -4,7 +4,7 @@ from attempt import TARGETS, attempt
 
 
 def take_it() -> str:
-    taken = [bytearray(b"x") * 2**20 for _ in range(TARGETS["most_mb"])]
+    taken = [bytearray(b"x") * 2**20 for _ in range(TARGETS["limit_mb"])]
     return f"{len(taken)} MB"
 
 

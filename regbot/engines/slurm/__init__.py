@@ -1,4 +1,4 @@
-"""The engine of a Slurm cluster: one reservation for each session, its runs as job steps, nothing left behind."""
+"""The engine for a Slurm cluster. Each session gets one reservation, and its runs are job steps in this reservation."""
 
 from regbot.engines.slurm.engine import SlurmEngine
 

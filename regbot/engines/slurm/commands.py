@@ -1,7 +1,8 @@
-"""The commands of a Slurm cluster, as this machine has them, and what they print.
+"""Run Slurm's commands on this machine, and parse their output.
 
-Only what every Slurm since 20.11 prints is read: no JSON, whose form changes between releases, and no accounting, which
-many clusters do not have. A controller that does not answer, as one that is restarted, is waited for.
+The parsers need only output that every Slurm since 20.11 prints. They use neither JSON output, whose format changes
+between releases, nor accounting, which many clusters do not have. Commands are retried while the controller does not
+answer, for example during its restart.
 """
 
 import math
@@ -12,16 +13,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from regbot.engines.engine import NoSeatError
+from regbot.engines.launch import NoSeatError
+from regbot.text.clip import clip
 
 OUTAGE_S = 300.0
-"""How long a controller may not answer."""
+"""Seconds to retry commands while the controller does not answer."""
 RETRY_S = 1.0
 COMMAND_S = 60.0
 FRESH_S = 0.5
-"""Age up to which one answer about all jobs serves everybody who asks."""
+"""Age in seconds up to which a list of all jobs is used again, without a new query."""
 
-AWAY = (
+OUTAGE_MESSAGES = (
     "unable to contact slurm controller",
     "connection refused",
     "socket timed out",
@@ -32,126 +34,138 @@ AWAY = (
     "backup controller",
     "memory required by task is not available",
 )
-"""Words of a command whose controller is not there, or has just come back and has not heard from its nodes yet: it may
-be better in a moment."""
+"""Error messages of a controller that does not run, or that has just restarted and does not know yet how much memory
+its nodes have. The same command may succeed later."""
 
-KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-DEFAULTS = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
+KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SCONTROL_")
 
-WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-STANDING = frozenset({"RUNNING"})
+WAITING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+RUNNING_STATES = frozenset({"RUNNING"})
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the controller tells of it."""
+    """A job as reported by the controller."""
 
     state: str
-    """As squeue has it, in full: RUNNING, PENDING, PREEMPTED."""
+    """State in squeue's long form: RUNNING, PENDING, PREEMPTED."""
     reason: str
     hosts: str
-    """The list of its nodes, compressed as Slurm does it; '' before it has any."""
+    """The job's nodes in Slurm's compressed notation; '' if it has no nodes yet."""
     cpus: int
 
 
 class Slurm:
-    """Any number of threads may ask. ``environment`` is the commands', this process's by default."""
+    """Runs Slurm's commands. Thread-safe.
+
+    ``environment`` is the environment of the commands, without variables that would change their options. The default
+    is the environment of this process. ``outage_s`` is how many seconds to retry while the controller does not answer.
+    """
 
     def __init__(self, environment: Mapping[str, str] | None = None, outage_s: float = OUTAGE_S) -> None:
-        given = os.environ if environment is None else environment
-        # A default of the operator's, or the job that regbot itself was started in, would change what is asked for.
+        inherited = os.environ if environment is None else environment
+        # SBATCH_... and similar variables, set by the operator or by the job that regbot runs in, change the options.
         self._environment = {
-            name: value for name, value in given.items() if name in KEPT or not name.startswith(DEFAULTS)
+            name: value
+            for name, value in inherited.items()
+            if name in KEPT_VARIABLES or not name.startswith(DROPPED_PREFIXES)
         }
         self._outage_s = outage_s
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
-        self._seen = -math.inf
+        self._queried_at = -math.inf
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the commands."""
+        """The environment variables that the commands get."""
         return dict(self._environment)
 
     def submit(self, options: Sequence[str], script: str, tag: str) -> str:
-        """The number of the job that ``script`` is queued as. Raises NoSeatError with what Slurm says.
+        """Submit ``script`` as a job and return its number. Raises NoSeatError with Slurm's error.
 
-        ``tag`` is this job's alone: a controller that took it, and was away before it could say so, is not asked twice.
+        ``tag`` is unique to this job. If the controller stops answering during a submission, regbot looks for a job
+        with this tag before it submits again. So the job is not submitted twice.
         """
-        words = ["sbatch", "--parsable", f"--comment={tag}", *options]
-        until = time.monotonic() + self._outage_s
+        arguments = ["sbatch", "--parsable", f"--comment={tag}", *options]
+        deadline = time.monotonic() + self._outage_s
         while True:
-            answer = self._once(words, script)
-            if not answer.returncode:
-                number = answer.stdout.strip().partition(";")[0]
-                with self._lock:  # what was seen is of before; to look again for each of many jobs is too much to ask
+            result = self._run_once(arguments, script)
+            if not result.returncode:
+                number = result.stdout.strip().partition(";")[0]
+                # The cached list of jobs is older than this job. A new query after each submission would be too slow.
+                with self._lock:
                     self._jobs = {**self._jobs, number: Job("PENDING", "", "", 0)}
                 return number
-            if not is_away(answer.stderr) or time.monotonic() > until:
-                raise NoSeatError(f"sbatch: {_said(answer.stderr) or f'failed with exit code {answer.returncode}'}")
+            if not is_outage(result.stderr) or time.monotonic() > deadline:
+                raise NoSeatError(
+                    f"sbatch: {_error_text(result.stderr) or f'failed with exit code {result.returncode}'}"
+                )
             time.sleep(RETRY_S)
-            if found := self.tagged(tag):
-                self._look_again()
-                return found[0]
+            if numbers := self.find_tagged(tag):
+                self._discard_jobs()
+                return numbers[0]
 
-    def tagged(self, tag: str) -> list[str]:
-        """The numbers of this user's jobs that have not ended and carry ``tag``."""
-        lines = self.ask(["squeue", "--me", "--noheader", "--format=%i|%k"]).splitlines()
+    def find_tagged(self, tag: str) -> list[str]:
+        """Return the numbers of this user's active jobs that carry ``tag``."""
+        lines = self.query(["squeue", "--me", "--noheader", "--format=%i|%k"]).splitlines()
         return [line.partition("|")[0].strip() for line in lines if line.partition("|")[2].strip() == tag]
 
     def jobs(self) -> Mapping[str, Job]:
-        """This user's jobs, and those that have ended a short while ago."""
+        """Return this user's jobs by number. Jobs that ended a short while ago are included."""
         with self._lock:
-            if time.monotonic() - self._seen > FRESH_S:
-                form = "%i|%T|%r|%C|%N"
-                lines = self.ask(["squeue", "--me", "--noheader", "--states=all", "--array", f"--format={form}"])
-                self._jobs = dict(_job(line) for line in lines.splitlines() if line.count("|") >= 4)
-                self._seen = time.monotonic()
+            if time.monotonic() - self._queried_at > FRESH_S:
+                fields = "%i|%T|%r|%C|%N"
+                lines = self.query(["squeue", "--me", "--noheader", "--states=all", "--array", f"--format={fields}"])
+                self._jobs = dict(_parse_job(line) for line in lines.splitlines() if line.count("|") >= 4)
+                self._queried_at = time.monotonic()
             return self._jobs
 
     def cancel(self, number: str) -> None:
-        """End a job; one that has ended already is no error."""
-        answer = self._try(["scancel", "--quiet", number], "")
-        self._look_again()
-        if answer.returncode and "invalid job id" not in answer.stderr.lower():
+        """Cancel the job ``number``. If the job has already ended, do nothing. Raises NoSeatError."""
+        result = self._run_with_retries(["scancel", "--quiet", number], "")
+        self._discard_jobs()
+        if result.returncode and "invalid job id" not in result.stderr.lower():
             raise NoSeatError(
-                f"job {number} could not be cancelled: {_said(answer.stderr)}; see to it: scancel {number}"
+                f"job {number} could not be cancelled: {_error_text(result.stderr)}", f"cancel it: scancel {number}"
             )
 
-    def _look_again(self) -> None:
-        """What was seen is of before a change of ours."""
+    def _discard_jobs(self) -> None:
+        """Forget the cached list of jobs, because a job has changed."""
         with self._lock:
-            self._seen = -math.inf
+            self._queried_at = -math.inf
 
-    def shown(self, kind: str, name: str = "") -> list[dict[str, str]]:
-        """What ``scontrol show KIND NAME`` prints, a dictionary for each."""
-        words = ["scontrol", "--oneliner", "show", kind, *([name] if name else [])]
-        return [_fields(line) for line in self.ask(words).splitlines() if "=" in line]
+    def show(self, kind: str, name: str = "") -> list[dict[str, str]]:
+        """Return the objects that ``scontrol show KIND NAME`` prints, each as a dictionary of its fields."""
+        arguments = ["scontrol", "--oneliner", "show", kind, *([name] if name else [])]
+        return [_parse_fields(line) for line in self.query(arguments).splitlines() if "=" in line]
 
-    def hosts(self, compressed: str) -> list[str]:
-        """``n[1-2]`` as n1, n2."""
-        return self.ask(["scontrol", "show", "hostnames", compressed]).split()
+    def expand_hosts(self, compressed: str) -> list[str]:
+        """Expand a compressed list of hosts, such as ``n[1-2]`` to n1 and n2."""
+        return self.query(["scontrol", "show", "hostnames", compressed]).split()
 
-    def ask(self, words: Sequence[str], given: str = "") -> str:
-        """What a command prints. Raises NoSeatError where it fails, or its controller stays away."""
-        answer = self._try(words, given)
-        if answer.returncode:
-            raise NoSeatError(f"{words[0]}: {_said(answer.stderr) or f'failed with exit code {answer.returncode}'}")
-        return answer.stdout
+    def query(self, arguments: Sequence[str], stdin: str = "") -> str:
+        """Run a command and return its output. Raises NoSeatError if it fails, or if an outage exceeds ``outage_s``."""
+        result = self._run_with_retries(arguments, stdin)
+        if result.returncode:
+            raise NoSeatError(
+                f"{arguments[0]}: {_error_text(result.stderr) or f'failed with exit code {result.returncode}'}"
+            )
+        return result.stdout
 
-    def _try(self, words: Sequence[str], given: str) -> "subprocess.CompletedProcess[str]":
-        until = time.monotonic() + self._outage_s
+    def _run_with_retries(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
+        deadline = time.monotonic() + self._outage_s
         while True:
-            answer = self._once(words, given)
-            if not answer.returncode or not is_away(answer.stderr) or time.monotonic() > until:
-                return answer
+            result = self._run_once(arguments, stdin)
+            if not result.returncode or not is_outage(result.stderr) or time.monotonic() > deadline:
+                return result
             time.sleep(RETRY_S)
 
-    def _once(self, words: Sequence[str], given: str) -> "subprocess.CompletedProcess[str]":
+    def _run_once(self, arguments: Sequence[str], stdin: str) -> "subprocess.CompletedProcess[str]":
         try:
             return subprocess.run(
-                words,
-                input=given,
+                arguments,
+                input=stdin,
                 env=self._environment,
                 capture_output=True,
                 text=True,
@@ -162,36 +176,37 @@ class Slurm:
             )
         except FileNotFoundError as error:
             raise NoSeatError(
-                f"{words[0]} was not found on PATH; --engine slurm is for machines that submit to a Slurm cluster"
+                f"{arguments[0]} was not found on PATH",
+                "--engine slurm needs a machine that submits to a Slurm cluster",
             ) from error
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(list(words), 1, "", "socket timed out")
+            return subprocess.CompletedProcess(list(arguments), 1, "", "socket timed out")
 
 
-def is_away(complaint: str) -> bool:
-    """Whether a command complains that its controller does not answer."""
-    return any(word in complaint.lower() for word in AWAY)
+def is_outage(message: str) -> bool:
+    """Whether an error message says that the controller does not answer at the moment."""
+    return any(word in message.lower() for word in OUTAGE_MESSAGES)
 
 
-def _job(line: str) -> tuple[str, Job]:
+def _parse_job(line: str) -> tuple[str, Job]:
     number, state, reason, cpus, hosts = line.split("|", 4)
     return number, Job(state, reason, hosts, int(cpus) if cpus.isdigit() else 0)
 
 
-def _fields(line: str) -> dict[str, str]:
-    """``A=1 B=2`` as a dictionary; a value may hold blanks, and then it goes up to the next key."""
-    found: dict[str, str] = {}
+def _parse_fields(line: str) -> dict[str, str]:
+    """Parse ``A=1 B=2`` to a dictionary. A value may contain blanks. It extends to the next key."""
+    fields: dict[str, str] = {}
     last = ""
     for word in line.split():
         key, equals, value = word.partition("=")
         if equals and key and key.replace(":", "").replace("_", "").replace("/", "").isalnum():
-            found[key], last = value, key
+            fields[key], last = value, key
         elif last:
-            found[last] += f" {word}"
-    return found
+            fields[last] += f" {word}"
+    return fields
 
 
-def _said(text: str) -> str:
-    """What a command complains of, in one line."""
+def _error_text(text: str) -> str:
+    """Return the error messages in a command's output as one line."""
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ").strip() for line in text.splitlines()]
-    return "; ".join(line for line in lines if line)[:1000]
+    return clip("; ".join(line for line in lines if line), 1000)

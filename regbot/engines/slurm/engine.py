@@ -1,4 +1,4 @@
-"""The engine ``slurm``: a reservation for each session, and its runs as steps inside it."""
+"""The engine ``slurm``: it reserves nodes for each session, and starts the session's runs as job steps on them."""
 
 import hashlib
 import json
@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from regbot.config import SlurmSettings
-from regbot.engines.engine import Ended, Launch, Needs, NoSeatError, Seat, SeatLostError
+from regbot.engines.engine import Needs, Seat
+from regbot.engines.launch import Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
-from regbot.engines.slurm.limits import Extent, Partition, extent_of, partition_of, usable
+from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout, usable_nodes
 from regbot.engines.slurm.reservation import Reservation
 from regbot.engines.slurm.seat import SlurmSeat
 from regbot.engines.slurm.shared import SharedSeat
@@ -22,10 +23,10 @@ from regbot.records.run import Node
 
 
 class SlurmEngine:
-    """Seats are jobs of one partition. A context: what it reserved is given back when it is left.
+    """Engine whose seats are jobs in one partition. It is a context manager that releases all reservations on exit.
 
-    ``folder`` lies on the file system that all nodes share, as the checkouts and the results must. ``refused`` names
-    hosts that are not to be used now, such as those in quarantine.
+    ``folder`` must be on a file system that all nodes share. Checkouts and results must be on such a file system too.
+    ``excluded_hosts`` returns the hosts that must not be used at the moment, for example hosts in quarantine.
     """
 
     name = "slurm"
@@ -35,24 +36,25 @@ class SlurmEngine:
         settings: SlurmSettings,
         folder: Path,
         slurm: Slurm | None = None,
-        refused: Callable[[], frozenset[str]] = frozenset,
+        excluded_hosts: Callable[[], frozenset[str]] = frozenset,
         say: Callable[[str], None] = lambda _: None,
         sandbox: Sandbox | None = None,
     ) -> None:
-        self._settings, self._folder, self._refused, self._say = settings, folder, refused, say
+        self._settings, self._folder, self._excluded_hosts, self._say = settings, folder, excluded_hosts, say
         self.sandbox = sandbox
         self._slurm = slurm or Slurm()
-        self._free = threading.BoundedSemaphore(settings.slots)
-        self._beside = SharedSeat(self._reserve_beside)
-        self._held: set[Reservation] = set()
+        self._slots = threading.BoundedSemaphore(settings.slots)
+        self._trace_seat = SharedSeat(self._reserve_trace_node)
+        self._reservations: set[Reservation] = set()
 
     def __enter__(self) -> "SlurmEngine":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._beside.close()
-        for reservation in list(self._held):  # of threads that wait for nodes: an interrupt does not wait for them
-            self._give_back(reservation)
+        self._trace_seat.close()
+        # Other threads may still wait for nodes, for example after an interrupt. Releasing ends their wait.
+        for reservation in list(self._reservations):
+            self._release(reservation)
 
     @property
     def slots(self) -> int:
@@ -60,81 +62,84 @@ class SlurmEngine:
 
     @property
     def gpus(self) -> int:
-        """Most that a seat may have: all of the partition's nodes together."""
-        each = self._settings.gpus_per_node
-        return (self._partition.gpus if each is None else each) * len(self._partition.nodes)
+        """Largest number of GPUs in one seat: the GPUs of all nodes of the partition."""
+        per_node = self._settings.gpus_per_node
+        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.nodes)
 
-    def run(self, launch: Launch) -> Ended:
-        """Run ``launch`` beside others on one node, in a reservation without GPUs that is made when first needed."""
+    def run(self, launch: Launch) -> LaunchResult:
+        """Run an untimed ``launch`` on one node, in parallel with others. The first call reserves the node, without
+        GPUs. Raises EngineError."""
         try:
-            return self._beside.run(launch)
-        except SeatLostError:  # once more on another node
-            return self._beside.run(launch)
+            return self._trace_seat.run(launch)
+        except SeatLostError:  # retry once on another node
+            return self._trace_seat.run(launch)
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        """Wait for a slot and for nodes, and have them until the context is left. Raises NoSeatError."""
-        extent = self._extent(needs)
-        with self._free:
-            self._beside.close_if_idle()  # its node may be the very one that is waited for
-            with self._reserved(needs, extent) as seat:
-                self._remember(extent, seat.node)
+        """Wait for a free slot and for nodes, and reserve the nodes until the context exits. Raises NoSeatError."""
+        layout = self._layout(needs)
+        with self._slots:
+            self._trace_seat.close_if_idle()  # the new seat may need the node of the trace seat
+            with self._reserve_seat(needs, layout) as seat:
+                self._store_node(layout, seat.node)
                 yield seat
 
     def describe(self, needs: Needs) -> Node | None:
-        """The nodes of the last such seat. Raises NoSeatError where there can be none."""
+        """Return the node of the last seat with the same layout; None if there was none. Raises NoSeatError if the
+        layout is impossible."""
         try:
-            return Node.model_validate_json(self._last(self._extent(needs)).read_bytes())
+            return Node.model_validate_json(self._node_file(self._layout(needs)).read_bytes())
         except (OSError, ValueError):
             return None
 
     def kind(self, needs: Needs) -> tuple[str, ...]:
-        """Partition, what is asked of it, and the layout. Raises NoSeatError."""
-        extent, settings = self._extent(needs), self._settings
-        return self._partition.name, settings.constraint, settings.reservation, f"{extent.nodes} x {extent.gpus}"
+        """Return partition, constraint, reservation and layout of a seat for ``needs``. Raises NoSeatError."""
+        layout, settings = self._layout(needs), self._settings
+        return self._partition.name, settings.constraint, settings.reservation, f"{layout.nodes} x {layout.gpus}"
 
-    def _extent(self, needs: Needs) -> Extent:
-        return extent_of(needs, self._settings, self._partition)
+    def _layout(self, needs: Needs) -> SeatLayout:
+        return plan_layout(needs, self._settings, self._partition)
 
-    def _last(self, extent: Extent) -> Path:
-        """The file that remembers what the last seat of this layout was, of nodes that were asked for like this."""
-        asked = hashlib.sha256(f"{self._settings.constraint}\n{self._settings.reservation}".encode()).hexdigest()[:12]
-        return self._folder / "classes" / f"{self._partition.name}.{extent.nodes}x{extent.gpus}.{asked}.json"
+    def _node_file(self, layout: SeatLayout) -> Path:
+        """Return the file that stores the node of the last seat with this layout, constraint and reservation."""
+        digest = hashlib.sha256(f"{self._settings.constraint}\n{self._settings.reservation}".encode()).hexdigest()[:12]
+        return self._folder / "classes" / f"{self._partition.name}.{layout.nodes}x{layout.gpus}.{digest}.json"
 
-    def _remember(self, extent: Extent, node: Node) -> None:
-        write_text(self._last(extent), json.dumps(node.model_dump()))
+    def _store_node(self, layout: SeatLayout, node: Node) -> None:
+        write_text(self._node_file(layout), json.dumps(node.model_dump()))
 
     @contextmanager
-    def _reserved(self, needs: Needs, extent: Extent) -> Iterator[Seat]:
+    def _reserve_seat(self, needs: Needs, layout: SeatLayout) -> Iterator[Seat]:
         settings = self._settings
-        if refused := self._refused() & frozenset(self._partition.nodes):
-            left = usable(self._slurm, self._partition.nodes, refused | set(settings.exclude))
-            if len(left) < extent.nodes:
+        if excluded := self._excluded_hosts() & frozenset(self._partition.nodes):
+            remaining = usable_nodes(self._slurm, self._partition.nodes, excluded | set(settings.exclude))
+            if len(remaining) < layout.nodes:
                 raise NoSeatError(
-                    f"{needs.name}: wants {extent.nodes} nodes, and {len(left)} of partition {self._partition.name} "
-                    f"are left: {', '.join(sorted(refused))} in quarantine ('regbot node list' says why)"
+                    f"{needs.name}: needs {layout.nodes} nodes, and only {len(remaining)} of partition "
+                    f"{self._partition.name} are usable: {', '.join(sorted(excluded))} in quarantine "
+                    "('regbot node list' says why)"
                 )
-            settings = settings.model_copy(update={"exclude": sorted(refused | set(settings.exclude))})
+            settings = settings.model_copy(update={"exclude": sorted(excluded | set(settings.exclude))})
         folder = self._folder / f"seat-{secrets.token_hex(6)}"
-        reservation = Reservation(self._slurm, settings, self._partition, extent, needs, folder)
-        self._held.add(reservation)
+        reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
+        self._reservations.add(reservation)
         try:
             reservation.submit()
             reservation.wait(self._say)
             yield SlurmSeat(self._slurm, settings, reservation, self.sandbox)
         finally:
-            self._give_back(reservation)
+            self._release(reservation)
 
-    def _give_back(self, reservation: Reservation) -> None:
+    def _release(self, reservation: Reservation) -> None:
         try:
             reservation.release()
-        except NoSeatError as error:  # what ran there has run
+        except NoSeatError as error:  # the runs in this reservation are complete, so the error is only reported
             self._say(str(error))
-        self._held.discard(reservation)
+        self._reservations.discard(reservation)
 
-    def _reserve_beside(self) -> AbstractContextManager[Seat]:
-        return self._reserved(Needs(ranks=0, name="regbot traces", shared=True), Extent(1, 0, 0))
+    def _reserve_trace_node(self) -> AbstractContextManager[Seat]:
+        return self._reserve_seat(Needs(ranks=0, name="regbot traces", shared=True), SeatLayout(1, 0, 0))
 
     @cached_property
     def _partition(self) -> Partition:
-        return partition_of(self._slurm, self._settings.partition)
+        return find_partition(self._slurm, self._settings.partition)

@@ -1,32 +1,36 @@
-"""The batch script of a reservation: it does nothing but hold the nodes while regbot is there.
+"""The batch script of a reservation: it keeps the nodes reserved as long as regbot is alive.
 
-Standard library only, started by path in isolated mode. regbot writes a new number into ``heartbeat`` every few
-seconds. The number, and not the file's time, is what counts: clocks of nodes may differ by minutes. Where it stays the
-same for too long regbot is gone, and the nodes are given back; so they are once there is a file ``released``.
+The script uses only the standard library. It is started by path, in Python's isolated mode. Every few seconds regbot
+writes a new number into the file ``heartbeat``. If the number stays the same for too long, regbot is gone. Then the
+script ends, which releases the nodes. The script compares numbers and not file times, because clocks of nodes may
+differ by minutes. It also ends when the file ``released`` exists.
 """
 
 import sys
 import time
 from pathlib import Path
 
-LOOK_S = 2.0
+POLL_S = 2.0
 
 
 def main() -> None:
-    """Arguments: the folder of the reservation, and how many seconds regbot may be silent."""
+    """Keep the nodes until regbot is gone or has released them.
+
+    Arguments: the reservation's folder, and after how many seconds without a heartbeat to end.
+    """
     folder, silent_s = Path(sys.argv[1]), float(sys.argv[2])
-    heard, since = "", time.monotonic()
+    last_beat, since = "", time.monotonic()
     while time.monotonic() - since < silent_s:
         if (folder / "released").exists():
             return
         try:
             beat = (folder / "heartbeat").read_text()
-        except OSError:  # a shared file system that is away for a moment
+        except OSError:  # the shared file system is temporarily unavailable
             beat = ""
-        if beat and beat != heard:
-            heard, since = beat, time.monotonic()
-        time.sleep(LOOK_S)
-    print(f"regbot has been silent for {silent_s:.0f} s: the nodes are given back", flush=True)
+        if beat and beat != last_beat:
+            last_beat, since = beat, time.monotonic()
+        time.sleep(POLL_S)
+    print(f"no heartbeat of regbot for {silent_s:.0f} s: the nodes are released", flush=True)
 
 
 if __name__ == "__main__":

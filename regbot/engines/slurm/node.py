@@ -1,8 +1,8 @@
-"""What srun starts on every node of a seat.
+"""The program that srun starts on every node of a seat.
 
-It runs under regbot's own interpreter, which all nodes see. The order of all nodes comes as one line on standard input,
-whose end says that regbot is gone; each node takes its own part, does with it what the local engine does, and reports
-in lines of standard output.
+It runs in regbot's own interpreter, which all nodes can read. Standard input has one line with the request for all
+nodes. If standard input closes, regbot is gone. Each node runs its part of the request with the local engine, and
+prints its report on standard output.
 """
 
 import ctypes
@@ -15,129 +15,145 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from regbot.engines.availability import available
-from regbot.engines.engine import EngineError, Launch
+from regbot.engines.availability import unavailable_reason
+from regbot.engines.launch import NO_GPUS, EngineError, Launch
 from regbot.engines.local import LocalEngine
-from regbot.engines.sandbox import Sandbox, version
-from regbot.node import this_node
+from regbot.engines.sandbox import Sandbox, bubblewrap_version
+from regbot.health.machine import this_node, without_gpus
 
-GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-"""Variables by which Slurm tells a job its GPUs."""
-PORTS = 16
-LINE, END = 400, "=end"
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+"""Variables that name the GPUs which Slurm has assigned to a job."""
+NUM_PORTS = 16
+"""Number of free ports that a node reports."""
+LINE_CHARACTERS, END = 400, "=end"
 BEGUN = "begun"
 PR_SET_DUMPABLE = 4
 
 
-def facts(folder: Path, sandbox: Sandbox | None) -> dict[str, Any]:
-    """What this node is, whether it sees ``folder``, free ports, and what confines here, or why nothing can."""
-    sockets = [socket.socket() for _ in range(PORTS)]
+def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict[str, Any]:
+    """Return facts about this node: its class, whether it sees ``folder``, and free ports.
+
+    ``has_gpus`` says whether the reservation includes GPUs.
+    The facts also have the version of the sandbox program, and why the sandbox does not work ('' if it works).
+    """
+    sockets = [socket.socket() for _ in range(NUM_PORTS)]
     try:
-        for each in sockets:
-            each.bind(("", 0))
-        ports = [each.getsockname()[1] for each in sockets]
+        for listener in sockets:
+            listener.bind(("", 0))
+        ports = [listener.getsockname()[1] for listener in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
     return {
-        "node": this_node().model_dump(),
-        "sees": (folder / "heartbeat").exists(),
+        "node": (this_node() if has_gpus else without_gpus(this_node())).model_dump(),
+        "sees_folder": (folder / "heartbeat").exists(),
         "ports": ports,
-        "sandbox": version() if sandbox is not None else "",
-        "open": available(sandbox) if sandbox is not None else "",
+        "sandbox": bubblewrap_version() if sandbox is not None else "",
+        "sandbox_fault": unavailable_reason(sandbox) if sandbox is not None else "",
     }
 
 
-def launched(order: dict[str, Any], number: int) -> dict[str, Any]:
-    """Run the part of node ``number`` to its end: how it ended, and what it left in its folder."""
+def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
+    """Run the part of node ``number`` until it ends. Return its result, and the sizes of the files in its record."""
     launch = Launch(
-        command=tuple(order["commands"][number]),
-        cwd=Path(order["cwd"]),
-        log=Path(order["logs"][number]),
-        record_dir=Path(order["record_dir"]),
-        env=order["env"] | {name: os.environ[name] for name in GIVEN if name in os.environ},
-        readable=tuple(map(Path, order["readable"])),
-        writable=tuple(map(Path, order["writable"])),
-        timeout_s=order["timeout_s"],
-        max_output_bytes=order["max_output_bytes"],
-        max_dir_bytes=order["max_dir_bytes"],
+        command=tuple(request["commands"][number]),
+        cwd=Path(request["cwd"]),
+        log=Path(request["logs"][number]),
+        record_dir=Path(request["record_dir"]),
+        env=_show_gpus_of_job(request["env"]),
+        readable=tuple(map(Path, request["readable"])),
+        writable=tuple(map(Path, request["writable"])),
+        timeout_s=request["timeout_s"],
+        max_output_bytes=request["max_output_bytes"],
+        max_dir_bytes=request["max_dir_bytes"],
+        timed_between=request["timed_between"] and tuple(request["timed_between"]),
     )
-    ended = LocalEngine(sandbox=sandbox_told(order["sandbox"]), stamps=number == 0).here.run(launch)
-    health = ended.health and ended.health.model_dump(by_alias=True)
-    return vars(ended) | {"health": health, "files": sizes(launch.record_dir)}
+    result = LocalEngine(sandbox=load_sandbox(request["sandbox"]), stamps=number == 0).unlocked_seat.run(launch)
+    health = result.health and result.health.model_dump(by_alias=True)
+    return vars(result) | {"health": health, "files": file_sizes(launch.record_dir)}
 
 
-def order_of(launch: Launch) -> dict[str, Any]:
-    """What all nodes are told alike; commands and logs are each node's own."""
-    told = {field.name: getattr(launch, field.name) for field in dataclasses.fields(launch)}
-    del told["command"], told["log"], told["ranks"]
-    return json.loads(json.dumps(told, default=_plain))  # type: ignore[no-any-return]
+def _show_gpus_of_job(env: dict[str, str]) -> dict[str, str]:
+    """Return a launch's environment with this node's variables for the GPUs of the job, unless it hides all GPUs."""
+    if NO_GPUS.items() <= env.items():
+        return env
+    return env | {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
 
 
-def sizes(folder: Path) -> dict[str, int]:
-    """The files of a record, so that regbot knows when a shared file system shows all of them."""
+def step_request(launch: Launch) -> dict[str, Any]:
+    """Return the part of the request that is the same for all nodes. It has no commands and logs, which differ."""
+    fields = {field.name: getattr(launch, field.name) for field in dataclasses.fields(launch)}
+    del fields["command"], fields["log"], fields["ranks"]
+    return json.loads(json.dumps(fields, default=_to_json))  # type: ignore[no-any-return]
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Return the sizes of a record's files. regbot waits until a shared file system shows files of these sizes."""
     entries = sorted(folder.iterdir())[:10_000]
-    return {each.name: each.stat().st_size for each in entries if each.is_file() and not each.is_symlink()}
+    return {entry.name: entry.stat().st_size for entry in entries if entry.is_file() and not entry.is_symlink()}
 
 
-def as_told(sandbox: Sandbox) -> dict[str, Any]:
-    """A sandbox as an order carries it."""
-    return json.loads(json.dumps(dataclasses.asdict(sandbox), default=_plain))  # type: ignore[no-any-return]
+def dump_sandbox(sandbox: Sandbox) -> dict[str, Any]:
+    """Return ``sandbox`` as JSON values, to send it in a request."""
+    return json.loads(json.dumps(dataclasses.asdict(sandbox), default=_to_json))  # type: ignore[no-any-return]
 
 
-def sandbox_told(told: dict[str, Any] | None) -> Sandbox | None:
-    """What an order tells of the sandbox."""
-    if told is None:
+def load_sandbox(fields: dict[str, Any] | None) -> Sandbox | None:
+    """Return the sandbox that a request contains; None if it contains none."""
+    if fields is None:
         return None
-    return Sandbox(**{**told, **{name: tuple(map(Path, told[name])) for name in ("read", "write")}})
+    return Sandbox(**{**fields, **{name: tuple(map(Path, fields[name])) for name in ("read", "write")}})
 
 
-def sealed(nonce: str, number: int, text: str) -> None:
-    """Print ``text`` in short lines, because srun breaks long ones where its buffer ends; each says whose it is."""
-    parts = [text[at : at + LINE] for at in range(0, len(text), LINE)]
+def print_marked(nonce: str, number: int, text: str) -> None:
+    """Print ``text`` in short lines that begin with nonce and node number. srun would split longer lines."""
+    parts = [text[at : at + LINE_CHARACTERS] for at in range(0, len(text), LINE_CHARACTERS)]
     for part in (*parts, END):
         sys.stdout.write(f"{nonce} {number} {part}\n")
     sys.stdout.flush()
 
 
-def unseen() -> None:
-    """Keep processes of the same user from opening what this one has open: its output is believed."""
+def hide_process() -> None:
+    """Prevent other processes of the same user from opening this process's files. regbot trusts this process's
+    output."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else dict(value)
 
 
-def _end_with_regbot() -> None:
-    """The end of this process is the sign for its supervisor to kill everything."""
+def _exit_with_regbot() -> None:
+    """Exit when regbot is gone. The end of this process makes its supervisor kill all processes."""
     while os.read(0, 4096):
         pass
     os._exit(1)
 
 
 def main() -> None:
-    """Answer on standard output. A guest that did not end well is an exit code, so that srun ends the other nodes."""
-    unseen()
+    """Answer one request on standard output. Exit with code 1 if the guest failed, so that srun ends the other
+    nodes."""
+    hide_process()
     line = bytearray()
     while not line.endswith(b"\n"):
         data = os.read(0, 65536)
         if not data:
             return
         line += data
-    order = json.loads(line)
-    number = order["hosts"].index(os.environ["SLURMD_NODENAME"])  # Slurm's own numbers follow other orders too
-    sealed(order["nonce"], number, BEGUN)
-    threading.Thread(target=_end_with_regbot, daemon=True).start()
+    request = json.loads(line)
+    # Slurm numbers the nodes in its own order, so regbot's number is the index in the list of hosts.
+    number = request["hosts"].index(os.environ["SLURMD_NODENAME"])
+    print_marked(request["nonce"], number, BEGUN)
+    threading.Thread(target=_exit_with_regbot, daemon=True).start()
     result: dict[str, Any]
     try:
-        if "facts" in order:
-            result = facts(Path(order["facts"]), sandbox_told(order["sandbox"]))
+        if "facts" in request:
+            result = collect_facts(Path(request["facts"]), load_sandbox(request["sandbox"]), request["has_gpus"])
         else:
-            result = launched(order, number)
+            result = run_part(request, number)
     except (EngineError, OSError) as error:
         result = {"error": str(error)}
-    sealed(order["nonce"], number, json.dumps(result))
-    if "facts" not in order and result.get("exit_code") != 0:
+    print_marked(request["nonce"], number, json.dumps(result))
+    if "facts" not in request and result.get("exit_code") != 0:
         sys.exit(1)

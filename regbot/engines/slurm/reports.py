@@ -1,4 +1,4 @@
-"""What the nodes of a seat say of one launch: read from srun's output, and put together as one end."""
+"""Parse the nodes' reports about one launch from srun's output, and combine them into one result."""
 
 import json
 import re
@@ -7,29 +7,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regbot.engines.conversation import Answer
-from regbot.engines.engine import Ended
+from regbot.engines.conversation import SupervisorOutput
+from regbot.engines.launch import LaunchResult
 from regbot.engines.local import log_tail, plain_tail
 from regbot.engines.slurm.node import BEGUN, END
-from regbot.records.health import MAX_GPUS, During, Health, Moment
+from regbot.records.health import MAX_GPUS, Health, NodeSnapshot, NodeUsage
+from regbot.text.clip import clip_message
 
 Reports = Mapping[int, Mapping[str, Any]]
-"""What nodes reported, by their number in the seat."""
+"""Report of each node, by the node's number in the seat."""
 
-_SEALED = re.compile(r"^([0-9a-f]+) (\d{1,6}) (.*)$")
-_HARMLESS = "lacks support for cpu binding"
+_MARKED = re.compile(r"^([0-9a-f]+) (\d{1,6}) (.*)$")
+_IGNORED_MESSAGE = "lacks support for cpu binding"
 
 
-def spoken(answer: Answer, nonce: str, nodes: int) -> dict[int, list[Any]]:
-    """By the number of the node, what it said in whole: that it has begun, and its report.
+def parse_messages(output: SupervisorOutput, nonce: str, nodes: int) -> dict[int, list[Any]]:
+    """Return the complete messages of each node, by the node's number. The messages are BEGUN and the node's report.
 
-    Other lines, such as srun's complaints, and what was cut off are left out; of more reports the first one holds.
+    Incomplete messages and other lines, such as messages of srun, are left out.
     """
     parts: dict[int, list[str]] = {}
-    found: dict[int, list[Any]] = {number: [] for number in range(nodes)}
-    for line in answer.text.decode("utf-8", "replace").split("\n"):
-        match = _SEALED.match(line)
-        if match is None or match[1] != nonce or int(match[2]) not in found:
+    messages: dict[int, list[Any]] = {number: [] for number in range(nodes)}
+    for line in output.text.decode("utf-8", "replace").split("\n"):
+        match = _MARKED.match(line)
+        if match is None or match[1] != nonce or int(match[2]) not in messages:
             continue
         number = int(match[2])
         if match[3] != END:
@@ -37,63 +38,72 @@ def spoken(answer: Answer, nonce: str, nodes: int) -> dict[int, list[Any]]:
             continue
         text = "".join(parts.pop(number, []))
         with suppress(ValueError):
-            found[number].append(text if text == BEGUN else json.loads(text))
-    return found
+            messages[number].append(text if text == BEGUN else json.loads(text))
+    return messages
 
 
-def ended_of(reports: Mapping[int, Mapping[str, Any]], hosts: Sequence[str], logs: Sequence[Path]) -> Ended:
-    """How a launch ended on all its nodes: as it did where it ended worst."""
-    every = list(reports.values())
-    worst = min(reports, key=lambda n: (not reports[n]["timed_out"], reports[n]["exit_code"] == 0, n))
-    return Ended(
+def combine_reports(
+    reports: Mapping[int, Mapping[str, Any]], hosts: Sequence[str], logs: Sequence[Path]
+) -> LaunchResult:
+    """Combine the nodes' results into one. The exit code and the log come from the node with the worst result."""
+    results = list(reports.values())
+    worst = min(
+        reports, key=lambda number: (not reports[number]["timed_out"], reports[number]["exit_code"] == 0, number)
+    )
+    return LaunchResult(
         exit_code=reports[worst]["exit_code"],
-        timed_out=any(each["timed_out"] for each in every),
-        output_truncated=any(each["output_truncated"] for each in every),
-        dir_overflow=any(each["dir_overflow"] for each in every),
-        left_behind=sum(each["left_behind"] for each in every),
-        unkilled=sum(each["unkilled"] for each in every),
-        wall_s=max(each["wall_s"] for each in every),
+        timed_out=any(report["timed_out"] for report in results),
+        output_truncated=any(report["output_truncated"] for report in results),
+        dir_overflow=any(report["dir_overflow"] for report in results),
+        left_behind=sum(report["left_behind"] for report in results),
+        unkilled=sum(report["unkilled"] for report in results),
+        wall_s=max(report["wall_s"] for report in results),
         log_tail=log_tail(logs[worst]),
-        health=_health({hosts[number]: each["health"] for number, each in sorted(reports.items()) if each["health"]}),
+        health=_combine_health(
+            {hosts[number]: report["health"] for number, report in sorted(reports.items()) if report["health"]}
+        ),
         warnings=tuple(
-            f"{hosts[number]}: {text}" for number, each in sorted(reports.items()) for text in each["warnings"]
+            f"{hosts[number]}: {text}" for number, report in sorted(reports.items()) for text in report["warnings"]
         ),
     )
 
 
-def _health(told: Mapping[str, Any]) -> Health | None:
-    """Of all nodes as one: the first one's processors, everybody's GPUs, causes with the host's name."""
-    if not told:
+def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
+    """Combine the health of all nodes: the first node's processors and all nodes' GPUs. Causes begin with the host."""
+    if not health_by_host:
         return None
-    found = {host: Health.model_validate(each) for host, each in told.items()}
-    first = next(iter(found.values()))
+    by_host = {host: Health.model_validate(health) for host, health in health_by_host.items()}
+    first = next(iter(by_host.values()))
 
-    def moment(name: str) -> Moment:
-        every = [getattr(each, name) for each in found.values()]
-        return Moment(cpu=every[0].cpu, gpus=[gpu for each in every for gpu in each.gpus][:MAX_GPUS])
+    def combine_snapshots(name: str) -> NodeSnapshot:
+        snapshots = [getattr(health, name) for health in by_host.values()]
+        return NodeSnapshot(cpu=snapshots[0].cpu, gpus=[gpu for node in snapshots for gpu in node.gpus][:MAX_GPUS])
 
-    during = During(
+    during = NodeUsage(
         seconds=first.during.seconds,
-        samples=min(each.during.samples for each in found.values()),
+        samples=min(health.during.samples for health in by_host.values()),
         cpu=first.during.cpu,
-        gpus=[gpu for each in found.values() for gpu in each.during.gpus][:MAX_GPUS],
+        gpus=[gpu for health in by_host.values() for gpu in health.during.gpus][:MAX_GPUS],
     )
     causes = [
-        cause.model_copy(update={"text": f"{host}: {cause.text}"[:4000]} if len(found) > 1 else {})
-        for host, each in found.items()
-        for cause in each.causes
+        cause.model_copy(update={"text": clip_message(f"{host}: {cause.text}")} if len(by_host) > 1 else {})
+        for host, health in by_host.items()
+        for cause in health.causes
     ]
-    return Health(before=moment("before"), during=during, after=moment("after"), causes=causes)
+    return Health(before=combine_snapshots("before"), during=during, after=combine_snapshots("after"), causes=causes)
 
 
-def complaints(answer: Answer) -> str:
-    """What srun itself said, the end of it."""
-    lines = answer.text.decode("utf-8", "replace").split("\n")
-    return plain_tail("\n".join(line for line in lines if not _SEALED.match(line) and _HARMLESS not in line))
+def srun_messages(output: SupervisorOutput) -> str:
+    """Return the last of srun's own messages as plain text."""
+    lines = output.text.decode("utf-8", "replace").split("\n")
+    return plain_tail("\n".join(line for line in lines if not _MARKED.match(line) and _IGNORED_MESSAGE not in line))
 
 
-def missing(folder: Path, reports: Reports) -> tuple[int, str] | None:
-    """A file that a node says it wrote, and that is not seen here yet: the node, the name; None where all are."""
+def find_missing_file(folder: Path, reports: Reports) -> tuple[int, str] | None:
+    """Return the first file that a node has written and that is missing or incomplete here, as (node, name).
+
+    Return None if all files are visible here.
+    """
     for number, report in reports.items():
         for name, size in report["files"].items():
             path = folder / name

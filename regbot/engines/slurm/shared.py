@@ -1,65 +1,73 @@
-"""A seat that several launches use at a time: it is had from the first of them on, and given back when asked."""
+"""A seat that several launches share. The first launch reserves it, and ``close`` releases it."""
 
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
-from regbot.engines.engine import Ended, Launch, Seat, SeatLostError
+from regbot.engines.engine import Seat
+from regbot.engines.launch import Launch, LaunchResult, SeatLostError
 
 Reserve = Callable[[], AbstractContextManager[Seat]]
 
 
 class SharedSeat:
-    """Any number of threads may run launches. Who waits for the seat holds nobody else up but those who wait for it."""
+    """A seat that is reserved when first needed. Launches may run from any number of threads.
+
+    While one thread waits for the reservation, other threads that call ``run`` wait too. ``close`` and
+    ``close_if_idle`` do not wait for the reservation.
+    """
 
     def __init__(self, reserve: Reserve) -> None:
         self._reserve = reserve
-        self._making, self._lock = threading.Lock(), threading.Lock()
-        self._held: tuple[ExitStack, Seat] | None = None
+        self._reserve_lock, self._lock = threading.Lock(), threading.Lock()
+        self._current: tuple[ExitStack, Seat] | None = None
         self._users = 0
 
-    def run(self, launch: Launch) -> Ended:
-        """Raises what the seat raises; one that is lost is given back, and the next launch gets another."""
-        seat = self._enter()
+    def run(self, launch: Launch) -> LaunchResult:
+        """Run ``launch`` in the shared seat. Raises the exceptions of ``Seat.run``.
+
+        If the nodes are lost, the seat is released. The next launch reserves a new one.
+        """
+        seat = self._acquire()
         try:
             return seat.run(launch)
         except SeatLostError:
-            self._leave(seat)
+            self._release(seat)
             raise
         finally:
             with self._lock:
                 self._users -= 1
 
     def close_if_idle(self) -> None:
-        """Give it back unless something runs there."""
+        """Release the seat, but not while a launch runs in it."""
         with self._lock:
-            seat = self._held[1] if self._held is not None and not self._users else None
+            seat = self._current[1] if self._current is not None and not self._users else None
         if seat is not None:
-            self._leave(seat)
+            self._release(seat)
 
     def close(self) -> None:
-        """Give it back, whatever runs there."""
+        """Release the seat, even while a launch runs in it."""
         with self._lock:
-            seat = self._held[1] if self._held is not None else None
+            seat = self._current[1] if self._current is not None else None
         if seat is not None:
-            self._leave(seat)
+            self._release(seat)
 
-    def _enter(self) -> Seat:
-        with self._making:
-            if self._held is None:
+    def _acquire(self) -> Seat:
+        with self._reserve_lock:
+            if self._current is None:
                 stack = ExitStack()
                 seat = stack.enter_context(self._reserve())
                 with self._lock:
-                    self._held = stack, seat
+                    self._current = stack, seat
             with self._lock:
                 self._users += 1
-                assert self._held is not None
-                return self._held[1]
+                assert self._current is not None
+                return self._current[1]
 
-    def _leave(self, seat: Seat) -> None:
-        """Only this one: another thread may have got the next one already."""
+    def _release(self, seat: Seat) -> None:
+        """Release ``seat``. Do nothing if another thread has already released or replaced it."""
         with self._lock:
-            if self._held is None or self._held[1] is not seat:
+            if self._current is None or self._current[1] is not seat:
                 return
-            stack, self._held = self._held[0], None
+            stack, self._current = self._current[0], None
         stack.close()

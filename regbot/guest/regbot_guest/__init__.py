@@ -1,5 +1,5 @@
-"""Guest code: everything of regbot that runs inside the training process.
+"""Guest code: all code of regbot that runs inside the training process.
 
-Standard library and the torch that is there, Python 3.10 and newer, plain JSON out. It imports nothing of regbot, and
-what it writes is believed by nobody without a check.
+It needs only the standard library and the installed torch, and runs on Python 3.10 and newer. It imports no other part
+of regbot. Its output is plain JSON, and the trusted side validates this output.
 """

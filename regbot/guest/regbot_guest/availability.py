@@ -1,10 +1,11 @@
-"""The gate in front of libraries that may not be there: which dispatcher a request is resolved to, and why.
+"""Decides which dispatcher runs for a request, because optional libraries may be missing or unusable.
 
-``alltoall`` and ``allgather`` need nothing but torch. ``deepep`` and ``hybridep`` need deep_ep, which ``library.py``
-tries in another process, only where it was asked for. What is not usable is resolved to ``alltoall`` with the reason,
-the same on every rank: ranks in different dispatchers would wait for each other for ever.
+``alltoall`` and ``allgather`` need only torch. ``deepep`` and ``hybridep`` need the library deep_ep.
+``deepep_installation.py`` imports this library in another process, and only if a request needs it. If a dispatcher is
+unusable, ``alltoall`` runs instead, and the reason is recorded. The result is the same on every rank, because ranks
+with different dispatchers would deadlock.
 
-Whether it *ran* is not decided here: ``backends.py`` tells that from the counted step.
+This module does not report which dispatcher *ran*. ``backends.py`` reads that from the counted step.
 """
 
 from functools import cache
@@ -13,57 +14,63 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from regbot_guest.library import Library, probe
+from regbot_guest.deepep_installation import DeepEPInstallation, inspect_deep_ep
 
 FALLBACK = "alltoall"
 
 BUFFERS = {"deepep": ("ElasticBuffer", "Buffer"), "hybridep": ("HybridEPBuffer",)}
-"""Classes of deep_ep that serve a dispatcher, the preferred one first."""
+"""Classes of deep_ep that can serve a dispatcher. The preferred class comes first."""
 
 GPU_GENERATIONS = {"ElasticBuffer": range(9, 100), "Buffer": range(8, 100), "HybridEPBuffer": range(8, 11)}
-"""Major compute capabilities: DeepEP's README (SM90, or SM80 for version 1), Megatron-Bridge's rules for HybridEP."""
+"""Major compute capabilities that each class supports. Sources: DeepEP's README (SM90, or SM80 for version 1) and
+Megatron-Bridge's rules for HybridEP.
+"""
 
 
 class Resolution(NamedTuple):
-    """What a request became. ``buffer``: the class of deep_ep, '' for none. ``why``: '' where it is what was asked."""
+    """The dispatcher that runs for a request.
+
+    ``buffer`` is the class of deep_ep that it uses, or '' for none. ``reason`` says why the requested dispatcher is not
+    used. It is '' if the requested dispatcher is used.
+    """
 
     resolved: str
     buffer: str = ""
-    why: str = ""
+    reason: str = ""
 
 
 @cache
 def resolve(requested: str, device: torch.device, dtype: torch.dtype, pinned: str = "") -> Resolution:
-    """What to run where ``requested`` was asked for. ``pinned`` allows one class of deep_ep only.
+    """Return the dispatcher to run for ``requested``. ``pinned`` restricts the choice to one class of deep_ep.
 
-    On a GPU all ranks of the launch must call it, because they agree on the answer.
+    On a GPU all ranks of the launch must call this function, because it exchanges messages to agree on the result.
     """
     if requested not in BUFFERS:
         return Resolution(requested)
-    impossible = _impossible(device, dtype)
-    buffer, why = usable(requested, device, pinned)
-    why = "; ".join(filter(None, (why, impossible)))
-    if not impossible:  # which is the same on every rank
-        buffer, why = _agree(buffer, why)
-    return Resolution(FALLBACK, "", why) if why else Resolution(requested, buffer)
+    obstacle = _launch_obstacle(device, dtype)
+    buffer, reason = find_buffer(requested, device, pinned)
+    reason = "; ".join(filter(None, (reason, obstacle)))
+    if not obstacle:  # the obstacle is the same on every rank, so either all ranks agree here or none
+        buffer, reason = _agree_on_buffer(buffer, reason)
+    return Resolution(FALLBACK, "", reason) if reason else Resolution(requested, buffer)
 
 
-def usable(name: str, device: torch.device, pinned: str = "") -> tuple[str, str]:
-    """The class of deep_ep to use here for dispatcher ``name``, or '' and why there is none."""
-    library = probe()
+def find_buffer(name: str, device: torch.device, pinned: str = "") -> tuple[str, str]:
+    """Return the class of deep_ep to use for the dispatcher ``name``. If there is none, return '' and the reason."""
+    library = inspect_deep_ep()
     if not library.importable:
-        return "", f"deep_ep cannot be imported: {library.why}"
+        return "", f"deep_ep cannot be imported: {library.reason}"
     problems = []
     for buffer in [pinned] if pinned else BUFFERS[name]:
-        problem = _problem(buffer, library, device)
+        problem = _buffer_obstacle(buffer, library, device)
         if not problem:
             return buffer, ""
         problems.append(problem)
     return "", f"deep_ep {library.version}: {', '.join(problems)}"
 
 
-def _problem(buffer: str, library: Library, device: torch.device) -> str:
-    """Why a class cannot be used on this device, '' where it can."""
+def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device) -> str:
+    """Return why the class ``buffer`` cannot be used on this device, or '' if it can be used."""
     if buffer not in library.lacks:
         return f"it offers no {buffer}"
     if library.lacks[buffer]:
@@ -75,8 +82,8 @@ def _problem(buffer: str, library: Library, device: torch.device) -> str:
     return ""
 
 
-def _impossible(device: torch.device, dtype: torch.dtype) -> str:
-    """What rules it out for the whole launch."""
+def _launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
+    """Return why no rank of this launch can use deep_ep, or '' if nothing is known to prevent it."""
     if device.type != "cuda":
         return f"it runs on GPUs, and this run is on the {device.type.upper()}"
     if dtype != torch.bfloat16:
@@ -84,13 +91,20 @@ def _impossible(device: torch.device, dtype: torch.dtype) -> str:
     return ""
 
 
-def _agree(buffer: str, why: str) -> tuple[str, str]:
-    """One answer for all ranks: the first rank's class where every rank can use it, else the first reason not to."""
+def _agree_on_buffer(buffer: str, reason: str) -> tuple[str, str]:
+    """Return the class of rank 0 if every rank can use the same class, else '' and the first reason against it.
+
+    The result is the same on all ranks.
+    """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return buffer, why
+        return buffer, reason
     answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, (buffer, why))
-    for rank, (theirs, reason) in enumerate(answers):
-        if reason or theirs != answers[0][0]:
-            return "", f"rank {rank}: {reason}" if reason else f"rank {rank} has {theirs}, rank 0 {answers[0][0]}"
-    return buffer, why
+    dist.all_gather_object(answers, (buffer, reason))
+    for rank, (rank_buffer, rank_reason) in enumerate(answers):
+        if rank_reason or rank_buffer != answers[0][0]:
+            return "", (
+                f"rank {rank}: {rank_reason}"
+                if rank_reason
+                else f"rank {rank} has {rank_buffer}, rank 0 {answers[0][0]}"
+            )
+    return buffer, reason

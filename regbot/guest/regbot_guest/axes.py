@@ -1,4 +1,4 @@
-"""Mesh axes and the process groups behind them."""
+"""Names of the mesh axes that process groups belong to."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,30 +7,33 @@ import torch.distributed as dist
 
 
 class Axes:
-    """Names process groups by mesh axis: by the group object first, by its ranks where the object is unknown.
+    """Labels process groups by mesh axis.
 
-    Two axes may span the same ranks (EP over the whole world does). A group that was made for one of them has that
-    one's name; any other group over these ranks is labelled with both, ``ep|dp``, and is never taken for a move. So is
-    one group object that serves several axes, as a framework's world group does.
+    Two axes may span the same ranks, for example if EP spans the whole world. The label of a group object that was
+    registered for exactly one axis is this axis. The label of any other group object has the names of all axes that
+    span its ranks, such as ``ep|dp``. Then a comparison does not report the group's collectives as moved between axes.
     """
 
     def __init__(self) -> None:
-        self._by_name: dict[str, str | None] = {}
+        self._axis_by_group: dict[str, str | None] = {}
+        """Axis of each registered group, by the group's name. None if the group was registered for several axes."""
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def add(self, axis: str, group: dist.ProcessGroup) -> None:
-        """Register the group of this rank along ``axis``."""
-        known = self._by_name.get(group.group_name, axis)
-        self._by_name[group.group_name] = axis if known == axis else None
+        """Register ``group`` as this rank's group along ``axis``."""
+        earlier_axis = self._axis_by_group.get(group.group_name, axis)
+        self._axis_by_group[group.group_name] = axis if earlier_axis == axis else None
         self._ranks[axis] = tuple(dist.get_process_group_ranks(group))
 
     def label(self, group: dist.ProcessGroup) -> str:
-        """The axis of ``group``, or its ranks in brackets where no axis has them."""
-        known = self._by_name.get(group.group_name)
-        if known is not None:
-            return known
+        """Return the axis of ``group``, or several axes as in 'ep|dp', or the ranks in brackets if no axis spans
+        them.
+        """
+        axis = self._axis_by_group.get(group.group_name)
+        if axis is not None:
+            return axis
         ranks = tuple(dist.get_process_group_ranks(group))
-        axes = [axis for axis, theirs in self._ranks.items() if theirs == ranks]
+        axes = [name for name, axis_ranks in self._ranks.items() if axis_ranks == ranks]
         return "|".join(axes) if axes else f"[{compact(ranks)}]"
 
     def as_record(self) -> dict[str, dict[str, object]]:
@@ -38,7 +41,7 @@ class Axes:
 
 
 def compact(ranks: Sequence[int]) -> str:
-    """``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, anything else as a list."""
+    """Format ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, and other ranks as a list."""
     if len(ranks) > 2:
         steps: list[int] = [b - a for a, b in pairwise(ranks)]
         if len(set(steps)) == 1:

@@ -1,9 +1,9 @@
-"""What ran of everything that can be silently replaced: attention, grouped product, token dispatch, its permutation.
+"""Which attention, grouped GEMM, token dispatch and permutation ran. Each of these backends can silently fall back to
+another.
 
-Each is told three times: requested (the configuration), resolved (what was chosen here, by trying), executed (what was
-seen to run), with the evidence for the last. Executed is read from the operators and exchanges of the counted step,
-never from what a layer says of itself. A module of the user's has no resolved of its own: it is told the request and
-shows what it did.
+Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what was chosen here,
+by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step, never from what a
+layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
 """
 
 from collections.abc import Mapping
@@ -16,84 +16,107 @@ from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.request import Request
 from regbot_guest.tally import StepCounter
 
+LOCAL = "local"
+"""Value of a dispatcher that exchanges no rows, because its rank has all experts."""
 
-def backends(request: Request, observer: StepCounter, device: torch.device) -> dict[str, Any]:
-    """By backend: requested, resolved, executed, evidence. ``device`` is the one that the step ran on."""
-    own = request.entry is None
-    found = {"attention": _attention(observer.operators)}
+
+def describe_backends(request: Request, observer: StepCounter, device: torch.device) -> dict[str, Any]:
+    """Return requested, resolved and executed values, and the evidence, for each backend. The step ran on
+    ``device``.
+    """
+    own_layer = request.entry is None
+    table = {"attention": _describe_attention(observer.operators)}
     if request.mlp != "moe":
-        return found
-    if own:
-        found["grouped_gemm"] = _grouped_gemm(observer.operators, runs_grouped_mm(_dtype(request), device))
-    if request.dispatcher:
-        resolution = _resolution(request, device) if own else Resolution(request.dispatcher)
-        found["dispatcher"] = _dispatcher(request.dispatcher, resolution, observer)
-        if own:
-            found["fused_permute"] = _fused_permute(request.dispatcher, resolution, found["dispatcher"]["executed"])
-    return found
+        return table
+    if own_layer:
+        table["grouped_gemm"] = _describe_grouped_gemm(
+            observer.operators, runs_grouped_mm(_torch_dtype(request), device)
+        )
+    if request.dispatcher and request.ep == 1:
+        table["dispatcher"] = _describe_local(request.dispatcher)
+        if own_layer:
+            table["fused_permute"] = _describe_fused_permute(LOCAL, Resolution(LOCAL), LOCAL)
+    elif request.dispatcher:
+        resolution = _layer_resolution(request, device) if own_layer else Resolution(request.dispatcher)
+        table["dispatcher"] = _describe_dispatcher(request.dispatcher, resolution, observer)
+        if own_layer:
+            table["fused_permute"] = _describe_fused_permute(
+                request.dispatcher, resolution, table["dispatcher"]["executed"]
+            )
+    return table
 
 
-def _dtype(request: Request) -> torch.dtype:
+def _torch_dtype(request: Request) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, request.dtype)
     return dtype
 
 
-def _resolution(request: Request, device: torch.device) -> Resolution:
-    """What the layer was given when it was built; the answer is kept, nothing is tried again."""
-    if request.ep == 1:
-        return Resolution(request.dispatcher)
-    return resolve(request.dispatcher, device, _dtype(request), request.config.get("deepep_buffer") or "")
+def _layer_resolution(request: Request, device: torch.device) -> Resolution:
+    """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
+    again.
+    """
+    return resolve(request.dispatcher, device, _torch_dtype(request), request.config.get("deepep_buffer") or "")
 
 
-def _told(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
+def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
     return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}
 
 
-def _attention(ran: Mapping[str, int]) -> dict[str, str]:
-    fused = [name for name in ran if "scaled_dot_product" in name and "backward" not in name]
+def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
+    fused = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
     if not fused:
-        return _told("sdpa", "sdpa", "math", "no fused attention operator seen")
-    return _told("sdpa", "sdpa", fused[0].split("::")[1].strip("_"), f"dispatched {fused[0]} x{ran[fused[0]]}")
+        return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
+    return _backend_entry(
+        "sdpa", "sdpa", fused[0].split("::")[1].strip("_"), f"dispatched {fused[0]} x{operators[fused[0]]}"
+    )
 
 
-def _grouped_gemm(ran: Mapping[str, int], runs: bool) -> dict[str, str]:
-    grouped = sum(n for name, n in ran.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
-    resolved, executed = ("grouped_mm" if there else "loop" for there in (runs, grouped))
-    return _told("grouped_mm", resolved, executed, f"dispatched aten::_grouped_mm x{grouped}")
+def _describe_grouped_gemm(operators: Mapping[str, int], is_usable: bool) -> dict[str, str]:
+    grouped = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
+    resolved = "grouped_mm" if is_usable else "loop"
+    executed = "grouped_mm" if grouped else "loop"
+    return _backend_entry("grouped_mm", resolved, executed, f"dispatched aten::_grouped_mm x{grouped}")
 
 
-def _dispatcher(requested: str, resolution: Resolution, observer: StepCounter) -> dict[str, str]:
-    on_ep = [
+def _describe_local(requested: str) -> dict[str, str]:
+    """Describe the dispatcher of expert-parallel groups of one rank, which have no collectives.
+
+    No dispatcher can be requested for them, so the requested value is ``local`` too.
+    """
+    evidence = f"expert-parallel groups have one rank, so {requested} has no rows to exchange"
+    return _backend_entry(LOCAL, LOCAL, LOCAL, evidence)
+
+
+def _describe_dispatcher(requested: str, resolution: Resolution, observer: StepCounter) -> dict[str, str]:
+    payload_on_ep = [
         (key, n) for key, n in observer.tally.count.items() if key.role == "payload" and "ep" in key.axis.split("|")
     ]
-    announced = {via: sum(n for key, n in on_ep if key.via == via) for via in BUFFERS}
-    seen = {
-        kind: sum(n for key, n in on_ep if key.kind == kind and key.via not in BUFFERS)
+    exchanges = {via: sum(n for key, n in payload_on_ep if key.via == via) for via in BUFFERS}
+    plain = {
+        kind: sum(n for key, n in payload_on_ep if key.kind == kind and key.via not in BUFFERS)
         for kind in ("all_to_all", "all_gather", "reduce_scatter")
     }
-    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in seen.items())}"
-    libraries = [via for via, n in announced.items() if n]
+    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in plain.items())}"
+    libraries = [via for via, n in exchanges.items() if n]
     if libraries:
         executed = libraries[0]
-        calls = ", ".join(f"{announced[via]} exchanges returned by {via}" for via in libraries)
+        calls = ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in libraries)
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
-    elif seen["all_to_all"]:
+    elif plain["all_to_all"]:
         executed = "alltoall"
     else:
-        executed = "allgather" if seen["all_gather"] else "none"
-    if resolution.why:
-        evidence = (
-            f"{requested} is not usable here, {resolution.resolved} ran in its place: {resolution.why}; {evidence}"
-        )
-    return _told(requested, resolution.resolved, executed, evidence[:4000])
+        executed = "allgather" if plain["all_gather"] else "none"
+    if resolution.reason:
+        evidence = f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; {evidence}"
+    return _backend_entry(requested, resolution.resolved, executed, evidence[:4000])
 
 
-def _fused_permute(requested: str, resolution: Resolution, executed: str) -> dict[str, str]:
-    """Sorting rows by expert: HybridEP does it in the library's kernels, every other dispatcher by index operators."""
-    words = [name if name == "hybridep" else "unfused" for name in (requested, resolution.resolved, executed)]
-    by = (
+def _describe_fused_permute(requested: str, resolution: Resolution, executed: str) -> dict[str, str]:
+    """Describe how rows are sorted by expert. HybridEP's kernels sort them; other dispatchers use index operators."""
+    values = [name if name == "hybridep" else "unfused" for name in (requested, resolution.resolved, executed)]
+    sorting = (
         "in the exchange that hybridep announced"
         if executed == "hybridep"
         else "by index operators around the exchange"
     )
-    return _told(words[0], words[1], words[2], f"rows are sorted by expert {by}")
+    return _backend_entry(values[0], values[1], values[2], f"rows are sorted by expert {sorting}")

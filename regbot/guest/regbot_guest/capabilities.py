@@ -1,7 +1,7 @@
-"""What this interpreter can do, told by trying: run as ``python <guest folder> --capabilities``, one JSON line out.
+"""What this interpreter supports, found by trying. ``python <guest folder> --capabilities`` prints one line of JSON.
 
-It runs in a process of its own with a time limit, because some of what it imports can crash or hang; deep_ep, which is
-known for it, in one more.
+regbot runs this program in a separate process with a time limit, because some imports can crash or hang. The import of
+deep_ep is known to crash or hang, so this program runs it in yet another process.
 """
 
 import json
@@ -11,24 +11,24 @@ from typing import Any
 
 
 def main() -> int:
-    found: dict[str, Any] = {"python": platform.python_version()}
+    capabilities: dict[str, Any] = {"python": platform.python_version()}
     try:
         import torch
     except ImportError as error:
-        found["torch"], found["why"] = None, str(error)
+        capabilities["torch"], capabilities["why"] = None, str(error)
     else:
-        found["torch"] = str(torch.__version__)
-        found["cuda"] = torch.version.cuda
-        found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        found["backends"] = _backends()
-        found["static"] = _try(_static)
-        found["grouped_mm"] = _grouped_mm()
-        found["dispatchers"] = _dispatchers()
-    print(json.dumps(found))
+        capabilities["torch"] = str(torch.__version__)
+        capabilities["cuda"] = torch.version.cuda
+        capabilities["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        capabilities["backends"] = _available_backends()
+        capabilities["static"] = _try(_static_trace)
+        capabilities["grouped_mm"] = _test_grouped_mm()
+        capabilities["dispatchers"] = _describe_dispatchers()
+    print(json.dumps(capabilities))
     return 0
 
 
-def _backends() -> dict[str, bool]:
+def _available_backends() -> dict[str, bool]:
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -36,8 +36,8 @@ def _backends() -> dict[str, bool]:
     return {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
 
 
-def _static() -> None:
-    """The static tier in small: a fake world of two ranks, one collective on a tensor without values."""
+def _static_trace() -> None:
+    """Try a minimal static trace: a fake world of two ranks and one collective on a fake tensor."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -51,40 +51,42 @@ def _static() -> None:
         raise RuntimeError(f"1 collective was issued, {observer.tally.total} were counted")
 
 
-def _grouped_mm() -> dict[str, bool]:
+def _test_grouped_mm() -> dict[str, bool]:
     import torch
 
     from regbot_guest.moe import runs_grouped_mm
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return {str(t).removeprefix("torch."): runs_grouped_mm(t, device) for t in (torch.bfloat16, torch.float32)}
+    return {
+        str(dtype).removeprefix("torch."): runs_grouped_mm(dtype, device) for dtype in (torch.bfloat16, torch.float32)
+    }
 
 
-def _dispatchers() -> dict[str, dict[str, Any]]:
-    """By dispatcher that needs a library: is it importable, is it usable in bfloat16 here, by which class, why not."""
+def _describe_dispatchers() -> dict[str, dict[str, Any]]:
+    """Return for each library dispatcher whether it can be imported and used in bfloat16, and if not, why."""
     import torch
 
     from regbot_guest.availability import BUFFERS, resolve
-    from regbot_guest.library import probe
+    from regbot_guest.deepep_installation import inspect_deep_ep
 
-    library = probe()
+    library = inspect_deep_ep()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    found = {}
+    dispatchers = {}
     for name in BUFFERS:
         resolution = resolve(name, device, torch.bfloat16)
-        found[name] = {
+        dispatchers[name] = {
             "importable": library.importable,
             "version": library.version,
             "distributions": list(library.distributions),
             "usable": resolution.resolved == name,
             "buffer": resolution.buffer,
-            "why": resolution.why,
+            "why": resolution.reason,
         }
-    return found
+    return dispatchers
 
 
 def _try(action: Callable[[], None]) -> str | None:
-    """None where it worked, else why not."""
+    """Return None if ``action`` succeeds, else its error as text."""
     try:
         action()
     except Exception as error:

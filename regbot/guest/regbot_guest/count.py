@@ -1,7 +1,7 @@
-"""Counting one steady step: build the workload in a world, step until steady, count the last step.
+"""Counts one steady step: build the workload in a world, run the steps, count the last step.
 
-``static``: a fake world and tensors without values, so the full model shape needs no GPU and well below 1 GiB.
-``real``: the same on the ranks of a launcher, with values; it is what the static count is checked against.
+The mode ``static`` uses a fake world and fake tensors, so a model of full size needs no GPU and well below 1 GiB of
+memory. The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of both modes.
 """
 
 import math
@@ -21,20 +21,21 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from regbot_guest.backends import backends
-from regbot_guest.compiled import CompileWatch
-from regbot_guest.harness import ContractError, Training, load_plugin, own_chunk_only
+from regbot_guest.backends import describe_backends
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.contract import ContractError
+from regbot_guest.harness import Training, load_plugin, skip_other_chunks
+from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.observer import Observer, Shadowing
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
-from regbot_guest.shadow import ShadowValues
+from regbot_guest.shadow_values import ShadowValues
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
-from regbot_guest.unseen import UnseenWatch
+from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
-from regbot_guest.where import Where
-from regbot_guest.world import World, open_world
+from regbot_guest.world import World, open_requested_world, open_world
 
 UNTRACEABLE = (
     Untraceable,
@@ -51,42 +52,55 @@ FAKE_PATCHES = (
 
 
 def count_step(request: Request) -> dict[str, Any]:
-    """The part of the raw record that the step itself gives: ledger, loss, backends, warnings."""
+    """Return the part of the raw record that the step yields: ledger, loss, backends, phase times, peak memory,
+    warnings.
+    """
     static = request.mode == "static"
-    compiled, unseen = CompileWatch(), UnseenWatch()
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     seconds: dict[str, float] = {}
     if static:
-        torch.set_num_threads(1)  # shadows are small; two traces beside each other are not to fight for cores
-    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # tried before any mode is on
-    with compiled, unseen, open_world(request.world, request.ep, fake=static) as world, ExitStack() as modes:
+        torch.set_num_threads(1)  # shadow tensors are small, and traces of two arms run in parallel
+    runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # cache the result before a mode is active
+    with (
+        compile_watch,
+        # A static trace has no sequence numbers, so the watch must also see methods that code saves while it is built.
+        uncounted_watch if static else nullcontext(),
+        open_world(request.world, request.ep, fake=True) if static else open_requested_world(request) as world,
+        ExitStack() as modes,
+    ):
         fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if static else None
-        shadows = _shadows(request, fake) if fake is not None else None
-        modes.enter_context(shadows.readable() if shadows is not None else nullcontext())
-        with stage("build", seconds), building(shadows) if shadows is not None else nullcontext():
+        shadows = _make_shadow_values(request, fake) if fake is not None else None
+        modes.enter_context(shadows.numpy_from_shadows() if shadows is not None else nullcontext())
+        with timed_stage("build", seconds), build_context(shadows) if shadows is not None else nullcontext():
             training = Training(request, load_plugin(request.entry), world)
-        where = modes.enter_context(Where(training.model))
-        observer = Observer(world.axes, where, shadows)
+        tracker = modes.enter_context(ModuleTracker(training.model))
+        observer = Observer(world.axes, tracker, shadows)
         losses: list[float] = []
         for number in range(request.steps):
-            last = number == request.steps - 1
-            if last:
-                liveness = plant(observer, world)
-                before = sequence_numbers()
-            observer.new_step(program=last)
-            # Without values the mode is needed in every step, to answer for them; with values only in the counted one.
-            with stage(f"step {number + 1}", seconds), observer if static or last else nullcontext():
+            is_last = number == request.steps - 1
+            if is_last:
+                liveness = plant_collectives(observer, world)
+                before = read_sequence_numbers()
+            observer.new_step(program=is_last)
+            # With fake tensors the observer is active in every step, because it supplies the values that code reads.
+            # With real tensors it is active only in the counted step.
+            with timed_stage(f"step {number + 1}", seconds), ExitStack() as counting:
+                if is_last and not static:
+                    counting.enter_context(uncounted_watch)
+                if is_last or static:
+                    counting.enter_context(observer)
                 loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
             if not static:
                 losses.append(loss.item())
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
         if before is not None:
-            liveness.update(sequence_advance(observer, before))
-        refuse_compiled(compiled)
-        refuse_what_cannot_be_believed(request, unseen, observer)
+            liveness.update(measure_sequence_advance(observer, before))
+        refuse_compiled(compile_watch)
+        refuse_unreliable_count(request, uncounted_watch, observer)
         return {
-            "ledger": ledger(request, world, observer, liveness, counted_by(observer, world, static)),
+            "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, static)),
             "loss": [] if warnings else losses,
-            "backends": backends(request, observer, world.device),
+            "backends": describe_backends(request, observer, world.device),
             "phases_s": seconds,
             "peak_rss_bytes": peak_resident_bytes(),
             "warnings": warnings,
@@ -94,14 +108,20 @@ def count_step(request: Request) -> dict[str, Any]:
 
 
 @contextmanager
-def building(shadows: ShadowValues) -> Iterator[None]:
-    """While the model is built: keep shadows of what layers write down then, and skip what only real ranks need."""
-    with own_chunk_only(), Shadowing(shadows):
+def build_context(shadows: ShadowValues) -> Iterator[None]:
+    """Context manager for building the model. Tensors that layers create get shadows, and FSDP copies only this rank's
+    chunk.
+    """
+    with skip_other_chunks(), Shadowing(shadows):
         yield
 
 
-def _shadows(request: Request, mode: FakeTensorMode) -> ShadowValues:
-    """Where routing is natural there are no values to route by, and balance is assumed; the ledger says so."""
+def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
+    """Return shadow values with the requested routing.
+
+    With natural routing, the router has no values to choose experts by. Balanced routing is then assumed, and the
+    ledger contains a warning.
+    """
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
     def route(tokens: int, experts: int, top_k: int) -> torch.Tensor:
@@ -110,62 +130,82 @@ def _shadows(request: Request, mode: FakeTensorMode) -> ShadowValues:
     return ShadowValues(mode, request.geometry.experts, request.geometry.top_k, route)
 
 
-def plant(observer: StepCounter, world: World) -> dict[str, Any]:
-    """One collective that must be seen, on every group of more than one rank."""
+def plant_collectives(observer: StepCounter, world: World) -> dict[str, Any]:
+    """Issue one collective on each group of the world's meshes, to check that the counter sees these collectives.
+
+    A world of one rank has no collectives, so an operator takes their place.
+    """
+    if world.size == 1:
+        return _plant_operator(observer, world.device)
     groups = [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
-    return planted_on(observer, groups, world.device)
+    return plant_on_groups(observer, groups, world.device)
 
 
-def planted_on(
+def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, Any]:
+    """Run one operator. Return the number of run and of counted operators."""
+    observer.new_step()
+    with observer:
+        torch.erfinv(torch.zeros(1, device=device))
+    observer.read_operators()
+    return {"planted": 1, "seen": observer.operators["aten::erfinv"]}
+
+
+def plant_on_groups(
     observer: StepCounter, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
 ) -> dict[str, Any]:
-    """The same on the ``groups`` given; those of one rank issue nothing and are left out."""
+    """Issue one all-reduce on each group of several ranks. Return the number of issued and of counted all-reduces."""
     observer.new_step()
-    planted = 0
+    num_planted = 0
     with observer:
         for group in groups:
             if group.size() > 1:
                 dist.all_reduce(torch.ones(1, device=device), group=group)
-                planted += 1
-    return {"planted": planted, "seen": observer.tally.total}
+                num_planted += 1
+    return {"planted": num_planted, "seen": observer.tally.total}
 
 
-def _groups() -> dict[str, Any]:
+def _multi_rank_groups() -> dict[str, Any]:
     return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
 
 
-def sequence_numbers() -> Any:
-    """The backend's own count of collectives per group, None where it keeps none (a fake group does not)."""
+def read_sequence_numbers() -> Any:
+    """Return the backend's sequence number for each group, or None if the backend keeps none, like the fake backend."""
     try:
-        return {name: group._get_sequence_number_for_group() for name, group in _groups().items()}
+        return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}
     except RuntimeError:
         return None
 
 
-def sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
-    after = sequence_numbers() or {}
+def measure_sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
+    """Return by how much the backend's sequence numbers have grown since ``before``, and the number of counted
+    collectives. Both numbers are equal if no collective was missed.
+    """
+    after = read_sequence_numbers() or {}
     return {
         "sequence_advance": sum(after[name] - number for name, number in before.items() if name in after),
         "sequence_counted": observer.tally.total,
     }
 
 
-def refuse_compiled(compiled: CompileWatch) -> None:
-    """Raises ContractError where code would be compiled: under a dispatch mode it is another program."""
-    if compiled.called:
+def refuse_compiled(compile_watch: CompileWatch) -> None:
+    """Raise ContractError if ``torch.compile`` would compile code of the step.
+
+    Under a dispatch mode this code runs eagerly, so the counted program would differ from the compiled one.
+    """
+    if compile_watch.called_names:
         raise ContractError(
             "compiled",
-            f"{compiled.names()} would be compiled by torch.compile; counted eagerly it would be another program. Turn "
-            "compilation off for this workload, or count a profile of a compiled run",
+            f"{compile_watch.describe()} would be compiled by torch.compile; counted eagerly it would be another "
+            "program. Turn compilation off for this workload, or count a profile of a compiled run",
         )
 
 
-def refuse_what_cannot_be_believed(request: Request, unseen: UnseenWatch, observer: StepCounter) -> None:
-    """Raises ContractError where a count would leave something out, or is not of the routing asked for."""
-    if unseen.issued:
+def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
+    """Raise ContractError if the count misses a collective, or if the step did not follow the requested routing."""
+    if uncounted_watch.collectives:
         raise ContractError(
             "liveness",
-            f"a collective was issued where it cannot be counted ({unseen.issued[0]}); issue it through "
+            f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]}); issue it through "
             "torch.distributed, from the thread that calls forward and backward",
         )
     if request.routing == "balanced" and request.mlp == "moe":
@@ -173,21 +213,25 @@ def refuse_what_cannot_be_believed(request: Request, unseen: UnseenWatch, observ
             if "ep" in axis.split("|") and len(set(splits)) > 1:
                 raise ContractError(
                     "routing",
-                    f"balanced routing was asked for, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
+                    f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
                     "rank; honour config['routing'] == 'balanced' in the router",
                 )
 
 
-def counted_by(observer: Observer, world: World, static: bool) -> "Counted":
-    """How a step under the dispatch mode was counted."""
-    guesses = sorted(observer.shadows.guessed) if observer.shadows is not None else ()
+def count_method(observer: Observer, world: World, static: bool) -> "CountMethod":
+    """Return the method by which a step under the dispatch mode was counted."""
+    guesses = sorted(observer.shadows.guesses) if observer.shadows is not None else ()
     patches = FAKE_PATCHES if static else ()
-    return Counted("dispatch-mode", world.device.type, observer.fingerprint.hexdigest(), patches, guesses)
+    return CountMethod("dispatch-mode", world.device.type, observer.fingerprint.hexdigest(), patches, guesses)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """How a step was counted. ``source`` and ``device`` say by what; ``program`` is the fingerprint."""
+class CountMethod:
+    """How a step was counted: with the tool ``source``, on ``device``.
+
+    ``program`` is the fingerprint of the device program, or None. ``patches`` and ``guesses`` describe what differs
+    from a real run and what was guessed.
+    """
 
     source: str
     device: str
@@ -196,17 +240,17 @@ class Counted:
     guesses: Sequence[str] = ()
 
 
-def ledger(
-    request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], counted: Counted
+def build_ledger(
+    request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], method: CountMethod
 ) -> dict[str, Any]:
-    """The ledger of the step that ``counter`` has seen, as JSON."""
+    """Return the ledger of the step that ``counter`` counted, as a JSON document."""
     warnings = []
     if request.mode == "static" and request.routing == "natural":
-        warnings.append("routing is natural, and without values it was taken to be balanced")
+        warnings.append("routing is natural; without values it was taken to be balanced")
     return {
         "schema": "regbot/ledger@1",
-        "source": counted.source,
-        "device": counted.device,
+        "source": method.source,
+        "device": method.device,
         "scope": "step",
         "steps": 1,
         "workload": request.workload,
@@ -217,17 +261,17 @@ def ledger(
         "entries": counter.tally.entries(),
         "host_reads": dict(counter.host_reads),
         "liveness": liveness,
-        "program": counted.program,
+        "program": method.program,
         "config": request.resolved(),
-        "patches": list(counted.patches),
-        "guesses": list(counted.guesses)[:20],
+        "patches": list(method.patches),
+        "guesses": list(method.guesses)[:20],
         "warnings": warnings,
     }
 
 
 @contextmanager
-def stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Put the seconds that the block takes into ``seconds[name]``."""
+def timed_stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Context manager that stores the seconds which its block takes in ``seconds[name]``."""
     start = time.perf_counter()
     try:
         yield

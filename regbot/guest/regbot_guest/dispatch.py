@@ -1,17 +1,17 @@
 """Dispatchers: how token rows travel to the ranks that own their experts, and back.
 
 A dispatcher is everything between the router and the expert MLP. ``dispatch`` takes this rank's tokens and returns the
-rows that this rank's experts must compute, grouped by expert; ``combine`` takes the experts' output in the same order
-and returns one row per token of this rank, the weighted sum over its experts.
+rows for this rank's experts, grouped by expert. ``combine`` takes the output of the experts in the same order. It
+returns one row for each token of this rank: the weighted sum over the token's experts.
 
     alltoall    every row travels once to the rank of its expert and once back (``dist.all_to_all_single``)
-    allgather   every rank gathers all tokens, computes what its own experts owe them, and reduce-scatters the sums
-    local       no expert parallelism: all experts live here
+    allgather   every rank gathers all tokens, computes its own experts' outputs, and reduce-scatters the sums
+    local       no expert parallelism: this rank has all experts
     deepep      DeepEP's kernels, see ``deepep.py``
     hybridep    HybridEP's kernels, see ``hybridep.py``
 
-All collectives of this file are the plain ones of ``torch.distributed`` with their transpose as backward, so that what
-is written here is what a counter sees.
+All collectives in this file are plain ``torch.distributed`` calls, and the backward of each is the transposed
+collective. So a counter sees exactly the calls that are written here.
 """
 
 from typing import Any
@@ -22,51 +22,63 @@ from torch import Tensor
 
 from regbot_guest.deepep import DeepEP
 from regbot_guest.hybridep import HybridEP
-from regbot_guest.rows import Dispatcher, Rows, weighted_sum
+from regbot_guest.rows import (
+    Dispatcher,
+    Rows,
+    copy_tokens,
+    count_rows,
+    invert,
+    permute_rows,
+    sort_slots,
+    sum_slots,
+    weighted_sum,
+)
 
-# torch 2.13 has given these two new names and warns of the old ones.
+# torch 2.13 renamed these two functions and deprecates the old names.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class AllToAll:
-    """Expert parallelism by all-to-all: 1 exchange of counts, 1 of rows there, 1 of rows back."""
+class AllToAllDispatcher:
+    """Expert parallelism by three all-to-alls: the first exchanges counts, the second sends rows to the experts, the
+    third sends them back.
+    """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
         assert group is not None
         self.num_experts, self.group, self.ep = num_experts, group, group.size()
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
-        self.tokens, top_k = experts.shape
-        order = torch.argsort(experts.flatten(), stable=True)
-        self.token_of_row, self.weight_of_row = order // top_k, weights.flatten()[order]
-
-        counts = torch.bincount(experts.flatten(), minlength=self.num_experts)
+        self.slots, self.weights = sort_slots(experts, self.num_experts), weights
+        counts = self.slots.counts
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts, group=self.group)
-        self.sent = counts.view(self.ep, -1).sum(1).tolist()
-        arriving = arriving.view(self.ep, -1)  # [source rank, local expert]
-        self.received = arriving.sum(1).tolist()
-        rows = _AllToAllRows.apply(x[self.token_of_row], self.received, self.sent, self.group)
+        leaving = counts.view(self.ep, -1)  # axes: target rank, its local expert
+        arriving = arriving.view(self.ep, -1)  # axes: source rank, local expert
+        # The host waits for the device once for both lists.
+        self.send_splits, self.receive_splits = torch.stack([leaving, arriving]).sum(2).tolist()
+        rows = _AllToAllRows.apply(copy_tokens(x, self.slots), self.receive_splits, self.send_splits, self.group)
 
-        # Rows arrive grouped by source rank, then by expert; the grouped MLP wants them by expert alone.
+        # Rows arrive grouped by source rank, then by expert; the grouped MLP needs them grouped by expert only.
         local = torch.arange(arriving.shape[1], device=x.device).repeat(self.ep)
         self.by_expert = torch.argsort(
             local.repeat_interleave(arriving.flatten(), output_size=rows.shape[0]), stable=True
         )
-        return Rows(rows[self.by_expert], arriving.sum(0))
+        self.by_source = invert(self.by_expert)
+        return Rows(permute_rows(rows, self.by_expert, self.by_source), arriving.sum(0))
 
     def combine(self, rows: Tensor) -> Tensor:
-        by_source = torch.empty_like(rows).index_copy(0, self.by_expert, rows)
-        home = _AllToAllRows.apply(by_source, self.sent, self.received, self.group)
-        return weighted_sum(home, self.token_of_row, self.weight_of_row, self.tokens)
+        by_source = permute_rows(rows, self.by_source, self.by_expert)
+        returned = _AllToAllRows.apply(by_source, self.send_splits, self.receive_splits, self.group)
+        return sum_slots(returned, self.weights, self.slots)
 
 
-class AllGather:
-    """Expert parallelism by all-gather and reduce-scatter: simple, and top-k times less clever than it looks.
+class AllGatherDispatcher:
+    """Expert parallelism by all-gather and reduce-scatter.
 
-    Every rank receives every token, needed here or not. With few experts per token it moves more bytes than
-    ``AllToAll``; with top-k near the number of ranks, fewer.
+    Every rank receives every token, even tokens that none of its experts process. With few experts per token, this
+    moves more bytes than ``AllToAllDispatcher``. With a top-k near the number of ranks, it moves fewer bytes. A rank
+    has some of a token's rows and not all, so the sums of rows are atomic additions.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -76,37 +88,38 @@ class AllGather:
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
         top_k = experts.shape[1]
-        everyone = _AllGatherRows.apply(x, self.group)
+        all_rows = _AllGatherRows.apply(x, self.group)
         experts = _gather(experts, self.group).flatten()
         weights = _AllGatherRows.apply(weights, self.group).flatten()
-        self.tokens = everyone.shape[0]
+        self.tokens = all_rows.shape[0]
 
-        counts = torch.bincount(experts, minlength=self.num_experts)
+        counts = count_rows(experts, self.num_experts)
         first = self.group.rank() * self.local_experts
-        before, mine = torch.stack([counts[:first].sum(), counts[first : first + self.local_experts].sum()]).tolist()
-        order = torch.argsort(experts, stable=True)[before : before + mine]
-        self.token_of_row, self.weight_of_row = order // top_k, weights[order]
-        return Rows(everyone[self.token_of_row], counts[first : first + self.local_experts])
+        rows_before, own_rows = torch.stack(
+            [counts[:first].sum(), counts[first : first + self.local_experts].sum()]
+        ).tolist()
+        order = torch.argsort(experts, stable=True)[rows_before : rows_before + own_rows]
+        # The backward of index_select adds. The backward of indexing would sort.
+        self.token_of_row, self.weight_of_row = order // top_k, weights.index_select(0, order)
+        return Rows(all_rows.index_select(0, self.token_of_row), counts[first : first + self.local_experts])
 
     def combine(self, rows: Tensor) -> Tensor:
-        partial = weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
-        return _ReduceScatterRows.apply(partial, self.group)
+        partial_sums = weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
+        return _ReduceScatterRows.apply(partial_sums, self.group)
 
 
-class Local:
-    """No expert parallelism: the reference that the others must equal."""
+class LocalDispatcher:
+    """Dispatcher without expert parallelism. Its results are the reference for the other dispatchers."""
 
     def __init__(self, num_experts: int, _: dist.ProcessGroup | None) -> None:
         self.num_experts = num_experts
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
-        self.tokens, top_k = experts.shape
-        order = torch.argsort(experts.flatten(), stable=True)
-        self.token_of_row, self.weight_of_row = order // top_k, weights.flatten()[order]
-        return Rows(x[self.token_of_row], torch.bincount(experts.flatten(), minlength=self.num_experts))
+        self.slots, self.weights = sort_slots(experts, self.num_experts), weights
+        return Rows(copy_tokens(x, self.slots), self.slots.counts)
 
     def combine(self, rows: Tensor) -> Tensor:
-        return weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)
+        return sum_slots(rows, self.weights, self.slots)
 
 
 NAMES = ("alltoall", "allgather", "deepep", "hybridep")
@@ -115,20 +128,20 @@ NAMES = ("alltoall", "allgather", "deepep", "hybridep")
 def new_dispatcher(
     name: str, num_experts: int, group: dist.ProcessGroup | None, buffer: str = "ElasticBuffer"
 ) -> Dispatcher:
-    """The dispatcher called ``name``; ``Local`` where there is no group or it has one rank. Raises ValueError.
+    """Return the dispatcher ``name``, or ``LocalDispatcher`` if there is no group or the group has one rank.
 
-    ``buffer`` is the class of deep_ep that ``deepep`` is to use. Whether the library is there at all is not asked here:
-    ``availability.resolve`` did.
+    ``buffer`` is the class of deep_ep that ``deepep`` uses. This function does not check whether the library is
+    available; ``availability.resolve`` does. Raises ValueError if there is no dispatcher with this name.
     """
     if name not in NAMES:
         raise ValueError(f"there is no dispatcher {name!r}; there are {', '.join(NAMES)}")
     if group is None or group.size() == 1:
-        return Local(num_experts, group)
+        return LocalDispatcher(num_experts, group)
     if name == "deepep":
         return DeepEP(num_experts, group, buffer)
     if name == "hybridep":
         return HybridEP(num_experts, group)
-    return AllToAll(num_experts, group) if name == "alltoall" else AllGather(num_experts, group)
+    return AllToAllDispatcher(num_experts, group) if name == "alltoall" else AllGatherDispatcher(num_experts, group)
 
 
 def _gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -150,7 +163,7 @@ def _all_to_all(x: Tensor, receive: list[int], send: list[int], group: dist.Proc
 
 
 class _AllToAllRows(torch.autograd.Function):
-    """Rows to other ranks by split sizes; its backward sends the gradients home."""
+    """Sends rows to other ranks according to split sizes. Backward sends the gradients back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, receive: list[int], send: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -163,7 +176,7 @@ class _AllToAllRows(torch.autograd.Function):
 
 
 class _AllGatherRows(torch.autograd.Function):
-    """Rows of all ranks on every rank; its backward sums the gradients and scatters them."""
+    """Gathers the rows of all ranks on every rank. Backward reduce-scatters the gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -176,7 +189,7 @@ class _AllGatherRows(torch.autograd.Function):
 
 
 class _ReduceScatterRows(torch.autograd.Function):
-    """Sum over ranks, each keeps its own rows; its backward gathers the gradients."""
+    """Sums over all ranks, and keeps only the rows of this rank. Backward gathers the gradients of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:

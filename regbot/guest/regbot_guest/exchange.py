@@ -1,8 +1,9 @@
-"""One layer's tokens on their ways through a library's own kernels, and telling the counter of each.
+"""Token exchanges of one layer through a library's own kernels, which are announced to the counter.
 
-DeepEP and HybridEP do not pass torch.distributed, so no dispatch mode sees them. They share what is here: the handle of
-the ways taken, which backward takes again, and the announcement after each call. A call is announced when it has
-returned, so what is counted was executed. Only the rows are counted; the weights that travel with them are not.
+DeepEP and HybridEP bypass torch.distributed, so a dispatch mode does not see their exchanges. Both dispatchers use this
+module for two things: it keeps the handle of the routes, which backward uses again, and it announces each exchange. An
+exchange is announced only after the call has returned, so every counted exchange was executed. The counted bytes
+include the rows, but not the weights that travel with the rows.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from regbot_guest.tally import announce
 
 
 class Exchange:
-    """``library`` is what the calls go to, ``handle`` what its dispatch gave to find the way back. ``experts`` is
-    ``[tokens, top_k]``."""
+    """The dispatch and combine calls of one layer in one step.
+
+    ``library`` executes the calls. ``handle`` is the part of a dispatch's result that combine needs. ``experts`` is
+    ``[tokens, top_k]``.
+    """
 
     def __init__(self, via: str, library: Any, group: dist.ProcessGroup, num_experts: int, experts: Tensor) -> None:
         self.via, self.library, self.group = via, library, group
@@ -25,22 +29,28 @@ class Exchange:
         self.local_experts = num_experts // group.size()
         self.handle: Any = None
 
-    def went_there(self, x: Tensor, routed: bool) -> None:
-        """Announce a dispatch of ``x [tokens, hidden]``; ``routed`` where its ways are new."""
+    def announce_dispatch(self, x: Tensor, routed: bool) -> None:
+        """Announce a dispatch of ``x [tokens, hidden]``. ``routed`` is False if the dispatch reuses the routes of a
+        handle.
+        """
         experts = self.experts if routed else None
-        announce(self.via, self.group, x.dtype, lambda: self.copies_sent() * _row_bytes(x), experts)
+        announce(self.via, self.group, x.dtype, lambda: self.count_sent_rows() * _bytes_per_row(x), experts)
 
-    def went_home(self, rows: Tensor, sent: Callable[[], int]) -> None:
-        """Announce a combine; ``sent`` is how many rows travelled, which may be fewer than ``rows`` holds."""
-        announce(self.via, self.group, rows.dtype, lambda: sent() * _row_bytes(rows))
+    def announce_combine(self, rows: Tensor, sent_rows: Callable[[], int]) -> None:
+        """Announce a combine. ``sent_rows`` returns the number of rows that were sent, which may be fewer than ``rows``
+        has.
+        """
+        announce(self.via, self.group, rows.dtype, lambda: sent_rows() * _bytes_per_row(rows))
 
-    def copies_sent(self) -> int:
-        """Rows that a dispatch sends, to this rank itself among them: a token travels once to each rank that holds one
-        of its experts. Waits for the device."""
+    def count_sent_rows(self) -> int:
+        """Return the number of rows that a dispatch sends, including rows that stay on this rank. Waits for the device.
+
+        A token is sent once to each rank that holds one of the token's experts.
+        """
         shape = (self.experts.shape[0], self.group.size())
-        reached = torch.zeros(shape, dtype=torch.bool, device=self.experts.device)
-        return int(reached.scatter_(1, self.experts // self.local_experts, True).sum())
+        is_sent = torch.zeros(shape, dtype=torch.bool, device=self.experts.device)
+        return int(is_sent.scatter_(1, self.experts // self.local_experts, True).sum())
 
 
-def _row_bytes(rows: Tensor) -> int:
+def _bytes_per_row(rows: Tensor) -> int:
     return rows.shape[1] * rows.element_size()

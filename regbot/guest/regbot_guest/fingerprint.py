@@ -1,9 +1,10 @@
-"""A fingerprint of the device program: what the step makes the device do, whatever the source looks like.
+"""Fingerprint of the device program: a hash of what one step executes on the device, independent of its source code.
 
-A hash over every dispatched operator with the shapes, strides, dtypes and order of origin of its tensors, its plain
-arguments, the axis of its group, its reduction, and the values of small constants that are known. It does not depend
-on module names, file paths, group names or Python structure, so a pure refactoring keeps it. Two equal fingerprints are
-the same sequence of operators on the same data flow; weights, inputs and the random seed are not part of it.
+The hash covers every dispatched operator. It includes the shapes, strides and dtypes of tensors, the order in which
+tensors are first used, plain arguments, group axes, reductions, and the known values of small constants. It does not
+depend on module names, file paths, group names or Python structure, so a pure refactoring does not change it. Equal
+fingerprints mean the same sequence of operators with the same data flow. Weights, inputs and the random seed are not
+part of the hash.
 """
 
 import hashlib
@@ -16,17 +17,24 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from regbot_guest.collectives import flatten, is_reduction, reduction
+from regbot_guest.collectives import flatten, is_reduction, reduction_name
 
-IGNORED = ("prim::device", "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::is_same_size")
-"""Questions about tensors that put nothing on the device; how often they are asked depends on the modes that are on."""
+IGNORED_OPERATORS = ("prim::device", "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::is_same_size")
+"""Queries of tensor metadata. They execute nothing on the device, and how many there are depends on the active
+modes.
+"""
 
 MAX_CONSTANT = 2**16
-"""Elements of a constant whose values are hashed; a larger one is hashed by shape and dtype alone."""
+"""Number of elements in the largest constant whose values are hashed. Of a larger constant, only shape and dtype are
+hashed.
+"""
 
 
 class Fingerprint:
-    """Feed it every dispatched operator in order; ``hexdigest`` at the end."""
+    """Incremental hash. Call ``add`` for every dispatched operator in order, and then ``hexdigest``.
+
+    ``label`` returns the axis of a process group. ``values`` returns the known values of a tensor, or None.
+    """
 
     def __init__(
         self, label: Callable[[dist.ProcessGroup], str], values: Callable[[Tensor], Tensor | None] = lambda _: None
@@ -36,53 +44,63 @@ class Fingerprint:
         self._hash = hashlib.sha256()
         self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._numbers: dict[int, int] = {}
-        self._next = 0
+        self._next_number = 0
         self.operators = 0
 
     def add(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         name = func._schema.name
-        if name in IGNORED:
+        if name in IGNORED_OPERATORS:
             return
         self.operators += 1
         for value in (*args, *kwargs.values()):
-            self._constants(value)
-        given = ",".join([self._word(value) for value in args] + [f"{k}={self._word(v)}" for k, v in kwargs.items()])
-        self._hash.update(f"{name}.{func._overloadname}({given})->{self._word(result)}\n".encode())
+            self._hash_constants(value)
+        inputs = ",".join(
+            [self._describe(value) for value in args]
+            + [f"{key}={self._describe(argument)}" for key, argument in kwargs.items()]
+        )
+        self._hash.update(f"{name}.{func._overloadname}({inputs})->{self._describe(result)}\n".encode())
 
     def hexdigest(self) -> str | None:
-        """The hash, None where an operator carried something that cannot be read: nothing is identical to it."""
+        """Return the hash, or None if an argument of some operator could not be read. None is not equal to any
+        fingerprint.
+        """
         return None if self._opaque else self._hash.hexdigest()
 
-    def _word(self, value: Any) -> str:
+    def _describe(self, value: Any) -> str:
         if isinstance(value, Tensor):
             shape = "x".join(map(str, value.shape))
             stride = "x".join(map(str, value.stride()))
-            return f"%{self._number(value)}:{value.dtype}[{shape}/{stride}]{value.device.type}"
+            return f"%{self._number_tensor(value)}:{value.dtype}[{shape}/{stride}]{value.device.type}"
         if isinstance(value, (list, tuple)):
-            return "[" + ",".join(map(self._word, value)) + "]"
+            return "[" + ",".join(map(self._describe, value)) + "]"
         if isinstance(value, torch.ScriptObject):
-            return self._boxed(value)
+            return self._describe_boxed(value)
         if isinstance(value, dist.ProcessGroup):
             return f"<{self._label(value)}>"
         if isinstance(value, str):
-            return self._text(value)
+            return self._describe_string(value)
         if value is None or isinstance(value, (bool, int, float, complex, torch.dtype, torch.layout)):
             return repr(value)
         if isinstance(value, torch.device):
             return value.type
         return type(value).__name__
 
-    def _number(self, tensor: Tensor) -> int:
-        """Tensors are numbered as they first appear, so that the data flow is part of the hash."""
+    def _number_tensor(self, tensor: Tensor) -> int:
+        """Return the number of the tensor. Tensors are numbered in the order in which they first appear.
+
+        The numbers make the data flow part of the hash.
+        """
         key = id(tensor)
         if self._tensors.get(key) is not tensor:
             self._tensors[key] = tensor
-            self._numbers[key] = self._next
-            self._next += 1
+            self._numbers[key] = self._next_number
+            self._next_number += 1
         return self._numbers[key]
 
-    def _constants(self, value: Any) -> None:
-        """Hash the values of a tensor that no operator made: a permutation, a mask, expert numbers written down."""
+    def _hash_constants(self, value: Any) -> None:
+        """Hash the known values of tensors that no dispatched operator produced, such as a permutation, a mask or
+        expert numbers.
+        """
         for tensor in flatten(value):
             if self._tensors.get(id(tensor)) is tensor:
                 continue
@@ -91,18 +109,20 @@ class Fingerprint:
                 with _disable_current_modes():
                     self._hash.update(repr(known.tolist()).encode())
 
-    def _boxed(self, value: torch.ScriptObject) -> str:
+    def _describe_boxed(self, value: torch.ScriptObject) -> str:
         if is_reduction(value):
-            name = reduction(value)
-            self._opaque |= name == "premul_sum"  # its factor cannot be read
+            name = reduction_name(value)
+            self._opaque |= name == "premul_sum"  # the factor of this reduction cannot be read
             return name
         try:
             return f"<{self._label(dist.ProcessGroup.unbox(value))}>"
         except (RuntimeError, TypeError):
             return "<work>"
 
-    def _text(self, value: str) -> str:
-        """Functional collectives name their group; the number in that name is an accident of creation order."""
+    def _describe_string(self, value: str) -> str:
+        """Return a string argument. The name of a group is replaced by its axis, because it contains a number that
+        depends on the order in which groups were created.
+        """
         try:
             group = dist.distributed_c10d._resolve_process_group(value)  # type: ignore[arg-type]
         except (LookupError, RuntimeError, ValueError):

@@ -1,12 +1,13 @@
-"""The harness of the module contract: it puts a layer into the transformer, shards it, and takes training steps.
+"""The harness of the module contract: puts a layer into the transformer, shards the model, and runs training steps.
 
     build   the transformer with ``build_layer(config, mesh, device, dtype)`` in every block
-    shard   FSDP2: what every rank shares over all ranks (axis ``dp``), experts over the expert-data group (``edp``)
+    shard   FSDP2: shared parameters over all ranks (axis ``dp``), experts over the expert-data group (``edp``)
     step    forward, backward, AdamW
 
-Gradients: every rank's loss is its share of the global mean (local mean / world size) and all reductions add. So the
-gradient of a weight is the same number wherever the weight lives, also for experts that no other rank holds (with EP
-over the whole world nothing is left to reduce for them: the all-to-all has already brought every token's share).
+On every rank, backward starts from the rank's share of the global mean loss (local mean / world size), and all
+reductions of gradients are sums. So the gradient of a weight does not depend on how the model is sharded. This also
+holds for experts that only one rank has. With EP over the whole world, the gradients of such experts need no reduction,
+because the all-to-all already brings the shares of all tokens.
 """
 
 import importlib
@@ -21,32 +22,31 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from regbot_guest import moe
+from regbot_guest.contract import ContractError
 from regbot_guest.model import DenseMLP, Transformer, token_loss
 from regbot_guest.request import Request
 from regbot_guest.world import World
 
 BATCHES = 2
-"""Batches that the steps take in turn: few enough to be learnt by heart within one run."""
-
-
-class ContractError(Exception):
-    """The module does not keep the module contract. ``kind`` is the refusal's kind."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+"""Number of distinct batches, which are used in turn. It is small, so that the model can memorise the batches within
+one run.
+"""
 
 
 @dataclass
 class Plugin:
-    """What the entry point's module offers: the layer, and its own parallelisation where it has one."""
+    """Functions in the module of the entry point: the builder of the layer, and optionally a function that shards the
+    model.
+    """
 
     build_layer: Callable[..., Any]
     parallelize: Callable[..., Any] | None = None
 
 
 def load_plugin(entry: str | None) -> Plugin:
-    """The plugin behind ``package.module:function``; regbot's own layer for None. Raises ContractError."""
+    """Return the plugin for an entry ``package.module:function``. None means regbot's own layer. Raises
+    ContractError.
+    """
     if entry is None:
         return Plugin(moe.build_layer)
     module_name, _, function = entry.partition(":")
@@ -58,7 +58,7 @@ def load_plugin(entry: str | None) -> Plugin:
         raise ContractError(
             "entry",
             f"entry {entry!r}: there is no module {error.name!r} in the checkout; set 'entry' in regbot.toml to "
-            "'package.module:function', and 'source_roots' to the folders that packages live in",
+            "'package.module:function', and 'source_roots' to the folders that contain the packages",
         ) from error
     build_layer = getattr(module, function, None)
     if not callable(build_layer):
@@ -73,7 +73,7 @@ class Training:
         self.request, self.world = request, world
         self.dtype = getattr(torch, request.dtype)
         torch.manual_seed(request.seed)
-        model = Transformer(request.geometry, lambda: self._layer(plugin), world.device, self.dtype)
+        model = Transformer(request.geometry, lambda: self._build_layer(plugin), world.device, self.dtype)
         self.model: nn.Module = model
         experts = self._expert_parameters(model)
         if plugin.parallelize is not None:
@@ -81,11 +81,13 @@ class Training:
             self.model = parallelized if isinstance(parallelized, nn.Module) else model
         elif world.size > 1:
             shard(model, experts, world, self.request.reshard_after_forward)
-        self.optimizer = self._optimizer()
+        self.optimizer = self._build_optimizer()
 
     def step(self, number: int, phase: Callable[[str], None] = lambda _: None) -> Tensor:
-        """One training step, returns this rank's loss. ``phase`` is told forward, backward, optimizer as they begin."""
-        tokens, targets = self._batch(number)
+        """Run one step and return this rank's loss. ``phase`` is called with the name of each phase when the phase
+        begins.
+        """
+        tokens, targets = self._make_batch(number)
         phase("forward")
         loss = token_loss(self.model(tokens), targets)
         phase("backward")
@@ -96,7 +98,7 @@ class Training:
         phase("unknown")
         return loss.detach()
 
-    def _layer(self, plugin: Plugin) -> nn.Module:
+    def _build_layer(self, plugin: Plugin) -> nn.Module:
         geometry, world = self.request.geometry, self.world
         if self.request.mlp == "dense":
             return DenseMLP(geometry, world.device, self.dtype)
@@ -105,93 +107,109 @@ class Training:
             raise ContractError(
                 "entry", f"entry {self.request.entry!r} returned {type(layer).__name__}; it must return an nn.Module"
             )
-        layer.register_forward_hook(_same_shape)
+        layer.register_forward_hook(_check_shape)
         return layer
 
     def _expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
         if self.request.mlp == "dense":
             return set()
-        found: set[nn.Parameter] = set()
+        parameters: set[nn.Parameter] = set()
         for block in model.layers:
-            listed = getattr(block.moe, "expert_parameters", None)
-            if listed is None:
+            list_parameters = getattr(block.moe, "expert_parameters", None)
+            if list_parameters is None:
                 raise ContractError(
                     "entry",
                     f"{type(block.moe).__name__} has no expert_parameters(): return the list of parameters that differ "
                     "between expert-parallel ranks, so that they are reduced over the right group",
                 )
-            found.update(listed())
-        return found
+            parameters.update(list_parameters())
+        return parameters
 
-    def _optimizer(self) -> torch.optim.Optimizer:
-        """AdamW, unfused on a CPU. Sharded and whole tensors do not mix in one fused call, so they are two groups."""
-        sharded = [p for p in self.model.parameters() if hasattr(p, "device_mesh")]
-        whole = [p for p in self.model.parameters() if not hasattr(p, "device_mesh")]
-        groups = [{"params": group} for group in (sharded, whole) if group]
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        """Return AdamW, fused only on a GPU.
+
+        Sharded and whole tensors are separate parameter groups, because one fused call cannot handle both.
+        """
+        sharded = [parameter for parameter in self.model.parameters() if hasattr(parameter, "device_mesh")]
+        unsharded = [parameter for parameter in self.model.parameters() if not hasattr(parameter, "device_mesh")]
+        groups = [{"params": group} for group in (sharded, unsharded) if group]
         on_gpu = self.world.device.type == "cuda"
         return torch.optim.AdamW(groups, lr=1e-4, fused=on_gpu, foreach=False if not on_gpu else None)
 
-    def _batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Random token numbers, different on every rank, the same in every launch; a few batches, over and over.
+    def _make_batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return random tokens and targets, each ``[micro_batch, sequence]``, or random hidden states of the blocks if
+        the model has no vocabulary. They differ between ranks and are equal in every launch.
 
-        What is never seen twice cannot be learnt, and then a loss tells nothing of the gradients.
+        A few batches repeat, because the model can learn only repeated data. If it learned nothing, the loss would not
+        depend on correct gradients.
         """
         shape, device = self.request.geometry, self.world.device
         generator = torch.Generator(device=device)
         generator.manual_seed(self.request.seed + 1_000_003 * (number % BATCHES) + self.world.rank)
+        if not shape.vocabulary:
+            states = (2, shape.micro_batch, shape.sequence, shape.hidden)
+            inputs, targets = torch.randn(states, generator=generator, device=device, dtype=self.dtype)
+            return inputs.requires_grad_(), targets  # as from an embedding: the first block computes all its gradients
         size = (shape.micro_batch, shape.sequence + 1)
-        drawn = torch.randint(shape.vocabulary, size, generator=generator, device=device)
-        return drawn[:, :-1], drawn[:, 1:]
+        sequences = torch.randint(shape.vocabulary, size, generator=generator, device=device)
+        return sequences[:, :-1], sequences[:, 1:]
 
 
 def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard: bool) -> None:
-    """FSDP2, one unit per block and one for the rest; experts are units of their own where several ranks hold them."""
+    """Apply FSDP2. Each block is one unit, and so is the rest of the model.
+
+    Experts that several ranks hold are separate units, which are sharded over the expert-data group.
+    """
     assert world.data is not None
     assert world.expert is not None
     expert_data = world.expert["edp"]
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for number, block in enumerate(model.layers):
-        mine = experts & set(block.parameters())
-        if mine and expert_data.size() > 1:
-            for module in _owners(block, mine, f"layers.{number}"):
+        block_experts = experts & set(block.parameters())
+        if block_experts and expert_data.size() > 1:
+            for module in _expert_modules(block, block_experts, f"layers.{number}"):
                 fully_shard(
                     module,
                     mesh=expert_data,
                     mp_policy=policy,
                     reshard_after_forward=reshard,
-                    shard_placement_fn=lambda parameter: _divisible(parameter, expert_data.size()),
+                    shard_placement_fn=lambda parameter: _choose_shard_dim(parameter, expert_data.size()),
                 )
-        fully_shard(block, mesh=world.data, mp_policy=policy, reshard_after_forward=reshard, ignored_params=mine)
-    # The root is left at FSDP's default, which keeps it gathered: backward begins with what forward ended with.
+        fully_shard(
+            block, mesh=world.data, mp_policy=policy, reshard_after_forward=reshard, ignored_params=block_experts
+        )
+    # The root module keeps FSDP's default: its parameters stay gathered after forward, because backward needs them
+    # first.
     fully_shard(model, mesh=world.data, mp_policy=policy, ignored_params=experts)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums, and these need none
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums, and these sums need no scaling
 
 
 @contextmanager
-def own_chunk_only() -> Iterator[None]:
-    """FSDP cuts every parameter into one piece per rank to keep one; without values the others cost time for nothing.
+def skip_other_chunks() -> Iterator[None]:
+    """While active, FSDP does not create the chunks of other ranks.
 
-    Tracing 1024 ranks spends two thirds of its time there. The pieces are the same, made when they are asked for.
+    FSDP splits every parameter into one chunk per rank and keeps only this rank's chunk. A trace of 1024 ranks would
+    spend two thirds of its time on the other chunks. Here a chunk is created only when it is used.
     """
     try:
         from torch.distributed.fsdp._fully_shard import _fsdp_param as fsdp
 
         original = fsdp._chunk_with_empty
-    except (ImportError, AttributeError):  # a private place; another torch may have it elsewhere, and is only slower
+    except (ImportError, AttributeError):  # a private name; without it, the trace is only slower
         yield
         return
-    fsdp._chunk_with_empty = _Chunks  # type: ignore[assignment]
+    fsdp._chunk_with_empty = _LazyChunks  # type: ignore[assignment]
     try:
         yield
     finally:
         fsdp._chunk_with_empty = original
 
 
-class _Chunks:
-    """``torch.chunk`` padded with empty pieces, each made on access."""
+class _LazyChunks:
+    """The result of ``torch.chunk``, padded with empty chunks. Each chunk is created when it is accessed."""
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
         self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // num_chunks)
@@ -207,30 +225,35 @@ class _Chunks:
         return self._tensor.narrow(self._dim, start, min(self._size, total - start))
 
 
-def _owners(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
-    """The modules that hold the expert parameters themselves. Raises ContractError where one also holds others."""
-    owners = [module for module in block.modules() if experts & set(module.parameters(recurse=False))]
-    for module in owners:
+def _expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
+    """Return the modules that directly hold expert parameters. Raises ContractError if such a module also holds other
+    parameters.
+    """
+    modules = [module for module in block.modules() if experts & set(module.parameters(recurse=False))]
+    for module in modules:
         if set(module.parameters(recurse=False)) - experts:
             raise ContractError(
                 "entry",
-                f"{type(module).__name__} in {path} holds expert parameters beside others; FSDP shards them over "
-                "different groups, so put the experts into a module of their own, or provide parallelize(model, mesh)",
+                f"{type(module).__name__} in {path} holds both expert parameters and others; FSDP shards them over "
+                "different groups, so put the experts into a separate module, or provide parallelize(model, mesh)",
             )
-    return owners
+    return modules
 
 
-def _divisible(parameter: nn.Parameter, ranks: int) -> Shard:
-    """Shard the first dimension that divides: 8 local experts over 64 ranks would be padded eightfold on the first."""
+def _choose_shard_dim(parameter: nn.Parameter, ranks: int) -> Shard:
+    """Return a placement that shards the first dimension which ``ranks`` divides, or dimension 0 if there is none.
+
+    FSDP would pad 8 experts to 64 if it sharded the expert dimension over 64 ranks.
+    """
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
 
 
-def _same_shape(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-    given = args[0]
-    if not isinstance(out, Tensor) or out.shape != given.shape or out.dtype != given.dtype:
-        got = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
+def _check_shape(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    x = args[0]
+    if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
+        actual = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
         raise ContractError(
             "shape",
-            f"{type(module).__name__} mapped {tuple(given.shape)} {given.dtype} to {got}; the module contract asks for "
+            f"{type(module).__name__} mapped {tuple(x.shape)} {x.dtype} to {actual}; the module contract requires "
             "[tokens, hidden] in and out, in the same dtype",
         )

@@ -1,12 +1,12 @@
-"""Expert parallelism by HybridEP: NVIDIA's dispatcher of the ``hybrid-ep`` branch of DeepEP, permutation included.
+"""Expert parallelism by HybridEP, NVIDIA's dispatcher on the ``hybrid-ep`` branch of DeepEP. It also permutes the rows.
 
-Written from the documented interface of ``deep_ep/hybrid_ep_buffer.py`` (``tests/contracts`` keeps the signatures) and
-checked against a stand-in with the same signatures. Not yet run on GPUs.
+The code was written from the documented interface of ``deep_ep/hybrid_ep_buffer.py`` (``tests/contracts`` has the
+signatures). It was tested with a stand-in that has the same signatures, but not yet on GPUs.
 
-``dispatch_with_permute`` brings one row per local expert, grouped by expert, so nothing is left to sort here; the rows
-are weighted here, and ``combine_with_unpermute`` sums them on the token's own rank. Each is the transpose of the other
-with the same handle. Only the blocking mode is used: in the other one a buffer that is too small drops tokens silently,
-which is faster and wrong. Every rank must have the same number of tokens.
+``dispatch_with_permute`` returns one row per token and local expert, already grouped by expert. This module multiplies
+the rows by their weights, and ``combine_with_unpermute`` sums them on the token's own rank. With the same handle, each
+of the two calls is the transpose of the other. Only the blocking mode is used, because in the non-blocking mode a
+buffer that is too small silently drops tokens. Every rank must have the same number of tokens.
 """
 
 import importlib
@@ -22,19 +22,21 @@ from regbot_guest.rows import Rows
 
 VIA = "hybridep"
 
-ARRIVED = 3
-"""Place of ``num_dispatched_tokens_tensor`` in the handle, the same in all published versions."""
+RECEIVED_ROWS_INDEX = 3
+"""Index of ``num_dispatched_tokens_tensor`` in the handle. It is the same in all published versions."""
 
 
-# One buffer for all layers and steps, as long as the process lives.
+# All layers and steps share one buffer until the process ends.
 @cache
-def _buffer(group: dist.ProcessGroup, tokens: int, hidden: int, local_experts: int) -> Any:
-    kind = importlib.import_module("deep_ep").HybridEPBuffer
-    return kind(group=group, hidden_dim=hidden, max_num_of_tokens_per_rank=tokens, num_local_experts=local_experts)
+def _shared_buffer(group: dist.ProcessGroup, tokens: int, hidden: int, local_experts: int) -> Any:
+    buffer_class = importlib.import_module("deep_ep").HybridEPBuffer
+    return buffer_class(
+        group=group, hidden_dim=hidden, max_num_of_tokens_per_rank=tokens, num_local_experts=local_experts
+    )
 
 
 class HybridEP:
-    """Expert parallelism by HybridEP's kernels."""
+    """Dispatcher that uses HybridEP's kernels."""
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup) -> None:
         self.num_experts, self.group = num_experts, group
@@ -42,25 +44,32 @@ class HybridEP:
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
         tokens, hidden = x.shape
-        buffer = _buffer(self.group, tokens, hidden, self.local_experts)
+        buffer = _shared_buffer(self.group, tokens, hidden, self.local_experts)
         self.exchange = Exchange(VIA, buffer, self.group, self.num_experts, experts)
-        # The library takes the weight of every expert for every token, zero for most.
+        # The library takes one weight for each token and expert. Most of these weights are zero.
         dense = torch.zeros(tokens, self.num_experts, dtype=torch.float32, device=x.device)
-        rows, self.weight, counts = _Dispatch.apply(x, dense.scatter(1, experts, weights.float()), self.exchange)
+        rows, self.weight, counts = _HybridEPDispatch.apply(
+            x, dense.scatter(1, experts, weights.float()), self.exchange
+        )
         return Rows(rows, counts)
 
     def combine(self, rows: Tensor) -> Tensor:
-        out: Tensor = _Combine.apply(rows * self.weight.to(rows.dtype).reshape(-1, 1), self.exchange)
+        out: Tensor = _HybridEPCombine.apply(rows * self.weight.to(rows.dtype).reshape(-1, 1), self.exchange)
         return out
 
 
-def _arrived(exchange: Exchange) -> int:
-    """Rows that came here, before the library made one of them per expert. Only as many go home: it sums them first."""
-    return int(exchange.handle[ARRIVED])
+def _count_received_rows(exchange: Exchange) -> int:
+    """Return the number of rows that this rank received, one for each token that another rank or this rank sent here.
+
+    Combine sends the same number of rows back, because the library first sums the rows of a token on this rank.
+    """
+    return int(exchange.handle[RECEIVED_ROWS_INDEX])
 
 
-class _Dispatch(torch.autograd.Function):
-    """Rows to the ranks that hold their experts, grouped by expert; its backward sends the gradients home."""
+class _HybridEPDispatch(torch.autograd.Function):
+    """Sends rows to the ranks of their experts and groups them by expert. Backward returns the gradients of rows and
+    weights.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dense: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,7 +80,7 @@ class _Dispatch(torch.autograd.Function):
             probs=dense,
             num_of_experts_per_rank=exchange.local_experts,
         )
-        exchange.went_there(x, routed=True)
+        exchange.announce_dispatch(x, routed=True)
         counts = counts.to(x.device, torch.int64)
         ctx.mark_non_differentiable(counts)
         return rows, weights, counts
@@ -82,18 +91,20 @@ class _Dispatch(torch.autograd.Function):
         x, dense = exchange.library.combine_with_unpermute(
             hidden=rows, probs=grads[1].float().contiguous(), handle=exchange.handle
         )
-        exchange.went_home(rows, lambda: _arrived(exchange))
+        exchange.announce_combine(rows, lambda: _count_received_rows(exchange))
         return x.to(rows.dtype), dense, None
 
 
-class _Combine(torch.autograd.Function):
-    """The sum of each token's rows on the token's own rank; its backward sends the gradient to all of them."""
+class _HybridEPCombine(torch.autograd.Function):
+    """Sums the rows of each token on the token's own rank. Backward sends the token's gradient to each of these
+    rows.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange, ctx.rows = exchange, rows.shape[0]
         out: Tensor = exchange.library.combine_with_unpermute(hidden=rows.contiguous(), handle=exchange.handle)[0]
-        exchange.went_home(rows, lambda: _arrived(exchange))
+        exchange.announce_combine(rows, lambda: _count_received_rows(exchange))
         return out
 
     @staticmethod
@@ -102,5 +113,5 @@ class _Combine(torch.autograd.Function):
         rows = exchange.library.dispatch_with_permute(
             hidden=grad, handle=exchange.handle, num_permuted_tokens=ctx.rows
         )[0]
-        exchange.went_there(grad, routed=False)
+        exchange.announce_dispatch(grad, routed=False)
         return rows, None

@@ -1,7 +1,7 @@
 """The transformer around the MoE layer: embedding, attention, norms, output head, loss.
 
-The harness owns all of this; the layer under test is built by ``build_layer`` and sits in ``layers.N.moe``. The dense
-control has one SwiGLU MLP in the same place.
+The harness uses this transformer for every layer under test. ``build_layer`` builds the layer, which becomes
+``layers.N.moe``. In the dense control, one SwiGLU MLP is in the same place.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,29 @@ LayerBuilder = Callable[[], nn.Module]
 
 
 class Transformer(nn.Module):
-    """Pre-norm decoder. ``forward`` takes token numbers ``[batch, sequence]`` and returns logits."""
+    """Pre-norm decoder. ``forward`` maps token numbers ``[batch, sequence]`` to logits ``[batch, sequence,
+    vocabulary]``.
+
+    With a vocabulary of 0 there is neither embedding nor output head. ``forward`` then maps ``[batch, sequence,
+    hidden]`` to the same shape.
+    """
 
     def __init__(self, shape: Geometry, build_layer: LayerBuilder, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(shape.vocabulary, shape.hidden, device=device, dtype=dtype)
+        self.embedding: nn.Module = nn.Identity()
+        if shape.vocabulary:
+            self.embedding = nn.Embedding(shape.vocabulary, shape.hidden, device=device, dtype=dtype)
         self.layers = nn.ModuleList(Block(shape, build_layer, device, dtype) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=1e-6, device=device, dtype=dtype)
-        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False, device=device, dtype=dtype)
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        nn.init.normal_(self.head.weight, std=0.02)
+        self.head: nn.Module = nn.Identity()
+        if shape.vocabulary:
+            self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False, device=device, dtype=dtype)
+            nn.init.normal_(self.embedding.weight, std=0.02)  # type: ignore[arg-type]
+            nn.init.normal_(self.head.weight, std=0.02)
         cos, sin = rotary_tables(shape.sequence, shape.head_dim, shape.rope_theta, device)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        # With float32 tables, every operator of ``rotate`` would compute and write float32.
+        self.register_buffer("cos", cos.to(dtype), persistent=False)
+        self.register_buffer("sin", sin.to(dtype), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
@@ -39,7 +49,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the MoE layer, each with its norm and residual."""
+    """One block: attention and then the MoE layer, each with a norm before it and a residual connection."""
 
     def __init__(self, shape: Geometry, build_layer: LayerBuilder, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -55,7 +65,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotary positions, and QK norm where the shape has it."""
+    """Grouped-query attention with rotary positions, and with QK norm if the shape has it."""
 
     def __init__(self, shape: Geometry, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -90,7 +100,7 @@ class Attention(nn.Module):
 
 
 class DenseMLP(nn.Module):
-    """The dense control: one SwiGLU MLP with as many active weights as the routed experts."""
+    """The dense control: one SwiGLU MLP with as many active weights as the routed experts of a token."""
 
     def __init__(self, shape: Geometry, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -104,19 +114,29 @@ class DenseMLP(nn.Module):
 
 
 def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, float32 of shape ``[sequence, head_dim]``, both halves alike. Su et al., arXiv:2104.09864."""
+    """Return cosines and sines, float32 ``[sequence, head_dim]``. Both halves of a row are equal.
+
+    Source: Su et al., arXiv:2104.09864.
+    """
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device).float() / head_dim)
     angle = torch.outer(torch.arange(sequence, device=device).float(), frequency).repeat(1, 2)
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding on ``[batch, heads, sequence, head_dim]``, halves rotated against each other."""
+    """Apply rotary positions to ``x [batch, heads, sequence, head_dim]``. Element i is paired with element i + head_dim
+    / 2. The tables ``cos`` and ``sin`` have the dtype of ``x``.
+    """
     first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return (x * cos + turned * sin).to(x.dtype)
+    rotated = torch.cat((-second, first), dim=-1)
+    return x * cos + rotated * sin
 
 
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over this rank's tokens, in float32."""
+    """Return the mean cross-entropy over this rank's tokens, in float32.
+
+    Without a vocabulary, ``targets`` are hidden states like ``logits``, and the loss is their mean squared difference.
+    """
+    if targets.is_floating_point():
+        return F.mse_loss(logits.float(), targets.float())
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

@@ -1,10 +1,11 @@
-"""regbot's own MoE layer: router, dispatch, grouped expert MLP, combine. It follows the module contract it documents.
+"""regbot's own MoE layer: router, dispatch, grouped expert MLP, combine.
 
-The layer is the smoke workload of the ``smoke`` adapter and the example for the ``module`` adapter: a layer of your own
-has the same ``build_layer`` signature.
+It is the workload of the ``smoke`` adapter. It is also an example for the ``module`` adapter, because a user's layer
+needs a ``build_layer`` function with the same signature.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,18 +20,18 @@ grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, 
 
 
 def build_layer(config: dict[str, Any], mesh: Any, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The module contract: a layer that maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
+    """Return a layer that maps ``[tokens, hidden]`` to ``[tokens, hidden]``, as the module contract requires."""
     return MoE(config, mesh["ep"].get_group() if mesh is not None else None, device, dtype)
 
 
 class MoE(nn.Module):
-    """Router, then the experts wherever they live."""
+    """MoE layer with the experts of this rank. A dispatcher exchanges the token rows."""
 
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.group = group
         self.num_experts: int = config["experts"]
-        self.dispatcher = resolved_dispatcher(config, group, device, dtype)
+        self.dispatcher = resolve_dispatcher(config, group, device, dtype)
         self.router = Router(config, device, dtype)
         self.experts = Experts(config, group, device, dtype)
 
@@ -41,48 +42,60 @@ class MoE(nn.Module):
         return dispatcher.combine(self.experts(rows.x, rows.counts))
 
     def expert_parameters(self) -> list[nn.Parameter]:
-        """The parameters that are different on every expert-parallel rank."""
+        """Return the parameters that differ between expert-parallel ranks."""
         return list(self.experts.parameters())
 
 
-def resolved_dispatcher(config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> Resolution:
-    """The dispatcher that this layer runs where ``config`` asks for one; alone, a rank has nobody to ask for."""
-    asked = config.get("dispatcher") or "alltoall"
+def resolve_dispatcher(config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> Resolution:
+    """Return the dispatcher to run for ``config``. On a single rank no library is needed, so none is tried."""
+    requested = config.get("dispatcher") or "alltoall"
     if group is None or group.size() == 1:
-        return Resolution(asked)
-    return resolve(asked, device, dtype, config.get("deepep_buffer") or "")
+        return Resolution(requested)
+    return resolve(requested, device, dtype, config.get("deepep_buffer") or "")
 
 
 class Router(nn.Module):
-    """Softmax over the top-k logits, in float32. Forced routing keeps the weights real and chooses the experts."""
+    """Router: softmax over the top-k logits, in float32.
+
+    With forced routing the experts are fixed, and their weights are still computed from the logits.
+    """
 
     def __init__(self, config: dict[str, Any], device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.num_experts, self.top_k = config["experts"], config["top_k"]
         self.routing, self.seed = config["routing"], config.get("seed", 0)
+        self.forced_experts: Tensor | None = None
         self.weight = nn.Parameter(torch.empty(self.num_experts, config["hidden"], device=device, dtype=dtype))
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``[tokens, hidden]`` -> weights float32 and experts int64, both ``[tokens, top_k]``."""
+        """Return weights (float32) and experts (int64) for ``x [tokens, hidden]``. Both are ``[tokens, top_k]``."""
         logits = F.linear(x.float(), self.weight.float())
         if self.routing == "natural":
-            chosen, experts = torch.topk(logits, self.top_k, dim=-1)
+            expert_logits, experts = torch.topk(logits, self.top_k, dim=-1)
         else:
-            experts = forced_experts(x.shape[0], self.num_experts, self.top_k, self.routing, self.seed, x.device)
-            chosen = logits.gather(1, experts)
-        # Softmax over the chosen logits equals the full softmax renormalised over them.
-        return torch.softmax(chosen, dim=-1), experts
+            experts = self._force_experts(x)
+            expert_logits = logits.gather(1, experts)
+        # A softmax over the chosen logits equals the softmax over all logits, renormalised over the chosen experts.
+        return torch.softmax(expert_logits, dim=-1), experts
+
+    def _force_experts(self, x: Tensor) -> Tensor:
+        """Return the forced experts of ``x``. They are the same in every step, so only the first step builds them."""
+        if self.forced_experts is None or self.forced_experts.shape[0] != x.shape[0]:
+            self.forced_experts = forced_experts(
+                x.shape[0], self.num_experts, self.top_k, self.routing, self.seed, x.device
+            )
+        return self.forced_experts
 
 
 class Experts(nn.Module):
-    """This rank's experts: a SwiGLU MLP each, all computed by three grouped matrix products."""
+    """The experts of this rank. Each is a SwiGLU MLP. Three grouped matrix products compute all of them together."""
 
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         ranks, rank = (group.size(), group.rank()) if group is not None else (1, 0)
         local, hidden, width = config["experts"] // ranks, config["hidden"], config["expert_width"]
-        self.first, self.seed = rank * local, config.get("seed", 0)
+        self.first_expert, self.seed = rank * local, config.get("seed", 0)
         self.gate = nn.Parameter(torch.empty(local, hidden, width, device=device, dtype=dtype))
         self.up = nn.Parameter(torch.empty(local, hidden, width, device=device, dtype=dtype))
         self.down = nn.Parameter(torch.empty(local, width, hidden, device=device, dtype=dtype))
@@ -90,41 +103,52 @@ class Experts(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Every expert from a seed of its own, so that an expert is the same wherever it lives."""
+        """Initialise every expert from its own seed, so that its weights do not depend on which rank holds it."""
         for number, parameter in enumerate(self.parameters()):
             for expert in range(parameter.shape[0]):
                 generator = torch.Generator(device=parameter.device)
-                generator.manual_seed(self.seed + 7919 * (self.first + expert) + number)
+                generator.manual_seed(self.seed + 7919 * (self.first_expert + expert) + number)
                 parameter[expert].normal_(std=0.02, generator=generator)
 
     def forward(self, x: Tensor, counts: Tensor) -> Tensor:
-        """``x [rows, hidden]`` grouped by expert, ``counts`` rows per expert."""
-        product = _grouped if runs_grouped_mm(x.dtype, x.device) else _looped
-        hidden = F.silu(product(x, self.gate, counts)) * product(x, self.up, counts)
-        return product(hidden, self.down, counts)
+        """Apply the experts to ``x [rows, hidden]``. The rows are grouped by expert, and ``counts`` has the rows per
+        expert.
+        """
+        product: Callable[[Tensor, Tensor], Tensor]
+        if runs_grouped_mm(x.dtype, x.device):
+            product = partial(_grouped_product, ends=torch.cumsum(counts, 0, dtype=torch.int32))
+        else:
+            product = partial(_looped_product, splits=counts.tolist())
+        return product(F.silu(product(x, self.gate)) * product(x, self.up), self.down)
 
 
-def _grouped(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Multiply the rows of each expert by its matrix. ``ends`` has the end of each expert's rows, int32."""
     assert grouped_mm is not None
-    out: Tensor = grouped_mm(x, weight, offs=torch.cumsum(counts, 0, dtype=torch.int32))
+    out: Tensor = grouped_mm(x, weight, offs=ends)
     return out
 
 
-def _looped(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """One product per expert, where the grouped kernel does not run. Slower, and recorded as such."""
-    parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(counts.tolist()), weight.unbind(0), strict=True)
+def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
+    """Compute one product per expert. This is used if the grouped kernel does not run here, and the record then says
+    'loop'.
+    """
+    parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(splits), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])
 
 
-_RUNS: dict[tuple[torch.dtype, str], bool] = {}
+_GROUPED_MM_RUNS: dict[tuple[torch.dtype, str], bool] = {}
 
 
 def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the grouped product runs here, forward and backward and without values: tried once, never assumed."""
+    """Whether the grouped product runs here, in forward, in backward and on meta tensors.
+
+    It is tried once per dtype and device.
+    """
     key = (dtype, device.type)
-    if key not in _RUNS:
-        _RUNS[key] = _try_grouped_mm(dtype, device)
-    return _RUNS[key]
+    if key not in _GROUPED_MM_RUNS:
+        _GROUPED_MM_RUNS[key] = _try_grouped_mm(dtype, device)
+    return _GROUPED_MM_RUNS[key]
 
 
 def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
@@ -133,9 +157,10 @@ def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
     try:
         x = torch.ones(32, 16, dtype=dtype, device=device, requires_grad=True)
         weight = torch.ones(2, 16, 16, dtype=dtype, device=device, requires_grad=True)
-        counts = torch.tensor([16, 16], device=device)
-        _grouped(x, weight, counts).backward(torch.ones(32, 16, dtype=dtype, device=device))
-        _grouped(x.to("meta"), weight.to("meta"), counts.to("meta"))  # a kernel may run where its shape rule does not
+        ends = torch.tensor([16, 32], dtype=torch.int32, device=device)
+        _grouped_product(x, weight, ends).backward(torch.ones(32, 16, dtype=dtype, device=device))
+        # A kernel may exist without a meta function.
+        _grouped_product(x.to("meta"), weight.to("meta"), ends.to("meta"))
     except (RuntimeError, TypeError, NotImplementedError):
         return False
     return x.grad is not None and weight.grad is not None

@@ -1,7 +1,7 @@
-"""Proof of code: which files the step was made of, and whether they are the arm's own.
+"""Code proof: which files the step loaded, and whether these files belong to the arm's worktree.
 
-A package that is installed in editable mode from another folder is imported from there however the path looks from
-outside. So the guest reports, after the step, where every watched package really came from.
+If a package is installed in editable mode from another folder, it can be imported from there in spite of the search
+path. So after the step, the guest reports from where every watched package was loaded.
 """
 
 import ast
@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
+"""Python files in a source root that training does not import."""
 
 
-def watched_packages(root: Path, source_roots: Iterable[str], asked: Iterable[str], entry: Any) -> set[str]:
-    """Top-level names that must come from ``root``: those asked for, else all it holds, and always the entry's."""
-    names = set(asked)
+def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterable[str], entry: Any) -> set[str]:
+    """Return the top-level names that must be loaded from ``root``.
+
+    These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
+    roots. The package of ``entry`` is always included.
+    """
+    names = set(requested)
     if not names:
         for folder in (root / source for source in source_roots):
             if not folder.is_dir():
@@ -30,35 +35,42 @@ def watched_packages(root: Path, source_roots: Iterable[str], asked: Iterable[st
 
 
 def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
-    """Where the watched packages were loaded from, relative to ``root``, and a hash of each loaded file's code."""
+    """Return from where the watched packages were loaded, and a hash of the code in each file that was loaded from
+    ``root``.
+
+    Paths are relative to ``root``. ``foreign`` has the watched packages that were loaded from elsewhere.
+    """
     root = root.resolve()
-    inside: dict[str, str] = {}
-    foreign: dict[str, str] = {}
-    files: dict[str, str] = {}
-    for name, path in _loaded():
-        top = name.split(".")[0]
-        relative = _relative(path, root)
+    own_packages: dict[str, str] = {}
+    foreign_packages: dict[str, str] = {}
+    file_hashes: dict[str, str] = {}
+    for name, path in _list_loaded_modules():
+        package = name.split(".")[0]
+        relative = _relative_path(path, root)
         if relative is not None:
-            with suppress(OSError):  # gone or unreadable by now; where it came from is still told below
-                files[relative] = code_hash(path)
-        if top in watched:
+            with suppress(OSError):  # removed or unreadable by now; the path is still reported below
+                file_hashes[relative] = code_hash(path)
+        if package in watched:
             if relative is None:
-                foreign.setdefault(top, str(path))
+                foreign_packages.setdefault(package, str(path))
             else:
-                inside.setdefault(top, relative)
-    return {"watched": inside, "foreign": foreign, "files": dict(sorted(files.items()))}
+                own_packages.setdefault(package, relative)
+    return {"watched": own_packages, "foreign": foreign_packages, "files": dict(sorted(file_hashes.items()))}
 
 
 def code_hash(path: Path) -> str:
-    """SHA-256 of the syntax tree, which has no comments or layout, without docstrings; of the bytes if no Python."""
+    """Return the SHA-256 of the file's syntax tree without docstrings. If the file is not valid Python, hash its bytes.
+
+    The syntax tree contains neither comments nor layout, so changes of these do not change the hash.
+    """
     source = path.read_bytes()
     try:
-        return hashlib.sha256(_code(source).encode()).hexdigest()
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python, or nested deeper than the parser goes
+        return hashlib.sha256(_dump_code(source).encode()).hexdigest()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python, or nested too deeply for the parser
         return hashlib.sha256(source).hexdigest()
 
 
-def _code(source: bytes) -> str:
+def _dump_code(source: bytes) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
@@ -71,7 +83,7 @@ def _has_docstring(node: Any) -> bool:
     return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
-def _loaded() -> list[tuple[str, Path]]:
+def _list_loaded_modules() -> list[tuple[str, Path]]:
     def files() -> Iterator[tuple[str, Path]]:
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
@@ -81,10 +93,10 @@ def _loaded() -> list[tuple[str, Path]]:
     return sorted(files())
 
 
-def _relative(path: Path, root: Path) -> Any:
+def _relative_path(path: Path, root: Path) -> Any:
     try:
         relative = path.resolve().relative_to(root)
     except ValueError:
         return None
-    # A virtual environment inside the checkout is not the checkout's code.
+    # A virtual environment inside the checkout does not belong to the checkout's code.
     return None if {"site-packages", "dist-packages"} & set(relative.parts) else str(relative)

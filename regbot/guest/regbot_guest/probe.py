@@ -1,113 +1,151 @@
-"""A timed run: the steps first, with nothing in them but clocks; then one counted step, which is not timed.
+"""A timed run: first the timed steps, with clocks as the only instrumentation, then one counted step that is not timed.
 
-The counter costs more than a step, so it never runs in one that is timed. Code that was compiled or captured is not
-counted here at all: under a dispatch mode it would run eagerly, as another program, and would stay eager.
+The counter takes longer than a step, so it is never active in a timed step. If code was compiled or captured in CUDA
+graphs, no step is counted. Under a dispatch mode such code would run eagerly, so a different program would be counted,
+and the code would stay eager afterwards.
 """
 
+import gc
 import math
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from regbot_guest.backends import backends
-from regbot_guest.compiled import CompileWatch
+from regbot_guest.backends import describe_backends
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.contract import ContractError
 from regbot_guest.count import (
-    counted_by,
-    ledger,
-    plant,
+    build_ledger,
+    count_method,
+    measure_sequence_advance,
+    plant_collectives,
+    read_sequence_numbers,
     refuse_compiled,
-    refuse_what_cannot_be_believed,
-    sequence_advance,
-    sequence_numbers,
+    refuse_unreliable_count,
 )
-from regbot_guest.harness import ContractError, Training, load_plugin
+from regbot_guest.harness import Training, load_plugin
+from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request
 from regbot_guest.stopwatch import Stopwatch, peak_resident_bytes
 from regbot_guest.tokens import RoutedTokens
-from regbot_guest.unseen import UnseenWatch
-from regbot_guest.where import Where
-from regbot_guest.world import World, open_world
+from regbot_guest.uncounted_collectives import UncountedWatch
+from regbot_guest.world import World, open_requested_world
 
-BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
-"""Files that rank 0 makes beside its record: before the first step, after the warm-up, after the last. The times that
-the system gives them are the harness's own clock."""
+BEGUN_FILE, STEADY_FILE, ENDED_FILE = "steps.begun", "steps.steady", "steps.ended"
+"""Files that rank 0 creates beside its record: before the first step, after the warm-up, and after the last step. The
+trusted side uses the times of these files as a clock that is independent of the guest.
+"""
 
 
-def time_steps(request: Request) -> dict[str, Any]:
-    """The part of the raw record that a timed run gives. ``request.steps`` are timed, one more is counted."""
-    folder = Path(request.record).parent
-    with open_world(request.world, request.ep, fake=False) as world:
+def time_steps(request: Request, record: dict[str, Any]) -> None:
+    """Time ``request.steps`` steps and count one more. Add the results to ``record``, the raw record.
+
+    The times are in ``record`` before the step is counted, so an error of that step keeps them. Raises ContractError.
+    """
+    with open_requested_world(request) as world:
         training = Training(request, load_plugin(request.entry), world)
-        captured = watch_captures()
-        # One tensor for all: a scalar kept from every step would sit between the blocks that the allocator wants back.
+        describe_replays = watch_replays()
+        # All losses share one tensor. One scalar per step would fragment the allocator's memory.
         losses = torch.full((request.steps,), math.nan, device=world.device)
-        if world.size > 1:
-            dist.barrier()  # a rank that is built earlier must not count its waiting for the others as a step
-        with Stopwatch(world.device, request.slowdown_pct) as watch:
-            _touch(folder / BEGUN, world)
-            for number in range(request.steps):
-                losses[number] = training.step(number)
-                watch.step_ended()
-                if number + 1 == request.warmup:
-                    _touch(folder / STEADY, world)
-            steps = watch.record()
-            _touch(folder / ENDED, world)
-        found = {
-            "steps": steps,
-            "clock": watch.clock.name,
+
+        def step(number: int) -> None:
+            losses[number] = training.step(number)
+
+        record |= time_training(request, world.device, step) | {
             "loss": [value if math.isfinite(value) else None for value in losses.tolist()],
             "skipped_steps": skipped_steps(training.optimizer, request.steps),
+            "peak_rss_bytes": peak_resident_bytes(),
         }
-        if why := compiled_frames() or captured():
-            found["warnings"] = [f"the step was not counted: {why}; counted eagerly it would be another program"]
+        if reason := compiled_frames() or describe_replays():
+            record["warnings"] = [f"the step was not counted: {reason}; counted eagerly it would be another program"]
         else:
-            try:
-                found |= _counted_step(request, training, world)
-            except ContractError as error:  # what was timed is kept: it is shown, though it decides nothing
-                found["refusal"] = {"kind": error.kind, "message": str(error)}
-        return {**found, "peak_rss_bytes": peak_resident_bytes()}
+            record |= _count_step(request, training, world)
 
 
-def _counted_step(request: Request, training: Training, world: World) -> dict[str, Any]:
-    """One more step under the counter. Raises ContractError where what it sees cannot be believed."""
-    compiled, unseen = CompileWatch(), UnseenWatch()
-    routed = RoutedTokens(request.geometry.experts, request.geometry.top_k, request.geometry.tokens)
-    with compiled, unseen, Where(training.model) as where:
-        observer = Observer(world.axes, where, routed=routed)
-        liveness = plant(observer, world)
-        before = sequence_numbers()
+def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:
+    """Time ``request.steps`` calls of ``step``, which runs the step of a number. Return their part of the record.
+
+    Rank 0 creates the marks. The host waits for the device before each mark, so that the marks agree with the steps.
+    """
+    folder, is_first_rank = Path(request.record).parent, dist.get_rank() == 0
+
+    def mark(name: str) -> None:
+        if is_first_rank:
+            (folder / name).touch()
+
+    with _spare_existing_objects():
+        if dist.get_world_size() > 1:
+            dist.barrier()  # a rank that has finished building must not wait for others inside its first step
+        with Stopwatch(device, request.slowdown_pct) as stopwatch:
+            mark(BEGUN_FILE)
+            for number in range(request.steps):
+                step(number)
+                stopwatch.end_step()
+                if number + 1 == request.warmup:
+                    stopwatch.clock.settle()
+                    mark(STEADY_FILE)
+            steps = stopwatch.record()
+            mark(ENDED_FILE)
+    return {"steps": steps, "clock": stopwatch.clock.name}
+
+
+@contextmanager
+def _spare_existing_objects() -> Iterator[None]:
+    """While active, Python's collector of reference cycles does not scan the objects that exist now.
+
+    A scan of a model's objects takes a fraction of a second, in any step. Cycles that the steps create are collected.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _count_step(request: Request, training: Training, world: World) -> dict[str, Any]:
+    """Run one more step under the counter and return the part of the record that it yields. Raises ContractError."""
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
+    routed_tokens = RoutedTokens(request.geometry.experts, request.geometry.top_k, request.geometry.tokens)
+    with compile_watch, uncounted_watch, ModuleTracker(training.model) as tracker:
+        observer = Observer(world.axes, tracker, routed_tokens=routed_tokens)
+        liveness = plant_collectives(observer, world)
+        before = read_sequence_numbers()
         observer.new_step()
         with observer:
             training.step(request.steps, lambda phase: setattr(observer, "phase", phase))
         if before is not None:
-            liveness.update(sequence_advance(observer, before))
-        refuse_compiled(compiled)
-        refuse_what_cannot_be_believed(request, unseen, observer)
-    if request.routing == "balanced" and request.mlp == "moe" and (unlike := routed.imbalance()):
+            liveness.update(measure_sequence_advance(observer, before))
+        refuse_compiled(compile_watch)
+        refuse_unreliable_count(request, uncounted_watch, observer)
+    if request.routing == "balanced" and request.mlp == "moe" and (imbalance := routed_tokens.imbalance()):
         raise ContractError(
             "routing",
-            f"balanced routing was asked for, but {unlike}; honour config['routing'] == 'balanced' in the router",
+            f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
         )
     return {
-        "ledger": ledger(request, world, observer, liveness, counted_by(observer, world, static=False)),
-        "backends": backends(request, observer, world.device),
-        "tokens_per_expert": routed.per_expert,
-        "dropped_tokens": routed.dropped,
+        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, static=False)),
+        "backends": describe_backends(request, observer, world.device),
+        "tokens_per_expert": routed_tokens.per_expert,
+        "dropped_tokens": routed_tokens.dropped,
+        "peak_rss_bytes": peak_resident_bytes(),
     }
 
 
 def skipped_steps(optimizer: torch.optim.Optimizer, steps: int) -> int:
-    """Steps that changed no parameter, by the optimizer's own count of its updates."""
+    """Return the number of steps that changed no parameter. It is derived from the optimizer's count of updates."""
     updates = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
     return steps - max(updates, default=0)
 
 
 def compiled_frames() -> str:
-    """What dynamo has compiled in this process, '' if nothing."""
+    """Return text about what dynamo has compiled in this process, or '' if it compiled nothing."""
     if "torch._dynamo" not in sys.modules:
         return ""
     from torch._dynamo.utils import counters
@@ -116,8 +154,10 @@ def compiled_frames() -> str:
     return f"torch.compile compiled {frames} frames of it" if frames else ""
 
 
-def watch_captures() -> Any:
-    """Counts replays of CUDA graphs; the returned function says how many there were, '' if none."""
+def watch_replays() -> Any:
+    """Start counting replays of CUDA graphs. Return a function that returns text about their number, or '' if there
+    were none.
+    """
     replays = [0]
     original = torch.cuda.CUDAGraph.replay
 
@@ -125,10 +165,5 @@ def watch_captures() -> Any:
         replays[0] += 1
         return original(graph)
 
-    setattr(torch.cuda.CUDAGraph, "replay", replay)  # noqa: B010 (typed as a method)
-    return lambda: f"{replays[0]} CUDA graphs were replayed in it" if replays[0] else ""
-
-
-def _touch(path: Path, world: World) -> None:
-    if world.rank == 0:
-        path.touch()
+    setattr(torch.cuda.CUDAGraph, "replay", replay)  # noqa: B010 (mypy rejects an assignment)
+    return lambda: f"it replayed {replays[0]} CUDA graphs" if replays[0] else ""

@@ -1,53 +1,79 @@
-"""One guest process: read the request, do it, leave one record; what cannot be done is a record with the reason."""
+"""One guest process: reads a request, runs it and writes one record. If the run fails, the record contains a
+refusal.
+"""
 
 import json
 import os
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.last_words import LastWords
-from regbot_guest.loaded import loaded_library
+from regbot_guest.contract import ContractError
+from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
+from regbot_guest.hang_recorder import HangRecorder
 from regbot_guest.origin import code_proof, watched_packages
+from regbot_guest.paper_library import find_loaded_library
 from regbot_guest.request import Request
 from regbot_guest.software import environment
 
-OWN_MODEL = ("smoke", "module")
-"""Adapters whose code runs inside regbot's own model: the others are frameworks with a module of their own."""
+OWN_MODEL_ADAPTERS = ("smoke", "module")
+"""Adapters that run regbot's own model. Each of the other adapters is a framework and has a module of its own."""
 
-REFUSED = 10
-"""Exit code of a process that left a record with a refusal."""
+REGBOT_KEYS = {
+    "torchtitan": (
+        ("torchtitan_config", "FORCED_KEYS"),
+        ("torchtitan_config", "REQUEST_KEYS"),
+    ),
+    "megatron": (("megatron_settings", "GPU_FIELDS"),),
+    "megatron_lm": (("megatron_lm", "OFFLINE_FLAGS"), ("megatron_lm", "DEFAULT_FLAGS")),
+    "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
+}
+"""Names of the tables with the configuration keys that regbot sets, each with its module, by adapter."""
+
+EXIT_REFUSED = 10
+"""Exit code of a process whose record contains a refusal."""
+PEERS_S = 3.0
+"""Seconds that a rank waits after an error in the counted step. The launcher kills all ranks when the first one ends,
+and ranks with the same error need time to write their records, which contain the step times.
+"""
 
 
 def main(argv: list[str]) -> int:
-    """Do one request, or several of one checkout after each other, each with a record of its own.
+    """Run requests as ``run_requests`` does. Return the exit code for a single request, and 0 for several requests.
 
-    The exit code is that of the request; of several it is 0 where each has left its record.
+    The process ends here, without Python's exit, in two cases. After a run on a paper GPU, because torch stops its
+    device threads while Python exits, and this sometimes crashes. After a failed run on real ranks, because a process
+    group would wait for the other ranks while Python exits. The records are already on disk.
     """
     if not argv:
         print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
         return 2
-    variables = dict(os.environ)  # before code under test, or torch, adds to them
     requests = [Request.load(Path(path)) for path in argv]
-    root = Path(requests[0].root)
-    for source in reversed(requests[0].source_roots):
-        sys.path.insert(1, str((root / source).resolve()))
-    os.chdir(root)
-    codes = [_leave_record(request, variables) for request in requests]
+    codes = run_requests(requests)
     code = codes[0] if len(codes) == 1 else 0
-    if any(request.paper for request in requests):
-        # torch takes its device threads down while Python ends, and sometimes dies of it: the records are on the disk.
+    if any(request.paper for request in requests) or (code and requests[0].mode != "static"):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
-def _leave_record(request: Request, variables: Mapping[str, str]) -> int:
-    """Do ``request`` and write its record. Returns the exit code of a process that did this alone."""
+def run_requests(requests: Sequence[Request]) -> list[int]:
+    """Run requests for the same checkout one after the other, and write a record for each. Return their exit codes."""
+    variables = dict(os.environ)  # copied before torch or the code under test changes them
+    root = Path(requests[0].root)
+    for source in reversed(requests[0].source_roots):
+        sys.path.insert(1, str((root / source).resolve()))
+    os.chdir(root)
+    return [_run_request(request, variables) for request in requests]
+
+
+def _run_request(request: Request, variables: Mapping[str, str]) -> int:
+    """Run ``request``, write its record, and return the exit code of a process that has only this request."""
     rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
         "schema": "regbot/raw-run@1",
@@ -56,25 +82,27 @@ def _leave_record(request: Request, variables: Mapping[str, str]) -> int:
         "variant": request.variant,
         "rank": rank,
     }
-    words = LastWords(Path(request.record).parent, rank, request.limit_s) if request.limit_s else None
-    refusal = _fill(record, request, variables, words)
+    recorder = HangRecorder(Path(request.record).parent, rank, request.limit_s) if request.limit_s else None
+    refusal = _fill_record(record, request, variables, recorder)
     if refusal is not None:
         record["refusal"] = refusal
-        if refusal["kind"] != "code":  # what the code under test raised stands in the log already
+        if refusal["kind"] != "code":  # an error of the code under test is already in the log
             print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
-    _write(Path(request.record.replace("{rank}", str(rank))), record)
-    return REFUSED if refusal is not None else 0
+    _write_record(Path(request.record.replace("{rank}", str(rank))), record)
+    if refusal is not None and "steps" in record:
+        time.sleep(PEERS_S)
+    return EXIT_REFUSED if refusal is not None else 0
 
 
-def _fill(
-    record: dict[str, Any], request: Request, variables: Mapping[str, str], words: LastWords | None
-) -> dict[str, str] | None:
-    """Count, and put what was found into the record. Returns the refusal where it could not be done."""
+def _fill_record(
+    record: dict[str, Any], request: Request, variables: Mapping[str, str], recorder: HangRecorder | None
+) -> dict[str, Any] | None:
+    """Run the request and fill in the record. Return None, or a refusal if the request fails."""
     if request.adapter == "maxtext":
-        return _fill_without_torch(record, request, variables)
+        return _fill_record_without_torch(record, request, variables)
     device = None
     try:
-        if request.paper:  # before torch, which asks for its devices once
+        if request.paper:  # install the paper GPU before importing torch, which looks up its devices only once
             from regbot_guest.paper.device import LoadError, install
 
             try:
@@ -88,106 +116,121 @@ def _fill(
             f"{sys.executable} cannot import torch ({error}); install it there ('.[smoke]' in regbot's folder), "
             "or set 'python' of this workload to an interpreter that has it",
         )
-    if device is None and (library := loaded_library()):
+    if device is None and (library := find_loaded_library()):
         return _refusal(
             "paper_gpu",
-            f"this run is a real one, and its process has loaded a paper GPU ({library}); nothing that it measures is "
-            "of a real device",
+            f"this is a real run, but its process has loaded a paper GPU ({library}); so its measurements are not of a "
+            "real device",
         )
     record["environment"] = environment(torch, variables)
-    if words is not None and request.mode != "static":  # a fake world waits for nobody
-        words.follow(torch.distributed)
+    if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
+        recorder.record_collectives(torch.distributed)
     from regbot_guest.collectives import UnknownCollective
     from regbot_guest.count import UNTRACEABLE
-    from regbot_guest.harness import ContractError
 
-    # This is the boundary to code that anybody may have written: whatever it raises becomes a record.
+    # This is the boundary to the code under test. Every exception there becomes a refusal in the record.
     try:
-        record.update(_work(request, device))
+        _run_adapter(request, device, record)
     except ContractError as error:
         return _refusal(error.kind, str(error))
     except UnknownCollective as error:
         return _refusal("untraceable", str(error))
     except UNTRACEABLE as error:
-        return _refusal("untraceable", f"{error}", _guilty_line(error, request))
+        return _refusal("untraceable", f"{error}", _failing_line(error, request))
     except (Exception, SystemExit) as error:
-        _print_own_frames(error, request)
-        return _refusal("code", f"{type(error).__name__}: {error}", _guilty_line(error, request))
+        stage = "in the counted step, after all timed steps: " if "steps" in record else ""
+        return _describe_code_error(error, request, stage)
     finally:
         watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
         record["code"] = code_proof(Path(request.root), watched)
-    found: dict[str, str] | None = record.pop("refusal", None)
-    return found
+    return None
 
 
-def _work(request: Request, device: Any) -> dict[str, Any]:
-    """Do what the request wants, on the paper GPU ``device`` where there is one."""
+def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
+    """Run the request and add the adapter's part to ``record``. ``device`` is the paper GPU, or None."""
     if request.adapter == "torchtitan":
         from regbot_guest.frameworks import torchtitan
 
-        return torchtitan.work(request)
+        torchtitan.run_request(request, device, record)
+        return
+    if request.program and device is None:
+        raise ContractError("config", f"{request.program} runs on a paper GPU only, and there is none")
+    if request.program:
+        from regbot_guest.frameworks import megatron_lm
+
+        record |= megatron_lm.count_step(request, device)
+        return
     if request.adapter == "megatron":
         from regbot_guest.frameworks import megatron
 
-        return megatron.work(request)
-    if request.adapter not in OWN_MODEL:
-        from regbot_guest.harness import ContractError
-
-        raise ContractError("config", f"there is nothing in the guest that runs the adapter {request.adapter!r}")
+        megatron.run_request(request, record)
+        return
+    if request.adapter not in OWN_MODEL_ADAPTERS:
+        raise ContractError("config", f"the guest cannot run the adapter {request.adapter!r}")
     if request.mode == "timed":
         from regbot_guest.probe import time_steps
 
-        return time_steps(request)
-    if device is not None:
+        time_steps(request, record)
+    elif device is not None:
         from regbot_guest.paper.step import count_step as count_on_paper
 
-        return count_on_paper(request, device)
-    from regbot_guest.count import count_step
+        record |= count_on_paper(request, device)
+    else:
+        from regbot_guest.count import count_step
 
-    return count_step(request)
+        record |= count_step(request)
 
 
-def _fill_without_torch(
+def _fill_record_without_torch(
     record: dict[str, Any], request: Request, variables: Mapping[str, str]
-) -> dict[str, str] | None:
-    """The same for a framework on jax, which may be all that this interpreter has."""
+) -> dict[str, Any] | None:
+    """Do the same as ``_fill_record`` for a framework on jax, because the interpreter may not have torch."""
     from regbot_guest.frameworks import maxtext
 
     record["environment"] = environment(None, variables)
     try:
-        record.update(maxtext.work(request))
-    except maxtext.Refused as error:
+        record.update(maxtext.run_request(request))
+    except maxtext.MaxTextError as error:
         return _refusal(error.kind, str(error))
     except (Exception, SystemExit) as error:
-        _print_own_frames(error, request)
-        return _refusal("code", f"{type(error).__name__}: {error}", _guilty_line(error, request))
+        return _describe_code_error(error, request)
     finally:
         watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
         record["code"] = code_proof(Path(request.root), watched)
-    found: dict[str, str] | None = record.pop("refusal", None)
-    return found
+    refusal: dict[str, Any] | None = record.pop("refusal", None)
+    return refusal
 
 
-def _refusal(kind: str, message: str, where: str = "") -> dict[str, str]:
+def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
     return {"kind": kind, "message": message[:4000], "where": where[:500]}
 
 
-def _guilty_line(error: BaseException, request: Request) -> str:
-    """The innermost line of the traceback that lies in the code under test: 'pkg/moe.py:42 in forward'."""
-    root = Path(request.root).resolve()
-    place = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        try:
-            relative = Path(frame.filename).resolve().relative_to(root)
-        except ValueError:
-            continue
-        if "site-packages" not in relative.parts:
-            place = f"{relative}:{frame.lineno} in {frame.name}"
-    return place
+def _describe_code_error(error: BaseException, request: Request, stage: str = "") -> dict[str, Any]:
+    """Return the refusal for an error that is not regbot's own, and print its frames in the code under test.
+
+    ``stage`` is a phrase for what ran, and begins the message.
+    """
+    _print_own_frames(error, request)
+    refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}", _failing_line(error, request))
+    return {**refusal, "crash": describe_crash(error, Path(request.root), _regbot_keys(request))}
+
+
+def _regbot_keys(request: Request) -> list[str]:
+    """Return the configuration keys that regbot sets for the request's adapter, except those that the user has set."""
+    adapter = "megatron_lm" if request.program else request.adapter
+    keys: list[str] = []
+    for module, name in REGBOT_KEYS.get(adapter, ()):
+        keys += getattr(sys.modules.get(f"regbot_guest.frameworks.{module}"), name, ())
+    user_keys = {key.replace("-", "_") for key in request.config}
+    return [key for key in dict.fromkeys(keys) if key not in user_keys]
+
+
+def _failing_line(error: BaseException, request: Request) -> str:
+    return last_checkout_frame(list_frames(error, Path(request.root)))
 
 
 def _print_own_frames(error: BaseException, request: Request) -> None:
-    """The traceback without the frames of torch and of regbot: what is left is the code under test."""
+    """Print the traceback, but only its frames in the code under test."""
     root = str(Path(request.root).resolve())
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
     print("Traceback, frames of the code under test only:", file=sys.stderr)
@@ -195,8 +238,8 @@ def _print_own_frames(error: BaseException, request: Request) -> None:
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Atomically, and without NaN: a loss that is none is left out, and its absence is seen by the reader."""
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record atomically. Raises ValueError if it contains NaN, which callers have to replace or omit."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(record, file, allow_nan=False)

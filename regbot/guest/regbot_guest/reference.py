@@ -1,12 +1,12 @@
-"""The reference probe: what a node does at a fixed size, whatever code is under test.
+"""The reference probe: measures how fast a node runs fixed operations, independent of the code under test.
 
-Run by torch's launcher on every rank: ``python <guest folder> --reference REQUEST.json``. Each rank leaves one record:
-a matrix product, an all-to-all among the ranks of its host, one among all ranks where there are several hosts, and a
-copy in memory, each repeated for a few seconds. Times are summed up by their median and their median absolute
-deviation, so that a single disturbance counts for nothing, and by their fastest tenth, which hardly shows who else was
-busy there.
+Torch's launcher runs the probe on every rank: ``python <guest folder> --reference REQUEST.json``. Each rank measures a
+matrix product, an all-to-all among the ranks of its host, an all-to-all among all ranks if there are several hosts, and
+a memory copy. Each operation is repeated for a few seconds. Each rank writes one record, which summarises the times of
+each operation. The summary has the median and the median absolute deviation, which are robust to single disturbances.
+It also has the 10th percentile, which other load on the node hardly affects.
 
-Needs torch, as the ranks that are timed afterwards do. All ranks compute at the same time, as they do in training.
+The probe needs torch, like the timed ranks. All ranks compute at the same time, as in training.
 """
 
 import json
@@ -19,15 +19,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-REFUSED = 10
-"""Exit code of a process that left a record with a refusal."""
+EXIT_REFUSED = 10
+"""Exit code of a process whose record contains a refusal."""
 JOIN_S = 60.0
-"""How long ranks wait for each other: a rank that never joins is a finding, and not to be waited for long."""
-MOST = 2000
-LEAST = 5
-"""Repetitions of one measurement."""
-BATCH = 10
-"""Repetitions between two looks at the clock on a GPU, which is asked to finish for that."""
+"""Seconds that the ranks wait for each other to join. The wait is short: a rank that does not join shows a fault."""
+MAX_REPETITIONS = 2000
+MIN_REPETITIONS = 5
+"""Smallest number of repetitions of one measurement. ``MAX_REPETITIONS`` is the largest."""
+SYNC_INTERVAL = 10
+"""Number of repetitions between two synchronisations with a GPU. The time budget is checked after each
+synchronisation.
+"""
 
 Work = Callable[[], Any]
 
@@ -39,78 +41,90 @@ def main(path: str) -> int:
     try:
         import torch
     except ImportError as error:
-        record["refusal"] = f"{sys.executable} cannot import torch ({error}), which the probe needs as training does"
+        record["refusal"] = f"{sys.executable} cannot import torch ({error}); the probe needs torch as training does"
     else:
         record |= _probe(torch, request, rank)
-    _write(Path(request["record"].replace("{rank}", str(rank))), record)
+    _write_record(Path(request["record"].replace("{rank}", str(rank))), record)
     if "refusal" in record:
         print(record["refusal"], file=sys.stderr)
-    return REFUSED if "refusal" in record else 0
+    return EXIT_REFUSED if "refusal" in record else 0
 
 
 def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    here, world = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_ranks, world = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != request["ranks"]:
-        return {"refusal": f"the launcher started {world} ranks, {request['ranks']} were asked for"}
+        return {"refusal": f"the launcher started {world} ranks, but {request['ranks']} were requested"}
     on_gpu = request["gpus"]
-    if on_gpu and torch.cuda.device_count() < here:
-        found = torch.cuda.device_count()
-        return {"refusal": f"torch {torch.__version__} sees {found} GPUs here, and {here} ranks need one each"}
+    if on_gpu and torch.cuda.device_count() < local_ranks:
+        visible_gpus = torch.cuda.device_count()
+        return {
+            "refusal": f"torch {torch.__version__} sees {visible_gpus} GPUs here, but {local_ranks} ranks need one each"
+        }
     kind = "cuda" if on_gpu else "cpu"
     device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device(kind)
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=JOIN_S))
     try:
-        found = _measure(torch, dist, request, device, rank)
+        results = _measure(torch, dist, request, device, rank)
     finally:
         dist.destroy_process_group()
-    name = torch.cuda.get_device_name(device) if on_gpu else _processor()
-    return {**found, "device": kind, "device_name": name, "driver": _driver(), "torch": str(torch.__version__)}
+    name = torch.cuda.get_device_name(device) if on_gpu else _describe_processor()
+    return {
+        **results,
+        "device": kind,
+        "device_name": name,
+        "driver": _read_driver_version(),
+        "torch": str(torch.__version__),
+    }
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    sizes, seconds, each = request["sizes"], request["seconds"], request["ranks_per_host"]
-    hosts = request["ranks"] // each
-    clock = _gpu_times if device.type == "cuda" else _cpu_times
-    local = None
-    for host in range(hosts):  # every rank takes part in making every group
-        made = dist.new_group(list(range(host * each, (host + 1) * each)))
-        local = made if host == rank // each else local
-    meet = torch.zeros(1, device=device)
-    dist.all_reduce(meet)
-    found: dict[str, Any] = {"clock_s": time.time()}  # at about one moment on all hosts
-    product = _product(torch, sizes, device, float(request["slowed"].get(str(rank), 0.0)))
-    copy = _copy(torch, sizes["copy_bytes"], device)
+    sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
+    hosts = request["ranks"] // host_ranks
+    time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
+    host_group = None
+    for host in range(hosts):  # every rank must call new_group for every group
+        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
+        host_group = new_group if host == rank // host_ranks else host_group
+    barrier_tensor = torch.zeros(1, device=device)
+    dist.all_reduce(barrier_tensor)
+    results: dict[str, Any] = {"clock_s": time.time()}  # the all-reduce makes this about the same moment on all hosts
+    product = _make_product(torch, sizes, device, float(request["slowed"].get(str(rank), 0.0)))
+    copy = _make_copy(torch, sizes["copy_bytes"], device)
     for name, work, group, ranks in (
         ("gemm", product, None, 1),
-        ("local_all_to_all", None, local, each),
+        ("local_all_to_all", None, host_group, host_ranks),
         ("all_to_all", None, dist.group.WORLD, request["ranks"] if hosts > 1 else 1),
         ("copy", copy, None, 1),
     ):
         if work is None and ranks == 1:
-            found[name] = None  # a group of one exchanges nothing
+            results[name] = None  # a group of one rank exchanges nothing
             continue
-        collective = work is None
-        step = work or _exchange(torch, dist, sizes["all_to_all_bytes"], device, group, ranks)
-        budget = seconds["all_to_all" if collective else name]
-        dist.all_reduce(meet)
-        warm = clock(torch, step, budget / 5, LEAST)
+        is_collective = work is None
+        step = work or _make_exchange(torch, dist, sizes["all_to_all_bytes"], device, group, ranks)
+        budget = seconds["all_to_all" if is_collective else name]
+        dist.all_reduce(barrier_tensor)
+        warmup_times = time_repetitions(torch, step, budget / 5, MIN_REPETITIONS)
         count = None
-        if collective:  # all ranks must repeat it equally often
-            slowest = torch.tensor([statistics.median(warm)], device=device)
+        if is_collective:  # all ranks must repeat a collective equally often
+            slowest = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            count = max(LEAST, min(MOST, int(budget / max(slowest.item(), 1e-6))))
-        found[name] = _summary(clock(torch, step, budget, count))
-    dist.all_reduce(meet)  # nobody leaves while another is measuring
-    return found
+            count = max(MIN_REPETITIONS, min(MAX_REPETITIONS, int(budget / max(slowest.item(), 1e-6))))
+        results[name] = _summarize(time_repetitions(torch, step, budget, count))
+    dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
+    return results
 
 
-def _product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
-    """A square matrix product. A planted slowdown, which tries the judgement, gives it more rows to compute."""
+def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
+    """Return a function that computes a matrix product of two square matrices.
+
+    ``slowed_pct`` plants a slowdown, to test how the probe's results are judged. The left matrix gets this many percent
+    more rows.
+    """
     size, dtype = sizes["gemm"], getattr(torch, sizes["dtype"])
     rows = round(size * (1 + slowed_pct / 100))
     generator = torch.Generator(device=device).manual_seed(1234)
@@ -120,57 +134,63 @@ def _product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) 
     return lambda: torch.mm(left, right, out=out)
 
 
-def _exchange(torch: Any, dist: Any, size: int, device: Any, group: Any, ranks: int) -> Work:
-    """``size`` bytes of each rank, to all ranks of the group in equal parts."""
+def _make_exchange(torch: Any, dist: Any, size: int, device: Any, group: Any, ranks: int) -> Work:
+    """Return a function that runs an all-to-all. Each rank sends ``size`` bytes, in equal parts, to all ranks of
+    ``group``.
+    """
     elements = size // 4 // ranks * ranks
-    given, taken = torch.ones(elements, device=device), torch.empty(elements, device=device)
-    return lambda: dist.all_to_all_single(taken, given, group=group)
+    sent, received = torch.ones(elements, device=device), torch.empty(elements, device=device)
+    return lambda: dist.all_to_all_single(received, sent, group=group)
 
 
-def _copy(torch: Any, size: int, device: Any) -> Work:
+def _make_copy(torch: Any, size: int, device: Any) -> Work:
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
-def _cpu_times(torch: Any, step: Work, seconds: float, count: "int | None") -> list[float]:
-    """Seconds of each repetition: ``count`` of them, or as many as fit into ``seconds``."""
+def _time_on_cpu(torch: Any, step: Work, seconds: float, count: "int | None") -> list[float]:
+    """Return the seconds of each repetition of ``step``: ``count`` repetitions, or as many as fit into ``seconds``."""
     del torch
     times: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(times) < (count or MOST) and (count or len(times) < LEAST or time.perf_counter() < until):
+    deadline = time.perf_counter() + seconds
+    while len(times) < (count or MAX_REPETITIONS) and (
+        count or len(times) < MIN_REPETITIONS or time.perf_counter() < deadline
+    ):
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)
     return times
 
 
-def _gpu_times(torch: Any, step: Work, seconds: float, count: "int | None") -> list[float]:
-    """The same by the device's own clock."""
-    marks: list[Any] = []
-    until = time.perf_counter() + seconds
-    while len(marks) < (count or MOST) and (count or len(marks) < LEAST or time.perf_counter() < until):
-        for _ in range(min(BATCH, (count or MOST) - len(marks))):
+def _time_on_gpu(torch: Any, step: Work, seconds: float, count: "int | None") -> list[float]:
+    """Do the same as ``_time_on_cpu``, but measure with CUDA events."""
+    events: list[Any] = []
+    deadline = time.perf_counter() + seconds
+    while len(events) < (count or MAX_REPETITIONS) and (
+        count or len(events) < MIN_REPETITIONS or time.perf_counter() < deadline
+    ):
+        for _ in range(min(SYNC_INTERVAL, (count or MAX_REPETITIONS) - len(events))):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             step()
             end.record()
-            marks.append((start, end))
+            events.append((start, end))
         torch.cuda.synchronize()
-    return [start.elapsed_time(end) / 1000 for start, end in marks]
+    return [start.elapsed_time(end) / 1000 for start, end in events]
 
 
-def _summary(times: list[float]) -> dict[str, Any]:
-    middle = statistics.median(times)
+def _summarize(times: list[float]) -> dict[str, Any]:
+    median_s = statistics.median(times)
     return {
         "n": len(times),
-        "median_s": middle,
-        "mad_s": statistics.median(abs(each - middle) for each in times),
+        "median_s": median_s,
+        "mad_s": statistics.median(abs(seconds - median_s) for seconds in times),
         "fast_s": sorted(times)[len(times) // 10],
     }
 
 
-def _processor() -> str:
+def _describe_processor() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = "CPU"
     try:
@@ -183,16 +203,16 @@ def _processor() -> str:
     return f"{name}, {cores} core{'s' * (cores > 1)}"
 
 
-def _driver() -> "str | None":
-    """Version of the NVIDIA driver that is loaded; None where none is, or none that tells."""
+def _read_driver_version() -> "str | None":
+    """Return the version of the loaded NVIDIA driver, or None if it is unknown."""
     try:
         return Path("/sys/module/nvidia/version").read_text(errors="replace").strip()[:100] or None
     except OSError:
         return None
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Atomically: a reader that looks too early, as through a file system that lags, sees no half of it."""
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record atomically, so that a reader never sees a partly written file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(record, file, allow_nan=False)

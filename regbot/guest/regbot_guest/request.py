@@ -1,4 +1,4 @@
-"""What one guest process is asked to do. Written by the trusted side as JSON, one file per process launch."""
+"""The request of one guest process. The trusted side writes it as JSON, one file per launch."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Geometry:
-    """The numbers of one MoE transformer; see ``regbot.shapes`` for their meaning. Widths in elements."""
+    """Dimensions of one MoE transformer. Widths are in elements. The class of the same name in ``regbot.shapes`` has
+    the same fields.
+    """
 
     layers: int
     hidden: int
@@ -26,19 +28,24 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """Tokens per rank and step."""
+        """Number of tokens per rank and step."""
         return self.sequence * self.micro_batch
 
     @property
     def dense_width(self) -> int:
-        """Width of the dense control's MLP: as many active weights as the routed experts."""
+        """Width of the MLP in the dense control. This MLP has as many active weights as the routed experts of a
+        token.
+        """
         return self.top_k * self.expert_width
 
 
 @dataclass(frozen=True)
 class Request:
-    """One launch. ``root`` is the arm's worktree; ``entry`` is None for regbot's own smoke model; ``{rank}`` in
-    ``record`` becomes the rank."""
+    """The settings of one launch.
+
+    ``root`` is the path of the arm's worktree. ``entry`` names the code under test; it is None for regbot's own smoke
+    model. In ``record``, the path of the record, ``{rank}`` is replaced by the rank.
+    """
 
     request: str
     workload: str
@@ -49,32 +56,48 @@ class Request:
     world: int
     ep: int
     mode: str = "static"
-    """static: a fake world, tensors without values. real: ranks of a launcher such as torchrun. timed: the same, with
-    ``steps`` timed steps and one counted after them."""
+    """How the workload runs. static: a fake world and fake tensors. real: the ranks that a launcher such as torchrun
+    started. timed: like real, with ``steps`` timed steps and then one counted step.
+    """
     adapter: str = "module"
-    """smoke, module, or the framework whose own code is run: torchtitan, megatron, maxtext."""
+    """The adapter that builds the workload: smoke, module, or a framework (torchtitan, megatron, maxtext)."""
     recipe: str = ""
-    """A recipe of the framework, run as it is; '' pins the numbers of ``geometry``."""
+    """Name of a recipe of the framework, which is used unchanged. '' means that the dimensions in ``geometry`` are
+    used.
+    """
+    program: str = ""
+    """Path of the framework's own training script in the checkout, which runs unmodified. '' means that regbot builds
+    the model.
+    """
     entry: str | None = None
     source_roots: list[str] = field(default_factory=lambda: ["."])
     watch: list[str] = field(default_factory=list)
+    """Packages that must be loaded from ``root``. [] means all packages and modules in the source roots."""
     mlp: str = "moe"
     routing: str = "balanced"
     dtype: str = "bfloat16"
     dispatcher: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    """Kind of device of real ranks: cpu, or cuda for one GPU per rank."""
+    share_gpu: bool = False
+    """Whether all ranks of a node use its first GPU, through gloo. ``benchmarks/first_hour.py`` uses it to see several
+    ranks on a node with one GPU. Times of such ranks say nothing.
+    """
     steps: int = 2
     warmup: int = 0
     slowdown_pct: float = 0.0
-    """By which every timed step is made longer: 0 but for calibrations, which try the gate with a known slowdown."""
+    """Percentage by which every timed step is lengthened. Only calibrations set it, to test whether the gate detects
+    it.
+    """
     limit_s: float = 0.0
-    """After which the launch is killed, counted from its start; 0 where that is not known."""
+    """Seconds after the start of the launch at which the launch is killed. 0 means that the limit is unknown."""
     seed: int = 1234
     reshard_after_forward: bool = True
     paper: str = ""
-    """The library of the paper GPU that a static trace runs on; '' for a trace as a CPU program."""
+    """Path of the paper GPU's library for a static trace. '' means that a CPU program is traced."""
     gpu: str = "h100"
-    """Which GPU the paper GPU is; see ``paper/gpus.py``."""
+    """GPU model that the paper GPU imitates. ``paper/gpus.py`` has the known models."""
 
     @staticmethod
     def load(path: Path) -> "Request":
@@ -82,13 +105,17 @@ class Request:
         return Request(**{**document, "geometry": Geometry(**document["geometry"])})
 
     def layer_config(self) -> dict[str, Any]:
-        """The ``config`` of the module contract: the shape's numbers, the routing asked for, and the user's keys."""
-        numbers = dict(vars(self.geometry))
-        asked = {"dispatcher": self.dispatcher} if self.dispatcher else {}
-        return {**numbers, "routing": self.routing, "seed": self.seed, **asked, **self.config}
+        """Return the ``config`` of the module contract: dimensions, requested routing and dispatcher, and the user's
+        own keys.
+        """
+        dimensions = dict(vars(self.geometry))
+        dispatcher = {"dispatcher": self.dispatcher} if self.dispatcher else {}
+        return {**dimensions, "routing": self.routing, "seed": self.seed, **dispatcher, **self.config}
 
     def resolved(self) -> dict[str, Any]:
-        """Everything that decides what the step does, flat: two arms are compared by it."""
+        """Return every setting that affects the step as one flat mapping. Regbot compares these settings of two
+        arms.
+        """
         return {
             **self.layer_config(),
             "entry": self.entry,

@@ -1,7 +1,11 @@
-"""What every dispatcher has in common: the rows that it hands over, and the sum that it makes of them at the end."""
+"""The interface of dispatchers, the token rows that dispatchers exchange, and the sum of each token's rows.
+
+No function in this file makes the host wait for the device. Gathers by a permutation and by its inverse are each
+other's backward, so backward neither sorts indices nor adds atomically.
+"""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,16 +20,115 @@ class Rows:
 
 
 class Dispatcher(Protocol):
-    """One forward pass through one MoE layer uses one dispatcher object; it holds what combine needs to undo."""
+    """Exchange of token rows in one forward pass of one MoE layer.
+
+    ``dispatch`` keeps the state that ``combine`` needs, so ``combine`` must be called on the same object.
+    """
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
-        """``x [tokens, hidden]``, ``experts`` int64 and ``weights`` float32, both ``[tokens, top_k]``."""
+        """Send each token's row to the ranks of its experts, and return the rows for this rank's own experts.
+
+        ``x`` is ``[tokens, hidden]``. ``experts`` (int64) and ``weights`` (float32) are ``[tokens, top_k]``.
+        """
 
     def combine(self, rows: Tensor) -> Tensor:
-        """``rows [rows, hidden]`` in dispatch order -> ``[tokens, hidden]``."""
+        """Send the experts' output rows back and return the weighted sum for each token, ``[tokens, hidden]``.
+
+        ``rows`` is ``[rows, hidden]``, in the order in which ``dispatch`` returned the rows.
+        """
+
+
+class SlotOrder(NamedTuple):
+    """The choices of all tokens, sorted by expert. Choice j of token t is slot ``t * top_k + j``, and has one row.
+
+    ``slot_of_row`` and ``row_of_slot`` are inverse permutations, int64 ``[tokens * top_k]``. ``counts`` has the rows
+    per expert, int64 ``[experts]``.
+    """
+
+    slot_of_row: Tensor
+    row_of_slot: Tensor
+    counts: Tensor
+
+
+def sort_slots(experts: Tensor, num_experts: int) -> SlotOrder:
+    """Sort the slots of ``experts``, int64 ``[tokens, top_k]``, by expert. Slots of one expert keep their order."""
+    slot_of_row = torch.argsort(experts.flatten(), stable=True)
+    return SlotOrder(slot_of_row, invert(slot_of_row), count_rows(experts.flatten(), num_experts))
+
+
+def count_rows(experts: Tensor, num_experts: int) -> Tensor:
+    """Return the rows per expert, int64 ``[num_experts]``, for the expert of each row, int64 ``[rows]``.
+
+    ``torch.bincount`` would read the smallest and the largest expert on the host.
+    """
+    counts = torch.zeros(num_experts, dtype=torch.int64, device=experts.device)
+    return counts.scatter_add_(0, experts, torch.ones_like(experts))
+
+
+def invert(permutation: Tensor) -> Tensor:
+    """Return the inverse of ``permutation``, int64 ``[n]``."""
+    positions = torch.arange(permutation.numel(), device=permutation.device)
+    return torch.empty_like(permutation).scatter_(0, permutation, positions)
+
+
+def permute_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Return ``rows[order]`` for ``rows [n, hidden]`` and the permutation ``order [n]`` with its ``inverse``."""
+    out: Tensor = _PermuteRows.apply(rows, order, inverse)
+    return out
+
+
+def copy_tokens(x: Tensor, slots: SlotOrder) -> Tensor:
+    """Return one row for each slot, ``[tokens * top_k, hidden]``, sorted by expert. ``x`` is ``[tokens, hidden]``."""
+    out: Tensor = _CopyTokens.apply(x, slots.slot_of_row, slots.row_of_slot)
+    return out
+
+
+def sum_slots(rows: Tensor, weights: Tensor, slots: SlotOrder) -> Tensor:
+    """Return the weighted sum of each token's rows, ``[tokens, hidden]``. ``weights`` is ``[tokens, top_k]``.
+
+    ``rows`` is ``[tokens * top_k, hidden]``, sorted by expert.
+    """
+    by_token = permute_rows(rows, slots.row_of_slot, slots.slot_of_row).view(*weights.shape, -1)
+    return torch.bmm(weights.to(rows.dtype).unsqueeze(1), by_token).squeeze(1)
+
+
+class _PermuteRows(torch.autograd.Function):
+    """Gathers by a permutation. Backward gathers by its inverse."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return rows.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return grads[0].index_select(0, inverse), None, None
+
+
+class _CopyTokens(torch.autograd.Function):
+    """Copies each token once per slot. Backward sums the gradients of a token's copies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slot_of_row: Tensor, row_of_slot: Tensor) -> Tensor:
+        ctx.save_for_backward(row_of_slot)
+        ctx.tokens = x.shape[0]
+        return x.index_select(0, slot_of_row // (slot_of_row.numel() // x.shape[0]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (row_of_slot,) = ctx.saved_tensors
+        by_token = grads[0].index_select(0, row_of_slot).view(ctx.tokens, -1, grads[0].shape[1])
+        return by_token.sum(1), None, None
 
 
 def weighted_sum(rows: Tensor, token_of_row: Tensor, weight_of_row: Tensor, tokens: int) -> Tensor:
-    """Sum of each token's rows, weighted: ``[rows, hidden] -> [tokens, hidden]``."""
+    """Return the weighted sum of each token's rows, ``[tokens, hidden]``, if tokens have different numbers of rows.
+
+    ``rows`` is ``[rows, hidden]``. ``token_of_row`` and ``weight_of_row`` give the token and the weight of each row.
+    ``sum_slots`` needs no atomic additions, but one row for each slot.
+    """
     weighted = rows * weight_of_row.to(rows.dtype).unsqueeze(1)
-    return torch.zeros(tokens, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, token_of_row, weighted)
+    return torch.zeros(tokens, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(
+        0, token_of_row, weighted
+    )

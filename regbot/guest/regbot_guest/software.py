@@ -1,8 +1,9 @@
-"""The software stack that this process runs on: what step times depend on beside the code under test.
+"""The software environment of this process: everything except the code under test that affects step times.
 
-Environment variables are hashed as the process began with them: what code under test sets later is its own doing, and
-shows in its sources. A hash, because values may be private. Two launches of one commit on one machine agree, so what a
-launcher or regbot sets anew for each launch is left out.
+Environment variables are hashed with their values at the start of the process. Changes that the code under test makes
+later are not included, because they are part of its sources. Only a hash is stored, because values may be private. Two
+launches of the same commit on the same machine must have the same hash, so variables that differ per launch are left
+out.
 """
 
 import hashlib
@@ -13,37 +14,40 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-MATTERS = re.compile(
+RELEVANT_VARIABLES = re.compile(
     r"(NCCL|RCCL|CUDA|CUDNN|CUBLAS|NVTE|NVSHMEM|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|XLA|JAX"
     r"|LIBTPU|HIP|HSA|ROCM|ROCBLAS|HIPBLASLT|MIOPEN|GPU|GLOO|UCX|FI|EP|HYBRID_EP|MALLOC|ATEN|DNNL|ONEDNN)_\w+"
     r"|NVIDIA_TF32_OVERRIDE|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES|PYTHONOPTIMIZE|PYTHONMALLOC|PYTHONDEVMODE"
     r"|NUM_OF_\w+"
 )
-"""Names of variables that can change how fast a step is."""
+"""Names of environment variables that can affect the step time."""
 
-PER_LAUNCH = re.compile(
-    # Which devices: the class of the node tells how many and of what kind.
+PER_LAUNCH_VARIABLES = re.compile(
+    # Visible devices are left out, because the node class already contains their number and kind.
     r"(CUDA|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|CUDA_MPS_(PIPE|LOG)_DIRECTORY"
-    # What launchers tell each rank, and where logs go.
+    # Variables that launchers set for each rank, and destinations of logs.
     r"|NCCL_COMM_ID|NCCL_HOSTID|NCCL_DEBUG_FILE|TORCH_(NCCL|FR)_\w*(FILE|PIPE)\w*|TORCH_LOGS_OUT|TORCH_TRACE"
     r"|JAX_(COORDINATOR|PROCESS|LOCAL)_\w+|\w+_(DUMP|LOG|DEBUG|OUTPUT|TEMP|TMP)_?DIR"
-    # Caches: regbot gives each arm its own.
+    # Paths of caches. Each arm has its own cache.
     r"|\w+_CACHE_(DIR|PATH|ROOT)"
 )
-"""Of those, what differs from launch to launch without changing anything."""
+"""Names of relevant variables that differ per launch and do not affect the step time."""
 
-_DUMP = re.compile(r"--xla_dump_\w+(=\S*)?|--xla_gpu_\w*cache_dir=\S*")
+_DUMP_FLAGS = re.compile(r"--xla_dump_\w+(=\S*)?|--xla_gpu_\w*cache_dir=\S*")
 
 
 def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
-    """The record of the stack. ``torch`` is the module, None where the framework is another; ``variables`` those that
-    the process began with."""
-    installed = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
+    """Return the record of the software environment.
+
+    ``torch`` is the module, or None for a framework without torch. ``variables`` are the environment variables that the
+    process had at its start.
+    """
+    packages = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
     return {
         "python": platform.python_version(),
         "torch": None if torch is None else str(torch.__version__),
         "platform": platform.platform(),
-        "packages": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
+        "packages": hashlib.sha256("\n".join(packages).encode()).hexdigest(),
         "toolkit": None if torch is None else toolkit(torch),
         "nccl": None if torch is None else nccl(torch),
         "variables": fingerprint(variables),
@@ -51,23 +55,26 @@ def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def fingerprint(variables: Mapping[str, str]) -> str:
-    """SHA-256 over the names and values that matter."""
-    return hashlib.sha256(json.dumps(that_matter(variables), sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of the names and values of the relevant variables."""
+    return hashlib.sha256(json.dumps(relevant_variables(variables), sort_keys=True).encode()).hexdigest()
 
 
-def that_matter(variables: Mapping[str, str]) -> dict[str, str]:
-    """Of ``variables`` those that can change how fast a step is and are the same in every launch."""
-    found: dict[str, str] = {}
+def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that can affect the step time and do not differ per launch.
+
+    Flags in ``XLA_FLAGS`` for dumps and caches are removed.
+    """
+    relevant: dict[str, str] = {}
     for name, value in variables.items():
-        if MATTERS.fullmatch(name) and not PER_LAUNCH.fullmatch(name):
-            value = " ".join(_DUMP.sub("", value).split()) if name == "XLA_FLAGS" else value
+        if RELEVANT_VARIABLES.fullmatch(name) and not PER_LAUNCH_VARIABLES.fullmatch(name):
+            value = " ".join(_DUMP_FLAGS.sub("", value).split()) if name == "XLA_FLAGS" else value
             if value:
-                found[name] = value
-    return found
+                relevant[name] = value
+    return relevant
 
 
 def toolkit(torch: Any) -> str:
-    """``cuda 13.0``, ``rocm 7.1``: what torch was built with; ``none`` for a CPU build."""
+    """Return the toolkit that torch was built with: ``cuda 13.0``, ``rocm 7.1``, or ``none`` for a CPU build."""
     version = torch.version
     if getattr(version, "hip", None):
         return f"rocm {version.hip}"
@@ -75,8 +82,9 @@ def toolkit(torch: Any) -> str:
 
 
 def nccl(torch: Any) -> str | None:
-    """Version of the NCCL (of the RCCL under ROCm) in this torch; ``none`` where it has none, None where it does not
-    say."""
+    """Return the version of the NCCL in torch (of RCCL under ROCm), ``none`` if torch has no NCCL, or None if it is
+    unknown.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_nccl_available()):
         return "none"

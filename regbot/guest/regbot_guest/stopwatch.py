@@ -1,12 +1,12 @@
-"""The clocks of a timed run: step times, CPU time, time in collectives, memory. Nothing here counts or dispatches.
+"""The clocks of a timed run: step times, CPU time, time in collectives, memory. No dispatch mode is installed.
 
-On a CPU the clock is ``perf_counter``. On a GPU it is CUDA events on the current stream, so that a step is timed by the
-device and nothing waits for it; the events are read after the last step. Per step this costs a few reads of clocks and
-two per collective: ``benchmarks/probe_overhead.py`` measures it.
+On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. The device then times
+the steps, and the host does not wait for them. The events are read after the last step. The cost is a few clock reads
+per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` measures this cost.
 
-Time in collectives is what is spent between a process group's method being called and its return, and in waiting for
-the handle it gave: seconds of the host on a CPU, seconds that the compute stream stood still on a GPU. Collectives that
-torch issues from C++ (functional ones, DDP's reducer) are not seen, and their time is not in it.
+Time in collectives is the time inside the methods of a process group plus the time that code waits for the work handles
+that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. It
+does not include collectives that torch issues from C++ (functional collectives, the reducer of DDP).
 """
 
 import resource
@@ -19,15 +19,14 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from regbot_guest.unseen import METHODS
-
-ISSUING = tuple(dict.fromkeys((*METHODS, "all_gather_single", "all_gather_single_coalesced", "all_to_all_single",
-                               "reduce_scatter_single", "reduce_scatter_single_coalesced")))  # fmt: skip
-"""Methods of a process group that issue a collective, torch 2.8 to 2.13."""
+from regbot_guest.uncounted_collectives import METHODS
 
 
 class Clock(Protocol):
-    """Marks that are cheap to make, and the seconds between two of them once ``settle`` has been called."""
+    """A clock whose marks are cheap to take.
+
+    ``between`` returns the seconds between two marks. ``settle`` must be called before the first call of ``between``.
+    """
 
     name: str
 
@@ -39,7 +38,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """``perf_counter``: monotonic, of this process's machine."""
+    """Clock that uses ``perf_counter``, a monotonic clock of the host."""
 
     name = "perf_counter"
 
@@ -54,7 +53,7 @@ class HostClock:
 
 
 class CudaClock:
-    """CUDA events on the current stream."""
+    """Clock that records CUDA events on the current stream."""
 
     name = "cuda_events"
 
@@ -71,27 +70,29 @@ class CudaClock:
 
 
 class Stopwatch:
-    """Use as a context manager around the steps; call ``step_ended`` after each of them."""
+    """Context manager around all steps, which measures each step. Call ``end_step`` after each step."""
 
     def __init__(self, device: torch.device, slowdown_pct: float = 0.0) -> None:
         self._slowdown = slowdown_pct / 100
-        self._begun = 0.0
+        self._step_start = 0.0
         self._on_gpu = device.type == "cuda"
         self.clock: Clock = CudaClock() if self._on_gpu else HostClock()
         self._marks: list[Any] = []
         self._cpu: list[float] = []
         self._memory: list[int] = []
-        self.spans: list[list[tuple[Any, Any]]] = [[]]
+        self.wait_spans: list[list[tuple[Any, Any]]] = [[]]
+        """Start and end mark of each call that issues or waits for a collective, by step."""
         self._replaced: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> "Stopwatch":
-        for name in ISSUING:
+        for name in METHODS:
             if hasattr(dist.ProcessGroup, name):
-                self._time(dist.ProcessGroup, name)
-        self._time(dist.Work, "wait")
+                self._wrap(dist.ProcessGroup, name)
+        self._wrap(dist.Work, "wait")
+        self.clock.settle()
         self._marks.append(self.clock.mark())
         self._cpu.append(time.process_time())
-        self._begun = time.perf_counter()
+        self._step_start = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,24 +100,24 @@ class Stopwatch:
             setattr(owner, name, original)
         self._replaced.clear()
 
-    def step_ended(self) -> None:
-        """Mark the end of a step, which is the beginning of the next."""
+    def end_step(self) -> None:
+        """Mark the end of the current step and the beginning of the next step."""
         if self._slowdown:
-            self._hold()
+            self._slow_down()
         self._marks.append(self.clock.mark())
         self._cpu.append(time.process_time())
         self._memory.append(torch.cuda.memory_allocated() if self._on_gpu else resident_bytes())
-        self.spans.append([])
+        self.wait_spans.append([])
 
-    def _hold(self) -> None:
-        """Make the step longer by a share of what it took: a slowdown that is known, to try the gate with."""
+    def _slow_down(self) -> None:
+        """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the gate."""
         if self._on_gpu:
             torch.cuda.synchronize()
-        time.sleep((time.perf_counter() - self._begun) * self._slowdown)
-        self._begun = time.perf_counter()
+        time.sleep((time.perf_counter() - self._step_start) * self._slowdown)
+        self._step_start = time.perf_counter()
 
     def record(self) -> dict[str, Any]:
-        """The account of all steps, seconds and bytes. Waits for the device."""
+        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish."""
         self.clock.settle()
         between = self.clock.between
         steps = len(self._memory)
@@ -124,28 +125,30 @@ class Stopwatch:
         return {
             "step_s": [between(self._marks[n], self._marks[n + 1]) for n in range(steps)],
             "cpu_s": [self._cpu[n + 1] - self._cpu[n] for n in range(steps)],
-            "wait_s": [sum(between(*span) for span in self.spans[n]) for n in range(steps)],
+            "wait_s": [sum(between(*span) for span in self.wait_spans[n]) for n in range(steps)],
             "memory_bytes": self._memory,
-            "peak_bytes": max(peak, *self._memory),  # the system's own peak lags behind by some pages
+            "peak_bytes": max(peak, *self._memory),  # the peak that the system reports lags by some pages
         }
 
-    def _time(self, owner: type, name: str) -> None:
+    def _wrap(self, owner: type, name: str) -> None:
         original: Callable[..., Any] = getattr(owner, name)
         mark = self.clock.mark
 
-        def timed(subject: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(instance: Any, *args: Any, **kwargs: Any) -> Any:
             start = mark()
             try:
-                return original(subject, *args, **kwargs)
+                return original(instance, *args, **kwargs)
             finally:
-                self.spans[-1].append((start, mark()))
+                self.wait_spans[-1].append((start, mark()))
 
         self._replaced.append((owner, name, owner.__dict__.get(name, original)))
-        setattr(owner, name, timed)
+        setattr(owner, name, wrapper)
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory now; its peak where the system does not tell."""
+    """Return the resident memory of this process in bytes, or its peak if the system does not report the current
+    value.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -154,5 +157,5 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """The most that this process has held in memory."""
+    """Return the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,7 +1,7 @@
-"""Counting the collectives of one step: by kind, axis, group, dtype, phase, role, module and library.
+"""Counts the collectives of one step: by kind, axis, group, dtype, phase, role, module and library.
 
-``StepCounter`` is what every way of seeing a collective feeds: the dispatch mode of ``observer.py``, the kernels of the
-paper GPU, and libraries that tell of their own exchanges.
+``StepCounter`` counts what three sources report: the dispatch mode of ``observer.py``, the kernels of the paper GPU,
+and calls of ``announce``. A dispatcher whose library has its own kernels calls ``announce`` for each exchange.
 """
 
 from collections import Counter
@@ -13,16 +13,19 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from regbot_guest.axes import Axes
-from regbot_guest.collectives import Form, describe, flatten
+from regbot_guest.collectives import CollectiveSpec, flatten, read_collective
+from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.tokens import RoutedTokens
-from regbot_guest.where import Where
 
-ANNOUNCED = ("deepep", "hybridep")
-"""``via`` of exchanges that are told to the observer by the dispatcher that made them, not seen by it."""
+ANNOUNCED_LIBRARIES = ("deepep", "hybridep")
+"""Values of ``via`` for exchanges that their dispatcher announces. A dispatch mode does not see these exchanges."""
 
 
 class Key(NamedTuple):
-    """What a ledger entry is counted by."""
+    """Key of a ledger entry. Counts and bytes of collectives with the same key are summed.
+
+    ``where`` is the module path. ``via`` is the backend or the library that ran the collective.
+    """
 
     kind: str
     axis: str
@@ -34,8 +37,8 @@ class Key(NamedTuple):
     via: str
 
 
-class Tally:
-    """Counts and bytes by key, in order of first appearance."""
+class StepTally:
+    """Counts and bytes by key. Keys are in the order in which they first occurred."""
 
     def __init__(self) -> None:
         self.count: Counter[Key] = Counter()
@@ -46,102 +49,127 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Collectives of torch.distributed: what its groups give sequence numbers to. Announced ones have none."""
-        return sum(n for key, n in self.count.items() if key.via not in ANNOUNCED)
+        """Number of collectives of torch.distributed. Announced exchanges are left out, because they have no sequence
+        number.
+
+        The number is compared with the sequence numbers of torch's process groups.
+        """
+        return sum(n for key, n in self.count.items() if key.via not in ANNOUNCED_LIBRARIES)
 
 
 class StepCounter:
-    """What one step exchanged, since ``new_step``."""
+    """Collectives and host reads of one step, counted since the last call of ``new_step``."""
 
-    def __init__(self, axes: Axes, where: Where | None = None, routed: RoutedTokens | None = None) -> None:
-        self.axes, self.where, self.routed = axes, where, routed
+    def __init__(
+        self, axes: Axes, tracker: ModuleTracker | None = None, routed_tokens: RoutedTokens | None = None
+    ) -> None:
+        self.axes, self.tracker, self.routed_tokens = axes, tracker, routed_tokens
         self.phase = "unknown"
         self.new_step()
 
     def new_step(self) -> None:
-        """Start counting anew."""
-        self.tally = Tally()
+        """Set all counts to zero for a new step."""
+        self.tally = StepTally()
         self.operators: Counter[str] = Counter()
         self.host_reads: Counter[str] = Counter()
         self.payload_splits: list[tuple[str, tuple[int, ...]]] = []
-        if self.where is not None:
-            self.where.new_step()
+        if self.tracker is not None:
+            self.tracker.new_step()
 
     def __enter__(self) -> "StepCounter":
-        listen(self)
+        start_listening(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
         stop_listening(self)
 
-    def count_host_read(self) -> None:
-        """The host waited for a value of the device; in the optimizer every program does, for its step number."""
-        if self.phase != "optimizer":
-            self.host_reads[self.module()] += 1
+    def read_operators(self) -> None:
+        """Make ``operators`` current. A counter that counts operators in Python has nothing to do."""
 
-    def count_collective(self, func: Any, form: Form, given: Mapping[str, Any], result: Any) -> None:
-        """One executed operator of ``collectives.COLLECTIVES``. Groups of one rank are no collectives."""
-        seen = describe(func, form, given, result)
-        if seen.group.size() < 2:
+    def count_host_read(self) -> None:
+        """Count one wait of the host for a device value.
+
+        Waits in the optimizer are not counted, because an optimizer always reads its own step count.
+        """
+        if self.phase != "optimizer":
+            self.host_reads[self.module_path()] += 1
+
+    def count_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
+        """Count one executed operator that is listed in ``collectives.COLLECTIVES``, unless its group has only one
+        rank.
+        """
+        collective = read_collective(func, spec, call_arguments, result)
+        if collective.group.size() < 2:
             return
-        where = self.module()
-        via = "symm-mem" if seen.symmetric else _backend(seen.group)
-        axis = self.axes.label(seen.group)
-        key = Key(seen.kind, axis, seen.group.size(), seen.dtype, self.phase, seen.role, where, via)
+        module = self.module_path()
+        via = "symm-mem" if collective.symmetric else _backend(collective.group)
+        axis = self.axes.label(collective.group)
+        key = Key(
+            collective.kind, axis, collective.group.size(), collective.dtype, self.phase, collective.role, module, via
+        )
         self.tally.count[key] += 1
-        self.tally.bytes[key] += seen.bytes
-        splits = given.get("input_split_sizes") or [part.shape[0] for part in flatten(given.get("input_tensors"))]
-        if seen.kind == "all_to_all" and seen.role == "payload" and self.phase == "forward" and splits:
+        self.tally.bytes[key] += collective.bytes
+        splits = call_arguments.get("input_split_sizes") or [
+            part.shape[0] for part in flatten(call_arguments.get("input_tensors"))
+        ]
+        if collective.kind == "all_to_all" and collective.role == "payload" and self.phase == "forward" and splits:
             self.payload_splits.append((axis, tuple(splits)))
-        sent = given.get("input", given.get("input_tensor"))
-        if self.routed is not None and seen.role == "control" and "ep" in axis.split("|") and sent is not None:
-            self.routed.note(where, sent)
+        sent = call_arguments.get("input", call_arguments.get("input_tensor"))
+        if (
+            self.routed_tokens is not None
+            and collective.role == "control"
+            and "ep" in axis.split("|")
+            and sent is not None
+        ):
+            self.routed_tokens.add(module, sent)
 
     def announce(
         self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: int, experts: torch.Tensor | None
     ) -> None:
-        """Count one all-to-all that a library made in kernels of its own. ``size`` is what this rank sent, in bytes."""
-        where = self.module()
+        """Count one all-to-all that a library made with its own kernels. ``size`` is the number of bytes that this rank
+        sent.
+        """
+        module = self.module_path()
         name = str(dtype).removeprefix("torch.")
-        key = Key("all_to_all", self.axes.label(group), group.size(), name, self.phase, "payload", where, via)
+        key = Key("all_to_all", self.axes.label(group), group.size(), name, self.phase, "payload", module, via)
         self.tally.count[key] += 1
         self.tally.bytes[key] += size
-        if self.routed is not None and experts is not None:
-            self.routed.note(where, experts)
+        if self.routed_tokens is not None and experts is not None:
+            self.routed_tokens.add(module, experts)
 
-    def module(self) -> str:
-        """Path of the module at work, '' where it is not known."""
-        return self.where.now() if self.where is not None else ""
-
-
-_listening: list[StepCounter] = []
-"""The counters that are on: libraries with kernels of their own tell them of their exchanges."""
+    def module_path(self) -> str:
+        """Return the path of the module that is running, or '' if it is unknown."""
+        return self.tracker.current_path() if self.tracker is not None else ""
 
 
-def listen(counter: StepCounter) -> None:
-    """From now on ``announce`` tells ``counter``."""
-    _listening.append(counter)
+_active_counters: list[StepCounter] = []
+"""Counters to which ``announce`` reports exchanges by libraries with their own kernels."""
+
+
+def start_listening(counter: StepCounter) -> None:
+    """Make the function ``announce`` report to ``counter``."""
+    _active_counters.append(counter)
 
 
 def stop_listening(counter: StepCounter) -> None:
-    """Undo ``listen``."""
-    _listening.remove(counter)
+    """Make the function ``announce`` no longer report to ``counter``."""
+    _active_counters.remove(counter)
 
 
 def announce(
     via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: Callable[[], int], experts: torch.Tensor | None = None
 ) -> None:
-    """Tell the counters that are on of an all-to-all that has just been made past torch.distributed.
+    """Report an all-to-all that bypassed torch.distributed to all active counters.
 
-    ``size`` gives the bytes and is called only then, because it may wait for the device. ``experts`` are those of this
-    rank's tokens, given where they have been routed anew.
+    ``size`` is a function that returns the bytes. It is called only if a counter is active, because it may wait for the
+    device. ``experts`` are the experts of this rank's tokens. They are passed only when tokens were newly routed.
     """
-    for counter in _listening:
-        with _disable_current_modes():  # this is not part of the step
+    for counter in _active_counters:
+        with _disable_current_modes():  # the count is not part of the step
             counter.announce(via, group, dtype, size(), experts)
 
 
 def _backend(group: dist.ProcessGroup) -> str:
-    """``cpu:gloo,cuda:nccl`` is not an answer; take the one that the tensor's device would use, nccl before gloo."""
+    """Return the name of the group's backend. A combined backend such as ``cpu:gloo,cuda:nccl`` counts as nccl."""
     name = str(dist.get_backend(group))
-    return next((known for known in ("fake", "nccl", "gloo") if known in name), name)
+    return next((backend for backend in ("fake", "nccl", "gloo") if backend in name), name)

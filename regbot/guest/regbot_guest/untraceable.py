@@ -1,5 +1,5 @@
-"""The refusal of a step that cannot be traced without a GPU. Nothing here imports torch."""
+"""The exception for a step that cannot be traced without a GPU. This module does not import torch."""
 
 
 class Untraceable(Exception):
-    """The step asks for a value that depends on real data, or for something that is not there without a GPU."""
+    """The step needs a value that depends on real data, or it needs something that does not exist without a GPU."""

@@ -1,14 +1,15 @@
 """Worlds: the ranks that a workload runs on, real or fake, with one process group per mesh axis.
 
-A fake world has one process, rank 0, and any number of ranks that are not there: its collectives return at once, which
-is all that counting needs. Every axis gets a process group of its own, even where two axes span the same ranks, so that
-a collective can be told by the group it was given.
+A fake world has only one real process, which is rank 0. The other ranks do not exist, and collectives return at once.
+This is enough for counting. Every axis has its own process group, even if two axes span the same ranks. So the group of
+a collective identifies its axis.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,11 +17,22 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from regbot_guest.axes import Axes
+from regbot_guest.contract import ContractError
+from regbot_guest.request import Request
+
+TIMEOUT_MARGIN_S = 60.0
+"""Seconds by which the timeout of a group exceeds the time limit of the run. So a hang ends at the limit, with a report
+of every rank's state, and not earlier by NCCL, which ends the process.
+"""
 
 
 @dataclass(frozen=True)
 class World:
-    """``data``: mesh of all ranks, axis ``dp``. ``expert``: mesh ``edp`` x ``ep`` over the same ranks."""
+    """The ranks of one workload, and the meshes over these ranks.
+
+    ``data`` is the mesh of all ranks with the axis ``dp``. ``expert`` is the mesh ``edp`` x ``ep`` over the same ranks.
+    Both are None if there is only one rank.
+    """
 
     rank: int
     size: int
@@ -31,53 +43,110 @@ class World:
 
 
 @contextmanager
-def open_world(size: int, ep: int, fake: bool, device: str = "cpu") -> Iterator[World]:
-    """A world of ``size`` ranks with expert-parallel groups of ``ep`` consecutive ranks. A fake one is on ``device``.
+def open_world(
+    size: int, ep: int, fake: bool, device: str = "cpu", limit_s: float = 0.0, share_gpu: bool = False
+) -> Iterator[World]:
+    """Open a world of ``size`` ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups.
 
-    A real one takes rank and address from the environment that a launcher such as torchrun sets, and raises
-    ValueError where that has another number of ranks.
+    ``device`` is the kind of device: cpu or cuda. A real world takes the rank and the address from the environment
+    variables that a launcher such as torchrun sets. ``limit_s`` is the time limit of its run in seconds, or 0.
+    ``share_gpu`` puts all ranks of a node on its first GPU. Raises ContractError if its ranks cannot run on this
+    device.
     """
-    rank, place = _join_fake(size, device) if fake else _join_real(size)
+    if fake:
+        with _join_fake(size, device) as own_device:
+            yield _create_groups(0, size, ep, own_device, None)
+        return
+    own_device = choose_device(size, device, share_gpu)
+    with join_ranks(own_device, limit_s, share_gpu) as timeout:
+        yield _create_groups(dist.get_rank(), size, ep, own_device, timeout)
+
+
+def open_requested_world(request: Request) -> AbstractContextManager[World]:
+    """Open the world of the real ranks that ``request`` describes. See ``open_world``."""
+    return open_world(request.world, request.ep, False, request.device, request.limit_s, request.share_gpu)
+
+
+def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device:
+    """Return the device of this rank, of the kind cpu or cuda. ``share_gpu`` is as in ``open_world``.
+
+    Raises ContractError if the launcher started a number of ranks other than ``size``, or if torch does not see a GPU
+    for each of this node's ranks.
+    """
+    started_ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if started_ranks != size:
+        raise ContractError("config", f"the launcher started {started_ranks} ranks, but the request needs {size}")
+    if kind == "cpu":
+        return torch.device("cpu")
+    ranks = 1 if share_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if visible < ranks:
+        reason = _explain_missing_gpus()
+        raise ContractError("device", f"the run needs {ranks} GPUs on this node, but torch sees {visible}{reason}")
+    return torch.device("cuda", 0 if share_gpu else int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def _explain_missing_gpus() -> str:
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f": torch {torch.__version__} is a build for processors; install one for GPUs"
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        if name in os.environ:
+            return f": {name}={os.environ[name]!r} hides the others"
+    return "; 'nvidia-smi' on this node lists the GPUs that the driver knows"
+
+
+@contextmanager
+def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) -> Iterator[timedelta | None]:
+    """Context manager for the process group of all ranks that a launcher has started. This rank uses ``device``.
+
+    Yields the timeout of the group, which also suits groups of some ranks. None is torch's own timeout. ``limit_s`` is
+    the time limit of the run in seconds, or 0 if it is unknown. Ranks that share a GPU exchange its tensors through
+    gloo, because NCCL refuses two ranks on one GPU.
+
+    If the block raises, the group is not destroyed, because that would wait for collectives of the other ranks. The
+    process has to end instead, which also ends the other ranks.
+    """
+    timeout = timedelta(seconds=limit_s + TIMEOUT_MARGIN_S) if limit_s else None
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if device.type == "cuda" and not share_gpu:
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+    else:
+        dist.init_process_group("gloo", timeout=timeout)
+    yield timeout
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _join_fake(size: int, device: str) -> Iterator[torch.device]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
+
+    # As with NCCL, groups of a GPU accept only GPU tensors. So object collectives use the GPU too.
+    backend = "cuda:fake" if device == "cuda" else "fake"
+    dist.init_process_group(backend, rank=0, world_size=size, store=FakeStore())
     try:
-        yield _with_axes(rank, size, ep, place)
+        yield torch.device("cuda", 0) if device == "cuda" else torch.device(device)
     finally:
         dist.destroy_process_group()
 
 
-def _join_fake(size: int, device: str) -> "tuple[int, torch.device]":
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
-
-    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
-    return 0, torch.device("cuda", 0) if device == "cuda" else torch.device(device)
-
-
-def _join_real(size: int) -> "tuple[int, torch.device]":
-    if int(os.environ.get("WORLD_SIZE", "1")) != size:
-        raise ValueError(f"the launcher started {os.environ.get('WORLD_SIZE')} ranks, the request needs {size}")
-    if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) and torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl")
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return dist.get_rank(), device
-
-
-def _with_axes(rank: int, size: int, ep: int, device: torch.device) -> World:
+def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout: timedelta | None) -> World:
     axes = Axes()
-    ranks = torch.arange(size).view(size // ep, ep)  # [expert data, expert]
+    ranks = torch.arange(size).view(size // ep, ep)  # axes: expert data, expert
 
     def group(axis: str, members: torch.Tensor) -> Any:
-        """Make all groups of an axis (every rank must take part in each) and keep this rank's."""
-        mine = None
+        """Create all groups of ``axis``, and return the group that contains this rank.
+
+        Every rank must create every group. In a fake world only this rank's own group is created.
+        """
+        own_group = None
         for row in members.tolist():
             if dist.get_backend() == "fake" and rank not in row:
                 continue
-            made = dist.new_group(row, group_desc=axis)
-            mine = made if rank in row else mine
-        axes.add(axis, mine)  # type: ignore[arg-type]
-        return mine
+            new_group = dist.new_group(row, timeout=timeout, group_desc=axis)
+            own_group = new_group if rank in row else own_group
+        axes.add(axis, own_group)  # type: ignore[arg-type]
+        return own_group
 
     expert, expert_data, data = group("ep", ranks), group("edp", ranks.t()), group("dp", ranks.view(1, size))
     if size == 1:

@@ -1,7 +1,8 @@
-"""Readers of collectives from files: one module for each format, all behind one Protocol.
+"""Readers of collectives from files. There is one module per format, and all follow the Protocol ``Reader``.
 
-A reader is a module with a name, a test for its first bytes, and ``read``. It sees one file and gives one ledger, or
-says why it cannot. A file in which nothing of the kind was recorded is an error, never a ledger of zero collectives.
+A reader is a module with a name, a test on the first bytes of a file, and a function ``read``. ``read`` reads one file
+and returns one ledger, or raises ReadError with the reason. For most formats a file without any recorded collectives is
+an error. The exception is HLO text: a compiled program can have no collectives.
 """
 
 from pathlib import Path
@@ -11,23 +12,23 @@ from regbot.ledgers.readers import flight_recorder, hlo, inspector, kineto, nsys
 from regbot.ledgers.readers.source import ReadError, Source
 from regbot.records.ledger import Ledger
 
-__all__ = ["READERS", "ReadError", "Reader", "Source", "detect", "read_file"]
+__all__ = ["READERS", "ReadError", "Reader", "Source", "detect_reader", "read_file"]
 
 
 class Reader(Protocol):
-    """What every module of this package offers."""
+    """Interface of every reader module."""
 
     NAME: str
-    """Value of ``--format``."""
+    """Value of the option ``--format`` that selects this reader."""
     TITLE: str
-    """What it reads, in words."""
+    """Name of the format in messages to the user."""
 
     def recognises(self, head: bytes) -> bool:
-        """Whether a file that begins with ``head`` (unpacked, at most 64 KiB) is of this format."""
+        """Whether a file has this format. ``head`` is the decompressed start of the file, at most 64 KiB."""
         ...
 
     def read(self, source: Source) -> Ledger:
-        """The ledger in ``source``. Raises ReadError, and nothing else whatever the file holds."""
+        """Return the ledger in ``source``. Whatever the file contains, the only exception raised is ReadError."""
         ...
 
 
@@ -35,25 +36,32 @@ READERS: tuple[Reader, ...] = (kineto, flight_recorder, hlo, nsys, inspector)
 
 
 def read_file(path: Path, format_name: str = "") -> Ledger:
-    """The ledger in ``path``, of the format named or the one its content shows. Raises ReadError."""
+    """Read the ledger in ``path``.
+
+    ``format_name`` is the NAME of a reader. If it is '', the reader is detected from the content. Raises ReadError.
+    """
     source = Source(path)
-    return (_named(format_name) if format_name else detect(source)).read(source)
+    return (_find_reader(format_name) if format_name else detect_reader(source)).read(source)
 
 
-def detect(source: Source) -> Reader:
-    """The reader that recognises ``source``. Raises ReadError with the list of formats."""
+def detect_reader(source: Source) -> Reader:
+    """Return the reader that recognises ``source``. Raises ReadError, which lists the formats, if there is no such
+    reader.
+    """
     head = source.head
     if not head:
         raise source.error("is empty")
     for reader in READERS:
         if reader.recognises(head):
             return reader
-    known = ", ".join(f"{reader.TITLE} ({reader.NAME})" for reader in READERS)
-    raise source.error(f"is of no format that regbot reads; it reads {known}")
+    formats = ", ".join(f"{reader.TITLE} ({reader.NAME})" for reader in READERS)
+    raise source.error(f"has no format that regbot reads; regbot reads {formats}")
 
 
-def _named(name: str) -> Reader:
+def _find_reader(name: str) -> Reader:
     for reader in READERS:
         if name == reader.NAME:
             return reader
-    raise ReadError(f"--format {name}: there is no such format; there are {', '.join(r.NAME for r in READERS)}")
+    raise ReadError(
+        f"--format {name}: unknown format", f"the formats are {', '.join(reader.NAME for reader in READERS)}"
+    )

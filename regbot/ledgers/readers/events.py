@@ -1,9 +1,10 @@
-"""The few events of a Kineto trace that can matter, read from a file of any size.
+"""Reads the events of a Kineto trace that concern communication, from a file of any size.
 
-A trace is one JSON object with hundreds of thousands of events, nearly all of which say nothing about communication.
-Where a file is written as Kineto writes it, the events of interest are found in its bytes and only those are decoded;
-of kernels, launches and backward ranges only the times are taken. Any other file is decoded event by event, which is
-exact and several times slower. Memory is bounded by a chunk, one event, and the times.
+A trace is one JSON object with hundreds of thousands of events, and few of these events concern communication. If the
+file has Kineto's own byte layout, the reader searches the bytes for the relevant events and decodes only these. Compute
+kernels, kernel launches and backward ranges are frequent, and the reader keeps only their times. If the file has any
+other layout, the reader decodes every event. This gives the same result but is several times slower. The reader holds
+one chunk, one event and the times in memory.
 """
 
 import codecs
@@ -17,20 +18,26 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.kernels import classify
-from regbot.ledgers.readers.kineto_layout import Layout, candidates, learn
+from regbot.ledgers.readers.kineto_layout import Layout, find_candidates, learn_layout
 from regbot.ledgers.readers.source import Source
+from regbot.text.clip import clip
 
 MAX_EVENT_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**18
 MAX_TIMES = 8_000_000
-"""Kernels, launches and backward ranges of one file, 16 to 20 bytes each."""
+"""Largest number of compute kernels, launches and backward ranges that are kept from one file. Each needs 16 to 20
+bytes.
+"""
 MAX_NAMES = 2**16
+"""Largest number of names of compute kernels that are cached."""
 MAX_ENVELOPE_BYTES = 4 * 2**20
-"""Of what stands before and after the list of events; a trace of 1024 ranks lists every group there, about 1 MiB."""
+"""Largest number of bytes before the list of events, and also after the list. A trace of 1024 ranks lists all its
+groups there, about 1 MiB.
+"""
 
 
-class Event(NamedTuple):
-    """One complete event that has to be read."""
+class TraceEvent(NamedTuple):
+    """One complete event (``ph`` is X) that concerns communication, steps or the optimizer."""
 
     category: str
     name: str
@@ -42,12 +49,12 @@ class Event(NamedTuple):
 
 
 Thread = tuple[str, str]
-"""Process and thread of the host."""
+"""Process id and thread id of a thread on the host."""
 
 
 @dataclass
 class Spans:
-    """Intervals, many."""
+    """Start and end times of many intervals, in microseconds."""
 
     starts: "array[float]" = field(default_factory=lambda: array("d"))
     ends: "array[float]" = field(default_factory=lambda: array("d"))
@@ -58,17 +65,21 @@ class Spans:
 
 
 @dataclass
-class Times:
-    """What a trace holds many of, and of which only times matter."""
+class EventTimes:
+    """Times of the frequent events: compute kernels, kernel launches and backward ranges."""
 
     compute: dict[bytes, Spans] = field(default_factory=lambda: defaultdict(Spans))
-    """Kernels that communicate with nobody, by device."""
+    """Intervals of compute kernels, by device."""
     backward: dict[Thread, Spans] = field(default_factory=lambda: defaultdict(Spans))
+    """Backward ranges, by thread."""
     launches: "array[int]" = field(default_factory=lambda: array("q"))
-    """Correlation of every kernel launch; host time and place of its thread in ``threads`` beside it."""
+    """Correlation ids of kernel launches. ``launched_us`` and ``launch_threads`` have the same order."""
     launched_us: "array[float]" = field(default_factory=lambda: array("d"))
+    """Host times of the launches."""
     launch_threads: "array[int]" = field(default_factory=lambda: array("i"))
+    """Numbers of the threads that launched."""
     threads: dict[Thread, int] = field(default_factory=dict)
+    """Number of each thread that launched a kernel."""
 
     @property
     def count(self) -> int:
@@ -76,268 +87,298 @@ class Times:
             len(spans.starts) for spans in (*self.compute.values(), *self.backward.values())
         )
 
-    def launch(self, correlation: int, at_us: float, thread: Thread) -> None:
+    def add_launch(self, correlation: int, host_us: float, thread: Thread) -> None:
         self.launches.append(correlation)
-        self.launched_us.append(at_us)
+        self.launched_us.append(host_us)
         self.launch_threads.append(self.threads.setdefault(thread, len(self.threads)))
 
 
-KERNEL = ("kernel", "Kernel")
-_LAUNCH = ("cuda_runtime", "cuda_driver", "Runtime")
-_RANGE = ("user_annotation",)
-_OPERATOR = ("cpu_op", "Operator")
-METADATA = "record_param_comms"
-_BACKWARD = "autograd::engine::evaluate_function"
-_OPERATORS = (METADATA, "nccl:", "c10d::", "symm_mem::", _BACKWARD)
+KERNEL_CATEGORIES = ("kernel", "Kernel")
+_LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "Runtime")
+_RANGE_CATEGORIES = ("user_annotation",)
+_OPERATOR_CATEGORIES = ("cpu_op", "Operator")
+METADATA_ROW = "record_param_comms"
+_BACKWARD_PREFIX = "autograd::engine::evaluate_function"
+_OPERATOR_PREFIXES = (METADATA_ROW, "nccl:", "c10d::", "symm_mem::", _BACKWARD_PREFIX)
 
-_KERNEL_BYTES, _LAUNCH_BYTES, _RANGE_BYTES, _OPERATORS_BYTES = (
-    tuple(name.encode() for name in names) for names in (KERNEL, _LAUNCH, _RANGE, _OPERATORS)
+_KERNEL_BYTES, _LAUNCH_BYTES, _RANGE_BYTES, _OPERATOR_PREFIX_BYTES = (
+    tuple(name.encode() for name in names)
+    for names in (KERNEL_CATEGORIES, _LAUNCH_CATEGORIES, _RANGE_CATEGORIES, _OPERATOR_PREFIXES)
 )
-_BACKWARD_BYTES = _BACKWARD.encode()
+_BACKWARD_BYTES = _BACKWARD_PREFIX.encode()
 
-_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d{1,18})\b')
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb")*+\}"
-for _ in range(2):  # args are flat; two levels more are allowed
+for _ in range(2):  # args are usually flat; two more levels of nesting are allowed
     _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb"|" + _OBJECT + rb")*+\}"
-_WHOLE = re.compile(_OBJECT, re.DOTALL)
-_CLOSING = re.compile(rb"(?:\A|\})\s*\]")
+_WHOLE_EVENT = re.compile(_OBJECT, re.DOTALL)
+_LIST_END = re.compile(rb"(?:\A|\})\s*\]")
 _SPACE = re.compile(r"[\s,]*")
 
 
-class Trace:
-    """The events of a file, to be read once. ``envelope``: what stands around them. Both it and ``times`` are complete
-    once ``events`` is exhausted."""
+class TraceReader:
+    """Reads the events of one file. Each reader can be used once.
+
+    ``envelope`` holds the keys of the JSON object other than the event list. ``envelope`` and ``times`` are complete
+    only after the iterator that ``events`` returns is exhausted.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.envelope: dict[str, Any] = {}
-        self.times = Times()
-        self._computes: dict[bytes, bool] = {}
+        self.times = EventTimes()
+        self._compute_names: dict[bytes, bool] = {}
         self._threads: dict[tuple[bytes, bytes], Thread] = {}
         self._layout: Layout | None = None
 
-    def events(self, ordered: bool) -> Iterator[Event]:
-        """The events that have to be read, ``times`` being filled meanwhile. ``ordered``: trust Kineto's order of keys.
+    def events(self, ordered: bool) -> Iterator[TraceEvent]:
+        """Yield the events that concern communication, steps or the optimizer, and add the other times to ``times``.
 
-        Raises ReadError, and OtherLayout where ``ordered`` and the file does not keep it.
+        With ``ordered``, the file is assumed to have Kineto's order of keys. Raises ReadError. Raises LayoutMismatch if
+        ``ordered`` is set and the file has another order of keys.
         """
-        chunks = self._list(self.source.chunks(CHUNK_BYTES))
-        return self._ordered(chunks) if ordered else self._decoded(chunks)
+        chunks = self._read_list(self.source.chunks(CHUNK_BYTES))
+        return self._scan_in_order(chunks) if ordered else self._decode_all(chunks)
 
-    def _list(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """What stands after the bracket that opens the list of events; what stands before it becomes envelope."""
+    def _read_list(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the bytes after the opening bracket of the event list, and add the keys before the list to
+        ``envelope``.
+        """
         head = b""
         for chunk in chunks:
             head += chunk
-            found = _LIST.search(head)
-            if found is None and head.lstrip()[:1] == b"[":  # the bare list of events is a trace too
+            match = _LIST_START.search(head)
+            if match is None and head.lstrip()[:1] == b"[":  # a bare list of events is a valid trace too
                 yield head[head.index(b"[") + 1 :]
                 yield from chunks
                 return
-            if found is not None:
-                self.envelope.update(self._object(head[: found.start()] + b'"":0}', "what stands before its events"))
-                yield head[found.end() :]
+            if match is not None:
+                self.envelope.update(self._parse_object(head[: match.start()] + b'"":0}', "the part before its events"))
+                yield head[match.end() :]
                 yield from chunks
                 return
             if len(head) > MAX_ENVELOPE_BYTES:
                 break
-        raise self.source.error("is no Kineto trace: it has no list 'traceEvents'")
+        raise self.source.error("is not a Kineto trace: it has no list 'traceEvents'")
 
-    def _ordered(self, chunks: Iterator[bytes]) -> Iterator[Event]:
+    def _scan_in_order(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
         rest = b""
         for chunk in chunks:
             buffer = rest + chunk
-            last = max(buffer.rfind(b"{", 0, max(buffer.rfind(b'"ph"'), 0)), 0)  # an event that may go on
-            rest = buffer[last:]
+            cut = max(buffer.rfind(b"{", 0, max(buffer.rfind(b'"ph"'), 0)), 0)  # the last event may be incomplete
+            rest = buffer[cut:]
             if len(rest) > MAX_EVENT_BYTES:
-                raise self.source.error(f"holds an event, or an end, of more than {MAX_EVENT_BYTES:,} bytes")
-            yield from self._found(buffer[:last])
+                raise self.source.error(
+                    f"contains an event, or a part after its events, of more than {MAX_EVENT_BYTES:,} bytes"
+                )
+            yield from self._scan_region(buffer[:cut])
             self._check_times()
-        yield from self._found(rest)
-        self._close(rest)
+        yield from self._scan_region(rest)
+        self._read_end(rest)
 
-    def _found(self, region: bytes) -> Iterator[Event]:
-        """Events that lie wholly in ``region``. Kernels that compute, launches and backward go to ``times``."""
+    def _scan_region(self, region: bytes) -> Iterator[TraceEvent]:
+        """Yield the events of interest in ``region``, which contains only complete events.
+
+        Compute kernels, launches and backward ranges are added to ``times`` instead.
+        """
         if self._layout is None:
-            self._layout = learn(region)
+            self._layout = learn_layout(region)
             if self._layout is None:
                 return
-        computes, threads, header = self._computes, self._threads, self._layout.header.match
-        launch, compute, backward = self.times.launch, self.times.compute, self.times.backward
-        for at, end in candidates(region, self._layout):
-            found = header(region, at)
-            if found is None:
-                yield from self._event(self._whole(region, at))
+        compute_names, threads, header = self._compute_names, self._threads, self._layout.header.match
+        add_launch, compute_spans, backward_spans = self.times.add_launch, self.times.compute, self.times.backward
+        for category_offset, end_offset in find_candidates(region, self._layout):
+            match = header(region, category_offset)
+            if match is None:
+                yield from self._select_event(self._decode_event(region, category_offset))
                 continue
-            category, name, pid, tid, ts, dur = found.groups()
+            category, name, pid, tid, ts, dur = match.groups()
             if category in _KERNEL_BYTES:
-                plain = computes.get(name) or self._is_compute(name)
-                if plain and region.find(b'"Collective name"', found.end(), end) < 0:
-                    start = float(ts)
-                    compute[pid].add(start, start + float(dur))
+                is_plain = compute_names.get(name) or self._is_compute(name)
+                if is_plain and region.find(b'"Collective name"', match.end(), end_offset) < 0:
+                    start_us = float(ts)
+                    compute_spans[pid].add(start_us, start_us + float(dur))
                 else:
-                    yield from self._event(self._whole(region, at))
+                    yield from self._select_event(self._decode_event(region, category_offset))
             elif category in _LAUNCH_BYTES:
-                if b"Launch" in name and (correlation := _CORRELATION.search(region, found.end(), end)):
-                    launch(int(correlation[1]), float(ts), threads.get((pid, tid)) or self._thread(pid, tid))
+                if b"Launch" in name and (correlation := _CORRELATION.search(region, match.end(), end_offset)):
+                    add_launch(int(correlation[1]), float(ts), threads.get((pid, tid)) or self._parse_thread(pid, tid))
             elif name.startswith(_BACKWARD_BYTES):
-                start = float(ts)
-                backward[threads.get((pid, tid)) or self._thread(pid, tid)].add(start, start + float(dur))
-            elif category in _RANGE_BYTES or name.startswith(_OPERATORS_BYTES):
-                yield from self._event(self._whole(region, at))
+                start_us = float(ts)
+                backward_spans[threads.get((pid, tid)) or self._parse_thread(pid, tid)].add(
+                    start_us, start_us + float(dur)
+                )
+            elif category in _RANGE_BYTES or name.startswith(_OPERATOR_PREFIX_BYTES):
+                yield from self._select_event(self._decode_event(region, category_offset))
 
     def _is_compute(self, name: bytes) -> bool:
-        """Whether a kernel of this name communicates with nobody; remembered where so."""
-        compute = classify(name.decode("utf-8", "replace")) is None
-        if compute and len(self._computes) < MAX_NAMES:
-            self._computes[name] = True
-        return compute
+        """Whether kernels with this name only compute, that is, do not communicate. Names of compute kernels are
+        cached.
+        """
+        is_compute = classify(name.decode("utf-8", "replace")) is None
+        if is_compute and len(self._compute_names) < MAX_NAMES:
+            self._compute_names[name] = True
+        return is_compute
 
-    def _thread(self, pid: bytes, tid: bytes) -> Thread:
-        return self._threads.setdefault((pid, tid), (_word(pid), _word(tid)))
+    def _parse_thread(self, pid: bytes, tid: bytes) -> Thread:
+        return self._threads.setdefault((pid, tid), (_decode_name(pid), _decode_name(tid)))
 
-    def _whole(self, region: bytes, at: int) -> dict[str, Any]:
-        """The event whose category stands at ``at``, decoded."""
+    def _decode_event(self, region: bytes, offset: int) -> dict[str, Any]:
+        """Decode the event whose category field begins at ``offset`` in ``region``."""
         assert self._layout is not None
-        found = _WHOLE.match(region, at - len(self._layout.start))
-        if found is None:
-            raise self.source.error("ends in the middle of an event, or holds one that is not JSON; copy it again")
-        return self._object(found[0], "an event")
+        match = _WHOLE_EVENT.match(region, offset - len(self._layout.start))
+        if match is None:
+            raise self.source.error("ends in the middle of an event, or has an event that is not JSON; copy it again")
+        return self._parse_object(match[0], "an event")
 
-    def _decoded(self, chunks: Iterator[bytes]) -> Iterator[Event]:
-        """Every event decoded, whatever the order of its keys."""
-        decoder = json.JSONDecoder(object_pairs_hook=_unique)
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        text, at = "", 0
+    def _decode_all(self, chunks: Iterator[bytes]) -> Iterator[TraceEvent]:
+        """Decode every event, with its keys in any order, and yield the events of interest."""
+        decoder = json.JSONDecoder(object_pairs_hook=_parse_pairs)
+        decode_chunk = codecs.getincrementaldecoder("utf-8")("replace").decode
+        text, offset = "", 0
         while True:
-            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            if text[at : at + 1] == "]":
+            offset = _SPACE.match(text, offset).end()  # type: ignore[union-attr]
+            if text[offset : offset + 1] == "]":
                 break
             try:
-                if at == len(text):
+                if offset == len(text):
                     raise ValueError
-                document, at = decoder.raw_decode(text, at)
+                document, offset = decoder.raw_decode(text, offset)
             except (ValueError, RecursionError) as error:
                 chunk = next(chunks, None)
-                if chunk is None or len(text) - at > MAX_EVENT_BYTES or isinstance(error, (RecursionError, Repeated)):
-                    raise self._broken("an event", error) from error
-                text, at = text[at:] + decode(chunk), 0
+                if (
+                    chunk is None
+                    or len(text) - offset > MAX_EVENT_BYTES
+                    or isinstance(error, (RecursionError, DuplicateKeyError))
+                ):
+                    raise self._make_error("an event", error) from error
+                text, offset = text[offset:] + decode_chunk(chunk), 0
                 self._check_times()
                 continue
             if isinstance(document, dict):
-                yield from self._event(document)
-        tail = text[at:]
+                yield from self._select_event(document)
+        tail = text[offset:]
         for chunk in chunks:
-            tail += decode(chunk)
+            tail += decode_chunk(chunk)
             if len(tail) > MAX_ENVELOPE_BYTES:
                 raise self.source.error(f"goes on for more than {MAX_ENVELOPE_BYTES:,} bytes after its events")
-        self._close(tail.encode())
+        self._read_end(tail.encode())
 
-    def _event(self, document: dict[str, Any]) -> Iterator[Event]:
-        """``document`` as an event that has to be read; nothing where only its times matter, or nothing of it."""
+    def _select_event(self, document: dict[str, Any]) -> Iterator[TraceEvent]:
+        """Yield ``document`` as an event if it is of interest. If only its times are needed, add them to ``times``
+        instead.
+        """
         category, name = document.get("cat"), document.get("name")
         if document.get("ph") != "X" or not isinstance(category, str) or not isinstance(name, str):
             return
         args = document.get("args")
         args = args if isinstance(args, dict) else {}
-        if not _wanted(category, name, args):
+        if not _is_wanted(category, name, args):
             return
-        start, duration = document.get("ts"), document.get("dur", 0)
-        for key, value in (("ts", start), ("dur", duration)):
+        timestamp, duration = document.get("ts"), document.get("dur", 0)
+        for key, value in (("ts", timestamp), ("dur", duration)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
-                raise self.source.error(f"the event {name[:100]!r} has no usable {key!r}: {repr(value)[:40]}")
-        assert start is not None
+                raise self.source.error(f"the event {clip(name, 100)!r} has no usable {key!r}: {clip(repr(value), 40)}")
+        assert timestamp is not None
         if duration < 0:
-            raise self.source.error(f"the event {name[:100]!r} ends before it begins")
-        name, args = _clean(name), _clean(args)
-        begin, end = float(start), float(start) + float(duration)
-        thread = (_clean(str(document.get("pid"))), _clean(str(document.get("tid"))))
+            raise self.source.error(f"the event {clip(name, 100)!r} ends before it begins")
+        name, args = _replace_surrogates(name), _replace_surrogates(args)
+        start_us, end_us = float(timestamp), float(timestamp) + float(duration)
+        thread = (_replace_surrogates(str(document.get("pid"))), _replace_surrogates(str(document.get("tid"))))
         times = self.times
-        if category in _LAUNCH:
-            times.launch(number(args["correlation"]) or 0, begin, thread)
-        elif name.startswith(_BACKWARD):
-            times.backward[thread].add(begin, end)
-        elif category in KERNEL and classify(name) is None and "Collective name" not in args:
-            times.compute[thread[0].encode()].add(begin, end)
+        if category in _LAUNCH_CATEGORIES:
+            times.add_launch(parse_number(args["correlation"]) or 0, start_us, thread)
+        elif name.startswith(_BACKWARD_PREFIX):
+            times.backward[thread].add(start_us, end_us)
+        elif category in KERNEL_CATEGORIES and classify(name) is None and "Collective name" not in args:
+            times.compute[thread[0].encode()].add(start_us, end_us)
         else:
-            yield Event(category, name, *thread, begin, end, args)
+            yield TraceEvent(category, name, *thread, start_us, end_us, args)
 
     def _check_times(self) -> None:
         if self.times.count > MAX_TIMES:
-            raise self.source.error(f"holds more than {MAX_TIMES:,} kernels and launches; record fewer steps")
+            raise self.source.error(f"contains more than {MAX_TIMES:,} kernels and launches; record fewer steps")
 
-    def _close(self, tail: bytes) -> None:
-        """The end of the file, from somewhere in its events on: they must be closed, what follows is envelope."""
-        found = None
-        for match in _CLOSING.finditer(tail, max(tail.rfind(b'"ph"'), 0)):
-            after = tail[match.end() :]
-            if not after.strip() and not self.envelope:
+    def _read_end(self, tail: bytes) -> None:
+        """Check that the event list is closed, and add the keys after the list to ``envelope``.
+
+        ``tail`` is the end of the file, from a position inside the event list.
+        """
+        envelope = None
+        for match in _LIST_END.finditer(tail, max(tail.rfind(b'"ph"'), 0)):
+            rest = tail[match.end() :]
+            if not rest.strip() and not self.envelope:
                 return
             try:
-                found = json.loads((b'{"":0' + after).decode("utf-8", "replace"), object_pairs_hook=_unique)
+                envelope = json.loads((b'{"":0' + rest).decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
                 break
             except (ValueError, RecursionError):
                 continue
-        if found is None:
+        if envelope is None:
             raise self.source.error("is cut off: its list of events does not end; copy it again")
-        self.envelope.update(found)
+        self.envelope.update(envelope)
 
-    def _object(self, text: bytes, what: str) -> dict[str, Any]:
+    def _parse_object(self, text: bytes, part: str) -> dict[str, Any]:
         try:
-            found = json.loads(text.decode("utf-8", "replace"), object_pairs_hook=_unique)
+            document = json.loads(text.decode("utf-8", "replace"), object_pairs_hook=_parse_pairs)
         except (ValueError, RecursionError) as error:
-            raise self._broken(what, error) from error
-        return found if isinstance(found, dict) else {}
+            raise self._make_error(part, error) from error
+        return document if isinstance(document, dict) else {}
 
-    def _broken(self, what: str, error: Exception) -> Exception:
-        if isinstance(error, Repeated):
+    def _make_error(self, part: str, error: Exception) -> Exception:
+        if isinstance(error, DuplicateKeyError):
             return self.source.error(
-                f"{what} gives {error} twice, with two values; the trace was not written by Kineto"
+                f"{part} has the key {error} twice, with different values; the trace was not written by Kineto"
             )
         detail = f" ({error})" if str(error) else ""
-        return self.source.error(f"{what} is cut off or is not JSON{detail}; copy it again")
+        return self.source.error(f"{part} is cut off or is not JSON{detail}; copy it again")
 
 
-class Repeated(ValueError):
-    """One key with two values."""
+class DuplicateKeyError(ValueError):
+    """A JSON object contains the same key twice, with two different values."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: dict[str, Any] = {}
+def _parse_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        values: dict[str, Any] = {}
         for key, value in pairs:
-            if key in seen and seen[key] != value:
-                raise Repeated(repr(key[:100]))
-            seen[key] = value
-    return found
+            if key in values and values[key] != value:
+                raise DuplicateKeyError(repr(clip(key, 100)))
+            values[key] = value
+    return document
 
 
-def _wanted(category: str, name: str, args: dict[str, Any]) -> bool:
-    if category in KERNEL or category in _RANGE:
+def _is_wanted(category: str, name: str, args: dict[str, Any]) -> bool:
+    if category in KERNEL_CATEGORIES or category in _RANGE_CATEGORIES:
         return True
-    if category in _LAUNCH:
-        return "Launch" in name and number(args.get("correlation")) is not None
-    return category in _OPERATOR and name.startswith(_OPERATORS)
+    if category in _LAUNCH_CATEGORIES:
+        return "Launch" in name and parse_number(args.get("correlation")) is not None
+    return category in _OPERATOR_CATEGORIES and name.startswith(_OPERATOR_PREFIXES)
 
 
-def _clean(value: Any) -> Any:
-    """``value`` without halves of surrogate pairs, which JSON can spell and nothing can write out again."""
+def _replace_surrogates(value: Any) -> Any:
+    """Return ``value`` with unpaired surrogates replaced. JSON can contain unpaired surrogates, but UTF-8 cannot encode
+    them.
+    """
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_clean(key): _clean(one) for key, one in value.items()}
-    return [_clean(one) for one in value] if isinstance(value, list) else value
+        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
+    return [_replace_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
-def _word(text: bytes) -> str:
+def _decode_name(text: bytes) -> str:
     return text.strip(b'"').decode("utf-8", "replace")
 
 
-def number(value: object) -> int | None:
-    """A whole number of at least 0 as traces give it, None where it is none."""
+def parse_number(value: object) -> int | None:
+    """Return ``value`` as an integer from 0 to 2**63 - 1, or None if it is not one.
+
+    Strings of up to 18 digits and floats with an integral value are accepted too.
+    """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():

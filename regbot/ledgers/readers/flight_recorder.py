@@ -1,12 +1,13 @@
-"""Flight Recorder dump as JSON: every collective that torch's process groups enqueued, with shapes and element types.
+"""Reader of Flight Recorder dumps as JSON: the collectives of torch's process groups, with shapes and element types.
 
-torch keeps the last N calls in a ring and dumps them as a pickle or as JSON (``FlightRecorderDetail.hpp``, versions 2.1
-to 2.10, torch 2.4 to 2.13, read from its source; the JSON of a gloo job of torch 2.13 is the sample at hand). Only JSON
-is read: a pickle can run code when it is opened. The dump has no steps, so the ledger covers all of it. It knows
-nothing of DeepEP, symmetric memory or replayed CUDA graphs.
+torch keeps the last N calls in a ring buffer and dumps them as a pickle or as JSON. The format is defined by
+``FlightRecorderDetail.hpp``, versions 2.1 to 2.10 (torch 2.4 to 2.13). The only real sample that this reader was tested
+on is the JSON of a gloo job with torch 2.13. Only JSON is read, because opening a pickle can run code. The dump does
+not mark steps, so the ledger covers the whole dump. The dump does not contain calls of DeepEP, of symmetric memory or
+of replayed CUDA graphs.
 
-The ring forgets: where ``record_id`` does not begin at 0, or ``collective_seq_id`` of a group skips, calls are missing,
-and the ledger's guesses say how many.
+The ring buffer overwrites old calls. Calls are missing if the first ``record_id`` is not 0, or if the
+``collective_seq_id`` values of a group have gaps. The ledger's ``guesses`` give the number of missing calls.
 """
 
 import math
@@ -16,34 +17,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regbot.ledgers.dtypes import width
-from regbot.ledgers.readers.kineto_calls import role
-from regbot.ledgers.readers.kineto_groups import axis_of, compact
+from regbot.ledgers.readers.kineto_calls import classify_role
+from regbot.ledgers.readers.kineto_groups import format_ranks, parse_axis
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import (
     STEPS_UNKNOWN,
     UNKNOWN,
-    Call,
-    Numbers,
-    Tally,
-    Unknowns,
-    rank_in_name,
-    whole,
+    CallSum,
+    CallTally,
+    SequenceNumbers,
+    UnknownCalls,
+    parse_count,
+    parse_rank,
 )
 from regbot.records.files import RecordError, parse_json
-from regbot.records.ledger import Axis, Kind, Ledger, Phase, Via
-from regbot.text import printable
+from regbot.records.ledger import Axis, CollectiveBackend, Kind, Ledger, Phase
+from regbot.text.clip import clip
+from regbot.text.printable import printable
 
 NAME = "flight-recorder"
 TITLE = "Flight Recorder dump as JSON"
 
 MAX_BYTES = 32 * 2**20
-"""A dump has at most some 20,000 calls of a few hundred bytes."""
+"""Largest accepted size of a dump. Real dumps have at most about 20,000 calls of a few hundred bytes."""
 MAX_ENTRY_BYTES = 2**20
-"""Of one call: many times what torch writes."""
+"""Largest accepted size of one call. Calls that torch writes are many times smaller."""
 MAX_PARTS = 1000
-"""Keys of a dump, or ranks in one file: torch writes six."""
+"""Largest number of keys in a dump, and of ranks in a file with several dumps. torch writes six keys."""
 MAX_PART_BYTES = 4 * 2**20
-"""Of ``pg_config`` and the others: those of ten thousand ranks have less."""
+"""Largest size of ``pg_config`` and of every other key except ``entries``. Ten thousand ranks need fewer bytes."""
 MAX_RANKS = 65536
 
 _KINDS: dict[str, Kind] = {
@@ -77,10 +79,12 @@ _KINDS: dict[str, Kind] = {
     "barrier": "barrier",
     "allreducebarrier": "barrier",
 }
-"""``profiling_name`` without its backend, underscores and peers."""
-_ENDS_A_GROUP = "coalesced"
-"""Written once more at the end of a coalesced group, whose members have entries of their own."""
-_VIAS: dict[str, Via] = {"nccl": "nccl", "rccl": "nccl", "gloo": "gloo"}
+"""Ledger kind by operation. The operation is the ``profiling_name`` in lower case, without backend, underscores and
+peers.
+"""
+_COALESCED_END = "coalesced"
+"""Operation of the extra entry that ends a coalesced group. The collectives in the group have their own entries."""
+_VIA_BY_BACKEND: dict[str, CollectiveBackend] = {"nccl": "nccl", "rccl": "nccl", "gloo": "gloo"}
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -111,45 +115,45 @@ def recognises(head: bytes) -> bool:
 
 
 def read(source: Source) -> Ledger:
-    """The ledger of the dump in ``source``. Raises ReadError."""
+    """Return the ledger of the dump in ``source``. Raises ReadError."""
     if _PICKLE.match(source.head):
         raise source.error(
-            "is a pickle, which is never opened because that can run code; write JSON where the job runs: "
+            "is a pickle; regbot never opens pickles, because that can run code. Write JSON where the job runs: "
             "torch._C._distributed_c10d._dump_nccl_trace_json(), in gloo jobs _dump_fr_trace_json()"
         )
-    dump = _Dump(source)
-    groups = _Groups(dump.part("pg_config"))
-    found = _Found(source, groups)
+    dump = _DumpReader(source)
+    groups = _DumpGroups(dump.part("pg_config"))
+    contents = _DumpContents(source, groups)
     for entry in dump.entries():
-        found.add(entry)
-    tally, axes = Tally(source), {}
-    for call, count, ranks in found.calls():
+        contents.add(entry)
+    tally, axes = CallTally(source), {}
+    for call, count, ranks in contents.calls():
         tally.add(call, count)
         if ranks:
             axes[call.axis] = Axis(size=len(ranks), ranks=list(ranks))
-    if not tally and not found.unknown:
-        raise source.error("holds no collective between several ranks; give the dump of a distributed job")
-    world, largest = max(map(len, groups.ranks.values()), default=0), max(found.sizes.values(), default=0)
-    rank, doubt = _rank(source, dump, groups)
+    if not tally and not contents.unknown:
+        raise source.error("contains no collective between several ranks; give the dump of a distributed job")
+    world_size, largest_group = max(map(len, groups.ranks.values()), default=0), max(contents.sizes.values(), default=0)
+    rank, rank_warnings = _find_rank(source, dump, groups)
     return Ledger(
         source="flight-recorder",
         scope="whole",
         steps=1,
-        world_size=world or None,
+        world_size=world_size or None,
         rank=rank,
         axes=axes,
-        entries=tally.entries(largest),
-        unclassified=found.unknown.records(),
-        guesses=[STEPS_UNKNOWN, *found.guesses(largest)],
-        warnings=[*doubt, *found.doubts()],
+        entries=tally.entries(largest_group),
+        unclassified=contents.unknown.records(),
+        guesses=[STEPS_UNKNOWN, *contents.guesses(largest_group)],
+        warnings=[*rank_warnings, *contents.warnings()],
     )
 
 
-class _Dump:
-    """The document, or the one document in a mapping of file names to documents.
+class _DumpReader:
+    """Reads a dump. The file contains either the dump itself or a mapping from one file name to the dump.
 
-    Python's objects are twenty times the size of the JSON behind them, so only the places of its parts are kept and
-    one entry at a time is made into objects.
+    Python objects need twenty times the memory of their JSON text. So the reader keeps only the byte positions of the
+    dump's parts and parses one entry at a time.
     """
 
     def __init__(self, source: Source) -> None:
@@ -159,87 +163,92 @@ class _Dump:
             self._data += chunk
             if len(self._data) > MAX_BYTES:
                 raise source.error(
-                    f"holds more than the {MAX_BYTES:,} bytes that are read of a Flight Recorder dump; dump a shorter "
+                    f"contains more than {MAX_BYTES:,} bytes, the limit for a Flight Recorder dump; dump a shorter "
                     "ring: TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) is the number of calls that it keeps"
                 )
-        start = self._after_space(0)
+        start = self._skip_space(0)
         if self._byte(start) in (b"[", b""):
-            raise source.error("is no JSON object, so it is no Flight Recorder dump")
-        self._parts, end = self._members(start)
+            raise source.error("is not a JSON object, so it is not a Flight Recorder dump")
+        self._parts, end = self._find_members(start)
         if self._data[end:].strip():
-            raise self._broken(f"there is more behind its end, at byte {end:,}")
+            raise self._make_error(f"there is data after its end, at byte {end:,}")
         if "entries" not in self._parts:
-            objects = (at for at, _ in self._parts.values() if self._byte(at) == b"{")
-            inner = [parts for parts, _ in map(self._members, objects) if "entries" in parts]
-            if len(inner) > 1:
-                raise source.error(f"holds the dumps of {len(inner)} ranks; give the dump of one rank")
-            self._parts = inner[0] if inner else self._parts
+            object_offsets = (offset for offset, _ in self._parts.values() if self._byte(offset) == b"{")
+            nested = [parts for parts, _ in map(self._find_members, object_offsets) if "entries" in parts]
+            if len(nested) > 1:
+                raise source.error(f"contains the dumps of {len(nested)} ranks; give the dump of one rank")
+            self._parts = nested[0] if nested else self._parts
 
     def part(self, name: str) -> Any:
-        """A part other than the entries, None where there is none."""
+        """Return the value of a key of the dump, or None if the dump lacks it. For ``entries``, use ``entries()``."""
         start, end = self._parts.get(name, (0, 0))
         if end - start > MAX_PART_BYTES:
-            raise self._source.error(f"has a {name} of more than {MAX_PART_BYTES:,} bytes; is it a whole job's?")
-        return self._value(name, start, end) if end else None
+            raise self._source.error(f"has a {name} of more than {MAX_PART_BYTES:,} bytes; give the dump of one rank")
+        return self._parse_value(name, start, end) if end else None
 
     def entries(self) -> Iterator[Dump]:
-        """The calls, one after the other."""
-        at, _ = self._parts.get("entries", (0, 0))
+        """Yield the entries of the dump. Each entry is one call."""
+        offset, _ = self._parts.get("entries", (0, 0))
         number = 0
-        while self._byte(at) in (b"[", b",") and not _EMPTY.match(self._data, at):
-            start = self._after_space(at + 1)
-            end = self._end(start)
+        while self._byte(offset) in (b"[", b",") and not _EMPTY.match(self._data, offset):
+            start = self._skip_space(offset + 1)
+            end = self._find_end(start)
             number += 1
             if end - start > MAX_ENTRY_BYTES:
-                raise self._source.error(f"entry {number:,} has more than {MAX_ENTRY_BYTES:,} bytes; is it a dump?")
-            entry = self._value(f"entry {number:,}", start, end)
+                raise self._source.error(
+                    f"entry {number:,} has more than {MAX_ENTRY_BYTES:,} bytes; this is not a Flight Recorder dump"
+                )
+            entry = self._parse_value(f"entry {number:,}", start, end)
             if not isinstance(entry, dict):
-                raise self._source.error("holds an entry that is no object; it is no Flight Recorder dump")
+                raise self._source.error("has an entry that is not an object; this is not a Flight Recorder dump")
             yield entry
-            at = self._next(end, b"]")
+            offset = self._find_separator(end, b"]")
         if not number:
             raise self._source.error(
                 "has no entries, so nothing was recorded; set TORCH_FR_BUFFER_SIZE above 0 and dump again"
             )
 
-    def _members(self, at: int) -> tuple[dict[str, tuple[int, int]], int]:
-        """Where the values of an object begin and end, by key, and where the object ends."""
-        found: dict[str, tuple[int, int]] = {}
-        if empty := _EMPTY.match(self._data, at):
-            return found, empty.end()
+    def _find_members(self, offset: int) -> tuple[dict[str, tuple[int, int]], int]:
+        """Return the members of the JSON object at ``offset``, and the position after the object.
+
+        The members map each key to the start and end position of its value.
+        """
+        members: dict[str, tuple[int, int]] = {}
+        if empty_match := _EMPTY.match(self._data, offset):
+            return members, empty_match.end()
         while True:
-            key = _KEY.match(self._data, at)
+            key = _KEY.match(self._data, offset)
             if key is None:
-                raise self._broken(f"no key where one should be, at byte {at:,}")
-            name, end = str(self._value("a key", *key.span(1))), self._end(key.end())
-            if name in found:
-                raise self._broken(f"the key {name[:80]!r} stands twice in one object")
-            found[name] = key.end(), end
-            if len(found) > MAX_PARTS:
-                raise self._source.error(f"has more than {MAX_PARTS:,} parts; it is no Flight Recorder dump")
-            at = self._next(end, b"}")
-            if self._byte(at) == b"}":
-                return found, at + 1
+                raise self._make_error(f"a key is missing at byte {offset:,}")
+            name, end = str(self._parse_value("a key", *key.span(1))), self._find_end(key.end())
+            if name in members:
+                raise self._make_error(f"the key {clip(name, 80)!r} occurs twice in one object")
+            members[name] = key.end(), end
+            if len(members) > MAX_PARTS:
+                raise self._source.error(f"has more than {MAX_PARTS:,} keys; this is not a Flight Recorder dump")
+            offset = self._find_separator(end, b"}")
+            if self._byte(offset) == b"}":
+                return members, offset + 1
 
-    def _next(self, end: int, closing: bytes) -> int:
-        """Where the comma or the closing bracket behind a value is."""
-        at = self._after_space(end)
-        if self._byte(at) not in (b",", closing):
-            raise self._broken(f"neither comma nor closing bracket at byte {at:,}")
-        return at
+    def _find_separator(self, end: int, closing: bytes) -> int:
+        """Return the position of the comma or closing bracket that follows a value. ``end`` is the end of the value."""
+        offset = self._skip_space(end)
+        if self._byte(offset) not in (b",", closing):
+            raise self._make_error(f"neither comma nor closing bracket at byte {offset:,}")
+        return offset
 
-    def _byte(self, at: int) -> bytes:
-        return bytes(self._data[at : at + 1])
+    def _byte(self, offset: int) -> bytes:
+        return bytes(self._data[offset : offset + 1])
 
-    def _after_space(self, at: int) -> int:
-        found = _SPACE.match(self._data, at)
-        return found.end() if found else at
+    def _skip_space(self, offset: int) -> int:
+        match = _SPACE.match(self._data, offset)
+        return match.end() if match else offset
 
-    def _end(self, start: int) -> int:
-        """The end of the value that begins at ``start``; that of the data where it was cut off."""
+    def _find_end(self, start: int) -> int:
+        """Return the end of the value that begins at ``start``. If the value is cut off, return the end of the data."""
         if self._byte(start) not in (b'"', b"[", b"{"):
-            found = _SCALAR.match(self._data, start)
-            return found.end() if found else start
+            match = _SCALAR.match(self._data, start)
+            return match.end() if match else start
         depth = 0
         for token in _TOKEN.finditer(self._data, start):
             if token[1] is not None:
@@ -250,70 +259,80 @@ class _Dump:
                 return token.end()
         return len(self._data)
 
-    def _value(self, what: str, start: int, end: int) -> Any:
+    def _parse_value(self, noun: str, start: int, end: int) -> Any:
         try:
-            return parse_json(bytes(self._data[start:end]), what)
+            return parse_json(bytes(self._data[start:end]), noun)
         except RecordError as error:
             raise self._source.error(f"{error}; dump or copy it again") from error
 
-    def _broken(self, what: str) -> Exception:
-        return self._source.error(f"is not valid JSON: {what}; dump or copy it again")
+    def _make_error(self, problem: str) -> Exception:
+        return self._source.error(f"is not valid JSON: {problem}; dump or copy it again")
 
 
-def _rank(source: Source, dump: _Dump, groups: "_Groups") -> tuple[int, list[str]]:
-    """The rank that wrote the dump, and what to say of it. Torch's own dumps do not tell, and its tools read the rank
-    from the file's name; some carry ``rank``, or the rank in every communicator in ``nccl_comm_state``."""
-    told = whole(dump.part("rank"))
-    if told is None:
+def _find_rank(source: Source, dump: _DumpReader, groups: "_DumpGroups") -> tuple[int, list[str]]:
+    """Return the rank that wrote the dump, and warnings if the rank is uncertain.
+
+    Dumps that torch writes do not contain the rank, and torch's tools read it from the file name. Some dumps have a key
+    ``rank``, or give the rank in each communicator of ``nccl_comm_state``.
+    """
+    rank_in_dump = parse_count(dump.part("rank"))
+    if rank_in_dump is None:
         state = dump.part("nccl_comm_state")
-        states = [one for one in state.values() if isinstance(one, dict)] if isinstance(state, dict) else []
-        sized = [(_digits(one.get("nRanks")) or 0, _digits(one.get("rank"))) for one in states]
-        largest = {rank for size, rank in sized if size == max(size for size, _ in sized)}
-        told = largest.pop() if len(largest) == 1 else None
-    if told is not None and groups.may_be(told):
-        return told, []
-    named = rank_in_name(source)
-    if named is not None and groups.may_be(named):
-        return named, [f"the dump does not tell its rank: rank {named} is the number in the file's name"]
-    return 0, ["neither the dump nor the file's name tells the rank: it is taken for rank 0"]
+        communicators = (
+            [communicator for communicator in state.values() if isinstance(communicator, dict)]
+            if isinstance(state, dict)
+            else []
+        )
+        size_and_rank = [
+            (_parse_digits(communicator.get("nRanks")) or 0, _parse_digits(communicator.get("rank")))
+            for communicator in communicators
+        ]
+        ranks_in_largest = {rank for size, rank in size_and_rank if size == max(size for size, _ in size_and_rank)}
+        rank_in_dump = ranks_in_largest.pop() if len(ranks_in_largest) == 1 else None
+    if rank_in_dump is not None and groups.can_contain(rank_in_dump):
+        return rank_in_dump, []
+    file_rank = parse_rank(source)
+    if file_rank is not None and groups.can_contain(file_rank):
+        return file_rank, [f"the dump does not contain its rank: rank {file_rank} is the number in the file's name"]
+    return 0, ["neither the dump nor the file's name contains the rank: rank 0 is assumed"]
 
 
-class _Groups:
-    """Ranks of the process groups by their names, as far as ``pg_config`` lists them."""
+class _DumpGroups:
+    """Process groups of the dump: the ranks of each group by group name, where ``pg_config`` lists them."""
 
     def __init__(self, config: object) -> None:
         self.ranks: dict[str, tuple[int, ...]] = {}
-        self._described: dict[str, str] = {}
-        for key, group in config.items() if isinstance(config, dict) else ():
-            if isinstance(group, dict):
-                name = str(group.get("name", key))
-                ranks = _ranks(group.get("ranks"))
+        self._descriptions: dict[str, str] = {}
+        for key, group_config in config.items() if isinstance(config, dict) else ():
+            if isinstance(group_config, dict):
+                name = str(group_config.get("name", key))
+                ranks = _parse_ranks(group_config.get("ranks"))
                 if len(ranks) > 0:
                     self.ranks[name] = ranks
-                self._described[name] = str(group.get("desc", ""))
+                self._descriptions[name] = str(group_config.get("desc", ""))
 
-    def of(self, entry: Dump) -> tuple[str, str]:
-        """Name and description of the group of an entry."""
-        given = entry.get("process_group", entry.get("pg_name"))
-        if isinstance(given, list) and len(given) == 2:
-            return str(given[0]), str(given[1])
-        name = str(given if isinstance(given, str) else entry.get("pg_id", ""))
-        return name, self._described.get(name, "")
+    def find_group(self, entry: Dump) -> tuple[str, str]:
+        """Return the name and the description of the process group of ``entry``."""
+        value = entry.get("process_group", entry.get("pg_name"))
+        if isinstance(value, list) and len(value) == 2:
+            return str(value[0]), str(value[1])
+        name = str(value if isinstance(value, str) else entry.get("pg_id", ""))
+        return name, self._descriptions.get(name, "")
 
-    def may_be(self, rank: int) -> bool:
-        """Whether a rank is in any of the groups, where they list their ranks."""
+    def can_contain(self, rank: int) -> bool:
+        """Whether some group lists ``rank``. Also True if no group lists any ranks."""
         return not self.ranks or any(rank in ranks for ranks in self.ranks.values())
 
     def label(self, name: str, description: str) -> str:
-        axis = axis_of(description)
+        axis = parse_axis(description)
         if axis:
             return axis
         ranks = self.ranks.get(name, ())
-        return f"[{compact(ranks)}]" if ranks else f"pg {name}"
+        return f"[{format_ranks(ranks)}]" if ranks else f"pg {name}"
 
 
-class _Volume:
-    """Calls that are alike: how many, their bytes, and of how many the bytes are not known."""
+class _CallVolume:
+    """Number of equal calls, the sum of their known bytes, and the number of these calls whose bytes are unknown."""
 
     __slots__ = ("bytes", "count", "unsized")
 
@@ -321,137 +340,144 @@ class _Volume:
         self.count = self.bytes = self.unsized = 0
 
 
-class _Found:
-    """What the entries of one dump say."""
+class _DumpContents:
+    """Sums over the entries of one dump, and what is missing from the dump."""
 
-    def __init__(self, source: Source, groups: _Groups) -> None:
+    def __init__(self, source: Source, groups: _DumpGroups) -> None:
         self._source, self._groups = source, groups
-        self._volumes: dict[tuple[Call, str], _Volume] = defaultdict(_Volume)
+        self._volumes: dict[tuple[CallSum, str], _CallVolume] = defaultdict(_CallVolume)
         self.sizes: dict[str, int] = {name: len(ranks) for name, ranks in groups.ranks.items()}
-        self.unknown = Unknowns()
+        self.unknown = UnknownCalls()
         self._entries = 0
-        self._records = Numbers()
-        self._sequences: dict[str, Numbers] = defaultdict(Numbers)
-        self._waiting = self._completed = 0
+        self._records = SequenceNumbers()
+        self._sequences: dict[str, SequenceNumbers] = defaultdict(SequenceNumbers)
+        self._unfinished = self._completed = 0
 
     def add(self, entry: Dump) -> None:
-        """One entry of the dump."""
+        """Add one entry of the dump."""
         name = entry.get("profiling_name")
         if not isinstance(name, str):
-            raise self._source.error("holds an entry without profiling_name; it is no Flight Recorder dump")
-        record, sequence = (whole(entry.get(key)) for key in ("record_id", "collective_seq_id"))
-        pg, description = self._groups.of(entry)
-        pg, description = pg[:200], description[:200]
+            raise self._source.error("has an entry without profiling_name; this is not a Flight Recorder dump")
+        record, sequence = (parse_count(entry.get(key)) for key in ("record_id", "collective_seq_id"))
+        group, description = self._groups.find_group(entry)
+        group, description = clip(group, 200), clip(description, 200)
         self._entries += 1
         if record is not None:
             self._records.add(record)
         if sequence and entry.get("is_p2p") is not True:
-            self._sequences[pg].add(sequence)
+            self._sequences[group].add(sequence)
         state = entry.get("state")
-        self._waiting += state in ("scheduled", "started")
+        self._unfinished += state in ("scheduled", "started")
         self._completed += state == "completed"
         parts = _NAME.fullmatch(name)
-        word = parts[2].lower().replace("_", "") if parts else ""
-        via, kind = _VIAS.get(parts[1] if parts else ""), _KINDS.get(word)
-        if word == _ENDS_A_GROUP:
+        operation = parts[2].lower().replace("_", "") if parts else ""
+        via, kind = _VIA_BY_BACKEND.get(parts[1] if parts else ""), _KINDS.get(operation)
+        if operation == _COALESCED_END:
             return
         if via is None or kind is None:
             self.unknown.add(name)
             return
-        given, received = (_Tensors.of(entry, side) for side in ("input", "output"))
-        if kind in ("all_gather", "reduce_scatter") and pg not in self.sizes:
-            small, large = sorted((given.elements, received.elements))
+        sent, received = (_TensorSide.parse(entry, side) for side in ("input", "output"))
+        if kind in ("all_gather", "reduce_scatter") and group not in self.sizes:
+            small, large = sorted((sent.elements, received.elements))
             if small and large % small == 0:
-                self.sizes[pg] = large // small
-        moved = received if kind in ("all_gather", "scatter") or word.startswith("recv") else given
-        dtype, size = ("none", 0) if kind == "barrier" else (moved.dtype, moved.bytes)
+                self.sizes[group] = large // small
+        counted_side = received if kind in ("all_gather", "scatter") or operation.startswith("recv") else sent
+        dtype, size = ("none", 0) if kind == "barrier" else (counted_side.dtype, counted_side.bytes)
         phase: Phase = "backward" if str(entry.get("thread_name", "")).startswith("pt_autograd") else "unknown"
-        axis = printable(self._groups.label(pg, description))
-        volume = self._volumes[Call(kind, axis, 0, dtype, phase, role(kind, dtype, size), via, None), pg]
+        axis = printable(self._groups.label(group, description))
+        volume = self._volumes[CallSum(kind, axis, 0, dtype, phase, classify_role(kind, dtype, size), via, None), group]
         volume.count += 1
         volume.bytes += size or 0
         volume.unsized += size is None
 
-    def calls(self) -> Iterator[tuple[Call, int, tuple[int, ...]]]:
-        """The calls between several ranks: how many are alike, and the ranks of their group where they are known."""
-        for (call, pg), volume in self._volumes.items():
-            size = self.sizes.get(pg, 0)
+    def calls(self) -> Iterator[tuple[CallSum, int, tuple[int, ...]]]:
+        """Yield one item for all equal calls: their sum, their number, and the ranks of their group (() if unknown).
+
+        Calls in groups of one rank are left out.
+        """
+        for (call, group), volume in self._volumes.items():
+            size = self.sizes.get(group, 0)
             if size != 1:
-                alike = call._replace(group_size=size, bytes=volume.bytes)
-                yield alike, volume.count, self._groups.ranks.get(pg, ())
+                call_sum = call._replace(group_size=size, bytes=volume.bytes)
+                yield call_sum, volume.count, self._groups.ranks.get(group, ())
 
-    def guesses(self, largest: int) -> Iterator[str]:
-        """What is missing from the dump, and what had to be taken for granted."""
-        if forgotten := self._records.first:
+    def guesses(self, largest_group: int) -> Iterator[str]:
+        """Yield one sentence for each thing that is missing from the dump or was assumed."""
+        if lost := self._records.first:
             yield (
-                f"the ring lost {forgotten:,} calls before the {self._entries:,} that it kept; the counts are of what "
-                "it kept. Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) above the calls of the job"
+                f"the ring lost {lost:,} calls before the {self._entries:,} that it kept; only those are counted. "
+                "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) above the number of calls of the job"
             )
-        missing = max(self._records.missing, sum(seen.missing for seen in self._sequences.values()))
+        missing = max(self._records.missing, sum(numbers.missing for numbers in self._sequences.values()))
         if missing:
-            yield (
-                f"{missing:,} calls are missing between those that are there: their sequence numbers skip; counts are "
-                "too low"
-            )
-        sizes = {(call, pg): self.sizes.get(pg, 0) for call, pg in self._volumes}
+            yield (f"{missing:,} calls are missing, because the sequence numbers have gaps; counts are too low")
+        sizes = {(call, group): self.sizes.get(group, 0) for call, group in self._volumes}
         if unsized := sum(self._volumes[key].unsized for key, size in sizes.items() if size != 1):
-            yield f"bytes are unknown, and shown as 0, of {unsized:,} calls: their element types have no known width"
+            yield f"the bytes of {unsized:,} calls are unknown and shown as 0: their element types have no known width"
         if unknown := sorted({call.axis for (call, _), size in sizes.items() if not size}):
-            size = f"{largest}, that of the largest group" if largest > 1 else "2, as nothing is known"
-            yield f"the dump does not tell the size of {', '.join(unknown[:3])}; it is shown as {size}"
+            size = f"{largest_group}, that of the largest group" if largest_group > 1 else "2, as nothing is known"
+            yield f"the dump does not contain the size of {', '.join(unknown[:3])}; it is shown as {size}"
 
-    def doubts(self) -> Iterator[str]:
-        if self._waiting and self._completed:
-            yield f"{self._waiting:,} collectives had not completed when the dump was written; they are counted"
-        yield from self.unknown.doubts()
+    def warnings(self) -> Iterator[str]:
+        if self._unfinished and self._completed:
+            yield f"{self._unfinished:,} collectives had not completed when the dump was written; they are counted"
+        yield from self.unknown.warnings()
 
 
-class _Tensors:
-    """The tensors on one side of a call."""
+class _TensorSide:
+    """Element type, number of elements and bytes of all input tensors or all output tensors of one call.
+
+    ``bytes`` is None if the size is unknown.
+    """
 
     def __init__(self, dtype: str, elements: int, size: int | None) -> None:
         self.dtype, self.elements, self.bytes = dtype, elements, size
 
     @classmethod
-    def of(cls, entry: Dump, side: str) -> "_Tensors":
+    def parse(cls, entry: Dump, side: str) -> "_TensorSide":
         shapes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
         if not isinstance(shapes, list) or not isinstance(types, list):
             return cls(UNKNOWN, 0, None)
-        names = [_dtype(name) for name in types] * (len(shapes) if len(types) == 1 else 1)
-        counts = [_elements(shape) for shape in shapes]
+        names = [_parse_dtype(name) for name in types] * (len(shapes) if len(types) == 1 else 1)
+        counts = [_count_elements(shape) for shape in shapes]
         elements = sum(count or 0 for count in counts)
         if len(names) != len(counts) or None in counts:
             return cls(UNKNOWN, elements, None)
         widths = [width(name) for name in names]
-        known = None not in widths and elements < 2**50
-        size = sum((count or 0) * (one or 0) for count, one in zip(counts, widths, strict=True)) if known else None
+        is_known = None not in widths and elements < 2**50
+        size = (
+            sum((count or 0) * (element_bytes or 0) for count, element_bytes in zip(counts, widths, strict=True))
+            if is_known
+            else None
+        )
         dtype = names[0] if len(set(names)) == 1 else ("mixed" if names else "none")
         return cls(dtype, elements, size)
 
 
-def _elements(shape: object) -> int | None:
+def _count_elements(shape: object) -> int | None:
     if not isinstance(shape, list) or len(shape) > 64:
         return None
-    sizes = [whole(size) for size in shape]
+    sizes = [parse_count(size) for size in shape]
     return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
-def _dtype(name: object) -> str:
+def _parse_dtype(name: object) -> str:
     plain = printable(str(name)).lower()
-    return _DTYPES.get(plain, plain)[:100]
+    return clip(_DTYPES.get(plain, plain), 100)
 
 
-def _digits(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else whole(value)
+def _parse_digits(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else parse_count(value)
 
 
-def _ranks(given: object) -> tuple[int, ...]:
-    """Ranks of ``"[0, 1, 2]"`` or of a list; none where the text was shortened."""
-    if isinstance(given, str):
-        if len(given) > 2**20 or not re.fullmatch(r"\[[0-9, ]*\]", given):
+def _parse_ranks(value: object) -> tuple[int, ...]:
+    """Parse ranks from text such as ``"[0, 1, 2]"`` or from a list. Return () if the text is shortened or invalid."""
+    if isinstance(value, str):
+        if len(value) > 2**20 or not re.fullmatch(r"\[[0-9, ]*\]", value):
             return ()
-        given = [int(word) for word in re.findall(r"[0-9]{1,9}", given)]
-    if not isinstance(given, list) or len(given) > MAX_RANKS:
+        value = [int(word) for word in re.findall(r"[0-9]{1,9}", value)]
+    if not isinstance(value, list) or len(value) > MAX_RANKS:
         return ()
-    ranks = [rank for rank in map(whole, given) if rank is not None]
-    return tuple(ranks) if len(ranks) == len(given) else ()
+    ranks = [rank for rank in map(parse_count, value) if rank is not None]
+    return tuple(ranks) if len(ranks) == len(value) else ()

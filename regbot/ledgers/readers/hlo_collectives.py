@@ -1,26 +1,29 @@
-"""Which instructions of an HLO program are collectives, and what each of them moves.
+"""Recognises the collectives among HLO instructions, with their bytes, phase and module.
 
-Sync operations, their ``-start`` halves (a ``-done`` is never counted), and custom calls that are known to be one. An
-operation that looks like a collective and is not in the table is reported, not skipped.
+These instructions are collectives: the synchronous operations, the ``-start`` operations (the matching ``-done`` is
+never counted), and known custom calls. An operation that looks like a collective but is not in the table ``KINDS`` is
+reported as unknown.
 
-Bytes follow the ledger: the input of all-to-all, reduce-scatter, all-reduce and permute, the output of all-gather. A
-``-start`` operation returns its inputs and outputs side by side, so the right half is taken. A ragged all-to-all sends
-what its sizes say at run time; its input buffer, an upper bound, is counted.
+Bytes are counted as in the ledger. For all-to-all, reduce-scatter, all-reduce and permute they are the input bytes, and
+for all-gather the output bytes. A ``-start`` operation returns inputs and outputs together, so the half that the ledger
+counts is selected. The sizes of a ragged all-to-all are known only at run time, so its whole input buffer is counted as
+an upper bound.
 
-Phase and place come from ``op_name``, which jax builds from its own transforms and the scopes of the model:
+Phase and module come from ``op_name``, which jax builds from its transforms and the scopes of the model. For example,
 ``jit(step)/transpose(jvp(decoder))/while/body/closed_call/checkpoint/layers/moe/dot_general`` is the backward pass of
-``decoder/layers/moe/dot_general``. What ``transpose(`` wraps is backward, recomputation included, because it runs
-there; else what names an optimizer is; else what ``jvp(`` wraps is forward; anything else is unknown.
+``decoder/layers/moe/dot_general``. The first rule that holds decides the phase: a name with ``transpose(`` is backward
+(recomputation too), a name with an optimizer is optimizer, and a name with ``jvp(`` is forward. All other names are
+unknown.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from regbot.ledgers.readers.hlo_groups import Group, Groups
-from regbot.ledgers.readers.hlo_text import Instruction, Leaf, elements, tensors
+from regbot.ledgers.readers.hlo_groups import ReplicaGroup, ReplicaGroups
+from regbot.ledgers.readers.hlo_text import Instruction, Tensor, parse_elements, parse_tensors
 from regbot.records.ledger import Kind, Phase, Role
-from regbot.text import printable
+from regbot.text.printable import printable
 
 KINDS: dict[str, Kind] = {
     "all-gather": "all_gather",
@@ -32,166 +35,202 @@ KINDS: dict[str, Kind] = {
     "collective-broadcast": "broadcast",
     "send": "send_recv",
 }
-"""``recv`` is the other half of a ``send`` that every device of the permutation issues too; it is not counted again."""
+"""Ledger kind by HLO opcode. ``recv`` is left out, because each device of the permutation also issues the matching
+``send``, which is counted.
+"""
 
-_LIKELY = re.compile(r"(?:all|collective|ragged|reduce-scatter|cross-replica)-.*|.*-to-all|reduce-scatter")
-_LIKELY_TARGET = re.compile(
+_LIKELY_COLLECTIVE = re.compile(r"(?:all|collective|ragged|reduce-scatter|cross-replica)-.*|.*-to-all|reduce-scatter")
+_LIKELY_CALL_TARGET = re.compile(
     r"all.?reduce|all.?gather|all.?to.?all|reduce.?scatter|collective|nccl|rccl|nvshmem|deep_?ep|hybrid_?ep", re.I
 )
 _REMOTE_COPIES = re.compile(r'has_communication\\*":\s*true')
 _RAGGED = re.compile(r"ragged.?all.?to.?all", re.I)
 _SEND_PAIRS = re.compile(r'[{,]_xla_send_recv_source_target_pairs="?(\{(?:\{[0-9]{1,9},[0-9]{1,9}\},?)*+\})')
-_DENSE = re.compile(r"\breplica_groups = dense<[^>]*>")
-_GROUPING = ("replica_groups", "device_ids", "use_global_device_ids")
-"""``device_ids`` belongs to the groups that are axes of a mesh."""
+_DENSE_GROUPS = re.compile(r"\breplica_groups = dense<[^>]*>")
+_GROUP_ATTRIBUTES = ("replica_groups", "device_ids", "use_global_device_ids")
+"""Attributes that define the groups. ``device_ids`` occurs together with groups that are given as mesh axes."""
 _CHANNEL = re.compile(r"\bchannel_id\b")
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
 
 INDEX_TYPES = ("s32", "u32", "s64", "u64", "pred")
 BYTE_TYPES = ("s8", "u8", "s16", "u16", "s4", "u4")
-CONTROL_INDEX_BYTES = 16 * 2**20
-CONTROL_BYTE_BYTES = 64 * 2**10
-"""As in ``regbot_guest.collectives``: indices and token counts are small integers, quantised payload is not."""
+MAX_CONTROL_INDEX_BYTES = 16 * 2**20
+MAX_CONTROL_SMALL_INTEGER_BYTES = 64 * 2**10
+"""Tensors of ``INDEX_TYPES`` and of ``BYTE_TYPES`` up to these sizes have the role control: they are indices and token
+counts. Larger tensors are payload. The limits are those of ``regbot_guest.collectives``.
+"""
 
 _WRAPPER = re.compile(r"(?:transpose|jvp|vmap|jit|pjit|remat|checkpoint|custom_jvp|custom_vjp)\(([^()]*)\)")
-_SCAFFOLD = frozenset(
+_JAX_SCOPES = frozenset(
     ("closed_call", "core_call", "eval_jaxpr", "checkpoint", "remat", "remat2", "rematted_computation", "pjit")
 )
 _OPTIMIZER = re.compile(
     r"(?:^|[/(:;_.])(?:optimizer|optax|apply_gradients|apply_updates|adamw?|sgd)(?:$|[/):;_.])", re.I
 )
-MAX_WHERE = 500
+MAX_MODULE_CHARS = 500
 MAX_WRAPPERS = 32
-"""Most transforms around one another that are taken off a name."""
+"""Largest number of nested transforms that are removed from an ``op_name``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
-    """One instruction that communicates. ``bytes`` are those of one execution."""
+class HloCollective:
+    """One instruction that communicates. ``bytes`` is the size of one execution."""
 
     kind: Kind
     bytes: int
     dtype: str
     role: Role
-    group: Group
+    group: ReplicaGroup
     op_name: str
     ragged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """An instruction that seems to communicate, and how is not known."""
+class UnknownInstruction:
+    """An instruction that seems to communicate, but whose kind of communication is unknown."""
 
     name: str
 
 
-ShapeOf = Callable[[str], str]
-"""The shape of an instruction of the same computation, '' where there is none of that name."""
+ShapeLookup = Callable[[str], str]
+"""Function from an instruction's name to its shape. It returns '' if the computation has no instruction with that
+name.
+"""
 
 
-def communicates(opcode: str) -> bool:
-    """Whether ``communication`` has to look at an instruction."""
-    return opcode == "custom-call" or opcode == "send" or (_LIKELY.fullmatch(opcode) is not None)
+def may_communicate(opcode: str) -> bool:
+    """Whether ``parse_communication`` has to examine instructions with this opcode."""
+    return opcode == "custom-call" or opcode == "send" or (_LIKELY_COLLECTIVE.fullmatch(opcode) is not None)
 
 
-def communication(line: Instruction, groups: Groups, shape_of: ShapeOf, scatters: bool) -> Collective | Unknown | None:
-    """What an instruction communicates; None where it does nothing of the kind or only waits. ``scatters``: it stands
-    in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape, BadGroup."""
-    opcode, started = line.opcode.removesuffix("-start"), line.opcode.endswith("-start")
+def parse_communication(
+    instruction: Instruction, groups: ReplicaGroups, find_shape: ShapeLookup, is_scatter: bool
+) -> HloCollective | UnknownInstruction | None:
+    """Return the collective of ``instruction``, or None if it does not communicate or only waits for an earlier one.
+
+    Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``is_scatter`` says
+    whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. Raises BadShape or
+    BadGroup.
+    """
+    opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
-        return _custom_call(line, groups, shape_of)
-    attributes = line.attributes
+        return _parse_custom_call(instruction, groups, find_shape)
+    attributes = instruction.attributes
     if opcode.endswith(("-done", "-update")) or (opcode == "send" and attributes.get("is_host_transfer") == "true"):
         return None
     kind = KINDS.get(opcode)
     if kind is None:
-        return Unknown(opcode)
+        return UnknownInstruction(opcode)
     if kind in ("permute", "send_recv"):
-        sent = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
-        pairs = attributes.get("source_target_pairs", sent[1] if sent else None)
+        pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
+        pairs = attributes.get("source_target_pairs", pairs_match[1] if pairs_match else None)
         if pairs is None:
-            return Unknown(f"{opcode} without source_target_pairs")
-        group = groups.permuted(pairs, channel="channel_id" in attributes)
+            return UnknownInstruction(f"{opcode} without source_target_pairs")
+        group = groups.find_permute_group(pairs, channel="channel_id" in attributes)
     else:
-        group = groups.of(
-            _grouping(attributes), reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter")
+        group = groups.find_group(
+            _join_group_attributes(attributes),
+            reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter"),
         )
     if opcode == "ragged-all-to-all":
-        moved = _first(elements(line.shape)) if started else tensors(_operand_shape(line, shape_of) or line.shape)
-        moved = moved[:1]
-    elif started:
-        moved = _started(kind, line.shape)
+        counted_tensors = (
+            _take_first(parse_elements(instruction.shape))
+            if is_start
+            else parse_tensors(_find_operand_shape(instruction, find_shape) or instruction.shape)
+        )
+        counted_tensors = counted_tensors[:1]
+    elif is_start:
+        counted_tensors = _select_start_result(kind, instruction.shape)
     elif kind == "send_recv":
-        moved = _first(elements(line.shape))
+        counted_tensors = _take_first(parse_elements(instruction.shape))
     else:
-        moved = tensors(line.shape)
-    times = len(group.ranks) if kind == "reduce_scatter" and not started else 1
-    if scatters and kind == "all_reduce":
+        counted_tensors = parse_tensors(instruction.shape)
+    rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
+    if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
-    return _collective(kind, moved, times, group, line.op_name, ragged=opcode == "ragged-all-to-all")
+    return _make_collective(
+        kind, counted_tensors, rank_factor, group, instruction.op_name, ragged=opcode == "ragged-all-to-all"
+    )
 
 
-def _grouping(attributes: Mapping[str, str]) -> str:
-    """What of the attributes names the group, in one spelling: a program has few different groups in many lines."""
-    words = [f"{name}={attributes[name]}" for name in _GROUPING if name in attributes]
-    return ", ".join((["channel_id=1"] if "channel_id" in attributes else []) + words)
+def _join_group_attributes(attributes: Mapping[str, str]) -> str:
+    """Join the attributes that define the group into one text. The text is the key of the cache of groups."""
+    parts = [f"{name}={attributes[name]}" for name in _GROUP_ATTRIBUTES if name in attributes]
+    return ", ".join((["channel_id=1"] if "channel_id" in attributes else []) + parts)
 
 
-def _started(kind: Kind, shape: str) -> list[Leaf]:
-    """The half of a ``-start`` result that the ledger counts. ``all-reduce-start`` returns its output alone unless it
-    was wrapped: ``((inputs), outputs, ...)``."""
-    parts = elements(shape)
+def _select_start_result(kind: Kind, shape: str) -> list[Tensor]:
+    """Return the tensors of a ``-start`` result that the ledger counts: the inputs, or the outputs for all-gather.
+
+    A plain ``all-reduce-start`` returns only its output, so all its tensors are counted. A wrapped one returns
+    ``((inputs), outputs, ...)``.
+    """
+    parts = parse_elements(shape)
     if kind == "all_reduce" and not shape.lstrip().startswith("(("):
-        return [leaf for part in parts for leaf in part]
+        return [tensor for part in parts for tensor in part]
     if kind == "all_gather":
-        return parts[1] if len(parts) > 1 else _first(parts)
-    return _first(parts)
+        return parts[1] if len(parts) > 1 else _take_first(parts)
+    return _take_first(parts)
 
 
-def _first(parts: list[list[Leaf]]) -> list[Leaf]:
+def _take_first(parts: list[list[Tensor]]) -> list[Tensor]:
     return parts[0] if parts else []
 
 
-def _operand_shape(line: Instruction, shape_of: ShapeOf) -> str:
-    found = _OPERAND.match(line.rest)
-    return (found[1] or shape_of(found[2])) if found else ""
+def _find_operand_shape(instruction: Instruction, find_shape: ShapeLookup) -> str:
+    match = _OPERAND.match(instruction.rest)
+    return (match[1] or find_shape(match[2])) if match else ""
 
 
-def _custom_call(line: Instruction, groups: Groups, shape_of: ShapeOf) -> Collective | Unknown | None:
-    attributes = line.attributes
+def _parse_custom_call(
+    instruction: Instruction, groups: ReplicaGroups, find_shape: ShapeLookup
+) -> HloCollective | UnknownInstruction | None:
+    attributes = instruction.attributes
     target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
-        listed = _DENSE.search(config)
-        grouping = _grouping(attributes) if "replica_groups" in attributes else listed[0] if listed else ""
-        moved = tensors(_operand_shape(line, shape_of))[:1]
-        if moved and grouping:
-            channel = "channel_id=1, " if "channel_id" not in grouping and _CHANNEL.search(config) else ""
-            group = groups.of(channel + grouping, reduces_or_gathers=False)
-            return _collective("all_to_all", moved, 1, group, line.op_name, ragged=True)
-    if _LIKELY_TARGET.search(target):
-        return Unknown(f"custom-call {target}")
+        dense_match = _DENSE_GROUPS.search(config)
+        group_text = (
+            _join_group_attributes(attributes)
+            if "replica_groups" in attributes
+            else dense_match[0]
+            if dense_match
+            else ""
+        )
+        counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:1]
+        if counted_tensors and group_text:
+            channel = "channel_id=1, " if "channel_id" not in group_text and _CHANNEL.search(config) else ""
+            group = groups.find_group(channel + group_text, reduces_or_gathers=False)
+            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, ragged=True)
+    if _LIKELY_CALL_TARGET.search(target):
+        return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):
-        return Unknown(f"custom-call {target} with remote copies")
+        return UnknownInstruction(f"custom-call {target} with remote copies")
     return None
 
 
-def _collective(kind: Kind, moved: list[Leaf], times: int, group: Group, op_name: str, *, ragged: bool) -> Collective:
-    dtypes = {leaf.dtype for leaf in moved}
-    size = times * sum(leaf.bytes for leaf in moved)
+def _make_collective(
+    kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, ragged: bool
+) -> HloCollective:
+    dtypes = {tensor.dtype for tensor in counted_tensors}
+    size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
     dtype = dtypes.pop() if len(dtypes) == 1 else ("mixed" if dtypes else "none")
-    types = {leaf.dtype for leaf in moved}
-    return Collective(kind, size, dtype, role(types, size), group, op_name, ragged)
+    role_dtypes = {tensor.dtype for tensor in counted_tensors}
+    return HloCollective(kind, size_bytes, dtype, classify_role(role_dtypes, size_bytes), group, op_name, ragged)
 
 
-def role(dtypes: set[str], size: int) -> Role:
-    """Control where all tensors are small integers, by the thresholds above."""
+def classify_role(dtypes: set[str], size_bytes: int) -> Role:
+    """Return control if all tensors are integers and their bytes do not exceed the limits above, else payload."""
     if dtypes and dtypes <= {*INDEX_TYPES}:
-        return "control" if size <= CONTROL_INDEX_BYTES else "payload"
-    return "control" if dtypes and dtypes <= {*INDEX_TYPES, *BYTE_TYPES} and size <= CONTROL_BYTE_BYTES else "payload"
+        return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"
+    return (
+        "control"
+        if dtypes and dtypes <= {*INDEX_TYPES, *BYTE_TYPES} and size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES
+        else "payload"
+    )
 
 
-def phase(op_name: str) -> Phase:
-    """The phase of a step that an ``op_name`` belongs to; a fused operation has several names and runs in the last."""
+def find_phase(op_name: str) -> Phase:
+    """Return the phase of an ``op_name``. If several phases match, backward comes first, then optimizer."""
     if "transpose(" in op_name:
         return "backward"
     if _OPTIMIZER.search(op_name):
@@ -199,15 +238,15 @@ def phase(op_name: str) -> Phase:
     return "forward" if "jvp(" in op_name else "unknown"
 
 
-def where(op_name: str) -> str:
-    """The scopes of the model and the operation in ``op_name``, without what jax's transforms and loops add."""
+def find_module(op_name: str) -> str:
+    """Return the model scopes and the operation in ``op_name``, without the names of jax's transforms and loops."""
     path = op_name.replace('\\"', '"')
     if path.startswith(("jit(", "pjit(")):
         path = path.partition(")/")[2] or path
-    path = path[: 4 * MAX_WHERE]
+    path = path[: 4 * MAX_MODULE_CHARS]
     for _ in range(MAX_WRAPPERS):
         path, unwrapped = _WRAPPER.subn(r"\1", path)
         if not unwrapped:
             break
-    parts = [part for part in path.replace("while/body", "").split("/") if part and part not in _SCAFFOLD]
-    return printable("/".join(parts))[:MAX_WHERE]
+    parts = [part for part in path.replace("while/body", "").split("/") if part and part not in _JAX_SCOPES]
+    return printable("/".join(parts))[:MAX_MODULE_CHARS]

@@ -1,10 +1,12 @@
-"""The fingerprint of an HLO program: equal for two texts that are one program under other names.
+"""Fingerprint of an HLO program. Two texts that differ only in names and metadata have equal fingerprints.
 
-Left out: names of instructions, computations, parameters and the module, metadata (``op_name``, source file and line),
-tables of source locations, comments, channel numbers. Everything else counts: operations and their order, shapes and
-layouts, operands, groups, backend configuration. So a renamed function or a moved line changes nothing, and where a
-compiler writes something of the source into the program itself (the body of a Pallas kernel has source lines), equal
-programs can look different, which costs a measurement and never hides a change.
+The fingerprint leaves out the names of instructions, computations, parameters and the module. It also leaves out
+metadata (``op_name``, source file and line), tables of source locations, comments, and channel numbers. It includes
+everything else: operations and their order, shapes and layouts, operands, groups, backend configuration. So a renamed
+function or a moved source line does not change the fingerprint.
+
+Some compilers write source information into the program itself, such as the source lines in a Pallas kernel. Then equal
+programs can have different fingerprints. Regbot then measures needlessly, but it never misses a change.
 """
 
 import hashlib
@@ -15,7 +17,9 @@ from regbot.ledgers.readers.hlo_text import COMMENT
 
 _STRING = r'"(?:[^"\\\n]++|\\.){0,1000}+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
-"""Bounded, so that a hostile line costs no more than its length a thousand times."""
+"""Text to remove: metadata and channel numbers. The length of strings is bounded, so that matching a hostile line takes
+at most a thousand times as long as its length.
+"""
 _DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
 _NAME = re.compile(r"%([\w.\-]++)", re.ASCII)
 _MODULE_NAME = re.compile(r"HloModule [^\s,]+")
@@ -23,38 +27,46 @@ _MODULE_NOISE = re.compile(r'fingerprint_before_lhs="[^"]*",?')
 
 
 class ProgramFingerprint:
-    """Fed computation by computation, callees first."""
+    """Hash of a program. Computations are added one by one, each called computation before its callers."""
 
     def __init__(self, header: str) -> None:
         module = _MODULE_NOISE.sub("", _MODULE_NAME.sub("HloModule", header))
-        self._all = hashlib.sha256(COMMENT.sub("", module).encode())
+        self._hash = hashlib.sha256(COMMENT.sub("", module).encode())
         self._names: dict[str, str] = {}
 
     def add(self, name: str, entry: bool, text: str) -> None:
-        """One computation. Calls stand for the text of what they call, other names for the place they were defined."""
+        """Add one computation to the hash. ``text`` is its HLO, and ``entry`` says whether the program starts with it.
+
+        In the text, the name of a called computation is replaced by its digest. Other names are replaced by their
+        position.
+        """
         if "/*" in text:
             text = COMMENT.sub("", text)
         text = _NOISE.sub("", text)
-        defined = _DEFINED.findall(text)
-        words = _Words(self._names)
-        words.update(zip(defined, map("%{}".format, range(len(defined))), strict=True))
+        defined_names = _DEFINED.findall(text)
+        canonical_names = _CanonicalNames(self._names)
+        canonical_names.update(zip(defined_names, map("%{}".format, range(len(defined_names))), strict=True))
         parts = _NAME.split(text)
-        parts[1::2] = map(words.__getitem__, parts[1::2])
+        parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
         self._names[name] = "%" + digest[:32]
-        self._all.update(b"ENTRY " if entry else b"      ")
-        self._all.update(digest.encode())
+        self._hash.update(b"ENTRY " if entry else b"      ")
+        self._hash.update(digest.encode())
 
     def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
-        return self._all.hexdigest()
+        """Return the fingerprint as 64 hexadecimal digits."""
+        return self._hash.hexdigest()
 
 
-class _Words(dict[str, str]):
-    """What stands for each name of a computation; names that it does not define are those of other computations."""
+class _CanonicalNames(dict[str, str]):
+    """Mapping from the names in a computation to their replacements.
+
+    A name that the computation does not define is looked up among the earlier computations. A name that is unknown
+    there too becomes ``%?``.
+    """
 
     def __init__(self, computations: Mapping[str, str]) -> None:
         self._computations = computations
 
-    def __missing__(self, word: str) -> str:
-        return self._computations.get(word, "%?")
+    def __missing__(self, name: str) -> str:
+        return self._computations.get(name, "%?")

@@ -1,9 +1,10 @@
-"""Trip counts of HLO loops where XLA did not record one (TPU compilers do not).
+"""Trip counts of HLO loops that have no recorded trip count, as in the output of TPU compilers.
 
-A loop carries a tuple. Its condition compares an integer of the tuple with a limit, its body adds a constant to it, the
-tuple that goes in says where it starts. From these three the count follows exactly, whatever the step: a scan counts
-by 1, a collective matmul unrolled twice by 2. Only integer scalars are followed, through additions, copies and small
-fusions. Where start or step cannot be found, the loop is taken to count from 0 by 1, and says so.
+The state of a loop is a tuple. The condition compares one integer of this tuple, the counter, with a limit. The body
+adds a constant step to the counter, and the initial tuple contains its start. Start, step and limit give the exact trip
+count. For example, a scan has step 1, and a collective matmul that is unrolled twice has step 2. Only integer scalars
+are traced, through additions, copies and small fusions. If the start is unknown, 0 is assumed, and if the step is
+unknown, 1 is assumed. Such a trip count is marked as assumed.
 """
 
 import re
@@ -14,13 +15,15 @@ from typing import NamedTuple
 from regbot.ledgers.readers.hlo_text import Instruction
 
 INTEGERS = ("s32[]", "u32[]", "s64[]", "u64[]", "pred[]")
-"""Shapes of the scalars that are followed."""
+"""Shapes of the scalars that are traced: integers and booleans."""
 MAX_LINES = 64
-"""Most scalars of a condition or a fusion that are kept; loop conditions have three."""
+"""Conditions and fusions with more scalars are ignored. The condition of a usual loop has three scalars."""
 MAX_DEPTH = 32
-"""Of additions upon additions and fusions in fusions."""
-WORK, WORK_EACH = 1000, 16
-"""Lines that are looked at for one loop at most, and for each integer that is asked for; a scan needs five."""
+"""Largest depth of nested additions and fusions that are followed."""
+BASE_WORK, WORK_PER_INTEGER = 1000, 16
+"""Largest number of lines that are evaluated: ``BASE_WORK`` plus ``WORK_PER_INTEGER`` for each requested integer. A
+scan needs five lines.
+"""
 
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
 _INDEX = re.compile(r"[0-9]{1,6}")
@@ -28,73 +31,94 @@ _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "E
 
 
 class Value(NamedTuple):
-    """An integer: what the loop's tuple holds at ``place``, plus ``offset``; a constant where ``place`` is None."""
+    """An integer value: the element of the loop's tuple at ``position``, plus ``offset``.
 
-    place: int | None
+    If ``position`` is None, the value is the constant ``offset``.
+    """
+
+    position: int | None
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The integers of one computation: its lines, where it is small and returns one; the integers of the tuple that it
-    returns, in terms of the tuple that it is given."""
+    """The integer scalars of one computation.
+
+    ``lines`` and ``root`` are set if the computation is small and returns one integer. ``results`` is set if the
+    computation returns a tuple: it maps positions in this tuple to values, which refer to the tuple that the
+    computation receives.
+    """
 
     lines: Mapping[str, Instruction] = field(default_factory=dict)
     root: str = ""
-    returned: Mapping[int, Value] = field(default_factory=dict)
+    results: Mapping[int, Value] = field(default_factory=dict)
 
 
-class Trips(NamedTuple):
-    """``number`` is None where the loop is of no form that can be counted."""
+class TripCount(NamedTuple):
+    """Number of trips of a loop.
+
+    ``number`` is None if the trips cannot be counted. ``assumed`` means that the start or the step of the loop is a
+    guess.
+    """
 
     number: int | None
     assumed: bool
 
 
-def scalars(lines: Iterable[Instruction], known: Mapping[str, Scalars]) -> Scalars:
-    """What of a computation is worth keeping: all that its integers are made of."""
-    kept = (line for line in lines if line.root or line.opcode == "parameter" or line.shape.startswith(INTEGERS))
-    named = {line.name: line for line in kept}
-    root = next((line for line in named.values() if line.root), None)
+def select_scalars(lines: Iterable[Instruction], computations: Mapping[str, Scalars]) -> Scalars:
+    """Return the integer scalars of a computation. ``computations`` maps the names of earlier computations to their
+    scalars.
+    """
+    relevant = (line for line in lines if line.is_root or line.opcode == "parameter" or line.shape.startswith(INTEGERS))
+    by_name = {line.name: line for line in relevant}
+    root = next((line for line in by_name.values() if line.is_root), None)
     if root is None:
         return Scalars()
     if root.opcode == "tuple":
-        return Scalars(returned=tuple_values(root, named, known))
-    if root.shape.startswith(INTEGERS) and len(named) <= MAX_LINES:
-        return Scalars(named, root.name)
+        return Scalars(results=read_tuple_values(root, by_name, computations))
+    if root.shape.startswith(INTEGERS) and len(by_name) <= MAX_LINES:
+        return Scalars(by_name, root.name)
     return Scalars()
 
 
-def tuple_values(line: Instruction, lines: Mapping[str, Instruction], known: Mapping[str, Scalars]) -> dict[int, Value]:
-    """The integers that a ``tuple`` line puts together, by place."""
+def read_tuple_values(
+    line: Instruction, lines: Mapping[str, Instruction], computations: Mapping[str, Scalars]
+) -> dict[int, Value]:
+    """Return the integers of a ``tuple`` instruction by their position in the tuple."""
     operands = line.operands
-    sums = _Sums(known, len(operands))
-    found = ((place, sums.value(_Place("", lines, ()), name)) for place, name in enumerate(operands) if name in lines)
-    return {place: value for place, value in found if value is not None}
+    evaluator = _Evaluator(computations, len(operands))
+    values = (
+        (position, evaluator.value(_Scope("", lines, ()), name))
+        for position, name in enumerate(operands)
+        if name in lines
+    )
+    return {position: value for position, value in values if value is not None}
 
 
-def trips(condition: Scalars, body: Scalars, starts: Mapping[int, int], known: Mapping[str, Scalars]) -> Trips:
-    """How often a loop runs that begins with the integers ``starts``."""
-    compared = _comparison(condition, known)
-    if compared is None:
-        return Trips(None, False)
-    direction, left, right = compared
-    if left.place is None or (right.place is not None and _step(body, left.place) == 0):
+def count_trips(
+    condition: Scalars, body: Scalars, starts: Mapping[int, int], computations: Mapping[str, Scalars]
+) -> TripCount:
+    """Return the number of trips of a loop. ``starts`` has the integers of the loop's initial tuple by position."""
+    comparison = _find_comparison(condition, computations)
+    if comparison is None:
+        return TripCount(None, False)
+    direction, left, right = comparison
+    if left.position is None or (right.position is not None and _find_step(body, left.position) == 0):
         direction, left, right = _FLIPPED[direction], right, left
-    if left.place is None:
-        return Trips(None, False)
+    if left.position is None:
+        return TripCount(None, False)
     limit = right.offset
-    if right.place is not None:
-        if _step(body, right.place) != 0 or right.place not in starts:
-            return Trips(None, False)
-        limit += starts[right.place]
-    step, start = _step(body, left.place), starts.get(left.place)
+    if right.position is not None:
+        if _find_step(body, right.position) != 0 or right.position not in starts:
+            return TripCount(None, False)
+        limit += starts[right.position]
+    step, start = _find_step(body, left.position), starts.get(left.position)
     assumed = step is None or start is None
-    count = _count(direction, (start or 0) + left.offset, 1 if step is None else step, limit)
-    return Trips(count, assumed)
+    count = _count_iterations(direction, (start or 0) + left.offset, 1 if step is None else step, limit)
+    return TripCount(count, assumed)
 
 
-def _count(direction: str, start: int, step: int, limit: int) -> int | None:
+def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:
     match direction:
         case "LT" if step > 0:
             return max(0, -((start - limit) // step))
@@ -109,101 +133,117 @@ def _count(direction: str, start: int, step: int, limit: int) -> int | None:
     return None
 
 
-def _step(body: Scalars, place: int) -> int | None:
-    value = body.returned.get(place)
-    return value.offset if value is not None and value.place == place else None
+def _find_step(body: Scalars, position: int) -> int | None:
+    value = body.results.get(position)
+    return value.offset if value is not None and value.position == position else None
 
 
-def _comparison(condition: Scalars, known: Mapping[str, Scalars]) -> tuple[str, Value, Value] | None:
-    """The comparison at the root of a condition, which may stand in a fusion of its own."""
-    sums = _Sums(known, len(condition.lines))
-    place, root = _Place("", condition.lines, ()), condition.lines.get(condition.root)
-    if root is not None and root.opcode == "fusion" and (inner := sums.inside(place, root, 0)) is not None:
-        place, root = inner.place, inner.place.lines.get(inner.root)
+def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) -> tuple[str, Value, Value] | None:
+    """Return the direction and both sides of the comparison that a condition returns, or None if it returns no
+    comparison.
+
+    The comparison may be inside a fusion.
+    """
+    evaluator = _Evaluator(computations, len(condition.lines))
+    scope, root = _Scope("", condition.lines, ()), condition.lines.get(condition.root)
+    if (
+        root is not None
+        and root.opcode == "fusion"
+        and (callee := evaluator.resolve_callee(scope, root, 0)) is not None
+    ):
+        scope, root = callee.scope, callee.scope.lines.get(callee.root)
     direction = root.attributes.get("direction", "") if root is not None and root.opcode == "compare" else ""
     if root is None or direction not in _FLIPPED:
         return None
-    sides = [sums.value(place, name) for name in root.operands[:3]]
+    sides = [evaluator.value(scope, name) for name in root.operands[:3]]
     if len(sides) != 2 or sides[0] is None or sides[1] is None:
         return None
     return direction, sides[0], sides[1]
 
 
-class _Place(NamedTuple):
-    """The lines of one computation; ``given`` are the parameters of a fusion, none in a loop's own computations."""
+class _Scope(NamedTuple):
+    """The lines of one computation and the values of its parameters. ``parameters`` is empty for a loop's own
+    computations.
+    """
 
     callee: str
     lines: Mapping[str, Instruction]
-    given: tuple[Value | None, ...]
+    parameters: tuple[Value | None, ...]
 
 
-class _Inside(NamedTuple):
-    place: _Place
+class _Callee(NamedTuple):
+    scope: _Scope
     root: str
 
 
-class _Sums:
-    """The arithmetic behind integers: each line of a computation is worked out once for the parameters it is given.
+class _Evaluator:
+    """Evaluates integer instructions. Each line of a computation is evaluated once per set of parameter values.
 
-    Fusions can call fusions that call fusions, with other parameters each time, so the work is bounded too: past it
-    nothing more is known, and the loop says so.
+    Nested fusions can be called with different parameters each time, so the total work is limited. After the limit is
+    reached, all further values are unknown.
     """
 
-    def __init__(self, known: Mapping[str, Scalars], asked: int) -> None:
-        self._known = known
-        self._left = WORK + WORK_EACH * asked
-        self._found: dict[tuple[str, tuple[Value | None, ...], str], Value | None] = {}
+    def __init__(self, computations: Mapping[str, Scalars], integers: int) -> None:
+        self._computations = computations
+        self._remaining_work = BASE_WORK + WORK_PER_INTEGER * integers
+        self._values: dict[tuple[str, tuple[Value | None, ...], str], Value | None] = {}
 
-    def value(self, place: _Place, name: str, depth: int = 0) -> Value | None:
-        """The integer that ``name`` stands for."""
-        key = (place.callee, place.given, name)
-        if key in self._found:
-            return self._found[key]
-        line = place.lines.get(name)
-        if line is None or depth > MAX_DEPTH or self._left <= 0:
+    def value(self, scope: _Scope, name: str, depth: int = 0) -> Value | None:
+        """Return the integer value of the instruction ``name``, or None if it is unknown."""
+        key = (scope.callee, scope.parameters, name)
+        if key in self._values:
+            return self._values[key]
+        line = scope.lines.get(name)
+        if line is None or depth > MAX_DEPTH or self._remaining_work <= 0:
             return None
-        self._left -= 1
-        self._found[key] = None
-        self._found[key] = found = self._of(place, line, depth + 1)
-        return found
+        self._remaining_work -= 1
+        self._values[key] = None
+        self._values[key] = result = self._evaluate(scope, line, depth + 1)
+        return result
 
-    def inside(self, place: _Place, line: Instruction, depth: int) -> _Inside | None:
-        """What a fusion or a call runs, with the integers that it hands over; None where it is not small."""
-        given = line.attributes
-        callee = given.get("calls", given.get("to_apply", "")).lstrip("%")
-        inner, operands = self._known.get(callee), line.operands
-        if inner is None or not inner.root or len(operands) > MAX_LINES:
+    def resolve_callee(self, scope: _Scope, line: Instruction, depth: int) -> _Callee | None:
+        """Return the computation that a fusion or call runs, with its parameter values.
+
+        Return None if the computation is unknown or too large, or does not return one integer.
+        """
+        attributes = line.attributes
+        name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")
+        computation, operands = self._computations.get(name), line.operands
+        if computation is None or not computation.root or len(operands) > MAX_LINES:
             return None
-        return _Inside(
-            _Place(callee, inner.lines, tuple(self.value(place, one, depth) for one in operands)), inner.root
+        return _Callee(
+            _Scope(name, computation.lines, tuple(self.value(scope, operand, depth) for operand in operands)),
+            computation.root,
         )
 
-    def _of(self, place: _Place, line: Instruction, depth: int) -> Value | None:
+    def _evaluate(self, scope: _Scope, line: Instruction, depth: int) -> Value | None:
         match line.opcode:
             case "constant":
                 return Value(None, int(number[1])) if (number := _NUMBER.match(line.rest)) else None
             case "parameter":
                 number = _NUMBER.match(line.rest)
-                return place.given[int(number[1])] if number and 0 <= int(number[1]) < len(place.given) else None
+                return (
+                    scope.parameters[int(number[1])] if number and 0 <= int(number[1]) < len(scope.parameters) else None
+                )
             case "get-tuple-element":
                 operands, index = line.operands, line.attributes.get("index", "")
-                source = place.lines.get(operands[0]) if operands else None
-                whole = source is not None and source.opcode == "parameter" and not place.given
-                return Value(int(index), 0) if whole and _INDEX.fullmatch(index) else None
+                source = scope.lines.get(operands[0]) if operands else None
+                is_loop_tuple = source is not None and source.opcode == "parameter" and not scope.parameters
+                return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
             case "fusion" | "call":
-                inner = self.inside(place, line, depth)
-                return self.value(inner.place, inner.root, depth) if inner is not None else None
+                callee = self.resolve_callee(scope, line, depth)
+                return self.value(callee.scope, callee.root, depth) if callee is not None else None
             case "copy" | "bitcast" | "convert" | "add" | "subtract":
-                return _sum(line.opcode, [self.value(place, operand, depth) for operand in line.operands[:3]])
+                return _combine(line.opcode, [self.value(scope, operand, depth) for operand in line.operands[:3]])
         return None
 
 
-def _sum(opcode: str, values: Sequence[Value | None]) -> Value | None:
+def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:
     match opcode, values:
         case ("copy" | "bitcast" | "convert", [value]):
             return value
-        case ("add", [Value() as one, Value() as other]) if one.place is None or other.place is None:
-            return Value(other.place if one.place is None else one.place, one.offset + other.offset)
-        case ("subtract", [Value() as one, Value(None, less)]):
-            return Value(one.place, one.offset - less)
+        case ("add", [Value() as left, Value() as right]) if left.position is None or right.position is None:
+            return Value(right.position if left.position is None else left.position, left.offset + right.offset)
+        case ("subtract", [Value() as left, Value(None, subtrahend)]):
+            return Value(left.position, left.offset - subtrahend)
     return None

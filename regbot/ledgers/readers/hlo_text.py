@@ -1,10 +1,12 @@
-"""The text of an HLO module, computation by computation, and the shapes in it.
+"""Parser of HLO module text: header, computations, instructions, attributes, shapes.
 
-A module is its header line, tables of source locations (skipped), and computations, callees first, ``ENTRY`` last.
-Only one computation is held at a time. What a line means is not decided here.
+A module consists of a header line, tables of source locations (which are skipped), and computations. Called
+computations come before their callers, and ``ENTRY`` is last. The parser keeps only one computation in memory. It does
+not interpret opcodes.
 
-Syntax: XLA's HLO printer as of jax 0.10 to 0.12 (``HloModule::ToString`` with percent signs), and the forms before it
-that dumps in the field still have. A text without a complete ``ENTRY`` was cut off and raises ReadError.
+The syntax is that of XLA's HLO printer in jax 0.10 to 0.12 (``HloModule::ToString`` with percent signs). Syntax of
+older versions that still occurs in dumps is accepted too. A text without a complete ``ENTRY`` was cut off and raises
+ReadError.
 """
 
 import codecs
@@ -15,11 +17,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from regbot.ledgers.readers.source import Source
+from regbot.text.clip import clip
 
 MAX_COMPUTATION_CHARS = 256 * 2**20
-"""Most that one computation may hold: it is the unit that stays in memory."""
+"""Largest number of characters in one computation. One computation is kept in memory at a time."""
 MAX_BYTES = 2**53
-"""Most bytes of one tensor, so that every sum stays exact in JSON."""
+"""Largest size of one tensor in bytes. Up to this limit, integers are exact in JSON."""
 
 _MODULE = re.compile(r"HloModule [^\s,]")
 _STABLEHLO = re.compile(r"module (?:@|\{|attributes)")
@@ -31,7 +34,9 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*+)"')
 _TOKEN = re.compile(
     r'"(?:[^"\\]++|\\.)*+"?|[(\[{][^()\[\]{}"]*+[)\]}]|([(\[{])|([)\]}])|, ([\w\-]+)=', re.ASCII | re.DOTALL
 )
-"""Strings and brackets without others inside, whole; other brackets; the beginnings of attributes."""
+"""Matches four things: a string as a whole, an innermost pair of brackets as a whole, any other bracket, and the start
+of an attribute.
+"""
 _OPERANDS = re.compile(r"\(([^()]*)\)")
 COMMENT = re.compile(r"/\*[^*]*\*/")
 _SHAPE = re.compile(r"[()]|(?<![a-z0-9])([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
@@ -39,32 +44,37 @@ _BITS = re.compile(r"[a-z]+([0-9]{1,3})")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,16})")
 
 
-OPENS, CLOSES, ATTRIBUTE = 1, 2, 3
-"""Groups of ``_TOKEN``."""
+OPENING, CLOSING, ATTRIBUTE = 1, 2, 3
+"""Numbers of the regex groups in ``_TOKEN``."""
 
 
 class Header(NamedTuple):
-    """The first line of a module. ``num_partitions`` x ``replica_count`` devices run it."""
+    """The first line of a module. The module runs on ``num_partitions`` x ``replica_count`` devices."""
 
     text: str
     num_partitions: int
     replica_count: int
-    scheduled: bool
+    is_scheduled: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """One computation: its name, its header line and its text, a line for each instruction (large constants have
-    more). ``marked``: names begin with a percent sign, as they do in dumps."""
+class ComputationText:
+    """One computation: its name, its header line and its text. The text has one line per instruction, or more for a
+    large constant.
+
+    ``has_percent_names`` means that names begin with a percent sign, as in dumps.
+    """
 
     name: str
-    entry: bool
-    marked: bool
+    is_entry: bool
+    has_percent_names: bool
     header: str
     text: str
 
     def lines_at(self, positions: Iterable[int]) -> Iterator[str]:
-        """The lines around ascending positions of the text, each once."""
+        """Yield the lines that contain the given positions, each line once. The positions must be in ascending
+        order.
+        """
         end = -1
         for position in positions:
             if position > end:
@@ -74,85 +84,97 @@ class Body:
                 yield self.text[start:end]
 
     def instructions(self) -> Iterator["Instruction"]:
-        return (line for line in map(instruction, self.text.split("\n")) if line is not None)
+        return (line for line in map(parse_instruction, self.text.split("\n")) if line is not None)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line, cut at its opcode. ``rest`` begins with the parenthesis of the operands."""
+    """One instruction line, split at its opcode. ``rest`` is the text after the opcode. It begins with the opening
+    parenthesis of the operands.
+    """
 
     name: str
     shape: str
     opcode: str
     rest: str
-    root: bool
+    is_root: bool
 
     @cached_property
     def attributes(self) -> dict[str, str]:
-        """What is said behind the operands, by name; see ``attributes``."""
-        return attributes(self.rest)
+        """The attributes after the operands, by name. ``parse_attributes`` describes the values."""
+        return parse_attributes(self.rest)
 
     @property
     def op_name(self) -> str:
-        found = _OP_NAME.search(self.attributes.get("metadata", ""))
-        return found[1] if found else ""
+        match = _OP_NAME.search(self.attributes.get("metadata", ""))
+        return match[1] if match else ""
 
     @property
     def operands(self) -> list[str]:
-        """Names of the operands; none where their shapes are printed too, as older versions did."""
-        found = _OPERANDS.match(COMMENT.sub("", self.rest)) if "/*" in self.rest else _OPERANDS.match(self.rest)
-        return [word.strip().lstrip("%") for word in found[1].split(",") if word.strip()] if found else []
+        """Names of the operands.
+
+        Older versions of XLA also print the shapes of the operands. The items are then not valid names.
+        """
+        match = _OPERANDS.match(COMMENT.sub("", self.rest)) if "/*" in self.rest else _OPERANDS.match(self.rest)
+        return [operand.strip().lstrip("%") for operand in match[1].split(",") if operand.strip()] if match else []
 
 
-def attributes(text: str) -> dict[str, str]:
-    """``, name=value`` at the top level of a line, values as printed; the first of a name counts.
+def parse_attributes(text: str) -> dict[str, str]:
+    """Return the attributes ``, name=value`` at the top level of a line, with their values as printed.
 
-    The one place where attributes are found. Programs put words of their own into strings and braces (``op_name``,
-    frontend attributes), so nothing inside of these is an attribute, whatever it looks like.
+    If a name occurs twice, its first value is used. Text inside strings and braces is never taken as an attribute,
+    because programs can put any text there (``op_name``, frontend attributes).
     """
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     name, start, depth = "", 0, 0
     for token in _TOKEN.finditer(text):
-        what = token.lastindex
-        if what == ATTRIBUTE and depth == 0:
-            found.setdefault(name, text[start : token.start()].strip())
+        token_kind = token.lastindex
+        if token_kind == ATTRIBUTE and depth == 0:
+            attributes.setdefault(name, text[start : token.start()].strip())
             name, start = token[ATTRIBUTE], token.end()
-        elif what == OPENS:
+        elif token_kind == OPENING:
             depth += 1
-        elif what == CLOSES:
+        elif token_kind == CLOSING:
             depth = max(0, depth - 1)
-    found.setdefault(name, text[start:].strip())
-    del found[""]
-    return found
+    attributes.setdefault(name, text[start:].strip())
+    del attributes[""]
+    return attributes
 
 
-def instruction(text: str) -> Instruction | None:
-    """One line of a computation; None where it is none (the inside of a printed constant)."""
+def parse_instruction(text: str) -> Instruction | None:
+    """Parse one line of a computation. Return None if the line is not an instruction but a part of a printed
+    constant.
+    """
     head = _INSTRUCTION.match(text)
-    cut = _OPCODE.search(text, head.end() - 1) if head else None
-    if head is None or cut is None:
+    opcode = _OPCODE.search(text, head.end() - 1) if head else None
+    if head is None or opcode is None:
         return None
-    return Instruction(head[2], text[head.end() : cut.start()], cut[1], text[cut.end() - 1 :], head[1] is not None)
+    return Instruction(
+        head[2], text[head.end() : opcode.start()], opcode[1], text[opcode.end() - 1 :], head[1] is not None
+    )
 
 
-class Leaf(NamedTuple):
-    """One tensor of a shape."""
+class Tensor(NamedTuple):
+    """One tensor of a shape, with its element type and its size in bytes."""
 
     dtype: str
     bytes: int
 
 
 class BadShape(Exception):
-    """A shape that cannot be sized. The message says why."""
+    """A shape whose size is unknown. The message gives the reason."""
 
 
-def module(source: Source) -> tuple[Header, Iterator[Body]]:
-    """The header of the module in ``source`` and an iterator over its computations. Raises ReadError, both do."""
-    pieces = _pieces(source)
-    first, whole = next(pieces)
-    for line in first.split("\n"):
+def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
+    """Return the header of the module and an iterator over its computations.
+
+    Both this function and the iterator raise ReadError.
+    """
+    pieces = _split_pieces(source)
+    first_piece, is_complete = next(pieces)
+    for line in first_piece.split("\n"):
         if _MODULE.match(line.lstrip()):
-            return _header(line.strip()), _bodies(source, first, whole, pieces)
+            return _parse_header(line.strip()), _read_computations(source, first_piece, is_complete, pieces)
         if _STABLEHLO.match(line.lstrip()):
             raise source.error(
                 "is StableHLO, from before XLA partitioned the program; give the *after_optimizations.txt of the dump"
@@ -160,101 +182,111 @@ def module(source: Source) -> tuple[Header, Iterator[Body]]:
     raise source.error("has no HloModule line; give the *after_optimizations.txt of an XLA dump")
 
 
-def _header(line: str) -> Header:
-    given = attributes(line)
+def _parse_header(line: str) -> Header:
+    header_attributes = parse_attributes(line)
 
     def number(name: str) -> int:
-        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value := given.get(name, "")) else 1
+        return max(1, int(value)) if _HEADER_NUMBER.fullmatch(value := header_attributes.get(name, "")) else 1
 
     return Header(
         text=line,
         num_partitions=number("num_partitions"),
         replica_count=number("replica_count"),
-        scheduled=given.get("is_scheduled") == "true",
+        is_scheduled=header_attributes.get("is_scheduled") == "true",
     )
 
 
-def _bodies(source: Source, piece: str, whole: bool, pieces: Iterator[tuple[str, bool]]) -> Iterator[Body]:
-    """The computations: each stands at the end of a piece, behind its header line."""
+def _read_computations(
+    source: Source, piece: str, is_complete: bool, pieces: Iterator[tuple[str, bool]]
+) -> Iterator[ComputationText]:
+    """Yield the computations. Each piece of text ends with one computation, which begins with its header line."""
     modules = entries = 0
     while True:
-        found = _COMPUTATION.search(piece)
-        between = piece[: found.start() if found else None]
-        modules += sum(bool(_MODULE.match(line)) for line in between.split("\n")) if "HloModule" in between else 0
+        match = _COMPUTATION.search(piece)
+        preamble = piece[: match.start() if match else None]
+        modules += sum(bool(_MODULE.match(line)) for line in preamble.split("\n")) if "HloModule" in preamble else 0
         if modules > 1:
-            raise source.error("holds more than one HloModule; give the train step's alone")
-        if found is None and whole:
-            raise source.error("is broken: a brace closes that none opened; dump or copy it again")
-        if found is not None and not whole:
-            raise source.error(f"ends in the middle of the computation {found[3][:100]}; dump or copy it again")
-        if found is None:
+            raise source.error("contains more than one HloModule; give the module of the train step alone")
+        if match is None and is_complete:
+            raise source.error("is broken: it has a closing brace without an opening one; dump or copy it again")
+        if match is not None and not is_complete:
+            raise source.error(f"ends in the middle of the computation {clip(match[3], 100)}; dump or copy it again")
+        if match is None:
             break
-        entries += found[1] is not None
-        yield Body(found[3], found[1] is not None, found[2] == "%", found[0], piece[found.end() + 1 :])
-        piece, whole = next(pieces)
+        entries += match[1] is not None
+        yield ComputationText(match[3], match[1] is not None, match[2] == "%", match[0], piece[match.end() + 1 :])
+        piece, is_complete = next(pieces)
     if entries != 1:
-        what = f"has {entries} ENTRY computations" if entries else "has no ENTRY computation, so it was cut off"
-        raise source.error(f"{what}; dump or copy it again")
+        problem = f"has {entries} ENTRY computations" if entries else "has no ENTRY computation, so it was cut off"
+        raise source.error(f"{problem}; dump or copy it again")
 
 
-def _pieces(source: Source) -> Iterator[tuple[str, bool]]:
-    """The text cut at every brace that begins a line, which is what ends a computation. The last piece is not whole."""
+def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
+    """Split the text at every closing brace that begins a line. Such a brace ends a computation.
+
+    Yield each piece with a flag that says whether the piece is complete. All pieces are complete except the last.
+    """
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    begun: list[str] = []
-    held, newline = 0, ""
+    parts: list[str] = []
+    size, newline = 0, ""
     for chunk in source.chunks():
         text = newline + decoder.decode(chunk)
         newline = "\n" if text.endswith("\n") else ""
-        first, *more = text[: len(text) - len(newline)].split("\n}")
-        begun.append(first)
-        held += len(first)
-        if held > MAX_COMPUTATION_CHARS:
-            raise source.error(f"holds a computation of more than {MAX_COMPUTATION_CHARS:,} characters")
-        if more:
-            yield "".join(begun), True
-            begun, held = [more.pop()], 0
-            yield from ((piece, True) for piece in more)
-    yield "".join(begun), False
+        first, *rest = text[: len(text) - len(newline)].split("\n}")
+        parts.append(first)
+        size += len(first)
+        if size > MAX_COMPUTATION_CHARS:
+            raise source.error(f"contains a computation of more than {MAX_COMPUTATION_CHARS:,} characters")
+        if rest:
+            yield "".join(parts), True
+            parts, size = [rest.pop()], 0
+            yield from ((piece, True) for piece in rest)
+    yield "".join(parts), False
 
 
-def tensors(shape: str) -> list[Leaf]:
-    """All tensors of ``shape``, tuples flattened: ``(f32[8]{0}, bf16[2,4])`` -> 32 and 16 bytes. Raises BadShape."""
-    return [leaf for element in elements(shape) for leaf in element]
+def parse_tensors(shape: str) -> list[Tensor]:
+    """Return all tensors of ``shape``. For example, ``(f32[8]{0}, bf16[2,4])`` has tensors of 32 and 16 bytes. Raises
+    BadShape.
+    """
+    return [tensor for element in parse_elements(shape) for tensor in element]
 
 
-def elements(shape: str) -> list[list[Leaf]]:
-    """The tensors of each top-level element of a tuple, of the one element of an array. Raises BadShape."""
-    found: list[list[Leaf]] = []
+def parse_elements(shape: str) -> list[list[Tensor]]:
+    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BadShape."""
+    elements: list[list[Tensor]] = []
     depth = 0
     for token in _SHAPE.finditer(shape):
         if token[0] == "(":
             depth += 1
             if depth == 2:
-                found.append([])
+                elements.append([])
         elif token[0] == ")":
             depth -= 1
         else:
-            leaf = _leaf(token[1], token[2])
-            if depth < 2 or not found:
-                found.append([])
-            if leaf is not None:
-                found[-1].append(leaf)
-    return found
+            tensor = _parse_tensor(token[1], token[2])
+            if depth < 2 or not elements:
+                elements.append([])
+            if tensor is not None:
+                elements[-1].append(tensor)
+    return elements
 
 
-def _leaf(dtype: str, dimensions: str) -> Leaf | None:
-    """None for tokens and opaque handles, which hold no data. Bounded dimensions (``<=128``) count at their bound."""
+def _parse_tensor(dtype: str, dimensions: str) -> Tensor | None:
+    """Return the tensor, or None for tokens and opaque handles, which have no data. Raises BadShape.
+
+    A bounded dimension such as ``<=128`` counts with its bound.
+    """
     if dtype in ("token", "opaque"):
         return None
-    bits = 8 if dtype == "pred" else int(found[1]) if (found := _BITS.match(dtype)) else 0
+    bits = 8 if dtype == "pred" else int(bits_match[1]) if (bits_match := _BITS.match(dtype)) else 0
     if not bits:
-        raise BadShape(f"the element type {dtype[:40]} is not known")
+        raise BadShape(f"the element type {clip(dtype, 40)} is not known")
     count = 1
     for text in dimensions.replace(" ", "").split(",") if dimensions else ():
         dimension = _DIMENSION.fullmatch(text)
         if dimension is None:
-            raise BadShape(f"the dimension {text[:40]!r} has no size")
+            raise BadShape(f"the dimension {clip(text, 40)!r} has no size")
         count *= int(dimension[1])
         if count * bits > 8 * MAX_BYTES:
-            raise BadShape(f"{dtype}[{dimensions[:80]}] is larger than any memory")
-    return Leaf(dtype, (count * bits + 7) // 8)
+            raise BadShape(f"{dtype}[{clip(dimensions, 80)}] is larger than any memory")
+    return Tensor(dtype, (count * bits + 7) // 8)

@@ -1,14 +1,19 @@
-"""NCCL Inspector JSON lines: one line for each collective or transfer that one process completed.
+"""Reader of NCCL Inspector JSON lines: one line per collective or transfer that one process completed.
 
-Built from the published format (NCCL 2.28 to 2.30, ``plugins/profiler/inspector``, output v4.0 to v4.2); no log of a
-real job was at hand. A line has the communicator (``header``), the writer (``metadata``) and one of ``coll_perf``,
-``p2p_perf``, ``dump_stats``. There are no steps and no element types. Message sizes are those of one rank's piece: NCCL
-multiplies them by the ranks for all-gather and reduce-scatter, and so does this reader; all-to-all by its counts per
-peer likewise.
+The reader was written from the published format (NCCL 2.28 to 2.30, ``plugins/profiler/inspector``, output v4.0 to
+v4.2). It was not tested on a log of a real job. Each line has the communicator (``header``), the process that wrote it
+(``metadata``) and one of ``coll_perf``, ``p2p_perf``, ``dump_stats``. The log has neither steps nor element types. A
+message size in the log is the size of one rank's piece. For all-gather and reduce-scatter, NCCL and this reader
+multiply the size by the number of ranks. For all-to-all, NCCL logs the size per peer, and the reader multiplies it too.
 
-The Inspector leaves things out: messages below 8192 bytes by default, which is every exchange of token counts; calls
-that were overwritten in its ring (``dump_stats``, gaps in the sequence numbers, which count each function of each
-communicator); calls without GPU timing; and all-to-alls, which NCCL runs as sends and receives and logs as such.
+The log is not complete. The Inspector leaves out:
+
+- messages below 8192 bytes by default, which includes every exchange of token counts,
+- calls that were overwritten in its ring buffer; ``dump_stats`` and gaps in the sequence numbers show how many,
+- calls without GPU timing,
+- all-to-alls; NCCL runs them as sends and receives, and logs these instead.
+
+Sequence numbers count the calls of one function on one communicator.
 """
 
 import re
@@ -16,19 +21,29 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from regbot.ledgers.readers.kineto_calls import role
-from regbot.ledgers.readers.kineto_groups import axis_of
+from regbot.ledgers.readers.kineto_calls import classify_role
+from regbot.ledgers.readers.kineto_groups import parse_axis
 from regbot.ledgers.readers.source import Source
-from regbot.ledgers.readers.tally import MAX_VOLUME, STEPS_UNKNOWN, UNKNOWN, Call, Numbers, Tally, Unknowns, whole
+from regbot.ledgers.readers.tally import (
+    MAX_VOLUME,
+    STEPS_UNKNOWN,
+    UNKNOWN,
+    CallSum,
+    CallTally,
+    SequenceNumbers,
+    UnknownCalls,
+    parse_count,
+)
 from regbot.records.files import RecordError, parse_json
 from regbot.records.ledger import Kind, Ledger
-from regbot.text import printable
+from regbot.text.clip import clip
+from regbot.text.printable import printable
 
 NAME = "nccl-inspector"
 TITLE = "NCCL Inspector JSON lines"
 
-SMALLEST = 8192
-"""Default of NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES."""
+DEFAULT_MIN_BYTES = 8192
+"""Default value of the environment variable NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES."""
 MAX_LINE_BYTES = 2**20
 MAX_COMMUNICATORS = 10_000
 
@@ -47,46 +62,47 @@ _KINDS: dict[str, Kind] = {
     "recv": "send_recv",
     "sendrecv": "send_recv",
 }
-_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
-_BEGIN = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
+_SCALED_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
+_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
 
-Line = Mapping[str, Any]
+LogLine = Mapping[str, Any]
 
 
 def recognises(head: bytes) -> bool:
-    return _BEGIN.match(head) is not None and b'"metadata"' in head
+    return _START.match(head) is not None and b'"metadata"' in head
 
 
 def read(source: Source) -> Ledger:
-    """The ledger of the log in ``source``. Raises ReadError."""
-    found = _Found(source)
-    for number, text in enumerate(_lines(source), 1):
+    """Return the ledger of the log in ``source``. Raises ReadError."""
+    contents = _LogContents(source)
+    for number, text in enumerate(_read_lines(source), 1):
         if text.strip():
-            found.add(number, _line(source, number, text))
-    if not found.tally and not found.unknown:
+            contents.add(number, _parse_line(source, number, text))
+    if not contents.tally and not contents.unknown:
         raise source.error(
-            "holds no collective between several ranks; were all of them below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES?"
+            "contains no collective between several ranks; if all messages are small, lower "
+            "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES"
         )
     return Ledger(
         source="nccl-inspector",
         scope="whole",
         steps=1,
         world_size=None,
-        rank=found.place.rank,
-        entries=found.tally.entries(0),
-        unclassified=found.unknown.records(),
-        guesses=[STEPS_UNKNOWN, *found.guesses()],
-        warnings=[*found.doubts()],
+        rank=contents.membership.rank,
+        entries=contents.tally.entries(0),
+        unclassified=contents.unknown.records(),
+        guesses=[STEPS_UNKNOWN, *contents.guesses()],
+        warnings=[*contents.warnings()],
     )
 
 
-def _lines(source: Source) -> Iterator[bytes]:
+def _read_lines(source: Source) -> Iterator[bytes]:
     rest = b""
     for chunk in source.chunks():
         first, *more = chunk.split(b"\n")
         rest += first
         if len(rest) > MAX_LINE_BYTES:
-            raise source.error(f"holds a line of more than {MAX_LINE_BYTES:,} bytes; it is no NCCL Inspector log")
+            raise source.error(f"has a line of more than {MAX_LINE_BYTES:,} bytes; it is not an NCCL Inspector log")
         if more:
             yield rest
             yield from more[:-1]
@@ -94,112 +110,130 @@ def _lines(source: Source) -> Iterator[bytes]:
     yield rest
 
 
-def _line(source: Source, number: int, text: bytes) -> Line:
+def _parse_line(source: Source, number: int, text: bytes) -> LogLine:
     try:
         line = parse_json(text, f"line {number}")
     except RecordError as error:
         raise source.error(f"{error}; was the log cut off? Copy it again, or remove the line") from error
     if not isinstance(line, dict) or not isinstance(line.get("header"), dict):
-        raise source.error(f"line {number} has no header; it is no NCCL Inspector log")
+        raise source.error(f"line {number} has no header; it is not an NCCL Inspector log")
     return line
 
 
-class _Place(NamedTuple):
-    """The rank of the process in a communicator of ``size`` ranks."""
+class _RankInCommunicator(NamedTuple):
+    """Rank of the logging process in a communicator, and the number of ranks in this communicator."""
 
     rank: int
     size: int
 
 
-class _Found:
-    """What the lines of one process say, added up line by line."""
+class _LogContents:
+    """Sums over the log lines of one process."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.tally = Tally(source)
-        self.unknown = Unknowns()
+        self.tally = CallTally(source)
+        self.unknown = UnknownCalls()
         self._writer = ""
-        self._places: dict[str, _Place] = {}
+        self._ranks: dict[str, _RankInCommunicator] = {}
         self._axes: dict[str, str] = {}
-        self._unnamed: Counter[int] = Counter()
-        self._numbers: dict[tuple[str, str], Numbers] = defaultdict(Numbers)
+        self._unnamed_by_size: Counter[int] = Counter()
+        self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
         self._dropped: dict[str, int] = {}
         self._repeated = 0
-        self._smallest = MAX_VOLUME
-        self._timed_by_cpu = self._transfers = False
+        self._smallest_bytes = MAX_VOLUME
+        self._has_cpu_times = self._has_transfers = False
 
     @property
-    def place(self) -> _Place:
-        """The place in the largest communicator, the first of equal ones: in that of all ranks it is the job's rank."""
-        return max(self._places.values(), key=lambda place: place.size, default=_Place(0, 0))
+    def membership(self) -> _RankInCommunicator:
+        """Rank of the logging process in the largest communicator (the first, if several are equally large).
 
-    def add(self, number: int, line: Line) -> None:
-        """One line of the log."""
+        If that is the communicator of all ranks, the rank is the rank in the job.
+        """
+        return max(self._ranks.values(), key=lambda candidate: candidate.size, default=_RankInCommunicator(0, 0))
+
+    def add(self, line_number: int, line: LogLine) -> None:
+        """Add one line of the log."""
         header = line["header"]
-        communicator = printable(str(header.get("id")))[:100]
-        rank, size = whole(header.get("rank")), whole(header.get("n_ranks"))
+        communicator = clip(printable(str(header.get("id"))), 100)
+        rank, size = parse_count(header.get("rank")), parse_count(header.get("n_ranks"))
         if rank is None or not size or size > 2**24:
-            raise self._error(number, "has no rank or no n_ranks")
-        self._one_process(number, line, communicator, _Place(rank, size))
+            raise self._make_error(line_number, "has no rank or no n_ranks")
+        self._check_one_process(line_number, line, communicator, _RankInCommunicator(rank, size))
         stats, transfer, collective = (line.get(key) for key in ("dump_stats", "p2p_perf", "coll_perf"))
         if isinstance(stats, dict):
-            lost = sum(whole(stats.get(key)) or 0 for key in ("coll_dropped_total", "p2p_dropped_total"))
-            self._dropped[communicator] = max(self._dropped.get(communicator, 0), min(lost, MAX_VOLUME))
+            dropped = sum(parse_count(stats.get(key)) or 0 for key in ("coll_dropped_total", "p2p_dropped_total"))
+            self._dropped[communicator] = max(self._dropped.get(communicator, 0), min(dropped, MAX_VOLUME))
         for prefix, record in (("coll", collective), ("p2p", transfer)):
             if isinstance(record, dict):
-                self._call(number, prefix, record, communicator, header, size)
+                self._add_call(line_number, prefix, record, communicator, header, size)
 
-    def _one_process(self, number: int, line: Line, communicator: str, place: _Place) -> None:
+    def _check_one_process(
+        self, line_number: int, line: LogLine, communicator: str, membership: _RankInCommunicator
+    ) -> None:
         metadata = line.get("metadata")
         if isinstance(metadata, dict):
             writer = f"{metadata.get('hostname')} process {metadata.get('pid')}"
             self._writer = self._writer or writer
             if writer != self._writer:
-                raise self._error(number, "comes from another process than the lines before; give one process's log")
-        if self._places.setdefault(communicator, place).rank != place.rank:
-            raise self._error(number, "is of another rank of the same communicator; give the log of one rank")
-        if len(self._places) > MAX_COMMUNICATORS:
-            raise self._error(number, f"is of more than {MAX_COMMUNICATORS:,} communicators; give one process's log")
+                raise self._make_error(
+                    line_number, "comes from another process than the lines before; give the log of one process"
+                )
+        if self._ranks.setdefault(communicator, membership).rank != membership.rank:
+            raise self._make_error(line_number, "is of another rank of the same communicator; give the log of one rank")
+        if len(self._ranks) > MAX_COMMUNICATORS:
+            raise self._make_error(
+                line_number, f"is of more than {MAX_COMMUNICATORS:,} communicators; give the log of one process"
+            )
 
-    def _call(self, number: int, prefix: str, record: Line, communicator: str, header: Line, size: int) -> None:
-        name, sequence = record.get(prefix), whole(record.get(f"{prefix}_sn"))
-        message = whole(record.get(f"{prefix}_msg_size_bytes"))
-        if not isinstance(name, str) or sequence is None or message is None:
-            raise self._error(number, f"has no {prefix}, {prefix}_sn or {prefix}_msg_size_bytes")
-        word = name.lower().removeprefix("nccl").replace("_", "")
-        kind = _KINDS.get(word)
+    def _add_call(
+        self, line_number: int, prefix: str, record: LogLine, communicator: str, header: LogLine, size: int
+    ) -> None:
+        name, sequence = record.get(prefix), parse_count(record.get(f"{prefix}_sn"))
+        message_bytes = parse_count(record.get(f"{prefix}_msg_size_bytes"))
+        if not isinstance(name, str) or sequence is None or message_bytes is None:
+            raise self._make_error(line_number, f"has no {prefix}, {prefix}_sn or {prefix}_msg_size_bytes")
+        operation = name.lower().removeprefix("nccl").replace("_", "")
+        kind = _KINDS.get(operation)
         if kind is None:
             self.unknown.add(name)
             return
-        if prefix == "coll" and not self._numbers[communicator, word].add(sequence):
+        if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
             self._repeated += 1
             return
-        self._timed_by_cpu |= str(record.get(f"{prefix}_timing_source", "")).endswith("_cpu")
-        self._smallest = min(self._smallest, message)
+        self._has_cpu_times |= str(record.get(f"{prefix}_timing_source", "")).endswith("_cpu")
+        self._smallest_bytes = min(self._smallest_bytes, message_bytes)
         if size == 1:
             return
-        self._transfers |= kind == "send_recv"
-        moved = min(message * size if kind in _BY_RANKS else message, MAX_VOLUME)
-        axis = self._axis(communicator, str(header.get("comm_name", "")), size)
-        self.tally.add(Call(kind, axis, size, UNKNOWN, "unknown", role(kind, UNKNOWN, moved), "nccl", moved))
+        self._has_transfers |= kind == "send_recv"
+        moved_bytes = min(message_bytes * size if kind in _SCALED_BY_RANKS else message_bytes, MAX_VOLUME)
+        axis = self._find_axis(communicator, str(header.get("comm_name", "")), size)
+        self.tally.add(
+            CallSum(
+                kind, axis, size, UNKNOWN, "unknown", classify_role(kind, UNKNOWN, moved_bytes), "nccl", moved_bytes
+            )
+        )
 
-    def _axis(self, communicator: str, name: str, size: int) -> str:
-        """The name that the program gave the communicator, else its place among those of its size: their numbers are
-        drawn anew in each run."""
+    def _find_axis(self, communicator: str, name: str, size: int) -> str:
+        """Return the axis of a communicator.
+
+        The axis is the name that the program gave to the communicator. Unnamed communicators of one size are numbered.
+        The communicator's id is not used, because ids differ from run to run.
+        """
         if communicator not in self._axes:
-            axis = axis_of(printable(name)) if name != "unknown" else ""
+            axis = parse_axis(printable(name)) if name != "unknown" else ""
             if not axis:
-                self._unnamed[size] += 1
-                axis = f"communicator of {size} ranks, no. {self._unnamed[size]}"
+                self._unnamed_by_size[size] += 1
+                axis = f"communicator of {size} ranks, no. {self._unnamed_by_size[size]}"
             self._axes[communicator] = axis
         return self._axes[communicator]
 
     def guesses(self) -> Iterator[str]:
-        """What the log lost."""
-        if skipped := sum(seen.missing for seen in self._numbers.values()):
+        """Yield one sentence for each kind of calls that are missing from the log."""
+        if skipped := sum(numbers.missing for numbers in self._sequences.values()):
             yield (
-                f"{skipped:,} collectives are missing by their sequence numbers (left out as small, overwritten, or "
-                "without GPU timing); counts are too low"
+                f"{skipped:,} collectives are missing, because the sequence numbers have gaps (small messages, "
+                "overwritten calls, or calls without GPU timing); counts are too low"
             )
         if dropped := sum(self._dropped.values()):
             yield (
@@ -207,25 +241,25 @@ class _Found:
                 "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE or dump more often"
             )
 
-    def doubts(self) -> Iterator[str]:
-        """What the log leaves out."""
+    def warnings(self) -> Iterator[str]:
+        """Yield one sentence for each thing that the format leaves out or that is uncertain."""
         yield (
-            "read as published for NCCL 2.28 to 2.30, not yet checked against a real log; element types are unknown, "
-            "and control is not told from payload"
+            "the reader follows the format published for NCCL 2.28 to 2.30 and is not yet checked against a real log; "
+            "element types are unknown, so control exchanges count as payload"
         )
-        yield f"rank {self.place.rank} is that in the largest communicator, of {self.place.size} ranks"
-        if self._smallest >= SMALLEST:
+        yield f"rank {self.membership.rank} is the rank in the largest communicator, of {self.membership.size} ranks"
+        if self._smallest_bytes >= DEFAULT_MIN_BYTES:
             yield (
-                f"the smallest message has {self._smallest:,} bytes: the Inspector leaves out those below "
+                f"the smallest message has {self._smallest_bytes:,} bytes: the Inspector leaves out those below "
                 "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192 by default), so exchanges of token counts may be missing"
             )
-        if self._transfers:
-            yield "NCCL runs all-to-alls as sends and receives, and the log does not say which: they are send_recv here"
+        if self._has_transfers:
+            yield "NCCL logs all-to-alls as sends and receives; regbot cannot recognise them and counts send_recv"
         if self._repeated:
             yield f"{self._repeated:,} lines repeat a collective that was logged before; each is counted once"
-        if self._timed_by_cpu:
-            yield "some calls were timed by the CPU; the log has no seconds that could be compared"
-        yield from self.unknown.doubts()
+        if self._has_cpu_times:
+            yield "the CPU timed some calls; the log has no comparable times"
+        yield from self.unknown.warnings()
 
-    def _error(self, number: int, what: str) -> Exception:
-        return self._source.error(f"line {number} {what}")
+    def _make_error(self, line_number: int, problem: str) -> Exception:
+        return self._source.error(f"line {line_number} {problem}")

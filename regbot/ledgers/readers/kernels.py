@@ -1,48 +1,54 @@
-"""What the name of a GPU kernel says about communication. Used for libraries that leave no other trace, and as a check.
+"""Classifies GPU kernels by name: whether a kernel communicates, and how.
 
-A name is a weak witness: NCCL's says which device function runs, not which collective was asked for (``SendRecv`` is
-any grouped exchange, ``Generic`` anything at all), so an NCCL name is only compared with the metadata. The libraries of
-expert-parallel dispatch leave nothing but names; their payload kernels are counted. Names: NCCL 2.30, RCCL, DeepEP 1.2
-and 2.1, its hybrid-ep branch, nccl-ep 0.1, torch 2.13's symmetric memory.
+A name is weak evidence. NCCL names the device function that runs, not the collective that was requested: ``SendRecv``
+is any grouped exchange, and ``Generic`` can be any collective. So the name of an NCCL kernel is used mainly as a check
+of better evidence. Libraries for expert-parallel dispatch record nothing but kernel names, so their payload kernels are
+counted. The names are those of NCCL 2.30, RCCL, DeepEP 1.2 and 2.1, its hybrid-ep branch, nccl-ep 0.1, and symmetric
+memory of torch 2.13.
 
-What is kept apart from payload: ``control`` exchanges token counts between ranks and is counted with that role;
-``sync`` (barriers) is communication time but no collective; kernels of these libraries that only work on local memory
-(layout, permutation, epilogues) are compute, so no verdict is given on them.
+Besides ``payload`` and ``nccl``, there are these categories. ``control`` kernels exchange token counts and are counted
+with the role control. ``sync`` kernels (barriers) are communication time, but not collectives. ``unknown`` kernels have
+a name that suggests communication but is in no table. Kernels of these libraries that only use local memory (layout,
+permutation, epilogues) are compute.
 """
 
 import re
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
-from regbot.records.ledger import Kind, Via
+from regbot.records.ledger import CollectiveBackend, Kind
 
-What = Literal["nccl", "payload", "control", "sync", "unknown"]
+Category = Literal["nccl", "payload", "control", "sync", "unknown"]
 
 
 class Communication(NamedTuple):
-    """``kind``: of payload and control. ``may_be``: the collectives that an NCCL kernel of this name can serve."""
+    """How one kernel communicates.
 
-    what: What
-    via: Via | None
+    ``kind`` is the collective of a payload or control kernel. ``possible_kinds`` are the collectives that an NCCL
+    kernel with this name can run. ``via`` is None if the library is unknown.
+    """
+
+    category: Category
+    via: CollectiveBackend | None
     kind: Kind | None = None
-    may_be: frozenset[Kind] = frozenset()
+    possible_kinds: frozenset[Kind] = frozenset()
 
 
-_ANY: frozenset[Kind] = frozenset(get_args(Kind))
+_ALL_KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 _NCCL = re.compile(
     r"nccl(?:Dev|SymDev|SymkDev)?Kernel_?"
     r"(AllReduce|AllGatherV|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|Generic)(?![a-z])|(mscclKernel)"
 )
-_MAY_BE: dict[str, frozenset[Kind]] = {
+_POSSIBLE_KINDS: dict[str, frozenset[Kind]] = {
     "AllReduce": frozenset(("all_reduce", "barrier")),
     "AllGather": frozenset(("all_gather",)),
     "AllGatherV": frozenset(("all_gather",)),
     "ReduceScatter": frozenset(("reduce_scatter",)),
-    # lists of uneven tensors are gathered by broadcasts and reduce-scattered by reductions
+    # For lists of tensors with uneven sizes, NCCL runs an all-gather as broadcasts and a reduce-scatter as reductions.
     "Broadcast": frozenset(("broadcast", "all_gather")),
     "Reduce": frozenset(("reduce", "reduce_scatter")),
     "SendRecv": frozenset(("all_to_all", "send_recv", "gather", "scatter", "permute")),
-    "Generic": _ANY,
+    "Generic": _ALL_KINDS,
 }
 
 _DEEPEP = r"\bdeep_ep::(?:legacy::)?"
@@ -77,24 +83,26 @@ _LIBRARIES: tuple[tuple[str, Communication | None], ...] = (
     (r"\bmultimem_all_gather_kernel\b", Communication("payload", "symm-mem", "all_gather")),
     (r"\bsymmetric_memory::\S*(?:barrier|signal)_kernel\b", Communication("sync", "symm-mem")),
 )
-_COMPILED = tuple((re.compile(pattern), found) for pattern, found in _LIBRARIES)
-_SUSPECT = re.compile(
+_LIBRARY_PATTERNS = tuple((re.compile(pattern), communication) for pattern, communication in _LIBRARIES)
+_COMMUNICATION_NAME = re.compile(
     r"nccl|rccl|msccl|nvshmem|rocshmem|deep_ep|hybrid_ep|userbuffers|cross_device_reduce|symmetric_memory|multimem|"
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
     re.IGNORECASE,
 )
 _FUSED = re.compile(r"triton_|cutlass|void cutlass")
-"""Kernels that a compiler names after every operator it fused, a wait for a collective among them: they compute."""
+"""Names of compute kernels that can look like communication. A compiler names a fused kernel after every operator in
+it, and such an operator can be the wait for a collective.
+"""
 
 
 @lru_cache(maxsize=2**14)
 def classify(name: str) -> Communication | None:
-    """What a kernel of this name does between ranks, None where it computes."""
-    for pattern, found in _COMPILED:
+    """Return how a kernel with this name communicates, or None for a compute kernel."""
+    for pattern, communication in _LIBRARY_PATTERNS:
         if pattern.search(name):
-            return found
+            return communication
     if nccl := _NCCL.search(name):
-        return Communication("nccl", "nccl", may_be=_MAY_BE.get(nccl[1] or "Generic", _ANY))
-    if _SUSPECT.search(name) and not _FUSED.match(name):
+        return Communication("nccl", "nccl", possible_kinds=_POSSIBLE_KINDS.get(nccl[1] or "Generic", _ALL_KINDS))
+    if _COMMUNICATION_NAME.search(name) and not _FUSED.match(name):
         return Communication("unknown", None)
     return None

@@ -1,18 +1,24 @@
-"""One collective call out of one event: kind, group, element type, bytes.
+"""Parses one collective call from one Kineto event: kind, group, element type, bytes.
 
-Three kinds of events say it, in the order in which they are believed. Rows with a ``Collective name`` (torch's
-``record_param_comms`` since 2.2, and kernels that carry its words) have everything. Annotations ``nccl:...`` have the
-kind, and the shapes of the input where shapes were recorded. Dispatcher rows ``c10d::...`` are what a backend without
-the other two leaves (gloo, fake): shapes by argument, no group. Names and argument orders: torch 2.0 to 2.13.
+There are three kinds of events. The most trusted kind comes first:
+
+- Rows with a ``Collective name`` are complete. They are torch's ``record_param_comms`` rows since torch 2.2, and
+  kernels with the same metadata.
+- Annotations ``nccl:...`` have the kind of the collective. They also have the input shapes if shapes were recorded.
+- Dispatcher rows ``c10d::...`` are the only rows that gloo and the fake backend write. They have the shapes of each
+  argument, but no group.
+
+The names and the orders of arguments are those of torch 2.0 to 2.13.
 """
 
 import re
 from typing import Any, NamedTuple
 
 from regbot.ledgers.dtypes import width
-from regbot.ledgers.readers.events import number
-from regbot.ledgers.readers.kineto_groups import UNKNOWN, Group, Groups
-from regbot.records.ledger import Kind, Role, Via
+from regbot.ledgers.readers.events import parse_number
+from regbot.ledgers.readers.kineto_groups import UNKNOWN, ProcessGroup, ProcessGroups
+from regbot.records.ledger import CollectiveBackend, Kind, Role
+from regbot.text.clip import clip
 
 MAX_VOLUME = 2**53
 _KINDS: dict[str, Kind] = {
@@ -49,7 +55,7 @@ _KINDS: dict[str, Kind] = {
     "barrier": "barrier",
     "allreducebarrier": "barrier",
 }
-_NO_COLLECTIVES = {"wait", "init", "startcoalescing", "endcoalescing", "destroy", "abort", "shutdown"}
+_SETUP_OPERATIONS = {"wait", "init", "startcoalescing", "endcoalescing", "destroy", "abort", "shutdown"}
 
 _DTYPES = {
     "float": "float32",
@@ -68,13 +74,16 @@ _DTYPES = {
 
 
 class Argument(NamedTuple):
-    """Place of the tensors that are counted. ``by_group``: their elements times the ranks of the group."""
+    """Position of the argument whose tensors are counted.
 
-    place: int
-    by_group: bool = False
+    If ``times_group_size`` is True, the bytes of the tensors are multiplied by the number of ranks in the group.
+    """
+
+    position: int
+    times_group_size: bool = False
 
 
-_DISPATCHED: dict[str, tuple[Kind, Argument | None]] = {
+_DISPATCHER_OPS: dict[str, tuple[Kind, Argument | None]] = {
     "_allgather_base_": ("all_gather", Argument(0)),
     "allgather_": ("all_gather", Argument(1, True)),
     "allgather_coalesced_": ("all_gather", Argument(1, True)),
@@ -96,7 +105,7 @@ _DISPATCHED: dict[str, tuple[Kind, Argument | None]] = {
     "barrier": ("barrier", None),
     "monitored_barrier_": ("barrier", None),
 }
-_SYMMETRIC: dict[str, tuple[Kind, Argument]] = {
+_SYMMETRIC_OPS: dict[str, tuple[Kind, Argument]] = {
     "nvshmem_all_to_all": ("all_to_all", Argument(0)),
     "all_to_all_vdev": ("all_to_all", Argument(0)),
     "all_to_all_vdev_2d": ("all_to_all", Argument(0)),
@@ -109,207 +118,256 @@ _SYMMETRIC: dict[str, tuple[Kind, Argument]] = {
     "two_shot_all_reduce_": ("all_reduce", Argument(0)),
     "reduce_scatter_out": ("reduce_scatter", Argument(0)),
 }
-_NOT_DISPATCHED = {"check_for_nan"}
+_LOCAL_DISPATCHER_OPS = {"check_for_nan"}
 
 
-class Row(NamedTuple):
-    """One event of communication. ``args`` may be shared by rows that say the same, and holds only ``KEPT``."""
+class CallRow(NamedTuple):
+    """One communication event.
+
+    ``args`` contains only the keys in ``ARGUMENT_KEYS``. Rows with equal ``args`` share the same dictionary.
+    """
 
     name: str
     thread: tuple[str, str]
     start_us: float
     end_us: float
-    external: int | None
+    external_id: int | None
     args: dict[str, Any]
 
 
-KEPT = (
+ARGUMENT_KEYS = (
     "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
     "Process Group Description", "Process Group Ranks", "Global rank start", "Global rank stride",
     "Input Dims", "Input type", "Concrete Inputs",
 )  # fmt: skip
 
 
-class Call(NamedTuple):
-    """One collective. ``bytes`` is None where shapes were not recorded."""
+class KinetoCall(NamedTuple):
+    """One collective call. ``bytes`` is None if the size is unknown, for example because no shapes were recorded."""
 
     kind: Kind
-    group: Group
+    group: ProcessGroup
     dtype: str
     bytes: int | None
     role: Role
-    via: Via
-    row: Row
+    via: CollectiveBackend
+    row: CallRow
 
 
-class Unknown(NamedTuple):
-    """A communication row that no table lists."""
+class UnknownCall(NamedTuple):
+    """A communication row whose name is in none of the tables of this module."""
 
     name: str
 
 
-def from_metadata(row: Row, groups: Groups) -> Call | Unknown | None:
-    """The call of a row with a ``Collective name``; None for waits and set-up."""
-    if "Collective name" not in row.args:  # a row of another name that only begins like one
-        return Unknown(row.name)
+def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCall | None:
+    """Return the call that a row with a ``Collective name`` records, or None for waits and setup."""
+    if "Collective name" not in row.args:  # the row's name only begins like the name of a metadata row
+        return UnknownCall(row.name)
     name = str(row.args["Collective name"])
-    if _plain(name) in _NO_COLLECTIVES:
+    if _normalize(name) in _SETUP_OPERATIONS:
         return None
-    kind = _KINDS.get(_plain(name))
+    kind = _KINDS.get(_normalize(name))
     if kind is None:
-        return Unknown(f"Collective name {name}")
-    field = "Out msg nelems" if kind in ("all_gather", "scatter") or _plain(name).startswith(("recv", "irecv")) else ""
-    dtype = _dtype(row.args.get("dtype"))
-    size = width(dtype)
-    elements = number(row.args.get(field or "In msg nelems"))
-    found = elements * size if elements is not None and size is not None else None
-    return _call(row, kind, groups.named(row.args), dtype, found, "nccl")
+        return UnknownCall(f"Collective name {name}")
+    field = (
+        "Out msg nelems" if kind in ("all_gather", "scatter") or _normalize(name).startswith(("recv", "irecv")) else ""
+    )
+    dtype = _parse_dtype(row.args.get("dtype"))
+    element_bytes = width(dtype)
+    elements = parse_number(row.args.get(field or "In msg nelems"))
+    size_bytes = elements * element_bytes if elements is not None and element_bytes is not None else None
+    return _make_call(row, kind, groups.find_group(row.args), dtype, size_bytes, "nccl")
 
 
-def from_annotation(row: Row, groups: Groups) -> Call | Unknown | None:
-    """The call of an ``nccl:`` annotation."""
+def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCall | None:
+    """Return the call that an ``nccl:`` annotation records, or None for waits and setup."""
     name = row.name.removeprefix("nccl:")
-    word = re.split(r"[ \d]", name, maxsplit=1)[0]  # 'nccl:send 0->1'
-    if _plain(word) in _NO_COLLECTIVES:
+    operation = re.split(r"[ \d]", name, maxsplit=1)[0]  # the name can be 'nccl:send 0->1'
+    if _normalize(operation) in _SETUP_OPERATIONS:
         return None
-    kind = _KINDS.get(_plain(word))
+    kind = _KINDS.get(_normalize(operation))
     if kind is None:
-        return Unknown(row.name)
-    dtype, found, _ = _volume(row.args, range(64))
+        return UnknownCall(row.name)
+    dtype, size_bytes, _ = _measure_tensors(row.args, range(64))
     if kind == "all_gather":
-        found = None  # its output is counted; the annotation has the input, and not the group
-    return _call(row, kind, Group(UNKNOWN, groups.world_size), dtype, found, "nccl")
+        size_bytes = None  # the output is counted, but the annotation has only the input and no group
+    return _make_call(row, kind, ProcessGroup(UNKNOWN, groups.world_size), dtype, size_bytes, "nccl")
 
 
-def from_dispatcher(row: Row, groups: Groups, via: Via, types: dict[str, str]) -> Call | Unknown | None:
-    """The call of a ``c10d::`` row. ``types``: element types by shape, for lists of tensors, whose type no row has."""
+def from_dispatcher(
+    row: CallRow, groups: ProcessGroups, via: CollectiveBackend, types: dict[str, str]
+) -> KinetoCall | UnknownCall | None:
+    """Return the call that a ``c10d::`` row records, or None for operators that do not communicate.
+
+    ``types`` maps shapes, as text, to element types. Rows with lists of tensors contain no element type, so it is
+    looked up there by shape.
+    """
     name = row.name.removeprefix("c10d::")
-    if name in _NOT_DISPATCHED:
+    if name in _LOCAL_DISPATCHER_OPS:
         return None
-    if name not in _DISPATCHED:
-        return Unknown(row.name)
-    kind, argument = _DISPATCHED[name]
-    group = groups.of_size(_group_size(name, row.args))
+    if name not in _DISPATCHER_OPS:
+        return UnknownCall(row.name)
+    kind, argument = _DISPATCHER_OPS[name]
+    group = groups.find_group_of_size(_infer_group_size(name, row.args))
     if argument is None:
-        return _call(row, kind, group, "none", 0, via)
-    dtype, found, elements = _volume(row.args, (argument.place,))
-    if found is None and elements is not None and (told := types.get(shape_key(row.args, argument.place))):
-        size = width(told)
-        dtype, found = told, elements * size if size else None
-    if argument.by_group:
-        found = found * group.size if found is not None and group.size else None
-    return _call(row, kind, group, dtype, found, via)
+        return _make_call(row, kind, group, "none", 0, via)
+    dtype, size_bytes, elements = _measure_tensors(row.args, (argument.position,))
+    if (
+        size_bytes is None
+        and elements is not None
+        and (shape_dtype := types.get(format_shape(row.args, argument.position)))
+    ):
+        element_bytes = width(shape_dtype)
+        dtype, size_bytes = shape_dtype, elements * element_bytes if element_bytes else None
+    if argument.times_group_size:
+        size_bytes = size_bytes * group.size if size_bytes is not None and group.size else None
+    return _make_call(row, kind, group, dtype, size_bytes, via)
 
 
-def from_symmetric(row: Row, groups: Groups) -> Call | None:
-    """The call of a ``symm_mem::`` row, None for those that only set something up."""
-    form = _SYMMETRIC.get(row.name.removeprefix("symm_mem::"))
-    if form is None:
+def from_symmetric(row: CallRow, groups: ProcessGroups) -> KinetoCall | None:
+    """Return the call that a ``symm_mem::`` row records, or None for operators that only set up memory."""
+    operator = _SYMMETRIC_OPS.get(row.name.removeprefix("symm_mem::"))
+    if operator is None:
         return None
-    dtype, found, _ = _volume(row.args, (form[1].place,))
-    return _call(
-        row, form[0], groups.experts() if form[0] == "all_to_all" else groups.of_size(), dtype, found, "symm-mem"
+    dtype, size_bytes, _ = _measure_tensors(row.args, (operator[1].position,))
+    return _make_call(
+        row,
+        operator[0],
+        groups.find_expert_group() if operator[0] == "all_to_all" else groups.find_group_of_size(),
+        dtype,
+        size_bytes,
+        "symm-mem",
     )
 
 
-def shape_key(args: dict[str, Any], index: int = 0) -> str:
-    """The shapes of one argument as a word, '' where none were recorded."""
+def format_shape(args: dict[str, Any], index: int = 0) -> str:
+    """Return the shapes of the argument at ``index`` as text, or '' if no shapes were recorded."""
     dims = args.get("Input Dims")
     if not isinstance(dims, list) or index >= len(dims):
         return ""
-    return str(_shapes(dims[index]) or "")
+    return str(_parse_shapes(dims[index]) or "")
 
 
-def annotated_shapes(args: dict[str, Any]) -> str:
-    """The shapes of all tensors of an annotation, in the same form."""
-    return str(_shapes(args.get("Input Dims")) or "")
+def format_all_shapes(args: dict[str, Any]) -> str:
+    """Return the shapes of all tensors of an annotation as text, or '' if no shapes were recorded."""
+    return str(_parse_shapes(args.get("Input Dims")) or "")
 
 
-def type_of(args: dict[str, Any]) -> str:
-    """The element type of the first tensor of a row, '' where none was recorded."""
+def first_dtype(args: dict[str, Any]) -> str:
+    """Return the element type of a row's first tensor, or '' if no element type was recorded."""
     types = args.get("Input type")
-    return _dtype(types[0]) if isinstance(types, list) and types and isinstance(types[0], str) else ""
+    return _parse_dtype(types[0]) if isinstance(types, list) and types and isinstance(types[0], str) else ""
 
 
-def _call(row: Row, kind: Kind, group: Group, dtype: str, found: int | None, via: Via) -> Call:
+def _make_call(
+    row: CallRow, kind: Kind, group: ProcessGroup, dtype: str, size_bytes: int | None, via: CollectiveBackend
+) -> KinetoCall:
     if kind == "barrier":
-        dtype, found = "none", 0
-    if found is not None and found > MAX_VOLUME:
-        found = None
-    return Call(kind, group, dtype, found, role(kind, dtype, found), via, row)
+        dtype, size_bytes = "none", 0
+    if size_bytes is not None and size_bytes > MAX_VOLUME:
+        size_bytes = None
+    return KinetoCall(kind, group, dtype, size_bytes, classify_role(kind, dtype, size_bytes), via, row)
 
 
-CONTROL_INDEX_BYTES = 16 * 2**20
-CONTROL_BYTE_BYTES = 64 * 2**10
+MAX_CONTROL_INDEX_BYTES = 16 * 2**20
+MAX_CONTROL_SMALL_INTEGER_BYTES = 64 * 2**10
 
 
-def role(kind: Kind, dtype: str, size: int | None) -> Role:
-    """Counts and indices are control, by the guest's rule: 32- and 64-bit integers up to 16 MiB, bytes up to 64 KiB."""
+def classify_role(kind: Kind, dtype: str, size_bytes: int | None) -> Role:
+    """Return control for barriers, token counts and indices, else payload.
+
+    The guest uses the same rule: int32, int64 and bool up to 16 MiB and smaller integers up to 64 KiB are control.
+    Calls of unknown size are payload.
+    """
     if kind == "barrier":
         return "control"
-    if size is None:
+    if size_bytes is None:
         return "payload"
     if dtype in ("int32", "int64", "bool"):
-        return "control" if size <= CONTROL_INDEX_BYTES else "payload"
-    return "control" if dtype in ("uint8", "int8", "int16") and size <= CONTROL_BYTE_BYTES else "payload"
+        return "control" if size_bytes <= MAX_CONTROL_INDEX_BYTES else "payload"
+    return (
+        "control"
+        if dtype in ("uint8", "int8", "int16") and size_bytes <= MAX_CONTROL_SMALL_INTEGER_BYTES
+        else "payload"
+    )
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def _dtype(given: object) -> str:
-    name = str(given or "").removeprefix("c10::").lower().replace(" ", "")
-    return _DTYPES.get(name, name)[:100] or "unknown"
+def _parse_dtype(value: object) -> str:
+    name = str(value or "").removeprefix("c10::").lower().replace(" ", "")
+    return clip(_DTYPES.get(name, name), 100) or "unknown"
 
 
-def _volume(args: dict[str, Any], indices: "range | tuple[int, ...]") -> tuple[str, int | None, int | None]:
-    """Element type, bytes and elements of the tensors at ``indices``; bytes are None where type or shape is unknown."""
+def _measure_tensors(args: dict[str, Any], indices: "range | tuple[int, ...]") -> tuple[str, int | None, int | None]:
+    """Return the element type, the bytes and the number of elements of the tensors at ``indices``.
+
+    The bytes are None if the width of an element type is unknown. Bytes and elements are both None if no shapes were
+    recorded.
+    """
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return "unknown", None, None
-    found: dict[str, int] = {}
+    elements: dict[str, int] = {}
     for index in indices:
         if index >= min(len(dims), len(types)):
             break
-        dtype = _dtype(types[index])
-        # a tensor of no dimension and an argument that is no tensor both have the shape []
-        if shapes := _shapes(dims[index]) or ([[]] if dims[index] == [] and width(dtype) else []):
-            found[dtype] = found.get(dtype, 0) + sum(map(_product, shapes))
-    if not found:
+        dtype = _parse_dtype(types[index])
+        # a 0-dimensional tensor and an argument that is not a tensor both have the shape []
+        if shapes := _parse_shapes(dims[index]) or ([[]] if dims[index] == [] and width(dtype) else []):
+            elements[dtype] = elements.get(dtype, 0) + sum(map(_count_elements, shapes))
+    if not elements:
         return "unknown", None, None
-    widths = [width(dtype) for dtype in found]
-    known = [size for size in widths if size is not None]
-    size = sum(a * b for a, b in zip(found.values(), known, strict=True)) if len(known) == len(widths) else None
-    dtype = next(iter(found)) if len(found) == 1 else "mixed"
-    return (dtype if size is not None else "unknown"), size, sum(found.values())
+    widths = [width(dtype) for dtype in elements]
+    known_widths = [element_bytes for element_bytes in widths if element_bytes is not None]
+    size_bytes = (
+        sum(count * element_bytes for count, element_bytes in zip(elements.values(), known_widths, strict=True))
+        if len(known_widths) == len(widths)
+        else None
+    )
+    dtype = next(iter(elements)) if len(elements) == 1 else "mixed"
+    return (dtype if size_bytes is not None else "unknown"), size_bytes, sum(elements.values())
 
 
-def _shapes(dims: object) -> list[list[int]]:
-    """``[8, 4]`` and ``[[8, 4], [2]]`` both as a list of shapes; nothing where it is neither."""
+def _parse_shapes(dims: object) -> list[list[int]]:
+    """Parse the shapes of one argument: ``[8, 4]`` is one shape, and ``[[8, 4], [2]]`` is a list of shapes.
+
+    Return an empty list for anything else.
+    """
     if not isinstance(dims, list) or not dims:
         return []
-    nested = dims if all(isinstance(one, list) for one in dims) else [dims]
-    shapes = [[n for n in one if number(n) is not None and isinstance(n, int)] for one in nested]
-    return shapes if all(len(a) == len(b) for a, b in zip(shapes, nested, strict=True)) else []
+    candidates = dims if all(isinstance(dimensions, list) for dimensions in dims) else [dims]
+    shapes = [
+        [size for size in dimensions if parse_number(size) is not None and isinstance(size, int)]
+        for dimensions in candidates
+    ]
+    return (
+        shapes if all(len(shape) == len(candidate) for shape, candidate in zip(shapes, candidates, strict=True)) else []
+    )
 
 
-def _product(shape: list[int]) -> int:
-    total = 1
+def _count_elements(shape: list[int]) -> int:
+    elements = 1
     for size in shape:
-        total = min(total * size, 2 * MAX_VOLUME)
-    return total
+        elements = min(elements * size, 2 * MAX_VOLUME)
+    return elements
 
 
-def _group_size(name: str, args: dict[str, Any]) -> int:
-    """Ranks of a call that does not name its group, from what goes in and comes out; 0 where that does not tell."""
+def _infer_group_size(name: str, args: dict[str, Any]) -> int:
+    """Return the group size of a call that does not name its group, or 0 if it is unknown.
+
+    The size is inferred from the splits of an all-to-all, or from the ratio of output to input sizes.
+    """
     dims = args.get("Input Dims")
     if name == "alltoall_base_":
-        given = args.get("Concrete Inputs")
-        splits = given[4] if isinstance(given, list) and len(given) > 4 else None
+        inputs = args.get("Concrete Inputs")
+        splits = inputs[4] if isinstance(inputs, list) and len(inputs) > 4 else None
         return len(re.findall(r"\d+", splits)) if isinstance(splits, str) and "..." not in splits else 0
     if name not in ("_allgather_base_", "_reduce_scatter_base_") or not isinstance(dims, list) or len(dims) < 2:
         return 0
-    first, second = (sum(map(_product, _shapes(one))) for one in dims[:2])
+    first, second = (sum(map(_count_elements, _parse_shapes(argument))) for argument in dims[:2])
     small, large = (second, first) if name == "_allgather_base_" else (first, second)
     return large // small if small and large % small == 0 else 0

@@ -1,8 +1,8 @@
-"""Which mesh axis a process group of a trace is: from its description, else from its ranks.
+"""Mesh axes of the process groups in a trace, from the description of a group or from its ranks.
 
-A trace names groups by number ('3'), describes those that someone described ('mesh_ep', Megatron's
-'EXPERT_MODEL_PARALLEL_GROUP'), and lists their ranks. A group without a description is labelled as the guest labels
-it: with the axes that span its ranks, 'ep|dp', or with the ranks themselves, '[0-3]'.
+A trace names groups by number ('3') and lists their ranks. Some groups also have a description, such as 'mesh_ep' or
+Megatron's 'EXPERT_MODEL_PARALLEL_GROUP'. A group without a description is labelled in the same way as in the guest. If
+there are axes with the same ranks, their names are the label ('ep|dp'). Otherwise the ranks are the label ('[0-3]').
 """
 
 import re
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from regbot.ledgers.readers.events import number
+from regbot.ledgers.readers.events import parse_number
+from regbot.text.clip import clip
 
 UNKNOWN = "unknown"
-"""Axis of a collective whose group the trace does not tell."""
+"""Axis of a collective whose group the trace does not contain."""
 MAX_RANKS = 65536
 
 _NO_DESCRIPTION = {"", "undefined", "default_pg", "none"}
@@ -31,90 +32,113 @@ _MEGATRON = {
 }
 
 
-class Group(NamedTuple):
-    """``ranks`` is empty where the trace does not list them."""
+class ProcessGroup(NamedTuple):
+    """Axis label, number of ranks, and ranks of a group.
+
+    ``axis`` is '' if the group has no description. ``ranks`` is empty if the trace does not list them.
+    """
 
     axis: str
     size: int
     ranks: tuple[int, ...] = ()
 
 
-class Groups:
-    """The groups of one trace, by what its envelope and its rows say of them."""
+class ProcessGroups:
+    """The process groups of one trace, read from its ``distributedInfo`` and from its rows."""
 
     def __init__(self, envelope: dict[str, Any]) -> None:
-        given = envelope.get("distributedInfo")
-        info: dict[str, Any] = given if isinstance(given, dict) else {}
+        distributed_info = envelope.get("distributedInfo")
+        info: dict[str, Any] = distributed_info if isinstance(distributed_info, dict) else {}
         backend = info.get("backend")
         self.backend = backend.lower() if isinstance(backend, str) else ""
-        self.world_size = number(info.get("world_size")) or 0
-        self.rank = number(info.get("rank")) or 0
+        self.world_size = parse_number(info.get("world_size")) or 0
+        self.rank = parse_number(info.get("rank")) or 0
         self._axes: dict[tuple[int, ...], set[str]] = {}
         self._ranks: dict[str, tuple[int, ...]] = {}
-        config = info.get("pg_config")
-        for group in config if isinstance(config, list) else []:
-            if isinstance(group, dict):
-                ranks = _ranks(group.get("ranks"))
-                self._ranks[str(group.get("pg_name"))[:100]] = ranks
-                description = str(group.get("pg_desc", "")).encode("utf-8", "replace").decode()
-                self._remember(axis_of(description), ranks)
+        group_configs = info.get("pg_config")
+        for group_config in group_configs if isinstance(group_configs, list) else []:
+            if isinstance(group_config, dict):
+                ranks = _parse_ranks(group_config.get("ranks"))
+                self._ranks[clip(str(group_config.get("pg_name")), 100)] = ranks
+                description = str(group_config.get("pg_desc", "")).encode("utf-8", "replace").decode()
+                self._add_axis(parse_axis(description), ranks)
 
-    def _remember(self, axis: str, ranks: tuple[int, ...]) -> None:
+    def _add_axis(self, axis: str, ranks: tuple[int, ...]) -> None:
         if ranks:
-            known = self._axes.setdefault(ranks, set())
+            axes = self._axes.setdefault(ranks, set())
             if axis:
-                known.add(axis)
+                axes.add(axis)
 
-    def named(self, args: dict[str, Any]) -> Group:
-        """The group of a row of metadata. Its size is 0 where the row does not tell."""
-        name = str(args.get("Process Group Name", ""))[:100]
-        ranks = _ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
-        size = number(args.get("Group size")) or len(ranks)
-        start, stride = number(args.get("Global rank start")), number(args.get("Global rank stride"))
+    def find_group(self, args: dict[str, Any]) -> ProcessGroup:
+        """Return the group of a metadata row. The group's size is 0 if the row contains neither size nor ranks."""
+        name = clip(str(args.get("Process Group Name", "")), 100)
+        ranks = _parse_ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
+        size = parse_number(args.get("Group size")) or len(ranks)
+        start, stride = parse_number(args.get("Global rank start")), parse_number(args.get("Global rank stride"))
         if len(ranks) != size:
-            told = start is not None and stride and size <= MAX_RANKS
-            ranks = tuple(range(start, start + stride * size, stride)) if told and start is not None and stride else ()
-        axis = axis_of(str(args.get("Process Group Description", "")))
-        self._remember(axis, ranks)
-        return Group(axis or (f"pg {name}" if name and not ranks else ""), size, ranks)
+            is_strided = start is not None and stride and size <= MAX_RANKS
+            ranks = (
+                tuple(range(start, start + stride * size, stride))
+                if is_strided and start is not None and stride
+                else ()
+            )
+        axis = parse_axis(str(args.get("Process Group Description", "")))
+        self._add_axis(axis, ranks)
+        return ProcessGroup(axis or (f"pg {name}" if name and not ranks else ""), size, ranks)
 
-    def of_size(self, size: int = 0) -> Group:
-        """The group of a call that does not name it: the ranks of the groups of ``size`` where all have the same.
+    def find_group_of_size(self, size: int = 0) -> ProcessGroup:
+        """Return the group of a call that does not name its group, if all groups of ``size`` ranks have the same ranks.
 
-        Several axes can have these ranks, so the label is the ranks.
+        Size 0 matches groups of any size. If the ranks differ, return a group with the axis 'unknown'. Several axes can
+        have the same ranks, so the label of the returned group is its ranks.
         """
-        fitting = [ranks for ranks in self._axes if len(ranks) > 1 and size in (0, len(ranks))]
-        if len(fitting) == 1:
-            return Group(f"[{compact(fitting[0])}]", len(fitting[0]), fitting[0])
-        return Group(UNKNOWN, size or self.world_size)
+        matching_ranks = [ranks for ranks in self._axes if len(ranks) > 1 and size in (0, len(ranks))]
+        if len(matching_ranks) == 1:
+            return ProcessGroup(f"[{format_ranks(matching_ranks[0])}]", len(matching_ranks[0]), matching_ranks[0])
+        return ProcessGroup(UNKNOWN, size or self.world_size)
 
-    def experts(self) -> Group:
-        """The expert-parallel group, for libraries that leave no group: the one described so."""
-        fitting = [ranks for ranks, axes in self._axes.items() if "ep" in axes and len(ranks) > 1]
-        return Group("ep", len(fitting[0]), fitting[0]) if len(fitting) == 1 else Group(UNKNOWN, self.world_size)
+    def find_expert_group(self) -> ProcessGroup:
+        """Return the group on the axis 'ep', for libraries that record no group.
 
-    def label(self, group: Group) -> str:
-        """The axis of ``group``, by everything that was learnt of all groups."""
+        If several groups on this axis have different ranks, or if there is none, return a group with the axis
+        'unknown'.
+        """
+        matching_ranks = [ranks for ranks, axes in self._axes.items() if "ep" in axes and len(ranks) > 1]
+        return (
+            ProcessGroup("ep", len(matching_ranks[0]), matching_ranks[0])
+            if len(matching_ranks) == 1
+            else ProcessGroup(UNKNOWN, self.world_size)
+        )
+
+    def find_label(self, group: ProcessGroup) -> str:
+        """Return the axis label of ``group``. The label uses the descriptions of all groups that were read so far."""
         if group.axis:
             return group.axis
         if not group.ranks:
             return UNKNOWN
-        return "|".join(sorted(self._axes.get(group.ranks, ()))) or f"[{compact(group.ranks)}]"
+        return "|".join(sorted(self._axes.get(group.ranks, ()))) or f"[{format_ranks(group.ranks)}]"
 
 
-def axis_of(description: str) -> str:
-    """``mesh_ep`` and ``EXPERT_MODEL_PARALLEL_GROUP`` as ``ep``, any other description as it is, '' where none is."""
+def parse_axis(description: str) -> str:
+    """Return the axis that a group's description names, or '' if there is no description.
+
+    For example, ``mesh_ep`` and ``EXPERT_MODEL_PARALLEL_GROUP`` give 'ep'. Descriptions that are not known are returned
+    in lower case.
+    """
     name = description.strip()
     if name.lower() in _NO_DESCRIPTION:
         return ""
-    short = name.lower().removeprefix("mesh_")
-    return _MEGATRON.get(short) or _MEGATRON.get(short.removesuffix("_group")) or short[:200]
+    short_name = name.lower().removeprefix("mesh_")
+    return _MEGATRON.get(short_name) or _MEGATRON.get(short_name.removesuffix("_group")) or clip(short_name, 200)
 
 
-def compact(ranks: Sequence[int]) -> str:
-    """``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, anything else as a list: the guest's own form."""
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Format ranks in the same way as the guest: ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, others as a list.
+
+    A list of more than 400 characters is shortened to the number of ranks, the first rank and the last rank.
+    """
     if len(ranks) > 2:
-        steps = {b - a for a, b in pairwise(ranks)}
+        steps = {following - previous for previous, following in pairwise(ranks)}
         if len(steps) == 1:
             step = steps.pop()
             return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if step != 1 else "")
@@ -122,13 +146,15 @@ def compact(ranks: Sequence[int]) -> str:
     return text if len(text) <= 400 else f"{len(ranks)} ranks from {ranks[0]} to {ranks[-1]}"
 
 
-def _ranks(given: object) -> tuple[int, ...]:
-    """Ranks from a list or from its text, '[0, 1, 2]'. Nothing where the text was shortened with '...'."""
-    if isinstance(given, str):
-        if "..." in given or not re.fullmatch(r"\[[\d,\s]*\]", given) or len(given) > 2**20:
+def _parse_ranks(value: object) -> tuple[int, ...]:
+    """Parse ranks from a list or from text such as '[0, 1, 2]'. Return () if the text is shortened with '...' or
+    invalid.
+    """
+    if isinstance(value, str):
+        if "..." in value or not re.fullmatch(r"\[[\d,\s]*\]", value) or len(value) > 2**20:
             return ()
-        given = [int(word) for word in re.findall(r"\d{1,9}", given)]
-    if not isinstance(given, list) or len(given) > MAX_RANKS:
+        value = [int(word) for word in re.findall(r"\d{1,9}", value)]
+    if not isinstance(value, list) or len(value) > MAX_RANKS:
         return ()
-    ranks = tuple(rank for rank in given if number(rank) is not None and isinstance(rank, int))
-    return ranks if len(ranks) == len(given) else ()
+    ranks = tuple(rank for rank in value if parse_number(rank) is not None and isinstance(rank, int))
+    return ranks if len(ranks) == len(value) else ()

@@ -1,9 +1,10 @@
-"""Where the events of a Kineto trace stand in its bytes, and which of them can matter, without decoding any.
+"""Locates the events of interest in the bytes of a Kineto trace, without decoding them.
 
-Kineto writes every complete event in one order, ``{"ph": "X", "cat": ..., "name": ..., "pid", "tid", "ts", "dur",
-"args"``, with the same spaces throughout a file. The first event tells the spaces; from then on an event is found by
-the ``"X"`` in it, and chosen by four letters of its category and of its name, for all events of a chunk at once. An
-``"X"`` in any other place means that the file is written differently, and nothing here is valid for it.
+Kineto writes the keys of every complete event in the same order: ``{"ph": "X", "cat": ..., "name": ..., "pid", "tid",
+"ts", "dur", "args"``. The whitespace between keys is the same throughout a file, so it is learned from the first event.
+After that, the ``"X"`` marks the position of each event. Four letters of the event's category and four letters of its
+name decide whether it is of interest. All events of a chunk are checked at once. An ``"X"`` at any other position means
+that the file has a different layout. Then LayoutMismatch is raised.
 """
 
 import re
@@ -14,98 +15,114 @@ from numpy.typing import NDArray
 
 _CATEGORY, _NAME, _WORD = rb"(\w++)", rb'([^"\\]*+)', rb'("[^"\\]*+"|-?\d++)'
 _NUMBER = rb"(-?\d{1,19}(?:\.\d{1,9})?+)"
-_FIRST = re.compile(
+_FIRST_EVENT = re.compile(
     rb'(\{\s*"ph"\s*:\s*"X"\s*,\s*"cat"\s*:\s*")' + _CATEGORY + rb'("\s*,\s*"name"\s*:\s*")' + _NAME
     + rb'("\s*,\s*"pid"\s*:\s*)' + _WORD + rb'(\s*,\s*"tid"\s*:\s*)' + _WORD
     + rb'(\s*,\s*"ts"\s*:\s*)' + _NUMBER + rb'(\s*,\s*"dur"\s*:\s*)' + _NUMBER + rb'(\s*,\s*"args")'
 )  # fmt: skip
-"""An event as Kineto writes it. What stands between its values is the same in all events of a file."""
+"""An event as Kineto writes it. The bytes between the values of an event are the same for all events of a file."""
 
 
 _PADDING = 512
-"""What may be looked at behind the last event of a chunk."""
+"""Number of bytes that are appended to a chunk, so that reads near the end of the chunk stay inside the buffer."""
 
 
-class OtherLayout(Exception):
-    """The file does not keep Kineto's order of keys."""
+class LayoutMismatch(Exception):
+    """The file does not have Kineto's order of keys or Kineto's whitespace."""
 
 
 class Layout(NamedTuple):
-    """How a file writes its events: up to the category, letters between category and name, the rest of the header."""
+    """Layout of the events in a file.
+
+    ``start`` has the bytes before the category. ``name_gap`` is the number of bytes between category and name.
+    ``header`` is a pattern that matches from the category to the key ``args``.
+    """
 
     start: bytes
-    between: int
+    name_gap: int
     header: re.Pattern[bytes]
 
 
-def _as_number(four: str) -> int:
-    return int.from_bytes(four.encode(), "little")
+def _encode_four(letters: str) -> int:
+    return int.from_bytes(letters.encode(), "little")
 
 
-_ALWAYS = [_as_number(word) for word in ("kern", "Kern", "user", "Oper", "Runt")]
-_SOMETIMES = [
-    ((_as_number(category[:4]), _as_number(category[4:8])), len(category) + skip, [_as_number(name) for name in names])
-    for category, skip, names in (
+_WANTED_CATEGORIES = [_encode_four(word) for word in ("kern", "Kern", "user", "Oper", "Runt")]
+_WANTED_NAMES = [
+    (
+        (_encode_four(category[:4]), _encode_four(category[4:8])),
+        len(category) + distance,
+        [_encode_four(name) for name in names],
+    )
+    for category, distance, names in (
         ('cpu_op",', -2, ("reco", "nccl", "c10d", "symm", "auto")),
         ("cuda_runtime", 4, ("Laun", "Grap")),
         ("cuda_runtime", 0, ("hipL", "hipG", "hipE", "hipM", "hipH")),
         ("cuda_driver", 0, ("cuLa", "cuGr")),
     )
 ]
-"""Eight letters of a category, from where on the name is looked at, and four letters that it may have there."""
+"""Names of interest by category. An entry has three parts: the first eight letters of a category, a distance, and a
+list of four-letter words. The distance plus ``name_gap`` leads from the start of the category to the checked part of
+the name. This part must be one of the words.
+"""
 
 
-def learn(region: bytes) -> Layout | None:
-    """The layout of the first event in ``region``, None where none stands there. Raises OtherLayout."""
-    first = _FIRST.search(region)
-    if first is None:
+def learn_layout(region: bytes) -> Layout | None:
+    """Return the layout of the first event in ``region``, or None if it contains no event. Raises LayoutMismatch."""
+    match = _FIRST_EVENT.search(region)
+    if match is None:
         if b'"X"' in region:
-            raise OtherLayout
+            raise LayoutMismatch
         return None
-    start, _, name, _, *rest = first.groups()
-    if not name.startswith(b'",') or len(start) + len(name) > _PADDING // 2:
-        raise OtherLayout
+    start, _, name_prefix, _, *rest = match.groups()
+    if not name_prefix.startswith(b'",') or len(start) + len(name_prefix) > _PADDING // 2:
+        raise LayoutMismatch
     pid, tid, ts, dur, args = map(re.escape, rest[::2])
-    header = _CATEGORY + re.escape(name) + _NAME + pid + _WORD + tid + _WORD + ts + _NUMBER + dur + _NUMBER + args
-    return Layout(start, len(name), re.compile(header))
+    header = (
+        _CATEGORY + re.escape(name_prefix) + _NAME + pid + _WORD + tid + _WORD + ts + _NUMBER + dur + _NUMBER + args
+    )
+    return Layout(start, len(name_prefix), re.compile(header))
 
 
-def candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
-    """Where in ``region`` the categories of events stand that may be wanted, and where each event ends at the latest.
+def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
+    """Return the positions of the events in ``region`` that may be of interest.
 
-    By four letters of category and name, on all events at once. Raises OtherLayout where an ``"X"`` stands anywhere
-    but in the beginning of an event as the layout has it.
+    Each position is a pair: the offset of the event's category, and the end of the event, which is the start of the
+    next event. Events are selected by four letters of their category and of their name. Raises LayoutMismatch if an
+    ``"X"`` is not at the start of an event in this layout.
     """
-    view = np.frombuffer(region + bytes(_PADDING), dtype=np.uint8)
-    quotes = np.flatnonzero(view[1:-1] == ord("X"))
-    quotes = quotes[(view[quotes] == ord('"')) & (view[quotes + 2] == ord('"'))]
-    begins = quotes - layout.start.index(b'"X"')
-    if not begins.size:
+    data = np.frombuffer(region + bytes(_PADDING), dtype=np.uint8)
+    marks = np.flatnonzero(data[1:-1] == ord("X"))
+    marks = marks[(data[marks] == ord('"')) & (data[marks + 2] == ord('"'))]
+    event_starts = marks - layout.start.index(b'"X"')
+    if not event_starts.size:
         return []
-    start = np.frombuffer(layout.start, dtype=np.uint8)
-    if begins[0] < 0 or (view[begins[:, None] + np.arange(start.size)] != start).any():
-        raise OtherLayout
-    categories = begins + start.size
-    words = _four(view, categories)
-    wanted = _among(words, _ALWAYS)
-    for category, shift, names in _SOMETIMES:
-        these = np.flatnonzero(words == category[0])
-        these = these[_four(view, categories[these] + 4) == category[1]]
-        if these.size:
-            wanted[these] |= _among(_four(view, categories[these] + shift + layout.between), names)
-    chosen = np.flatnonzero(wanted)
-    ends = np.append(begins, len(region))[chosen + 1]
-    return list(zip(categories[chosen].tolist(), ends.tolist(), strict=True))
+    prefix = np.frombuffer(layout.start, dtype=np.uint8)
+    if event_starts[0] < 0 or (data[event_starts[:, None] + np.arange(prefix.size)] != prefix).any():
+        raise LayoutMismatch
+    categories = event_starts + prefix.size
+    category_words = _read_four(data, categories)
+    is_wanted = _match_any(category_words, _WANTED_CATEGORIES)
+    for category, distance, names in _WANTED_NAMES:
+        matches = np.flatnonzero(category_words == category[0])
+        matches = matches[_read_four(data, categories[matches] + 4) == category[1]]
+        if matches.size:
+            is_wanted[matches] |= _match_any(_read_four(data, categories[matches] + distance + layout.name_gap), names)
+    wanted_events = np.flatnonzero(is_wanted)
+    ends = np.append(event_starts, len(region))[wanted_events + 1]
+    return list(zip(categories[wanted_events].tolist(), ends.tolist(), strict=True))
 
 
-def _four(view: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The four bytes at each place, as one number."""
-    return np.ascontiguousarray(view[at[:, None] + np.arange(4)]).view("<u4").ravel()
+def _read_four(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the four bytes at each of ``offsets`` as one number."""
+    return np.ascontiguousarray(data[offsets[:, None] + np.arange(4)]).view("<u4").ravel()
 
 
-def _among(words: NDArray[np.uint32], chosen: list[int]) -> NDArray[np.bool_]:
-    """Which words are among those chosen, a few; ``np.isin`` takes longer to begin than this takes."""
-    found: NDArray[np.bool_] = words == chosen[0]
-    for word in chosen[1:]:
-        found |= words == word
-    return found
+def _match_any(words: NDArray[np.uint32], candidates: list[int]) -> NDArray[np.bool_]:
+    """Return a mask that is True for each word in ``candidates``. With few candidates this is faster than
+    ``np.isin``.
+    """
+    mask: NDArray[np.bool_] = words == candidates[0]
+    for word in candidates[1:]:
+        mask |= words == word
+    return mask

@@ -1,6 +1,6 @@
-"""What one pass over a Kineto trace keeps of it: calls of the host, kernels, steps, and where backward runs.
+"""Collects the needed events of a Kineto trace: host rows, communication kernels, steps, optimizer and backward ranges.
 
-Nothing is decided here. Whatever a trace can hold many of is kept as numbers in arrays and capped.
+This module does not interpret the events. The number of rows and the memory for their values are limited.
 """
 
 from collections import defaultdict
@@ -8,30 +8,39 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from regbot.ledgers.readers import kineto_calls
-from regbot.ledgers.readers.events import KERNEL, METADATA, Event, Spans, Thread, Times, Trace, number
+from regbot.ledgers.readers.events import (
+    KERNEL_CATEGORIES,
+    METADATA_ROW,
+    EventTimes,
+    Spans,
+    Thread,
+    TraceEvent,
+    TraceReader,
+    parse_number,
+)
 from regbot.ledgers.readers.kernels import Communication, classify
-from regbot.ledgers.readers.kineto_calls import KEPT, Row
-from regbot.ledgers.readers.kineto_layout import OtherLayout
+from regbot.ledgers.readers.kineto_calls import ARGUMENT_KEYS, CallRow
+from regbot.ledgers.readers.kineto_layout import LayoutMismatch
 from regbot.ledgers.readers.source import Source
 
 MAX_ROWS = 400_000
-"""Communication rows of one file: 400 steps of 1000 collectives."""
-MAX_WORDS_BYTES = 32 * 2**20
-"""Of all different words in those rows: shapes, groups, names."""
+"""Largest number of communication rows in one file. It is enough for 400 steps of 1000 collectives."""
+MAX_VALUE_BYTES = 32 * 2**20
+"""Largest size of all distinct values in the communication rows: shapes, groups, names."""
 
 
-class Kernel(NamedTuple):
-    """A communication kernel. ``named``: its row carries the metadata of a collective."""
+class KinetoKernel(NamedTuple):
+    """A communication kernel. ``has_metadata`` means that the arguments of the kernel's event name a collective."""
 
-    row: Row
-    use: Communication | None
+    row: CallRow
+    communication: Communication | None
     device: str
     correlation: int | None
-    named: bool
+    has_metadata: bool
 
 
-class Step(NamedTuple):
-    """A ``ProfilerStep#N`` of the host."""
+class ProfilerStep(NamedTuple):
+    """A ``ProfilerStep#N`` range on a thread of the host."""
 
     start_us: float
     end_us: float
@@ -39,95 +48,100 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Record:
-    """Everything that was kept."""
+class TraceRecord:
+    """Everything that is kept from one trace."""
 
-    metadata: list[Row] = field(default_factory=list)
-    annotations: list[Row] = field(default_factory=list)
-    dispatched: list[Row] = field(default_factory=list)
-    symmetric: list[Row] = field(default_factory=list)
-    nameless: int = 0
-    """Rows of metadata that do not name the collective: a trace of torch before 2.2."""
+    metadata: list[CallRow] = field(default_factory=list)
+    annotations: list[CallRow] = field(default_factory=list)
+    dispatcher_rows: list[CallRow] = field(default_factory=list)
+    symmetric_rows: list[CallRow] = field(default_factory=list)
+    nameless_rows: int = 0
+    """Number of metadata rows without the name of a collective. torch before 2.2 writes such rows."""
     gloo_rows: int = 0
     gloo_types: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Element types by shape."""
-    kernels: list[Kernel] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    """Element types that gloo's annotations name, by the shapes of their tensors."""
+    kernels: list[KinetoKernel] = field(default_factory=list)
+    steps: list[ProfilerStep] = field(default_factory=list)
     optimizer: dict[Thread, Spans] = field(default_factory=lambda: defaultdict(Spans))
-    times: Times = field(default_factory=Times)
+    times: EventTimes = field(default_factory=EventTimes)
     envelope: dict[str, Any] = field(default_factory=dict)
 
 
-def record(source: Source) -> Record:
-    """One pass over the file, two where it does not keep Kineto's order of keys. Raises ReadError."""
+def read_trace(source: Source) -> TraceRecord:
+    """Return everything that is needed from the trace in ``source``. Raises ReadError.
+
+    The file is read once. If it does not have Kineto's order of keys, it is read a second time with a slower method.
+    """
     try:
-        return _collect(source, ordered=True)
-    except OtherLayout:
-        return _collect(source, ordered=False)
+        return _read_events(source, ordered=True)
+    except LayoutMismatch:
+        return _read_events(source, ordered=False)
 
 
-def _collect(source: Source, ordered: bool) -> Record:
-    trace, found, words = Trace(source), Record(), _Words()
+def _read_events(source: Source, ordered: bool) -> TraceRecord:
+    reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
     rows = 0
-    for event in trace.events(ordered):
-        if event.category in KERNEL:
-            named = isinstance(event.args.get("Collective name"), str)
-            correlation = number(event.args.get("correlation"))
-            found.kernels.append(Kernel(words.row(event), classify(event.name), event.pid, correlation, named))
+    for event in reader.events(ordered):
+        if event.category in KERNEL_CATEGORIES:
+            has_metadata = isinstance(event.args.get("Collective name"), str)
+            correlation = parse_number(event.args.get("correlation"))
+            record.kernels.append(
+                KinetoKernel(values.make_row(event), classify(event.name), event.pid, correlation, has_metadata)
+            )
             rows += 1
         else:
-            rows += _host(found, words, event)
-        if rows > MAX_ROWS or words.size > MAX_WORDS_BYTES:
-            raise source.error("holds more rows of communication than are read; record fewer steps")
-    found.envelope, found.times = trace.envelope, trace.times
-    return found
+            rows += _add_host_row(record, values, event)
+        if rows > MAX_ROWS or values.size > MAX_VALUE_BYTES:
+            raise source.error("contains more communication rows than regbot reads; record fewer steps")
+    record.envelope, record.times = reader.envelope, reader.times
+    return record
 
 
-def _host(found: Record, words: "_Words", event: Event) -> int:
-    """Keep a row of the host. Returns 1 where it is one of communication."""
+def _add_host_row(record: TraceRecord, values: "_SharedValues", event: TraceEvent) -> int:
+    """Add a host row to ``record``. Return 1 if it counts towards ``MAX_ROWS``, else 0."""
     name = event.name
-    if name == METADATA and not isinstance(event.args.get("Collective name"), str):
-        found.nameless += 1
+    if name == METADATA_ROW and not isinstance(event.args.get("Collective name"), str):
+        record.nameless_rows += 1
         return 0
     if name.startswith("gloo:"):
-        found.gloo_rows += 1
-        shapes = kineto_calls.annotated_shapes(event.args)
-        if len(shapes) < 1000 and (told := kineto_calls.type_of(event.args)):
-            found.gloo_types[shapes].add(told)
+        record.gloo_rows += 1
+        shapes = kineto_calls.format_all_shapes(event.args)
+        if len(shapes) < 1000 and (dtype := kineto_calls.first_dtype(event.args)):
+            record.gloo_types[shapes].add(dtype)
     elif name.startswith("ProfilerStep#"):
-        found.steps.append(Step(event.start_us, event.end_us, (event.pid, event.tid)))
+        record.steps.append(ProfilerStep(event.start_us, event.end_us, (event.pid, event.tid)))
     elif name.startswith("Optimizer.step#"):
-        found.optimizer[event.pid, event.tid].add(event.start_us, event.end_us)
+        record.optimizer[event.pid, event.tid].add(event.start_us, event.end_us)
     else:
         for prefix, rows in (
-            (METADATA, found.metadata),
-            ("nccl:", found.annotations),
-            ("c10d::", found.dispatched),
-            ("symm_mem::", found.symmetric),
+            (METADATA_ROW, record.metadata),
+            ("nccl:", record.annotations),
+            ("c10d::", record.dispatcher_rows),
+            ("symm_mem::", record.symmetric_rows),
         ):
             if name.startswith(prefix):
-                rows.append(words.row(event))
+                rows.append(values.make_row(event))
                 return 1
         return 0
     return 1
 
 
-class _Words:
-    """Words of rows, kept once however many rows say them."""
+class _SharedValues:
+    """Creates rows whose values are shared: equal values are stored only once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
         self.size = 0
 
-    def row(self, event: Event) -> Row:
-        args = {key: event.args[key] for key in KEPT if key in event.args}
-        external = number(event.args.get("External id"))
-        thread = self._once((event.pid, event.tid))
-        return Row(self._once(event.name), thread, event.start_us, event.end_us, external, self._once(args))
+    def make_row(self, event: TraceEvent) -> CallRow:
+        args = {key: event.args[key] for key in ARGUMENT_KEYS if key in event.args}
+        external_id = parse_number(event.args.get("External id"))
+        thread = self._share((event.pid, event.tid))
+        return CallRow(self._share(event.name), thread, event.start_us, event.end_us, external_id, self._share(args))
 
-    def _once(self, value: Any) -> Any:
+    def _share(self, value: Any) -> Any:
         key = repr(value)
-        if key not in self._known:
-            self._known[key] = value
+        if key not in self._values:
+            self._values[key] = value
             self.size += 2 * len(key)
-        return self._known[key]
+        return self._values[key]

@@ -1,8 +1,9 @@
-"""NCCL calls from the NVTX ranges that NCCL pushes: what was called, how large, and which sends make an all-to-all.
+"""NCCL calls from the NVTX ranges that NCCL pushes: collectives, sizes, and all-to-alls built from sends.
 
-NCCL 2.2x names each range after the function (``ncclAllGather``) and attaches a payload (``nvtx_payload_schemas.h``):
-communicator, message size, and at communicator creation the number of ranks. The message size is that of one rank's
-piece, to be multiplied by the ranks for all-gather, reduce-scatter and all-to-all.
+NCCL 2.2x names each range after the function (``ncclAllGather``) and attaches a payload (``nvtx_payload_schemas.h``).
+The payload has the communicator and the message size. The range that creates a communicator has the number of ranks
+instead of a message size. A message size is the size of one rank's piece. For all-gather, reduce-scatter and
+all-to-all, the reader multiplies it by the number of ranks.
 """
 
 import re
@@ -10,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from regbot.ledgers.readers.kineto_calls import role
-from regbot.ledgers.readers.tally import MAX_VOLUME, UNKNOWN, Call
+from regbot.ledgers.readers.kineto_calls import classify_role
+from regbot.ledgers.readers.tally import MAX_VOLUME, UNKNOWN, CallSum
 from regbot.records.files import RecordError, parse_json
 from regbot.records.ledger import Kind
 
@@ -27,13 +28,15 @@ _KINDS: dict[str, Kind] = {
     "gather": "gather",
     "scatter": "scatter",
 }
-_TRANSFERS = ("send", "recv")
-_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
+_TRANSFER_OPS = ("send", "recv")
+_SCALED_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
 _SIZE, _COMMUNICATOR, _RANKS = "message size", "communicator id", "no. of ranks"
 
 
-class Range(NamedTuple):
-    """One range of NCCL's domain. Times in nanoseconds; ``payload`` is JSON or ''."""
+class NvtxRange(NamedTuple):
+    """One range named after an NCCL function. Times are in nanoseconds. ``payload`` is JSON text, or '' if there is
+    none.
+    """
 
     start: int
     end: int
@@ -43,68 +46,91 @@ class Range(NamedTuple):
     domain: object
 
 
-class Told(NamedTuple):
-    """``grouped``: groups of sends and receives that were taken for an all-to-all; ``largest``: the largest known
-    communicator, 0 if none is."""
+class NvtxCalls(NamedTuple):
+    """NCCL calls of one process.
 
-    calls: list[Call]
-    grouped: int
-    largest: int
+    ``exchanges`` is the number of groups of sends and receives that are counted as one all-to-all each.
+    ``largest_communicator`` is the number of ranks in the largest known communicator, or 0 if none is known.
+    """
+
+    calls: list[CallSum]
+    exchanges: int
+    largest_communicator: int
 
 
-class _Read(NamedTuple):
-    word: str
-    message: int | None
+class _NcclCall(NamedTuple):
+    operation: str
+    message_bytes: int | None
     communicator: str
 
 
-def calls_of(ranges: Iterable[Range]) -> Told:
-    """The collectives of one process."""
-    threads: dict[int, list[Range]] = defaultdict(list)
-    for each in ranges:
-        threads[each.thread].append(each)
-    reads = {thread: list(map(_read, sorted(ours, key=_began))) for thread, ours in sorted(threads.items())}
-    sizes = dict(_sizes(each for ours in threads.values() for each in ours))
-    calls: list[Call] = []
-    grouped = 0
-    for ours in reads.values():
-        for group in _groups(ours):
-            sends = [one for one in group if one.word == "send"]
-            exchange = len(sends) >= 2 and sum(one.word == "recv" for one in group) >= 2
-            grouped += exchange
-            if exchange:
-                moved = None if any(one.message is None for one in sends) else sum(one.message or 0 for one in sends)
+def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
+    """Return the NCCL calls that the ranges of one process record."""
+    ranges_by_thread: dict[int, list[NvtxRange]] = defaultdict(list)
+    for nvtx_range in ranges:
+        ranges_by_thread[nvtx_range.thread].append(nvtx_range)
+    calls_by_thread = {
+        thread: list(map(_parse_range, sorted(ranges_of_thread, key=_sort_key)))
+        for thread, ranges_of_thread in sorted(ranges_by_thread.items())
+    }
+    sizes = dict(
+        _read_communicator_sizes(
+            nvtx_range for ranges_of_thread in ranges_by_thread.values() for nvtx_range in ranges_of_thread
+        )
+    )
+    calls: list[CallSum] = []
+    exchanges = 0
+    for calls_of_thread in calls_by_thread.values():
+        for group in _split_groups(calls_of_thread):
+            sends = [nccl_call for nccl_call in group if nccl_call.operation == "send"]
+            is_exchange = len(sends) >= 2 and sum(nccl_call.operation == "recv" for nccl_call in group) >= 2
+            exchanges += is_exchange
+            if is_exchange:
+                moved_bytes = (
+                    None
+                    if any(nccl_call.message_bytes is None for nccl_call in sends)
+                    else sum(nccl_call.message_bytes or 0 for nccl_call in sends)
+                )
                 size = sizes.get(sends[0].communicator, len(sends))
-                calls.append(_call("all_to_all", sends[0].communicator, size, moved))
-            for one in group:
-                if one.word in _TRANSFERS and not exchange:
-                    calls.append(_call("send_recv", one.communicator, sizes.get(one.communicator, 0), one.message))
-                kind = _KINDS.get(one.word)
+                calls.append(_make_call("all_to_all", sends[0].communicator, size, moved_bytes))
+            for nccl_call in group:
+                if nccl_call.operation in _TRANSFER_OPS and not is_exchange:
+                    calls.append(
+                        _make_call(
+                            "send_recv",
+                            nccl_call.communicator,
+                            sizes.get(nccl_call.communicator, 0),
+                            nccl_call.message_bytes,
+                        )
+                    )
+                kind = _KINDS.get(nccl_call.operation)
                 if kind is not None:
-                    size = sizes.get(one.communicator, 0)
-                    times = size or None if kind in _BY_RANKS else 1
-                    moved = one.message * times if one.message is not None and times else None
-                    calls.append(_call(kind, one.communicator, size, moved))
-    return Told(calls, grouped, max(sizes.values(), default=0))
+                    size = sizes.get(nccl_call.communicator, 0)
+                    factor = size or None if kind in _SCALED_BY_RANKS else 1
+                    moved_bytes = (
+                        nccl_call.message_bytes * factor if nccl_call.message_bytes is not None and factor else None
+                    )
+                    calls.append(_make_call(kind, nccl_call.communicator, size, moved_bytes))
+    return NvtxCalls(calls, exchanges, max(sizes.values(), default=0))
 
 
-def _call(kind: Kind, communicator: str, size: int, moved: int | None) -> Call:
-    moved = min(moved, MAX_VOLUME) if moved is not None else None
+def _make_call(kind: Kind, communicator: str, size: int, moved_bytes: int | None) -> CallSum:
+    moved_bytes = min(moved_bytes, MAX_VOLUME) if moved_bytes is not None else None
     axis = f"communicator of {size} ranks" if communicator and size else UNKNOWN
-    return Call(kind, axis, size, UNKNOWN, "unknown", role(kind, UNKNOWN, moved), "nccl", moved)
+    return CallSum(kind, axis, size, UNKNOWN, "unknown", classify_role(kind, UNKNOWN, moved_bytes), "nccl", moved_bytes)
 
 
-def _groups(ours: Iterable[_Read]) -> Iterator[list[_Read]]:
-    """Calls between ncclGroupStart and ncclGroupEnd together, every other call alone."""
-    group: list[_Read] = []
+def _split_groups(calls: Iterable[_NcclCall]) -> Iterator[list[_NcclCall]]:
+    """Yield the calls between ncclGroupStart and ncclGroupEnd as one group, and every other call as its own group."""
+    group: list[_NcclCall] = []
     depth = 0
-    for one in ours:
-        if one.word == "groupstart":
+    for call in calls:
+        if call.operation == "groupstart":
             depth += 1
-        elif one.word == "groupend":
+        elif call.operation == "groupend":
             depth = max(0, depth - 1)
         else:
-            group.append(one)
+            group.append(call)
         if not depth and group:
             yield group
             group = []
@@ -112,50 +138,54 @@ def _groups(ours: Iterable[_Read]) -> Iterator[list[_Read]]:
         yield group
 
 
-def _read(one: Range) -> _Read:
-    payload = _payload(one.payload)
-    message = _number(payload, _SIZE)
-    return _Read(_word(one.name), message, str(_value(payload, _COMMUNICATOR) or ""))
+def _parse_range(nvtx_range: NvtxRange) -> _NcclCall:
+    payload = _parse_payload(nvtx_range.payload)
+    message_bytes = _find_number(payload, _SIZE)
+    return _NcclCall(_parse_operation(nvtx_range.name), message_bytes, str(_find_value(payload, _COMMUNICATOR) or ""))
 
 
-def _began(one: Range) -> tuple[int, int]:
-    return one.start, -one.end
+def _sort_key(nvtx_range: NvtxRange) -> tuple[int, int]:
+    return nvtx_range.start, -nvtx_range.end
 
 
-def _word(name: str) -> str:
+def _parse_operation(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.removeprefix("nccl").lower())
 
 
-def _sizes(ranges: Iterable[Range]) -> Iterator[tuple[str, int]]:
-    """Ranks of the communicators that were made while the profiler ran."""
-    for one in ranges:
-        if one.name.startswith("ncclComm") and one.payload:
-            payload = _payload(one.payload)
-            communicator, size = _value(payload, _COMMUNICATOR), _number(payload, _RANKS)
+def _read_communicator_sizes(ranges: Iterable[NvtxRange]) -> Iterator[tuple[str, int]]:
+    """Yield the id and the number of ranks of each communicator that was created while the profiler ran."""
+    for nvtx_range in ranges:
+        if nvtx_range.name.startswith("ncclComm") and nvtx_range.payload:
+            payload = _parse_payload(nvtx_range.payload)
+            communicator, size = _find_value(payload, _COMMUNICATOR), _find_number(payload, _RANKS)
             if communicator is not None and size and size <= 2**24:
                 yield str(communicator), size
 
 
-def _payload(text: str) -> Mapping[str, Any]:
-    """The payload by lower-case names; nested objects are flattened."""
+def _parse_payload(text: str) -> Mapping[str, Any]:
+    """Parse a payload from JSON. Keys become lower case, and the members of nested objects become members of the
+    payload.
+
+    Return an empty mapping if the text is not a JSON object.
+    """
     if not text.lstrip().startswith("{"):
         return {}
     try:
-        given = parse_json(text.encode("utf-8", "replace"), "payload")
+        document = parse_json(text.encode("utf-8", "replace"), "payload")
     except RecordError:
         return {}
-    found: dict[str, Any] = {}
-    for key, value in given.items() if isinstance(given, dict) else ():
-        found.update(value if isinstance(value, dict) else {key: value})
-    return {str(key).lower(): value for key, value in found.items()}
+    payload: dict[str, Any] = {}
+    for key, value in document.items() if isinstance(document, dict) else ():
+        payload.update(value if isinstance(value, dict) else {key: value})
+    return {str(key).lower(): value for key, value in payload.items()}
 
 
-def _value(payload: Mapping[str, Any], name: str) -> Any:
+def _find_value(payload: Mapping[str, Any], name: str) -> Any:
     return next((value for key, value in payload.items() if name in key), None)
 
 
-def _number(payload: Mapping[str, Any], name: str) -> int | None:
-    value = _value(payload, name)
+def _find_number(payload: Mapping[str, Any], name: str) -> int | None:
+    value = _find_value(payload, name)
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_VOLUME else None

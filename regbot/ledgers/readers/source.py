@@ -1,7 +1,8 @@
-"""One file to be read, whatever wrote it: opened once, unpacked on the way, and never held whole.
+"""Bounded reading of a trace file of any format, decompressed in chunks.
 
-Files come from anywhere. Only regular files are opened, gzip is unpacked chunk by chunk, and what a file may unpack to
-is capped in bytes and in ratio, so that neither a 5 GB trace nor a decompression bomb costs more memory than a chunk.
+Files can come from untrusted places. Only regular files are opened. Gzip is decompressed chunk by chunk, with limits on
+the number of decompressed bytes and on the compression ratio. So neither a trace of 5 GB nor a decompression bomb needs
+more memory than one chunk.
 """
 
 import os
@@ -12,24 +13,30 @@ from functools import cached_property
 from io import FileIO
 from pathlib import Path
 
+from regbot.errors import UserError
+
 CHUNK_BYTES = 2**20
 HEAD_BYTES = 2**16
 MAX_BYTES = 32 * 2**30
-"""Most that a file may unpack to: a trace of a step is megabytes, one of a whole epoch is not read to the end."""
+"""Largest number of decompressed bytes in a file. A trace of one step has a few megabytes. A trace of a whole epoch is
+refused.
+"""
 MAX_RATIO = 200
-"""Most bytes out of one byte of gzip. Kineto traces unpack to 10 to 30 times their size, zlib's own limit is 1032."""
+"""Largest accepted compression ratio. Decompressed Kineto traces are 10 to 30 times as large as the gzip file. The
+largest ratio that zlib can reach is 1032.
+"""
 RATIO_FREE_BYTES = 64 * 2**20
-"""What may be unpacked before the ratio counts: small files of one repeated line are harmless."""
+"""Number of decompressed bytes up to which the ratio is not checked. Small files that repeat one line are harmless."""
 
 _GZIP = b"\x1f\x8b"
 
 
-class ReadError(Exception):
-    """A file cannot be read as what it should be. The message says which file, what is wrong, and what to do."""
+class ReadError(UserError):
+    """A file cannot be read in its format. The message contains the file, the problem and what to do about it."""
 
 
 class Source:
-    """A file of measurements. ``chunks`` may be asked for more than once; each time the file is read from its start."""
+    """A file of measurements. Each call of ``chunks`` reads the file from its start."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.path, self.max_bytes = path, max_bytes
@@ -40,41 +47,44 @@ class Source:
 
     @cached_property
     def head(self) -> bytes:
-        """The first bytes, unpacked: what a format is recognised by. Raises ReadError."""
-        found = b""
+        """The first decompressed bytes, at most 64 KiB. Readers recognise their format by them. Raises ReadError."""
+        data = b""
         for chunk in self.chunks(HEAD_BYTES):
-            found += chunk
-            if len(found) >= HEAD_BYTES:
+            data += chunk
+            if len(data) >= HEAD_BYTES:
                 break
-        return found[:HEAD_BYTES]
+        return data[:HEAD_BYTES]
 
     @cached_property
-    def packed(self) -> bool:
-        """Whether the file is gzip."""
+    def is_gzip(self) -> bool:
+        """Whether the file is compressed with gzip. Raises ReadError."""
         with self._open() as file:
             return file.read(2) == _GZIP
 
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The unpacked bytes, at most about ``size`` at a time, none of them empty. Raises ReadError."""
+        """Yield the decompressed bytes in non-empty chunks of at most about ``size`` bytes. Raises ReadError."""
         total = 0
-        for chunk in self._unpacked(size) if self.packed else self._plain(size):
+        for chunk in self._decompress_chunks(size) if self.is_gzip else self._read_chunks(size):
             total += len(chunk)
             if total > self.max_bytes:
-                raise self.error(f"holds more than {self.max_bytes:,} bytes; record fewer steps")
+                raise self.error(f"contains more than {self.max_bytes:,} bytes; record fewer steps")
             yield chunk
 
     def read(self, max_bytes: int) -> bytes:
-        """Everything at once, for formats that cannot be read piece by piece. Raises ReadError."""
-        found = bytearray()
-        for chunk in self.chunks():
-            found += chunk
-            if len(found) > max_bytes:
-                raise self.error(f"holds more than the {max_bytes:,} bytes that are read of this format")
-        return bytes(found)
+        """Return all decompressed bytes, for formats that cannot be read in chunks.
 
-    def error(self, what: str) -> ReadError:
-        """A ReadError about this file."""
-        return ReadError(f"{self.name}: {what}")
+        Raises ReadError if there are more than ``max_bytes``.
+        """
+        data = bytearray()
+        for chunk in self.chunks():
+            data += chunk
+            if len(data) > max_bytes:
+                raise self.error(f"contains more than {max_bytes:,} bytes, the limit for this format")
+        return bytes(data)
+
+    def error(self, problem: str) -> ReadError:
+        """Return a ReadError whose message is the file's name and ``problem``."""
+        return ReadError(f"{self.name}: {problem}")
 
     def _open(self) -> FileIO:
         try:
@@ -86,38 +96,41 @@ class Source:
             raise self.error("is not a regular file")
         return os.fdopen(descriptor, "rb", buffering=0)
 
-    def _plain(self, size: int) -> Iterator[bytes]:
+    def _read_chunks(self, size: int) -> Iterator[bytes]:
         with self._open() as file:
             while chunk := file.read(size):
                 yield chunk
 
-    def _unpacked(self, size: int) -> Iterator[bytes]:
-        """All members of a gzip file, one after the other. A file that ends inside a member was cut off."""
-        read = written = 0
+    def _decompress_chunks(self, size: int) -> Iterator[bytes]:
+        """Yield the decompressed data of all members of a gzip file. Raises ReadError if the file ends inside a
+        member.
+        """
+        read_bytes = written_bytes = 0
         with self._open() as file:
-            unpack, fresh = zlib.decompressobj(wbits=31), True
-            rest = b""
+            decompressor, at_member_start = zlib.decompressobj(wbits=31), True
+            packed = b""
             while True:
-                if not rest:
-                    rest = file.read(size)
-                    read += len(rest)
-                    if not rest:
+                if not packed:
+                    packed = file.read(size)
+                    read_bytes += len(packed)
+                    if not packed:
                         break
                 try:
-                    chunk = unpack.decompress(rest, size)
+                    chunk = decompressor.decompress(packed, size)
                 except zlib.error as error:
-                    raise self.error(f"is broken gzip after {written:,} bytes: {error}; copy it again") from error
-                fresh = False
-                rest = unpack.unconsumed_tail
-                written += len(chunk)
-                if written > RATIO_FREE_BYTES and written > MAX_RATIO * read:
+                    raise self.error(f"is broken gzip after {written_bytes:,} bytes: {error}; copy it again") from error
+                at_member_start = False
+                packed = decompressor.unconsumed_tail
+                written_bytes += len(chunk)
+                if written_bytes > RATIO_FREE_BYTES and written_bytes > MAX_RATIO * read_bytes:
                     raise self.error(
-                        f"unpacks to more than {MAX_RATIO} times its size; it is no trace but a decompression bomb"
+                        f"decompresses to more than {MAX_RATIO} times its size, which indicates a decompression bomb; "
+                        "record the trace again"
                     )
                 if chunk:
                     yield chunk
-                if unpack.eof:
-                    rest = unpack.unused_data.lstrip(b"\x00")
-                    unpack, fresh = zlib.decompressobj(wbits=31), True
-            if not fresh:
-                raise self.error(f"ends in the middle of its gzip data, after {written:,} bytes; copy it again")
+                if decompressor.eof:
+                    packed = decompressor.unused_data.lstrip(b"\x00")
+                    decompressor, at_member_start = zlib.decompressobj(wbits=31), True
+            if not at_member_start:
+                raise self.error(f"ends in the middle of its gzip data, after {written_bytes:,} bytes; copy it again")

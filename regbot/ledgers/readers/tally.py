@@ -1,9 +1,9 @@
-"""Recorded collective calls, one by one, added up into the entries of a ledger.
+"""Sums recorded collective calls into the entries of a ledger.
 
-For formats that list calls (Flight Recorder, Nsight Systems, NCCL Inspector) and know nothing of steps. What a format
-does not tell has one word everywhere: axis and element type 'unknown', bytes 0, a group of 2 where even its size is
-missing; the reader says so among the ledger's guesses. Calls are added up as they come: a recording of millions takes
-as much memory as it has different ones.
+This module serves the formats that list calls but no steps: Flight Recorder, Nsight Systems, NCCL Inspector. All
+readers use the same values for missing data: 'unknown' for axis and element type, 0 for bytes, and 2 for the group size
+if no size is known. The reader reports missing data in the ``guesses`` of the ledger. Calls are summed as they are
+read, so memory grows only with the number of distinct calls.
 """
 
 import re
@@ -12,25 +12,33 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from regbot.ledgers.readers.source import Source
-from regbot.records.ledger import Entry, Kind, Phase, Role, Unclassified, Via
-from regbot.text import printable
+from regbot.records.ledger import CollectiveBackend, Entry, Kind, Phase, Role, UnclassifiedCommunication
+from regbot.text.clip import clip, clip_label
+from regbot.text.printable import printable
 
 UNKNOWN = "unknown"
-STEPS_UNKNOWN = "how many steps these calls are of is not known"
-"""Guess of every format without steps: the counts of two files are those of equal work only by chance."""
+STEPS_UNKNOWN = "the number of steps in this recording is unknown"
+"""Guess that every reader of a format without steps reports. Two files of such a format can be compared only if they
+cover the same number of steps.
+"""
 MAX_VOLUME = 2**53
 MAX_ENTRIES = 200_000
 MAX_UNCLASSIFIED = 1000
-MAX_RUNS = 64
-"""Most runs of sequence numbers that are told apart: a gap is filled within a few calls or never."""
+MAX_SEQUENCE_RUNS = 64
+"""Largest number of runs of consecutive sequence numbers that are kept. A gap between two runs is filled within a few
+calls, or never.
+"""
 
 _RANK = re.compile(r"rank[ _.=-]?([0-9]{1,7})(?![0-9])", re.I)
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,7})$")
 _SUFFIXES = re.compile(r"(?:\.(?:json|jsonl|txt|log|gz))+$", re.I)
 
 
-class Call(NamedTuple):
-    """Calls that are alike. ``group_size`` is 0 and ``bytes``, those of all of them, None where they are not known."""
+class CallSum(NamedTuple):
+    """One or more equal calls.
+
+    ``bytes`` is the sum over these calls, or None if it is unknown. ``group_size`` is 0 if it is unknown.
+    """
 
     kind: Kind
     axis: str
@@ -38,12 +46,12 @@ class Call(NamedTuple):
     dtype: str
     phase: Phase
     role: Role
-    via: Via
+    via: CollectiveBackend
     bytes: int | None
 
 
-class Words(NamedTuple):
-    """What the calls of one entry share."""
+class EntryKey(NamedTuple):
+    """Fields that are equal for all calls of one entry."""
 
     kind: Kind
     axis: str
@@ -51,64 +59,72 @@ class Words(NamedTuple):
     dtype: str
     phase: Phase
     role: Role
-    via: Via
+    via: CollectiveBackend
 
 
-class Tally:
-    """Calls by everything but their bytes."""
+class CallTally:
+    """Number and bytes of calls, summed over calls that are equal in all other fields."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._sums: dict[Words, tuple[int, int]] = {}
+        self._sums: dict[EntryKey, tuple[int, int]] = {}
 
-    def add(self, call: Call, count: int = 1) -> None:
-        """``count`` calls that are alike. Raises ReadError where too many are different, or they move too much."""
-        words = Words(call.kind, call.axis[:500], call.group_size, call.dtype[:500], call.phase, call.role, call.via)
-        before, size = self._sums.get(words, (0, 0))
-        self._sums[words] = before + count, size + (call.bytes or 0)
-        within_limits(self._source, len(self._sums), self._sums[words][1])
+    def add(self, call: CallSum, count: int = 1) -> None:
+        """Add ``count`` equal calls. ``call.bytes`` is the sum of their bytes.
+
+        Raises ReadError if there are too many distinct calls or too many bytes.
+        """
+        key = EntryKey(
+            call.kind, clip_label(call.axis), call.group_size, clip_label(call.dtype), call.phase, call.role, call.via
+        )
+        count_before, bytes_before = self._sums.get(key, (0, 0))
+        self._sums[key] = count_before + count, bytes_before + (call.bytes or 0)
+        check_limits(self._source, len(self._sums), self._sums[key][1])
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
-    def entries(self, size_otherwise: int) -> list[Entry]:
-        """One entry for all calls that share every word; ``size_otherwise``: for groups of unknown size."""
-        sums: dict[Words, tuple[int, int]] = {}
-        for words, (count, size) in self._sums.items():
-            known = words._replace(group_size=max(words.group_size or size_otherwise, 2))
-            before, moved = sums.get(known, (0, 0))
-            sums[known] = before + count, moved + size
-        within_limits(self._source, len(sums), max((size for _, size in sums.values()), default=0))
+    def entries(self, default_size: int) -> list[Entry]:
+        """Return one entry per distinct key. Groups of unknown size get ``default_size``, but at least 2. Raises
+        ReadError.
+        """
+        sums: dict[EntryKey, tuple[int, int]] = {}
+        for key, (count, size) in self._sums.items():
+            sized_key = key._replace(group_size=max(key.group_size or default_size, 2))
+            before, total_bytes = sums.get(sized_key, (0, 0))
+            sums[sized_key] = before + count, total_bytes + size
+        check_limits(self._source, len(sums), max((size for _, size in sums.values()), default=0))
         return [
-            Entry(**words._asdict(), where="", count=count, bytes=size) for words, (count, size) in sorted(sums.items())
+            Entry(**key._asdict(), where="", count=count, bytes=size) for key, (count, size) in sorted(sums.items())
         ]
 
 
-def entries(source: Source, calls: Iterable[Call], size_otherwise: int) -> list[Entry]:
-    """The entries of a list of calls. Raises ReadError as ``Tally`` does."""
-    tally = Tally(source)
+def sum_calls(source: Source, calls: Iterable[CallSum], default_size: int) -> list[Entry]:
+    """Return the entries of ``calls``. Groups of unknown size get ``default_size``, but at least 2. Raises
+    ReadError.
+    """
+    tally = CallTally(source)
     for call in calls:
         tally.add(call)
-    return tally.entries(size_otherwise)
+    return tally.entries(default_size)
 
 
-def within_limits(source: Source, different: int, volume: int) -> None:
-    """Raises ReadError where a file has more different collectives than a ledger may, or one kind of them moves more
-    than a machine can."""
-    if different > MAX_ENTRIES:
-        raise source.error(f"holds more than {MAX_ENTRIES:,} different collectives; give fewer steps")
+def check_limits(source: Source, entry_count: int, volume: int) -> None:
+    """Raise ReadError if a file has more entries than a ledger can have, or one entry has too many bytes or calls."""
+    if entry_count > MAX_ENTRIES:
+        raise source.error(f"contains more than {MAX_ENTRIES:,} different collectives; record fewer steps")
     if volume > MAX_VOLUME:
-        raise source.error("holds collectives of more than 2^53 bytes in all; its sizes are wrong, write it again")
+        raise source.error("contains collectives of more than 2^53 bytes in total; its sizes are wrong, write it again")
 
 
-class Unknowns:
-    """Calls of unknown kind by the name that the file has for them."""
+class UnknownCalls:
+    """Numbers of calls whose kind is unknown, by their name in the file."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str) -> None:
-        key = printable(name)[:500]
+        key = clip_label(printable(name))
         if key not in self._counts and len(self._counts) >= MAX_UNCLASSIFIED - 1:
             key = "calls of other names"
         self._counts[key] = self._counts.get(key, 0) + 1
@@ -116,74 +132,77 @@ class Unknowns:
     def __bool__(self) -> bool:
         return bool(self._counts)
 
-    def records(self) -> list[Unclassified]:
-        return [Unclassified(name=name, count=count) for name, count in sorted(self._counts.items())]
+    def records(self) -> list[UnclassifiedCommunication]:
+        return [UnclassifiedCommunication(name=name, count=count) for name, count in sorted(self._counts.items())]
 
-    def doubts(self) -> Iterator[str]:
-        """What to say of them."""
+    def warnings(self) -> Iterator[str]:
+        """Yield at most one warning that names the unknown calls."""
         if self._counts:
-            names = ", ".join(repr(name[:80]) for name in sorted(self._counts)[:3])
-            yield f"{sum(self._counts.values()):,} calls of unknown kind are in no count: {names}"
+            names = ", ".join(repr(clip(name, 80)) for name in sorted(self._counts)[:3])
+            yield f"{sum(self._counts.values()):,} calls of unknown kind are not counted: {names}"
 
 
-class Numbers:
-    """Sequence numbers that were seen, as runs without a gap, so that a million in a row take no more than one.
+class SequenceNumbers:
+    """A set of sequence numbers. To limit memory, it is stored as runs of consecutive numbers.
 
-    Numbers come nearly in order. Of more than ``MAX_RUNS`` runs the two lowest become one, and the gap between them is
-    counted as missing for good.
+    Numbers arrive nearly in order. If there are more than ``MAX_SEQUENCE_RUNS`` runs, the two lowest runs are merged.
+    From then on, the numbers between these two runs count as missing.
     """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._given_up = 0
+        self._merged_missing = 0
 
     def add(self, number: int) -> bool:
-        """Whether ``number`` is new."""
+        """Add ``number`` and return whether it is new to the set."""
         starts, ends = self._starts, self._ends
         if ends and number == ends[-1] + 1:
             ends[-1] = number
             return True
-        place = bisect_right(starts, number)
-        if place and number <= ends[place - 1]:
+        position = bisect_right(starts, number)
+        if position and number <= ends[position - 1]:
             return False
-        joins_left = place > 0 and number == ends[place - 1] + 1
-        joins_right = place < len(starts) and number == starts[place] - 1
-        if joins_left and joins_right:
-            ends[place - 1] = ends[place]
-            del starts[place], ends[place]
-        elif joins_left:
-            ends[place - 1] = number
-        elif joins_right:
-            starts[place] = number
+        joins_lower = position > 0 and number == ends[position - 1] + 1
+        joins_upper = position < len(starts) and number == starts[position] - 1
+        if joins_lower and joins_upper:
+            ends[position - 1] = ends[position]
+            del starts[position], ends[position]
+        elif joins_lower:
+            ends[position - 1] = number
+        elif joins_upper:
+            starts[position] = number
         else:
-            starts.insert(place, number)
-            ends.insert(place, number)
-        if len(starts) > MAX_RUNS:
-            self._given_up += starts[1] - ends[0] - 1
+            starts.insert(position, number)
+            ends.insert(position, number)
+        if len(starts) > MAX_SEQUENCE_RUNS:
+            self._merged_missing += starts[1] - ends[0] - 1
             ends[0] = ends[1]
             del starts[1], ends[1]
         return True
 
     @property
     def first(self) -> int:
-        """The lowest; 0 where there is none."""
+        """The lowest number in the set, or 0 if the set is empty."""
         return self._starts[0] if self._starts else 0
 
     @property
     def missing(self) -> int:
-        """How many are missing between the lowest and the highest."""
-        between = zip(self._starts[1:], self._ends[:-1], strict=True)
-        return self._given_up + sum(start - end - 1 for start, end in between)
+        """Number of missing sequence numbers between the lowest and the highest number in the set."""
+        gaps = zip(self._starts[1:], self._ends[:-1], strict=True)
+        return self._merged_missing + sum(start - end - 1 for start, end in gaps)
 
 
-def whole(value: object) -> int | None:
-    """A JSON value as a whole number that a record can hold, None where it is none."""
+def parse_count(value: object) -> int | None:
+    """Return a JSON value as an integer from 0 to 2**53 - 1, or None if it is not one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_VOLUME else None
 
 
-def rank_in_name(source: Source) -> int | None:
-    """The rank that tools put into the names of their files: ``nccl_trace_rank_3``, ``rank0.json``, ``dump_3.json``."""
+def parse_rank(source: Source) -> int | None:
+    """Return the rank in the file's name, or None if there is none.
+
+    Examples of such names are ``nccl_trace_rank_3``, ``rank0.json`` and ``dump_3.json``.
+    """
     name = _SUFFIXES.sub("", source.path.name)
-    found = _RANK.search(name) or _LAST_NUMBER.search(name)
-    return int(found[1]) if found else None
+    match = _RANK.search(name) or _LAST_NUMBER.search(name)
+    return int(match[1]) if match else None

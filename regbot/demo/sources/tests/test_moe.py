@@ -1,4 +1,4 @@
-"""The layer on two ranks computes what it computes on one: outputs and gradients."""
+"""Outputs and gradients of the layer on two ranks equal those on one rank."""
 
 import os
 import socket

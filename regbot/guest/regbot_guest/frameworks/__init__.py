@@ -1,1 +1,1 @@
-"""Training stacks with a loop of their own: one module each, that makes one of their steps countable."""
+"""Frameworks that have their own training loop. The modules here make one step of such a loop countable."""

@@ -1,11 +1,13 @@
-"""MaxText: its own ahead-of-time compilation (``train_compile``) of one train step for CPU devices that XLA makes up.
+"""MaxText: ahead-of-time compilation of one train step by MaxText's own ``train_compile``, for CPU devices that XLA
+emulates.
 
-No step runs, no weight exists: XLA partitions the program for as many devices as were asked for and writes down what it
-compiled. That text is what is left behind, beside a planted program of known collectives that went the same way; the
-trusted side counts in both. Nothing is counted here.
+No step runs, and no weights exist. XLA partitions the program for the requested number of devices and dumps the
+compiled text. The guest keeps this text, and the text of a planted program with known collectives. The trusted side
+counts the collectives in both texts; this module counts nothing.
 
-Two hooks into ``train_compile``, both of which only look: the resolved configuration is checked before anything is
-compiled, and the mesh tells which devices each axis spans. Imports no torch: this interpreter may have none.
+Two hooks are placed into ``train_compile``. One checks the resolved configuration before compilation. The other records
+the mesh, which has the devices of each axis. This module does not import torch, because the interpreter may not have
+it.
 """
 
 import importlib
@@ -22,16 +24,24 @@ from types import ModuleType
 from typing import Any
 
 from regbot_guest.frameworks import maxtext_planted
-from regbot_guest.frameworks.maxtext_config import FORCED, Refused, Resolved, arguments, check, complaint, flat
+from regbot_guest.frameworks.maxtext_config import (
+    FORCED_KEYS,
+    MaxTextError,
+    ResolvedConfig,
+    check_shape,
+    compile_arguments,
+    describe_error,
+    flatten_config,
+)
 from regbot_guest.request import Request
 
-__all__ = ["Refused", "work"]
+__all__ = ["MaxTextError", "run_request"]
 
 STEP = "jit_train_step"
 PROGRAM, PLANTED = "program.hlo.txt", "planted.hlo.txt"
 TOPOLOGY = "a3"
-"""The one target of MaxText's table that takes the devices that are there (``jax.devices()``) as they are."""
-AXIS_WORDS = {
+"""The only target in MaxText's table that uses the devices which exist on this machine (``jax.devices()``)."""
+AXIS_NAMES = {
     "expert": "ep",
     "data": "dp",
     "stage": "pp",
@@ -40,27 +50,31 @@ AXIS_WORDS = {
     "context": "cp",
     "context_usp_ulysses": "ulysses",
 }
-"""MaxText's mesh axes in regbot's words; an axis that is not here keeps MaxText's name (``fsdp``)."""
+"""Names that regbot uses for MaxText's mesh axes. All other axes keep MaxText's names, such as ``fsdp``."""
 
-_AFTER = re.compile(r"module_[0-9]+\.(.+?)\.(?:[a-z0-9_]+_)?after_optimizations\.txt")
+_PROGRAM_FILE = re.compile(r"module_[0-9]+\.(.+?)\.(?:[a-z0-9_]+_)?after_optimizations\.txt")
 
 
-def work(request: Request) -> dict[str, Any]:
-    """The part of the raw record that was asked for: where the program's text lies, and what it is of."""
-    _possible(request)
+def run_request(request: Request) -> dict[str, Any]:
+    """Compile the requested step and the planted program. Return the request's part of the raw record, which names the
+    files with their text.
+
+    Raises MaxTextError.
+    """
+    _check_request(request)
     folder = Path(request.record).parent
     dump = folder / "dump"
     seconds: dict[str, float] = {}
     _set_variables(dump, request.world)
     try:
-        with _timed(seconds, "import"):
-            package, jax, train_compile = _imported()
-        with _timed(seconds, "compile"):
-            config, mesh = _compiled(train_compile, arguments(request, Path(package), dump), request)
-        with _timed(seconds, "planted"):
+        with _timed_phase(seconds, "import"):
+            package, jax, train_compile = _import_maxtext()
+        with _timed_phase(seconds, "compile"):
+            config, mesh = _compile(train_compile, compile_arguments(request, Path(package), dump), request)
+        with _timed_phase(seconds, "planted"):
             maxtext_planted.compile_on(jax, mesh)
-        keep(dump, STEP, folder / PROGRAM)
-        keep(dump, f"jit_{maxtext_planted.NAME}", folder / PLANTED)
+        move_program(dump, STEP, folder / PROGRAM)
+        move_program(dump, f"jit_{maxtext_planted.NAME}", folder / PLANTED)
     finally:
         shutil.rmtree(dump, ignore_errors=True)
     return {
@@ -68,12 +82,12 @@ def work(request: Request) -> dict[str, Any]:
             "program": PROGRAM,
             "planted": PLANTED,
             "target": "cpu",
-            "mesh": [{"name": AXIS_WORDS.get(name, name), "size": size} for name, size in _axes(mesh)],
-            "config": flat(config.get_keys()),
-            "software": _software(),
+            "mesh": [{"name": AXIS_NAMES.get(name, name), "size": size} for name, size in _list_axes(mesh)],
+            "config": flatten_config(config.get_keys()),
+            "software": _read_versions(),
             "patches": [
                 f"the target {TOPOLOGY} has as many devices as were asked for: CPU devices that XLA makes up",
-                *(f"{key}={value}" for key, value in FORCED.items()),
+                *(f"{key}={value}" for key, value in FORCED_KEYS.items()),
             ],
             "warnings": [],
         },
@@ -82,25 +96,28 @@ def work(request: Request) -> dict[str, Any]:
     }
 
 
-def _possible(request: Request) -> None:
+def _check_request(request: Request) -> None:
     if request.mode != "static":
-        raise Refused("config", "MaxText is compiled, not run; take this workload's shapes out of 'timed'")
+        raise MaxTextError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
     if request.mlp != "moe":
-        raise Refused("config", f"MaxText has no {request.mlp} control of a shape; choose the variant without it")
+        raise MaxTextError("config", f"MaxText has no {request.mlp} control of a shape; choose another variant")
     if request.routing == "skewed":
-        raise Refused(
-            "routing", "a compiled program is the same whatever the routing; choose the variant without skewed"
+        raise MaxTextError(
+            "routing", "a compiled program does not depend on the routing; choose a variant that is not skewed"
         )
     if request.dispatcher:
-        raise Refused(
-            "config", f"MaxText has no dispatcher {request.dispatcher!r} to choose; its keys go into 'config'"
+        raise MaxTextError(
+            "config",
+            f"dispatcher {request.dispatcher!r} cannot be set for MaxText; set MaxText's keys in 'config' instead",
         )
     if request.world % request.ep:
-        raise Refused("config", f"EP {request.ep} does not divide {request.world} ranks; choose --ep and --world so")
+        raise MaxTextError(
+            "config", f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world"
+        )
 
 
 def _set_variables(dump: Path, world: int) -> None:
-    """Environment variables that jax and MaxText read once, when they are imported."""
+    """Set environment variables that jax and MaxText read only while they are imported."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["DECOUPLE_GCLOUD"] = "TRUE"
     os.environ["XLA_FLAGS"] = (
@@ -108,88 +125,108 @@ def _set_variables(dump: Path, world: int) -> None:
     )
 
 
-def _imported() -> tuple[str, Any, Any]:
-    """MaxText's folder, jax, and the module that compiles. A package that is missing is no fault of the code under
-    test; an error in MaxText itself is."""
-    install = "install requirements/maxtext.txt there, or set 'python' of this workload to an interpreter that has it"
-    found = importlib.util.find_spec("maxtext")
-    if found is None or not found.submodule_search_locations:
-        raise Refused("no_framework", f"there is no package maxtext in the source roots or installed; {install}")
+def _import_maxtext() -> tuple[str, Any, Any]:
+    """Return the folder of MaxText, the module jax, and the module ``train_compile``.
+
+    Raises MaxTextError if a package is missing. An import error inside MaxText is raised as it is, because the code
+    under test causes it.
+    """
+    install = "install requirements/maxtext.txt in this workload's 'python', or set it to an interpreter that has it"
+    spec = importlib.util.find_spec("maxtext")
+    if spec is None or not spec.submodule_search_locations:
+        raise MaxTextError(
+            "no_framework", f"the package maxtext is neither in the source roots nor installed; {install}"
+        )
     try:
         jax = importlib.import_module("jax")
         train_compile = importlib.import_module("maxtext.trainers.pre_train.train_compile")
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "maxtext":
             raise
-        raise Refused("no_framework", f"MaxText cannot be imported: {error}; {install}") from error
-    if lacking := [name for name in ("main", "pyconfig", "get_topology_mesh") if not hasattr(train_compile, name)]:
-        raise Refused("untraceable", f"train_compile has no {', '.join(lacking)}; regbot knows that of MaxText 0.2.5")
-    return next(iter(found.submodule_search_locations)), jax, train_compile
+        raise MaxTextError("no_framework", f"MaxText cannot be imported: {error}; {install}") from error
+    if missing := [name for name in ("main", "pyconfig", "get_topology_mesh") if not hasattr(train_compile, name)]:
+        raise MaxTextError(
+            "untraceable", f"train_compile has no {', '.join(missing)}; regbot supports that of MaxText 0.2.5"
+        )
+    return next(iter(spec.submodule_search_locations)), jax, train_compile
 
 
-def _compiled(train_compile: Any, argv: list[str], request: Request) -> tuple[Resolved, Any]:
-    """Runs MaxText's own ``main``; the configuration it resolved and the mesh it compiled for."""
+def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[ResolvedConfig, Any]:
+    """Run ``main`` of MaxText's ``train_compile``. Return MaxText's resolved configuration and mesh. Raises
+    MaxTextError.
+    """
     topologies = importlib.import_module("maxtext.utils.accelerator_to_spec_map").UserFacingNameToSystemCharacteristics
     topologies[TOPOLOGY].devices_per_slice = request.world
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     initialize, get_mesh = train_compile.pyconfig.initialize, train_compile.get_topology_mesh
 
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def initialize_and_check(*args: Any, **kwargs: Any) -> Any:
         try:
             config = initialize(*args, **kwargs)
         except (SystemExit, ValueError, TypeError) as error:
-            raise Refused("config", complaint(error)) from error
-        check(config, request)
-        found["config"] = config
+            raise MaxTextError("config", describe_error(error)) from error
+        check_shape(config, request)
+        results["config"] = config
         return config
 
-    def seen(*args: Any, **kwargs: Any) -> Any:
+    def record_mesh(*args: Any, **kwargs: Any) -> Any:
         mesh = get_mesh(*args, **kwargs)
-        sizes = dict(_axes(mesh))
+        sizes = dict(_list_axes(mesh))
         if mesh.devices.size != request.world or sizes.get("expert", 1) != request.ep:
-            raise Refused("config", f"MaxText made the mesh {sizes}, not {request.world} ranks with EP {request.ep}")
-        found["mesh"] = mesh
+            raise MaxTextError(
+                "config", f"MaxText made the mesh {sizes}, not {request.world} ranks with EP {request.ep}"
+            )
+        results["mesh"] = mesh
         return mesh
 
-    with _replaced(train_compile.pyconfig, "initialize", checked), _replaced(train_compile, "get_topology_mesh", seen):
+    with (
+        _replaced(train_compile.pyconfig, "initialize", initialize_and_check),
+        _replaced(train_compile, "get_topology_mesh", record_mesh),
+    ):
         train_compile.main(argv)
-    return found["config"], found["mesh"]
+    return results["config"], results["mesh"]
 
 
-def _axes(mesh: Any) -> list[tuple[str, int]]:
-    """The axes that split anything, slowest first: device number is their row-major index."""
+def _list_axes(mesh: Any) -> list[tuple[str, int]]:
+    """Return the axes with a size above 1, the slowest-varying first.
+
+    The number of a device is its row-major index over these axes.
+    """
     return [(str(name), int(size)) for name, size in mesh.shape.items() if size > 1]
 
 
-def keep(dump: Path, name: str, target: Path) -> None:
-    """Move the optimized text of the module ``name`` out of the dump. Raises Refused unless there is exactly one."""
-    texts = [(match[1], path) for path in sorted(dump.glob("*.txt")) if (match := _AFTER.fullmatch(path.name))]
-    mine = [path for module, path in texts if module == name]
-    if len(mine) != 1:
-        modules = ", ".join(sorted({module for module, _ in texts})[:20]) or "none at all"
-        raise Refused(
-            "untraceable", f"{len(mine)} programs called {name} were compiled, and there must be one; found: {modules}"
+def move_program(dump: Path, name: str, target: Path) -> None:
+    """Move the optimized text of the module ``name`` from the dump to ``target``.
+
+    Raises MaxTextError unless the dump contains exactly one such text.
+    """
+    texts = [(match[1], path) for path in sorted(dump.glob("*.txt")) if (match := _PROGRAM_FILE.fullmatch(path.name))]
+    matches = [path for module, path in texts if module == name]
+    if len(matches) != 1:
+        modules = ", ".join(sorted({module for module, _ in texts})[:20]) or "none"
+        raise MaxTextError(
+            "untraceable", f"{len(matches)} programs called {name} were compiled instead of one; compiled: {modules}"
         )
-    mine[0].replace(target)
+    matches[0].replace(target)
 
 
-def _software() -> dict[str, str]:
-    """Versions by the modules that were imported; MaxText's may come from the checkout."""
+def _read_versions() -> dict[str, str]:
+    """Return the versions of the imported modules. The imported MaxText may be the one in the checkout."""
     modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
     return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - start, 3)
 
 
 @contextmanager
-def _replaced(owner: ModuleType, name: str, by: Any) -> Iterator[None]:
+def _replaced(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
     original = getattr(owner, name)
-    setattr(owner, name, by)
+    setattr(owner, name, stand_in)
     try:
         yield
     finally:

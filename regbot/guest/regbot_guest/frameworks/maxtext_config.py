@@ -1,7 +1,10 @@
-"""What MaxText is asked to compile, as the ``key=value`` arguments of its command line; and what it made of them.
+"""MaxText's configuration: the ``key=value`` arguments of its command line, and a check of the resolved configuration.
 
-Three layers, each over the one before: the shape's numbers (or a recipe of the repository, as it is), the workload's
-``config``, and what is forced because there is no accelerator and nothing may be saved or downloaded.
+There are three layers of keys, and each overrides the layers before it:
+
+1. the numbers of the shape, or an unchanged recipe of the repository,
+2. the workload's ``config``,
+3. ``FORCED_KEYS``, because there is no accelerator, and because nothing may be saved or downloaded.
 """
 
 import difflib
@@ -16,7 +19,7 @@ from regbot_guest.request import Geometry, Request
 
 Scalar = str | int | float | bool | None
 
-FORCED: Mapping[str, Scalar] = {
+FORCED_KEYS: Mapping[str, Scalar] = {
     "hardware": "cpu",
     "compile_topology": "a3",
     "compile_topology_num_slices": 1,
@@ -24,118 +27,125 @@ FORCED: Mapping[str, Scalar] = {
     "attention": "dot_product",
     "dataset_type": "synthetic",
     "enable_checkpointing": False,
-    "jax_cache_dir": "",  # where the cache has the program already, XLA writes no dump
+    "jax_cache_dir": "",  # XLA writes no dump for a program that it finds in the cache
     "compiled_trainstep_file": "",
     "dump_hlo": False,
     "log_config": False,
     "run_name": "regbot",
     "override_model_config": True,
 }
-OWNED = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothing: no output is kept"}
-"""More keys that are set here, and what to use instead."""
+OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothing: no output is kept"}
+"""Further keys that regbot sets. The values say what a user changes instead."""
 
-PINNED: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
-"""How a shape's experts are computed where 'config' does not say: dense, each expert filled up to its capacity.
-Megablox is a kernel for accelerators."""
+SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
+"""Defaults for the experts of a pinned shape: dense matrix products, with each expert's tokens padded to its capacity.
+Megablox needs an accelerator.
+"""
 
 RULES = "logical_axis_rules"
-LEFT_OUT = {"run_name", "hf_access_token"}
+EXCLUDED_KEYS = {"run_name", "hf_access_token"}
 
 
-class Refused(Exception):
-    """This cannot be measured. ``kind`` is one of the refusal kinds of the raw record."""
+class MaxTextError(Exception):
+    """The requested step cannot be compiled. ``kind`` is one of the kinds of refusal in the raw record."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-class Resolved(Protocol):
-    """MaxText's configuration after ``pyconfig.initialize``."""
+class ResolvedConfig(Protocol):
+    """MaxText's configuration, as ``pyconfig.initialize`` returns it."""
 
     def get_keys(self) -> Mapping[str, Any]: ...
 
 
-def arguments(request: Request, package: Path, scratch: Path) -> list[str]:
-    """``argv`` of ``train_compile``: its name, the base configuration, ``key=value``... Raises Refused."""
-    given = dict(request.config)
-    fixed = {**dict.fromkeys(FORCED, "nothing: regbot sets it"), **OWNED}
+def compile_arguments(request: Request, package: Path, scratch: Path) -> list[str]:
+    """Return ``argv`` for ``train_compile``: program name, base file and ``key=value`` pairs. Raises MaxTextError."""
+    user_keys = dict(request.config)
+    fixed = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
     if not request.recipe:
-        fixed |= {**dict.fromkeys(_asked_for(request.geometry), "another shape or variant"), "model_name": "'recipe'"}
+        fixed |= {**dict.fromkeys(_shape_keys(request.geometry), "another shape or variant"), "model_name": "'recipe'"}
         fixed["dtype"] = "another variant"
-    for key in sorted(given.keys() & fixed.keys()):
-        raise Refused("config", f"config.{key}: fixed by this workload; use {fixed[key]}")
-    base, keys = _recipe(request, package) if request.recipe else (package / "configs" / "base.yml", _shape(request))
-    keys |= {"ici_fsdp_parallelism": -1, **given}  # -1: whatever ranks the other axes leave
-    keys |= {**FORCED, "ici_expert_parallelism": request.ep, "base_output_directory": str(scratch / "output")}
-    return ["train_compile", str(base), *(f"{key}={_text(value)}" for key, value in keys.items())]
+    for key in sorted(user_keys.keys() & fixed.keys()):
+        raise MaxTextError("config", f"config.{key}: fixed by this workload; use {fixed[key]}")
+    base, keys = (
+        _recipe_keys(request, package) if request.recipe else (package / "configs" / "base.yml", _pinned_keys(request))
+    )
+    keys |= {"ici_fsdp_parallelism": -1, **user_keys}  # -1 means all ranks that are left over by the other axes
+    keys |= {**FORCED_KEYS, "ici_expert_parallelism": request.ep, "base_output_directory": str(scratch / "output")}
+    return ["train_compile", str(base), *(f"{key}={_format_value(value)}" for key, value in keys.items())]
 
 
-def check(config: Resolved, request: Request) -> None:
-    """Whether MaxText resolved what was asked for. Raises Refused with every number that differs."""
+def check_shape(config: ResolvedConfig, request: Request) -> None:
+    """Check that MaxText's configuration has the numbers of the shape. Raises MaxTextError, which lists the differing
+    numbers.
+    """
     if request.recipe:
         return
     keys = config.get_keys()
-    wrong = [
+    mismatches = [
         f"{name} is {keys.get(name)!r}, not {number!r}"
-        for name, number in _resolved_as(request.geometry).items()
+        for name, number in _resolved_shape_keys(request.geometry).items()
         if keys.get(name) != number
     ]
-    if wrong:
-        raise Refused("shape", f"MaxText did not take the shape's numbers: {'; '.join(wrong)}")
+    if mismatches:
+        raise MaxTextError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
-def complaint(error: BaseException) -> str:
-    """What MaxText has against the configuration, without its list of a thousand keys where one is unknown."""
-    cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error  # it logs and exits
+def describe_error(error: BaseException) -> str:
+    """Return MaxText's error about the configuration. If a key is unknown, leave out the list of all keys."""
+    cause = (
+        error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+    )  # MaxText logs the error and then exits
     text = str(cause)
     unknown = re.match(r"'([^']+)' not in ('.*)", text, re.DOTALL)
     if not unknown:
         return f"MaxText refuses the configuration: {text[:1000]}"
-    near = difflib.get_close_matches(unknown[1], re.findall(r"'([^']+)'", unknown[2]), 3)
-    meant = f"; is one of these meant: {', '.join(near)}?" if near else ""
-    return f"MaxText refuses the configuration: it has no key {unknown[1]!r}{meant}"
+    similar = difflib.get_close_matches(unknown[1], re.findall(r"'([^']+)'", unknown[2]), 3)
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+    return f"MaxText refuses the configuration: it has no key {unknown[1]!r}{hint}"
 
 
-def flat(keys: Mapping[str, Any]) -> dict[str, Scalar]:
-    """The resolved configuration as scalars; without what names a place on this machine or this very run.
+def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the resolved configuration as scalars, without file paths and names of runs.
 
-    The logical axis rules, which decide how everything is sharded, become one key per logical axis.
+    The logical axis rules determine all sharding. They become one key per logical axis.
     """
-    found: dict[str, Scalar] = {}
+    scalars: dict[str, Scalar] = {}
     for key, value in sorted(keys.items()):
-        if key not in LEFT_OUT:
-            _put(found, key, value)
-    return found
+        if key not in EXCLUDED_KEYS:
+            _add_scalars(scalars, key, value)
+    return scalars
 
 
-def _put(found: dict[str, Scalar], key: str, value: Any) -> None:
+def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
     value = value.value if isinstance(value, Enum) else value
     if isinstance(value, Mapping):
-        for name, inner in sorted(value.items(), key=lambda item: str(item[0])):
-            _put(found, f"{key}.{name}", inner)
+        for name, nested in sorted(value.items(), key=lambda item: str(item[0])):
+            _add_scalars(scalars, f"{key}.{name}", nested)
     elif isinstance(value, (list, tuple)) and key.startswith(RULES):
-        for name, target in value:  # a name may stand more than once: the first rule that fits is used
-            place = f"{key}.{name}"
-            found[place] = f"{found[place]} | {_joined(target)}" if place in found else _joined(target)
+        for name, target in value:  # a name may occur more than once, and the first applicable rule is used
+            rule_key = f"{key}.{name}"
+            scalars[rule_key] = f"{scalars[rule_key]} | {_join(target)}" if rule_key in scalars else _join(target)
     elif isinstance(value, (list, tuple)):
-        found[key] = _joined(value)
+        scalars[key] = _join(value)
     elif value is None or isinstance(value, (bool, int)):
-        found[key] = value
+        scalars[key] = value
     elif isinstance(value, float):
-        found[key] = value if math.isfinite(value) else str(value)
+        scalars[key] = value if math.isfinite(value) else str(value)
     else:
         text = str(value)
         if not (text.startswith(("/", "~")) or "://" in text):
-            found[key] = text
+            scalars[key] = text
 
 
-def _joined(value: Any) -> str:
-    return ",".join(map(_joined, value)) if isinstance(value, (list, tuple)) else str(value)
+def _join(value: Any) -> str:
+    return ",".join(map(_join, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _asked_for(geometry: Geometry) -> dict[str, Scalar]:
-    """The shape's numbers under the names of MaxText's configuration files."""
+def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:
+    """Return the numbers of the shape by the keys that MaxText's configuration files use."""
     return {
         "base_num_decoder_layers": geometry.layers,
         "base_emb_dim": geometry.hidden,
@@ -154,29 +164,35 @@ def _asked_for(geometry: Geometry) -> dict[str, Scalar]:
     }
 
 
-def _resolved_as(geometry: Geometry) -> dict[str, Scalar]:
-    """The same under the names that MaxText's model code reads: ``base_`` numbers are scaled before."""
-    return {key.removeprefix("base_"): value for key, value in _asked_for(geometry).items()}
+def _resolved_shape_keys(geometry: Geometry) -> dict[str, Scalar]:
+    """Return the numbers of the shape by the keys that MaxText's model code reads. These keys lack the prefix
+    ``base_``.
+    """
+    return {key.removeprefix("base_"): value for key, value in _shape_keys(geometry).items()}
 
 
-def _shape(request: Request) -> dict[str, Any]:
+def _pinned_keys(request: Request) -> dict[str, Any]:
     model = request.workload.rpartition(":")[2].partition("@")[0]
-    return {"model_name": model, **PINNED, **_asked_for(request.geometry), "dtype": request.dtype}
+    return {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
 
 
-def _recipe(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
-    """Base file and keys of a recipe: a model name, a model's file, or a whole configuration of the repository."""
+def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the base file and the keys of a recipe.
+
+    A recipe is a model name, the file of a model, or a complete configuration file. Raises MaxTextError if there is no
+    such file.
+    """
     if not request.recipe.endswith(".yml"):
         return package / "configs" / "base.yml", {"model_name": request.recipe}
     path = Path(request.root) / request.recipe
     if not path.is_file():
-        raise Refused("config", f"recipe: there is no file {request.recipe!r} in the checkout")
+        raise MaxTextError("config", f"recipe: there is no file {request.recipe!r} in the checkout")
     if path.parent.name == "models":
         return package / "configs" / "base.yml", {"model_name": path.stem}
     return path, {}
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value) or '""'

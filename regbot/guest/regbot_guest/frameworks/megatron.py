@@ -1,13 +1,12 @@
-"""Megatron-core: a GPT MoE of its own parts, whose training step is counted.
+"""Megatron-core: the training step of a GPT MoE model, built from Megatron's own parts.
 
-Counted in a fake world without values (``static``) or on real ranks (``real``), or timed there (``timed``). Megatron
-comes from the checkout's source roots, or where they hold none, from what the interpreter has installed. What is put
-together is in ``megatron_model``, what it is configured with in ``megatron_settings`` and ``megatron_recipe``, and what
-is replaced to do without a GPU in ``megatron_cpu``.
+In the mode ``static`` the step is counted in a fake world. In the modes ``real`` and ``timed`` it is counted or timed
+on real ranks. Megatron is imported from the source roots of the checkout. If they do not contain Megatron, it is
+imported from the installed packages of the interpreter. ``megatron_model`` builds the model, ``megatron_settings`` and
+``megatron_recipe`` configure it, and ``megatron_cpu`` has the replacements that are needed to run it without a GPU.
 """
 
 import importlib
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,206 +19,209 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regbot_guest.axes import Axes
-from regbot_guest.compiled import CompileWatch
-from regbot_guest.count import FAKE_PATCHES, building
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.contract import ContractError
+from regbot_guest.count import FAKE_PATCHES, build_context
 from regbot_guest.frameworks import megatron_cpu as cpu
 from regbot_guest.frameworks import megatron_settings as configuration
 from regbot_guest.frameworks.megatron_model import (
-    Built,
+    MegatronTraining,
     build,
     check_geometry,
-    classes,
+    count_classes,
+    find_moe_layers,
     join_groups,
-    moe_layers,
-    step_of,
+    make_step,
 )
-from regbot_guest.frameworks.megatron_recipe import of_recipe
-from regbot_guest.frameworks.megatron_settings import FLEX, Settings
-from regbot_guest.frameworks.stepping import Loop, Scalar, count, fake_world
-from regbot_guest.frameworks.timed import time_loop
-from regbot_guest.harness import ContractError
+from regbot_guest.frameworks.megatron_recipe import settings_from_recipe
+from regbot_guest.frameworks.megatron_settings import FLEX, MegatronSettings
+from regbot_guest.frameworks.timed_loop import time_loop
+from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_loop, fake_world
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
-from regbot_guest.shadow import ShadowValues
+from regbot_guest.shadow_values import ShadowValues
+from regbot_guest.world import choose_device, join_ranks
 
 STEPS = 2
-"""The first step reduces gradients at its end, because the overlap learns its order there; later ones are alike."""
+"""Minimum number of steps. Only the last step is counted. The first step reduces all gradients at its end, because the
+overlap of reduction and backward has not yet learned the order of the gradients.
+"""
 
-FORCED = (
+FORCED_ROUTING = (
     "routing is forced: the router's logits choose {} experts (moe_router_force_load_balancing, apply_random_logits)"
 )
-TIMED = (
-    "timed with Megatron's local layers and without its compiled fusions, so only changes of it can be judged; time a "
-    "real training run with adapter = 'command'"
+TIMED_WARNING = (
+    "timed with Megatron's local layers and without its compiled fusions, so only changes of the step time can be "
+    "judged; time a real training run with adapter = 'command'"
 )
-EXECUTED = {"MoEAlltoAllTokenDispatcher": "alltoall", "MoEAllGatherTokenDispatcher": "allgather"}
-"""Megatron's dispatchers by class; every other one exchanges tokens past torch.distributed."""
+DISPATCHERS = {"MoEAlltoAllTokenDispatcher": "alltoall", "MoEAllGatherTokenDispatcher": "allgather"}
+"""Name of the dispatcher that each class of Megatron implements. All other classes exchange tokens without
+torch.distributed.
+"""
 
 
-def work(request: Request) -> dict[str, Any]:
-    """The part of the raw record that was asked for. Raises ContractError."""
+def run_request(request: Request, record: dict[str, Any]) -> None:
+    """Run the requested step and add its part to ``record``, the raw record. Raises ContractError."""
     warnings = _import_megatron(request)
     static = request.mode == "static"
-    device = torch.device("cpu") if static else _device(request)
-    settings = of_recipe(request) if request.recipe else configuration.of_shape(request)
+    device = torch.device("cpu") if static else choose_device(request.world, request.device)
+    settings = settings_from_recipe(request) if request.recipe else configuration.settings_from_shape(request)
     settings.warnings += warnings
     configuration.override(settings, request.config)
     configuration.refuse_other_models(settings)
-    asked = configuration.choose_dispatcher(settings, request.dispatcher, static)
+    dispatcher = configuration.choose_dispatcher(settings, request.dispatcher, static)
     with ExitStack() as stack:
         if device.type == "cpu":
-            configuration.fit_for_cpu(settings)
+            configuration.adapt_to_cpu(settings)
             settings.patches[:0] = stack.enter_context(cpu.device_is_cpu())
         else:
             settings.patches[:0] = [cpu.FUSIONS, cpu.LOCAL]
         if settings.experts and request.routing != "natural":
             stack.enter_context(_forced_routing(request, settings))
-        job = _Job(request, settings, asked, device)
-        return _count_without_values(job) if static else _run_on_ranks(job)
+        job = _MegatronJob(request, settings, dispatcher, device)
+        if static:
+            record |= _count_without_values(job)
+        else:
+            _run_on_ranks(job, record)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What is to be built, fit for ``device``. ``asked`` is the dispatcher's word, '' where there are no experts."""
+class _MegatronJob:
+    """Settings from which the model is built, already adapted to ``device``.
+
+    ``dispatcher`` is the name of the requested or configured dispatcher. It is '' if the model has no experts.
+    """
 
     request: Request
-    settings: Settings
-    asked: str
+    settings: MegatronSettings
+    dispatcher: str
     device: torch.device
 
 
-def _count_without_values(job: _Job) -> dict[str, Any]:
+def _count_without_values(job: _MegatronJob) -> dict[str, Any]:
+    """Count one step in a fake world, on fake tensors."""
     request, settings = job.request, job.settings
     settings.patches[:0] = FAKE_PATCHES[:2]
     if request.routing == "natural" and settings.experts:
-        settings.warnings.append("routing is natural, and without values it was taken to be balanced")
+        settings.warnings.append("routing is natural; without values it was taken to be balanced")
     with fake_world(request.world) as mode:
-        axes, groups = join_groups(settings, request.world)  # rank numbers are read from tensors with values
-        shadows = ShadowValues(mode, settings.experts, settings.model.get("moe_router_topk") or 1, _route(request))
-        with cpu.without_values(shadows) as patches, mode, shadows.readable():
+        # Outside of ``mode``, because Megatron reads rank numbers from real tensors.
+        axes, groups = join_groups(settings, request.world)
+        shadows = ShadowValues(mode, settings.experts, settings.model.get("moe_router_topk") or 1, _make_route(request))
+        with cpu.support_fake_tensors(shadows) as patches, mode, shadows.numpy_from_shadows():
             settings.patches += patches
-            with building(shadows), cpu.alike_on_all_ranks() as alike:
-                settings.patches += alike
-                loop, _ = _loop(job, axes, groups)
-            return count(request, loop, shadows, max(STEPS, request.steps))
+            with build_context(shadows), cpu.gather_own_objects() as gather_patches:
+                settings.patches += gather_patches
+                loop, _ = _make_loop(job, axes, groups)
+            return count_loop(request, loop, shadows, max(STEPS, request.steps))
 
 
-def _run_on_ranks(job: _Job) -> dict[str, Any]:
+def _run_on_ranks(job: _MegatronJob, record: dict[str, Any]) -> None:
+    """Count or time steps on real ranks."""
     request, settings = job.request, job.settings
     if request.mode == "timed":
-        settings.warnings.append(TIMED)
-    with _real_world(job.device):
+        settings.warnings.append(TIMED_WARNING)
+    with join_ranks(job.device, request.limit_s):
         axes, groups = join_groups(settings, request.world)
         torch.manual_seed(request.seed)
         if job.device.type == "cuda":
-            cpu.named("megatron.core.tensor_parallel", "model_parallel_cuda_manual_seed")(request.seed)
-        loop, optimizers = _loop(job, axes, groups)
+            cpu.import_attribute("megatron.core.tensor_parallel", "model_parallel_cuda_manual_seed")(request.seed)
+        loop, optimizers = _make_loop(job, axes, groups)
         if request.mode == "timed":
-            return time_loop(request, loop, optimizers)
-        return count(request, loop, None, max(STEPS, request.steps))
+            time_loop(request, loop, optimizers, record)
+        else:
+            record |= count_loop(request, loop, None, max(STEPS, request.steps))
 
 
-def _loop(job: _Job, axes: Axes, groups: Sequence[dist.ProcessGroup]) -> tuple[Loop, list[torch.optim.Optimizer]]:
-    """The loop, and torch's optimizers inside Megatron's."""
+def _make_loop(
+    job: _MegatronJob, axes: Axes, groups: Sequence[dist.ProcessGroup]
+) -> tuple[TrainingLoop, list[torch.optim.Optimizer]]:
+    """Build the training loop. Return the loop and the torch optimizers inside Megatron's optimizer."""
     request, settings = job.request, job.settings
     start = time.perf_counter()
-    with CompileWatch() as watch:  # what is compiled while building is called later
-        built = build(settings, job.device)
+    with CompileWatch() as watch:  # code that is compiled during the build is called later
+        training = build(settings, job.device)
     if not request.recipe:
-        check_geometry(built, request)
-    layers = list(moe_layers(built.core))
+        check_geometry(training, request)
+    layers = list(find_moe_layers(training.gpt_model))
 
-    def backends(observer: Observer) -> Mapping[str, Mapping[str, str]]:
-        return _backends(job, built, layers, observer)
+    def describe_backends(observer: Observer) -> Mapping[str, Mapping[str, str]]:
+        return _describe_backends(job, training, layers, observer)
 
     version = str(importlib.import_module("megatron.core").__version__)
-    if version not in cpu.SEEN:
-        settings.warnings.append(f"megatron-core {version} has not been seen to work; {', '.join(cpu.SEEN)} has")
-    loop = Loop(
-        models=[built.core],
+    if version not in cpu.TESTED_VERSIONS:
+        settings.warnings.append(
+            f"regbot is not tested with megatron-core {version}, only with {', '.join(cpu.TESTED_VERSIONS)}"
+        )
+    loop = TrainingLoop(
+        models=[training.gpt_model],
         axes=axes,
         groups=groups,
-        step=step_of(built, settings, job.device, values=request.mode != "static"),
-        backends=backends,
-        config=_resolved(request, settings, built),
+        step=make_step(training, settings, job.device, values=request.mode != "static"),
+        backends=describe_backends,
+        config=_resolve_config(request, settings, training),
         software={"megatron-core": version, "torch": str(torch.__version__)},
         patches=settings.patches,
         warnings=settings.warnings,
         seconds={"build": round(time.perf_counter() - start, 3)},
-        built=watch,
+        build_watch=watch,
         device=job.device,
     )
-    parts = getattr(built.optimizer, "chained_optimizers", [built.optimizer])
+    parts = getattr(training.optimizer, "chained_optimizers", [training.optimizer])
     return loop, [part.optimizer for part in parts if part.optimizer is not None]
 
 
 def _import_megatron(request: Request) -> list[str]:
-    """Import it with its fused functions left as they are written. Returns warnings; raises ContractError."""
+    """Import Megatron without compiling its fused functions, and return warnings. Raises ContractError."""
     try:
-        with cpu.uncompiled():
+        with cpu.without_compile():
             for module in ("megatron.core", "megatron.core.models.gpt", "megatron.core.optimizer"):
                 importlib.import_module(module)
-        place = str(importlib.import_module("megatron.core").__file__)
+        location = str(importlib.import_module("megatron.core").__file__)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").split(".")[0] == "megatron"
-        what = "megatron.core is neither in the checkout nor installed" if missing else str(error)
+        is_missing = (error.name or "").split(".")[0] == "megatron"
+        reason = "megatron.core is neither in the checkout nor installed" if is_missing else str(error)
         raise ContractError(
             "config",
-            f"Megatron cannot be imported: {what}; install what it needs in the workload's 'python', and set "
-            "'source_roots' to the folder that holds megatron/",
+            f"Megatron cannot be imported: {reason}; install its requirements in the workload's 'python', and set "
+            "'source_roots' to the folder that contains megatron/",
         ) from error
     root = Path(request.root).resolve()
-    if Path(place).resolve().is_relative_to(root):
+    if Path(location).resolve().is_relative_to(root):
         return []
-    held = [source for source in request.source_roots if (root / source / "megatron" / "core").is_dir()]
-    if held:
+    megatron_roots = [source for source in request.source_roots if (root / source / "megatron" / "core").is_dir()]
+    if megatron_roots:
         raise ContractError(
-            "config", f"the checkout holds megatron/core in {held[0]!r}, and another was imported: {place}"
+            "config",
+            f"the checkout has megatron/core in {megatron_roots[0]!r}, but another one was imported: {location}",
         )
-    return ["the checkout holds no Megatron; the one that is installed was traced"]
-
-
-def _device(request: Request) -> torch.device:
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started != request.world:
-        raise ContractError("config", f"the launcher started {started} ranks, the request needs {request.world}")
-    if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")
+    return ["the checkout has no Megatron; the installed one was traced"]
 
 
 @contextmanager
-def _real_world(device: torch.device) -> Iterator[None]:
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+def _forced_routing(request: Request, settings: MegatronSettings) -> Iterator[None]:
+    """While active, force exactly the requested routing.
 
-
-@contextmanager
-def _forced_routing(request: Request, settings: Settings) -> Iterator[None]:
-    """MCore's own forcing draws random logits, balanced on average only: exact ones in their place."""
+    MCore itself forces a routing with random logits, so this routing is balanced only on average.
+    """
     settings.model["moe_router_force_load_balancing"] = True
-    settings.patches.append(FORCED.format(request.routing))
+    settings.patches.append(FORCED_ROUTING.format(request.routing))
     top_k = int(settings.model.get("moe_router_topk") or 1)
 
-    def forced(logits: Tensor) -> Tensor:
+    def force_logits(logits: Tensor) -> Tensor:
         rows = logits.shape[:-1].numel()
-        chosen = forced_experts(rows, logits.shape[-1], top_k, request.routing, request.seed, logits.device)
-        wanted = torch.zeros(rows, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-        wanted = wanted.scatter(1, chosen, 1.0).view(logits.shape)
-        return logits + (wanted - logits).detach()  # their values, and the gradients of the router's
+        experts = forced_experts(rows, logits.shape[-1], top_k, request.routing, request.seed, logits.device)
+        target = torch.zeros(rows, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+        target = target.scatter(1, experts, 1.0).view(logits.shape)
+        return logits + (target - logits).detach()  # forced values with the gradients of the router's logits
 
     router = importlib.import_module("megatron.core.transformer.moe.router")
-    with cpu.replaced(router, "apply_random_logits", forced):
+    with cpu.replaced(router, "apply_random_logits", force_logits):
         yield
 
 
-def _route(request: Request) -> Any:
+def _make_route(request: Request) -> Any:
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
     def route(tokens: int, experts: int, top_k: int) -> Tensor:
@@ -228,54 +230,76 @@ def _route(request: Request) -> Any:
     return route
 
 
-def _backends(job: _Job, built: Built, layers: Sequence[Any], observer: Observer) -> dict[str, Mapping[str, str]]:
-    """By backend: requested, resolved, executed and the evidence, after the counted step."""
-    told = job.settings.told
-    cores = [layer.self_attention.core_attention for layer in built.core.decoder.layers]
-    wanted = str(told.get("transformer_impl", "local"))
-    found: dict[str, Mapping[str, str]] = {
-        "attention": _told(wanted, "local", type(cores[0]).__name__, classes(cores)),
+def _describe_backends(
+    job: _MegatronJob, training: MegatronTraining, layers: Sequence[Any], observer: Observer
+) -> dict[str, Mapping[str, str]]:
+    """Return requested, resolved and executed values, and the evidence, for each backend. Call this after the counted
+    step.
+    """
+    reported = job.settings.reported
+    cores = [layer.self_attention.core_attention for layer in training.gpt_model.decoder.layers]
+    requested = str(reported.get("transformer_impl", "local"))
+    backends: dict[str, Mapping[str, str]] = {
+        "attention": _backend_entry(requested, "local", type(cores[0]).__name__, count_classes(cores)),
     }
     if not layers:
-        return found
-    wanted = "grouped_gemm" if told.get("moe_grouped_gemm") or built.config.moe_grouped_gemm else "sequential"
+        return backends
+    requested = "grouped_gemm" if reported.get("moe_grouped_gemm") or training.config.moe_grouped_gemm else "sequential"
     experts = [layer.experts for layer in layers]
-    executed = "sequential" if {type(one).__name__ for one in experts} == {"SequentialMLP"} else "grouped_gemm"
-    resolved = "grouped_gemm" if built.config.moe_grouped_gemm else "sequential"
-    found["grouped_gemm"] = _told(wanted, resolved, executed, classes(experts))
-    found["dispatcher"] = _dispatcher(job, built, [layer.token_dispatcher for layer in layers], observer)
-    return found
+    executed = (
+        "sequential"
+        if {type(layer_experts).__name__ for layer_experts in experts} == {"SequentialMLP"}
+        else "grouped_gemm"
+    )
+    resolved = "grouped_gemm" if training.config.moe_grouped_gemm else "sequential"
+    backends["grouped_gemm"] = _backend_entry(requested, resolved, executed, count_classes(experts))
+    backends["dispatcher"] = _describe_dispatcher(job, training, [layer.token_dispatcher for layer in layers], observer)
+    return backends
 
 
-def _dispatcher(job: _Job, built: Built, dispatchers: Sequence[Any], observer: Observer) -> dict[str, str]:
-    """Told by the objects in the layers and by what was counted; where these disagree, the count is believed."""
+def _describe_dispatcher(
+    job: _MegatronJob, training: MegatronTraining, dispatchers: Sequence[Any], observer: Observer
+) -> dict[str, str]:
+    """Describe the dispatcher that ran, by the classes of the layers' dispatchers and by the counted collectives.
+
+    With several expert ranks, the collectives decide which dispatcher ran. The exception is ``flex``, which exchanges
+    tokens without torch.distributed.
+    """
     kinds: dict[str, int] = {}
     for key, times in observer.tally.count.items():
         if key.role == "payload" and "ep" in key.axis.replace("_", "|").split("|") and ".mlp" in key.where:
             kinds[key.kind] = kinds.get(key.kind, 0) + times
-    words = {EXECUTED.get(type(one).__name__, "flex") for one in dispatchers}
-    executed = words.pop() if len(words) == 1 else "mixed"
+    names = {DISPATCHERS.get(type(dispatcher).__name__, "flex") for dispatcher in dispatchers}
+    executed = names.pop() if len(names) == 1 else "mixed"
     if executed != "flex" and job.request.ep > 1:
         executed = "alltoall" if kinds.get("all_to_all") else "allgather" if kinds.get("all_gather") else "none"
-    if executed == "flex" and job.asked in FLEX:
-        executed = job.asked
-    resolved = str(built.config.moe_token_dispatcher_type)
-    counted = ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items())) or "none"
-    evidence = f"{classes(dispatchers)}; payload collectives of expert layers on axis ep: {counted}"
-    return _told(job.asked, job.asked if resolved == "flex" and job.asked in FLEX else resolved, executed, evidence)
+    if executed == "flex" and job.dispatcher in FLEX:
+        executed = job.dispatcher
+    resolved = str(training.config.moe_token_dispatcher_type)
+    collective_counts = ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items())) or "none"
+    evidence = f"{count_classes(dispatchers)}; payload collectives of expert layers on axis ep: {collective_counts}"
+    return _backend_entry(
+        job.dispatcher,
+        job.dispatcher if resolved == "flex" and job.dispatcher in FLEX else resolved,
+        executed,
+        evidence,
+    )
 
 
-def _told(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
+def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
     return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}
 
 
-def _resolved(request: Request, settings: Settings, built: Built) -> dict[str, Scalar]:
-    """The configuration as Megatron resolved it; where a CPU had to have another, as it was asked for."""
+def _resolve_config(request: Request, settings: MegatronSettings, training: MegatronTraining) -> dict[str, Scalar]:
+    """Return Megatron's resolved configuration.
+
+    Settings that were changed for a CPU have their requested values.
+    """
     return {
-        **configuration.flat(built.config),
-        **configuration.flat(built.ddp_config, "ddp."),
-        **configuration.flat(built.optimizer_config, "optimizer."),
-        **settings.told,
+        **configuration.flatten_config(training.config),
+        **configuration.flatten_config(training.ddp_config, "ddp."),
+        **configuration.flatten_config(training.optimizer_config, "optimizer."),
+        **settings.reported,
         "recipe": request.recipe or "the numbers of the shape",
         "world": request.world,
         "ep": request.ep,

@@ -1,9 +1,10 @@
-"""What Megatron is configured with: the numbers of a shape or a recipe of the repository, then the user's own keys.
+"""Megatron's configuration: the numbers of a shape or of a recipe, and then the user's own keys.
 
-A key of ``config`` is a field of TransformerConfig (``recompute_granularity``, ``moe_aux_loss_coeff``), or, with a
-prefix, of DistributedDataParallelConfig (``ddp.overlap_grad_reduce``) or OptimizerConfig (``optimizer.clip_grad``).
-What makes the workload the workload it is cannot be set by a key. All fields, defaults and checks are those of the
-checkout; nothing here says what a good configuration is.
+A key in ``config`` without a prefix is a field of TransformerConfig (``recompute_granularity``,
+``moe_aux_loss_coeff``). A key with the prefix ``ddp.`` is a field of DistributedDataParallelConfig
+(``ddp.overlap_grad_reduce``), and a key with the prefix ``optimizer.`` is a field of OptimizerConfig
+(``optimizer.clip_grad``). Keys cannot change what identifies the workload (``FIXED_FIELDS``). All fields, their
+defaults and their checks come from the checkout. This module does not judge whether a configuration is good.
 """
 
 import dataclasses
@@ -15,16 +16,16 @@ from typing import Any
 
 import torch
 
-from regbot_guest.frameworks.megatron_cpu import named
-from regbot_guest.frameworks.stepping import Scalar
-from regbot_guest.harness import ContractError
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.megatron_cpu import import_attribute
+from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.request import Request
 
 MODEL = ("megatron.core.transformer.transformer_config", "TransformerConfig")
 DDP = ("megatron.core.distributed", "DistributedDataParallelConfig")
 OPTIMIZER = ("megatron.core.optimizer", "OptimizerConfig")
 
-FIXED = {
+FIXED_FIELDS = {
     **dict.fromkeys(
         (
             "num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads",
@@ -40,27 +41,31 @@ FIXED = {
     "pipeline_model_parallel_size": "pipeline stages are not traced",
     "virtual_pipeline_model_parallel_size": "pipeline stages are not traced",
 }  # fmt: skip
-"""Fields that no key can set, and what to do instead."""
+"""Fields that the user's keys cannot set, each with the reason or with what to do instead."""
 
-NEEDS_GPU: dict[str, Scalar] = {
+GPU_FIELDS: dict[str, Scalar] = {
     "moe_grouped_gemm": False, "moe_permute_fusion": False, "moe_router_fusion": False, "apply_rope_fusion": False,
     "gradient_accumulation_fusion": False, "cross_entropy_loss_fusion": False, "tp_comm_overlap": False,
     "cuda_graph_impl": "none", "transformer_impl": "local", "enable_cuda_graph": False, "external_cuda_graph": False,
 }  # fmt: skip
-"""Fields that choose a kernel, not a collective: set to this on a CPU, and told as they were asked for."""
-NEEDS_ENGINE = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "fp8", "fp4")
-"""Fields that change the step, and need layers of Transformer Engine."""
-NOT_BUILT = ("model.mtp_num_layers", "model.multi_latent_attention", "model.heterogeneous_block_specs",
+"""Fields that choose a kernel but do not change collectives. A run on a CPU uses the values here, and records the
+requested values.
+"""
+TRANSFORMER_ENGINE_FIELDS = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "fp8", "fp4")
+"""Fields that change the step and that only layers of Transformer Engine support."""
+UNSUPPORTED_FIELDS = ("model.mtp_num_layers", "model.multi_latent_attention", "model.heterogeneous_block_specs",
              "ddp.use_megatron_fsdp", "ddp.use_custom_fsdp")  # fmt: skip
-"""Fields of other models and wrappers than are built here."""
+"""Fields of models and wrappers that this adapter does not build."""
 
 FLEX = {"flex": None, "deepep": "deepep", "hybridep": "hybridep", "ncclep": "ncclep"}
-"""Dispatchers that are MCore's 'flex', and the backend they ask of it."""
+"""Dispatchers that use MCore's dispatcher 'flex'. The value is the backend of 'flex', or None for the configured
+backend.
+"""
 
 
 @dataclass
-class Settings:
-    """Keyword arguments of Megatron's configurations, and the batch of one rank and step."""
+class MegatronSettings:
+    """Keyword arguments for Megatron's configuration classes, and the sizes of one rank's batch in one step."""
 
     model: dict[str, Any]
     ddp: dict[str, Any]
@@ -69,9 +74,11 @@ class Settings:
     sequence: int
     micro_batch: int
     gpt: dict[str, Any] = field(default_factory=dict)
-    """Arguments of GPTModel beyond its configuration."""
-    told: dict[str, Scalar] = field(default_factory=dict)
-    """What the resolved configuration shows in place of what runs here, and what has no place in it."""
+    """Arguments of GPTModel other than its configuration."""
+    reported: dict[str, Scalar] = field(default_factory=dict)
+    """Entries that replace or extend the resolved configuration in the record. They are the requested values of
+    settings that were changed for this machine, and keys of a recipe that have no corresponding field.
+    """
     patches: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -81,13 +88,16 @@ class Settings:
 
     @property
     def dtype(self) -> torch.dtype:
-        found: torch.dtype = self.model["params_dtype"]
-        return found
+        dtype: torch.dtype = self.model["params_dtype"]
+        return dtype
 
 
-def of_shape(request: Request) -> Settings:
-    """The numbers of the shape; what it leaves open is what Megatron's own MoE recipes have in common: distributed
-    optimizer, both overlaps, gradients reduced in fp32, an fp32 router, no dropout."""
+def settings_from_shape(request: Request) -> MegatronSettings:
+    """Return settings with the numbers of the shape.
+
+    All other settings have the values that Megatron's own MoE recipes have in common: distributed optimizer, both
+    overlaps, gradients reduced in fp32, a router in fp32, no dropout.
+    """
     numbers, dense = request.geometry, request.mlp != "moe"
     model: dict[str, Any] = {
         "num_layers": numbers.layers,
@@ -112,8 +122,8 @@ def of_shape(request: Request) -> Settings:
             "moe_router_dtype": "fp32",
             "expert_model_parallel_size": request.ep,
         }
-    return Settings(
-        model=model | precision(request.dtype),
+    return MegatronSettings(
+        model=model | precision_fields(request.dtype),
         ddp={
             "grad_reduce_in_fp32": True,
             "use_distributed_optimizer": True,
@@ -128,63 +138,68 @@ def of_shape(request: Request) -> Settings:
     )
 
 
-def precision(dtype: str) -> dict[str, Any]:
-    """Fields that say in which type parameters and compute are."""
+def precision_fields(dtype: str) -> dict[str, Any]:
+    """Return the fields that set the dtype of parameters and compute. Raises ContractError if Megatron does not support
+    it.
+    """
     known = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
     if dtype not in known:
-        raise ContractError("config", f"Megatron cannot train in {dtype}; there are {', '.join(known)}")
-    chosen = known[dtype]
+        raise ContractError("config", f"Megatron cannot train in {dtype}; choose {', '.join(known)}")
+    torch_dtype = known[dtype]
     return {
-        "params_dtype": chosen,
-        "pipeline_dtype": chosen,
-        "bf16": chosen is torch.bfloat16,
-        "fp16": chosen is torch.float16,
+        "params_dtype": torch_dtype,
+        "pipeline_dtype": torch_dtype,
+        "bf16": torch_dtype is torch.bfloat16,
+        "fp16": torch_dtype is torch.float16,
     }
 
 
-def override(settings: Settings, config: Mapping[str, Any]) -> None:
-    """Set the user's keys. Raises ContractError for one that is unknown or fixed."""
+def override(settings: MegatronSettings, config: Mapping[str, Any]) -> None:
+    """Set the user's keys in ``settings``. Raises ContractError for an unknown key or a key in ``FIXED_FIELDS``."""
     parts = {"": (MODEL, settings.model), "ddp": (DDP, settings.ddp), "optimizer": (OPTIMIZER, settings.optimizer)}
     for key, value in config.items():
         prefix, _, name = key.rpartition(".")
-        if not prefix and name in FIXED:
-            raise ContractError("config", f"config.{key}: {FIXED[name]}")
-        fields = _fields(parts[prefix][0]) if prefix in parts else {}
+        if not prefix and name in FIXED_FIELDS:
+            raise ContractError("config", f"config.{key}: {FIXED_FIELDS[name]}")
+        fields = _list_fields(parts[prefix][0]) if prefix in parts else {}
         if name not in fields:
             raise ContractError(
                 "config",
                 f"config.{key}: this Megatron has no such field; a key is a field of TransformerConfig, or 'ddp.' or "
                 "'optimizer.' and a field of DistributedDataParallelConfig or OptimizerConfig",
             )
-        parts[prefix][1][name] = _value(value, fields[name])
+        parts[prefix][1][name] = _parse_value(value, fields[name])
 
 
-def choose_dispatcher(settings: Settings, asked: str, static: bool) -> str:
-    """Set the dispatcher that was asked for, '' for the one that is configured or MCore's own default. Returns the
-    word for what is requested. Raises ContractError."""
+def choose_dispatcher(settings: MegatronSettings, requested: str, static: bool) -> str:
+    """Set the requested dispatcher in ``settings`` and return its name. Raises ContractError if it cannot be used.
+
+    If ``requested`` is '', the configured dispatcher or MCore's default is used. If the model has no experts, return
+    ''.
+    """
     if not settings.experts:
         return ""
-    fields = _fields(MODEL)
+    fields = _list_fields(MODEL)
     configured = settings.model.get("moe_token_dispatcher_type", fields["moe_token_dispatcher_type"].default)
-    word = asked or str(configured)
-    if word not in ("alltoall", "allgather", *FLEX):
-        raise ContractError("config", f"Megatron has no dispatcher {word!r}; there are alltoall, allgather, flex")
-    if word in FLEX and static:
+    dispatcher = requested or str(configured)
+    if dispatcher not in ("alltoall", "allgather", *FLEX):
+        raise ContractError("config", f"Megatron has no dispatcher {dispatcher!r}; there are alltoall, allgather, flex")
+    if dispatcher in FLEX and static:
         raise ContractError(
             "config",
-            f"dispatcher {word!r} cannot be traced without a GPU: Megatron's flex dispatcher exchanges tokens in "
-            "kernels of a library, which no fake process group runs. Trace alltoall or allgather, count flex on GPUs",
+            f"dispatcher {dispatcher!r} cannot be traced without a GPU: Megatron's flex dispatcher exchanges tokens in "
+            "a library's kernels, which need GPUs. Trace alltoall or allgather, or count flex on GPUs",
         )
-    if asked:
-        settings.model["moe_token_dispatcher_type"] = "flex" if word in FLEX else word
-    if FLEX.get(asked):
-        settings.model["moe_flex_dispatcher_backend"] = FLEX[asked]
-    return word
+    if requested:
+        settings.model["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher
+    if FLEX.get(requested):
+        settings.model["moe_flex_dispatcher_backend"] = FLEX[requested]
+    return dispatcher
 
 
-def refuse_other_models(settings: Settings) -> None:
-    """Raises ContractError where the configuration is of something that is not built here, whatever the device."""
-    for key in NOT_BUILT:
+def refuse_other_models(settings: MegatronSettings) -> None:
+    """Raise ContractError if the settings need a model or a wrapper that this adapter does not build."""
+    for key in UNSUPPORTED_FIELDS:
         part, _, name = key.partition(".")
         if getattr(settings, part).get(name):
             raise ContractError(
@@ -192,50 +207,55 @@ def refuse_other_models(settings: Settings) -> None:
             )
 
 
-def fit_for_cpu(settings: Settings) -> None:
-    """Leave out what chooses a GPU's kernels. Raises ContractError where that would leave out more."""
-    fields = _fields(MODEL)
-    for name in NEEDS_ENGINE:
+def adapt_to_cpu(settings: MegatronSettings) -> None:
+    """Disable settings that choose a GPU kernel. Raises ContractError if another setting needs a GPU."""
+    fields = _list_fields(MODEL)
+    for name in TRANSFORMER_ENGINE_FIELDS:
         if settings.model.get(name):
             raise ContractError(
                 "config",
                 f"{name} = {settings.model[name]!r} cannot be run without a GPU and Transformer Engine; turn it off "
                 "for this workload, or read a profile of a run on GPUs with 'regbot ledger read'",
             )
-    for name, there in NEEDS_GPU.items():
-        asked = settings.model.get(name, there)
-        if name in fields and asked != there:
-            settings.model[name] = there
-            settings.told[name] = _scalar(asked)
-            settings.patches.append(f"{name} = {there!r} in place of {_scalar(asked)!r}, which needs a GPU")
+    for name, cpu_value in GPU_FIELDS.items():
+        requested = settings.model.get(name, cpu_value)
+        if name in fields and requested != cpu_value:
+            settings.model[name] = cpu_value
+            settings.reported[name] = _to_scalar(requested)
+            settings.patches.append(f"{name} = {cpu_value!r} in place of {_to_scalar(requested)!r}, which needs a GPU")
 
 
-def construct(which: tuple[str, str], arguments: Mapping[str, Any]) -> Any:
-    """A configuration of Megatron's. Raises ContractError with its reason where it rejects what it is given."""
-    known = _fields(which)
+def construct(class_path: tuple[str, str], arguments: Mapping[str, Any]) -> Any:
+    """Create an instance of one of Megatron's configuration classes. Raises ContractError if Megatron rejects the
+    arguments.
+    """
+    known = _list_fields(class_path)
     if unknown := sorted(set(arguments) - set(known)):
-        raise ContractError("config", f"this Megatron's {which[1]} has no field {unknown[0]!r}, which regbot sets")
+        raise ContractError("config", f"this Megatron's {class_path[1]} has no field {unknown[0]!r}, which regbot sets")
     try:
-        return named(*which)(**arguments)
+        return import_attribute(*class_path)(**arguments)
     except (AssertionError, ValueError, TypeError) as error:
         raise ContractError("config", f"Megatron rejects this configuration: {error}") from error
 
 
-def flat(configuration: Any, prefix: str = "") -> dict[str, Scalar]:
-    """The fields of a dataclass as scalars: functions by name, sections with a dot, no paths of this machine."""
-    found: dict[str, Scalar] = {}
-    for one in dataclasses.fields(configuration):
-        value = getattr(configuration, one.name, None)
+def flatten_config(configuration: Any, prefix: str = "") -> dict[str, Scalar]:
+    """Return the fields of a dataclass as scalars.
+
+    Functions are represented by their names, and keys of nested dataclasses contain dots. Absolute paths are left out.
+    """
+    scalars: dict[str, Scalar] = {}
+    for config_field in dataclasses.fields(configuration):
+        value = getattr(configuration, config_field.name, None)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found |= flat(value, f"{prefix}{one.name}.")
+            scalars |= flatten_config(value, f"{prefix}{config_field.name}.")
             continue
-        scalar = _scalar(value)
+        scalar = _to_scalar(value)
         if not (isinstance(scalar, str) and scalar.startswith("/")):
-            found[f"{prefix}{one.name}"] = scalar
-    return found
+            scalars[f"{prefix}{config_field.name}"] = scalar
+    return scalars
 
 
-def _scalar(value: Any) -> Scalar:
+def _to_scalar(value: Any) -> Scalar:
     if isinstance(value, Enum):
         return value.name
     if value is None or isinstance(value, (bool, int, str)):
@@ -245,21 +265,21 @@ def _scalar(value: Any) -> Scalar:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, (list, tuple)):
-        return ",".join(str(_scalar(item)) for item in value)
+        return ",".join(str(_to_scalar(item)) for item in value)
     if isinstance(value, dict):
-        return ",".join(f"{key}={_scalar(item)}" for key, item in sorted(value.items(), key=str))
+        return ",".join(f"{key}={_to_scalar(item)}" for key, item in sorted(value.items(), key=str))
     if isinstance(value, partial):
-        return _scalar(value.func)
-    named_by: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named_by.__module__}.{named_by.__qualname__}"
+        return _to_scalar(value.func)
+    definition: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
-def _fields(which: tuple[str, str]) -> dict[str, Any]:
-    return {one.name: one for one in dataclasses.fields(named(*which))}
+def _list_fields(class_path: tuple[str, str]) -> dict[str, Any]:
+    return {config_field.name: config_field for config_field in dataclasses.fields(import_attribute(*class_path))}
 
 
-def _value(value: Any, one: Any) -> Any:
-    """A list is written as ``a,b`` where the field holds one."""
-    if isinstance(value, str) and "list[" in str(one.type).lower():
+def _parse_value(value: Any, config_field: Any) -> Any:
+    """Convert text such as ``a,b`` to a list if the field has a list type. Return other values unchanged."""
+    if isinstance(value, str) and "list[" in str(config_field.type).lower():
         return [part.strip() for part in value.split(",") if part.strip()]
     return value

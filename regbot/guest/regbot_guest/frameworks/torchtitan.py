@@ -1,233 +1,247 @@
-"""torchtitan: its own trainer, configuration and training step, with mock data.
+"""torchtitan: its own training program, and one counted step of it.
 
-Counted in a fake world without values (``static``) or on real ranks (``real``), or timed on those (``timed``). The step
-is ``Trainer.train_step``, called as ``Trainer.train`` calls it; saving, validation and profiling, which surround it
-there, never run. What is replaced to do this without a GPU is listed in ``torchtitan_cpu``; what is forced, in
-``torchtitan_config``.
+In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU, with torchtitan's own command line, recipes
+and configuration. In the modes ``real`` and ``timed``, the trainer that this program would build makes the steps on
+real ranks. The step is ``Trainer.train_step``. ``torchtitan_replacements`` lists everything that regbot replaces.
+``torchtitan_config`` lists the keys that it sets.
 """
 
-import gc
 import importlib
-import os
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from regbot_guest.axes import Axes
-from regbot_guest.compiled import CompileWatch
-from regbot_guest.count import FAKE_PATCHES, building
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.contract import ContractError
+from regbot_guest.count import timed_stage
 from regbot_guest.frameworks import torchtitan_config as configuration
-from regbot_guest.frameworks import torchtitan_cpu as cpu
-from regbot_guest.frameworks.stepping import Loop, Scalar, count, fake_world
-from regbot_guest.frameworks.timed import time_loop
-from regbot_guest.frameworks.torchtitan_backends import Backends, choose_dispatcher
-from regbot_guest.frameworks.torchtitan_data import NoTokenizer, Numbers
-from regbot_guest.frameworks.torchtitan_flat import flat
-from regbot_guest.frameworks.torchtitan_shape import PINNED, check
-from regbot_guest.harness import ContractError
+from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
+from regbot_guest.frameworks.timed_loop import time_loop
+from regbot_guest.frameworks.torchtitan_backends import TorchtitanBackends, choose_dispatcher
+from regbot_guest.frameworks.torchtitan_flat import flatten_config
+from regbot_guest.frameworks.torchtitan_replacements import (
+    SPMD_BACKEND,
+    Changes,
+    import_torchtitan,
+    replacements,
+    use_known_backend,
+    use_test_data,
+)
+from regbot_guest.frameworks.torchtitan_shape import PINNED_RECIPE, check_shape, read_routing
+from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_loop
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.step import make_expert_choice
 from regbot_guest.request import Request
-from regbot_guest.routing import forced_experts
-from regbot_guest.shadow import ShadowValues
+from regbot_guest.tally import StepCounter
+from regbot_guest.world import choose_device
 
+PROGRAM = "torchtitan.train"
+STEP = ("torchtitan.trainer", "Trainer.train_step")
 STEPS = 2
-"""The first step gathers the root's parameters otherwise than all later ones: the last of two or more is steady."""
+"""Minimum number of steps. Only the last step is counted. The first step gathers the parameters of the root module in a
+different way.
+"""
 
 AXES = {"ep": "ep", "efsdp": "edp", "fsdp": "dp", "dp_shard": "dp"}
-"""torchtitan's mesh dimensions under regbot's names; all others keep their own, and are no axis where they are the
-ranks of one before (``batch`` and ``loss`` are, where nothing but ``fsdp`` splits the data)."""
+"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. Such a
+dimension is left out if it spans the same ranks as an earlier one. For example, ``batch`` and ``loss`` are left out if
+only ``fsdp`` splits the data.
+"""
 
-DATA = "batches of arithmetic token numbers in place of tokenizer and dataset"
 
+def run_request(request: Request, device: Device | None, record: dict[str, Any]) -> None:
+    """Run the requested step and add its part to ``record``, the raw record. ``device`` is the paper GPU, or None.
 
-def work(request: Request) -> dict[str, Any]:
-    """The part of the raw record that was asked for. Raises ContractError."""
+    Raises ContractError.
+    """
     if request.mlp != "moe":
-        raise ContractError(
-            "config", "there is no dense control of torchtitan; use the smoke model's, or another variant"
-        )
+        raise ContractError("config", "torchtitan has no dense control; use the smoke model's, or another variant")
     if request.routing == "skewed":
-        raise ContractError("config", "torchtitan can force balanced routing and no skewed one; use another variant")
-    return _count_without_values(request) if request.mode == "static" else _count_on_ranks(request)
+        raise ContractError("config", "torchtitan can force balanced routing only, not skewed; use another variant")
+    if request.mode != "static":
+        _run_on_ranks(request, record)
+        return
+    if device is None:
+        raise ContractError("config", "torchtitan is traced on a paper GPU only, and there is none")
+    record |= _count_own_step(request, device)
 
 
-def _count_without_values(request: Request) -> dict[str, Any]:
-    torch.autograd.set_multithreading_enabled(False)  # as torchtitan does where it opens the process groups itself
-    with CompileWatch() as built, cpu.device_is_cpu(), _prepared(request, torch.device("cpu")) as job:
-        job.patches[:0] = [*FAKE_PATCHES, cpu.MESHES]
-        if request.routing == "natural":
-            job.warnings.append("routing is natural, and without values it was taken to be balanced")
-        with fake_world(request.world) as mode, cpu.meshes_with_values(job.trainer_class), mode:
-            shadows = ShadowValues(mode, *configuration.routing(job.config), _balanced(request.seed))
-            with shadows.readable():
-                with building(shadows):
-                    trainer = job.build()
-                gc.enable()  # torchtitan turns it off for speed; tensors without values are freed by it
-                return count(request, job.loop(trainer, built), shadows, max(STEPS, request.steps))
+def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
+    job = _TorchtitanJob(request, torch.device("cuda"))
+
+    def configure(config: Any) -> None:
+        job.configure(config)
+        experts, top_k = read_routing(config)
+        own_request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
+        device.set_expert_choice(experts, make_expert_choice(own_request))
+
+    def models(args: Sequence[Any], _: Mapping[str, Any]) -> Sequence[nn.Module]:
+        job.trainer = args[0]
+        return job.models()
+
+    program = TrainingProgram(
+        start=PROGRAM,
+        arguments=configuration.command_line(request),
+        step=STEP,
+        models=models,
+        axes=lambda args, _: name_axes(args[0].parallel_dims)[0],
+        describe=job.describe,
+        experts=request.geometry.experts,
+        patches=job.changes.made,
+        replacements=lambda: replacements(configure, job.refuse_recipe, job.changes),
+    )
+    return count_own_step(request, device, program)
 
 
-def _count_on_ranks(request: Request) -> dict[str, Any]:
-    if int(os.environ.get("WORLD_SIZE", "1")) != request.world:
-        started = os.environ.get("WORLD_SIZE", "1")
-        raise ContractError("config", f"the launcher started {started} ranks, the request needs {request.world}")
-    device = _device()
+def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
+    """Count or time steps on real ranks."""
+    job = _TorchtitanJob(request, choose_device(request.world, request.device))
     timed = request.mode == "timed"
-    # A watch leaves code eager that would be compiled; timed, it must be compiled.
-    built = None if timed else CompileWatch()
-    with (
-        built or nullcontext(),
-        cpu.device_is_cpu() if device.type == "cpu" else nullcontext(),
-        _prepared(request, device) as job,
-    ):
-        try:
-            trainer = job.build()
-            loop = job.loop(trainer, built)
-            if timed:
-                return time_loop(request, loop, trainer.optimizers.optimizers)
-            return count(request, loop, None, max(STEPS, request.steps))
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
+    # A watch would keep code eager, but a timed run must execute compiled code.
+    build_watch = None if timed else CompileWatch()
+    with build_watch or nullcontext(), replacements(job.configure, job.refuse_recipe, job.changes):
+        if (own := import_torchtitan("torchtitan.tools.utils").device_type) != job.device.type:
+            raise ContractError("config", f"torchtitan trains on {own} devices here, and this run is for processors")
+        manager = importlib.import_module("torchtitan.config").ConfigManager()
+        config = manager.parse_args(configuration.command_line(request))
+        with timed_stage("build", job.seconds):
+            job.trainer = config.build()
+        loop = job.make_loop(build_watch)
+        if timed:
+            time_loop(request, loop, job.trainer.optimizers.optimizers, record)
+        else:
+            record |= count_loop(request, loop, None, max(STEPS, request.steps))
+        dist.destroy_process_group()  # not after an error; see join_ranks
 
 
 @dataclass
-class _Job:
-    """A configuration that can be built here, and what was done to it for that."""
+class _TorchtitanJob:
+    """One run of torchtitan: its configuration as requested and as changed, and the trainer that it builds."""
 
     request: Request
     device: torch.device
-    trainer_class: Any
-    version: str
-    config: Any
-    backends: Backends
-    told: dict[str, Scalar]
-    """The configuration as it was asked for, before anything was set for this machine."""
-    patches: list[str]
-    warnings: list[str]
+    changes: Changes = field(default_factory=Changes)
     seconds: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    trainer: Any = None
+    backends: TorchtitanBackends | None = None
+    requested: dict[str, Scalar] = field(default_factory=dict)
+    """The requested configuration, before any change was made for this machine."""
 
-    def build(self) -> Any:
-        """The trainer. Raises ContractError where it is not of the shape that was asked for."""
-        start = time.perf_counter()
-        trainer = self.config.build()
-        self.warnings += check(trainer, self.request)
-        if self.device.type == "cpu":
-            self.patches += cpu.reduce_with_sums(trainer.model_parts)
-        self.seconds["build"] = round(time.perf_counter() - start, 3)
-        return trainer
+    def configure(self, config: Any) -> None:
+        """Set the keys of ``config`` for the request and for this machine. Raises ContractError."""
+        request = self.request
+        self.warnings += configuration.configure(config, request)
+        self.backends = choose_dispatcher(config, request, self.device)
+        self.requested = flatten_config(config)
+        if SPMD_BACKEND not in request.config:
+            use_known_backend(config, self.changes)
+        use_test_data(config, self.changes)
+        configuration.validate(config)
+        if request.routing == "natural" and request.mode == "static":
+            self.warnings.append("routing is natural; without values it was taken to be balanced")
 
-    def loop(self, trainer: Any, built: CompileWatch | None) -> Loop:
-        axes, groups = _axes(trainer.parallel_dims)
-        # The chunked loss calls the head by itself: its forward is the step's, although the model's is over.
-        heads = [part.lm_head for part in trainer.model_parts if getattr(part, "lm_head", None) is not None]
-        return Loop(
-            models=[*heads, *trainer.model_parts],
+    def refuse_recipe(self, error: Exception) -> ContractError:
+        return configuration.name_recipes(self.request, error)
+
+    def models(self) -> list[nn.Module]:
+        """Return the model's parts. The chunked loss calls the head after the model's forward, so each head is a model
+        of its own, whose calls belong to the forward phase too.
+        """
+        parts = self.trainer.model_parts
+        return [*(part.lm_head for part in parts if getattr(part, "lm_head", None) is not None), *parts]
+
+    def describe(self, counter: StepCounter) -> ProgramDescription:
+        """Return the parts of the record that are read from the trainer. Raises ContractError if the model does not
+        have the requested shape.
+        """
+        assert self.backends is not None
+        config = _resolve_config(flatten_config(self.trainer.config), self.requested)
+        return ProgramDescription(
+            config=config | _request_settings(self.request),
+            software={"torchtitan": _read_version(Path(self.request.root)), "torch": str(torch.__version__)},
+            backends=self.backends.describe(counter),
+            warnings=[*self.warnings, *self.changes.skipped, *check_shape(self.trainer, self.request)],
+        )
+
+    def make_loop(self, build_watch: CompileWatch | None) -> TrainingLoop:
+        assert self.backends is not None
+        axes, groups = name_axes(self.trainer.parallel_dims)
+        description = self.describe(StepCounter(axes))  # its backends are described again after the counted step
+        return TrainingLoop(
+            models=self.models(),
             axes=axes,
             groups=groups,
-            step=_step_of(trainer, values=self.request.mode != "static"),
-            backends=self.backends.seen,
-            config=_resolved(flat(trainer.config), self.told) | _asked(self.request),
-            software={"torchtitan": self.version, "torch": str(torch.__version__)},
-            patches=self.patches,
-            warnings=self.warnings,
+            step=_make_step(self.trainer),
+            backends=self.backends.describe,
+            config=description.config,
+            software=description.software,
+            patches=self.changes.made,
+            warnings=description.warnings,
             seconds=self.seconds,
-            built=built,
+            build_watch=build_watch,
             device=self.device,
         )
 
 
-@contextmanager
-def _prepared(request: Request, device: torch.device) -> Iterator[_Job]:
-    """The configuration for ``request``, made fit for ``device``; what torchtitan writes goes to a folder that is
-    removed afterwards."""
-    trainer_class = configuration.imported("torchtitan.trainer").Trainer
-    config = configuration.load(request)
-    backends = choose_dispatcher(config, request, device)
-    told = flat(config)
-    patches = [DATA, *(cpu.configure(config, request.config) if device.type == "cpu" else [])]
-    configuration.validate(config)
-    config.tokenizer, config.dataloader = NoTokenizer(), Numbers(config.model_spec.model.vocab_size)
-    version, warnings = _version(Path(request.root)), []
-    if version not in cpu.SEEN:
-        warnings.append(f"this torchtitan (version {version}) has not been seen to work; {', '.join(cpu.SEEN)} has")
-    with tempfile.TemporaryDirectory() as folder:
-        config.dump_folder = folder
-        yield _Job(request, device, trainer_class, version, config, backends, told, patches, warnings)
-
-
-def _step_of(trainer: Any, values: bool) -> Callable[[], float | None]:
-    """One turn of the loop in ``Trainer.train``."""
+def _make_step(trainer: Any) -> Callable[[], float | None]:
+    """Return a function that runs one iteration of the loop in ``Trainer.train`` and returns its loss."""
     losses: list[float] = []
     log = trainer.metrics_processor.log
 
-    def noted(step: int, loss: float, *args: Any, **kwargs: Any) -> Any:
+    def record_loss(step: int, loss: float, *args: Any, **kwargs: Any) -> Any:
         losses.append(loss)
         return log(step, loss, *args, **kwargs)
 
-    trainer.metrics_processor.log = noted
+    trainer.metrics_processor.log = record_loss
     data = trainer.batch_generator(trainer.dataloader)
 
     def step() -> float | None:
         trainer.step += 1
         trainer.gc_handler.run(trainer.step)
         trainer.train_step(data)
-        return losses[-1] if values and losses else None
+        return losses[-1] if losses else None
 
     return step
 
 
-def _axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
-    """The mesh dimensions in use, and a process group of each; one that serves several dimensions stands there once."""
+def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
+    """Return the mesh dimensions in use as axes, and the list of their process groups without duplicates."""
     axes = Axes()
     groups: dict[str, dist.ProcessGroup] = {}
     meshes = dims.get_all_one_dimensional_meshes()
-    taken: set[tuple[int, ...]] = set()
+    spanned_ranks: set[tuple[int, ...]] = set()
     for name in [*(name for name in AXES if name in meshes), *(name for name in meshes if name not in AXES)]:
         group = meshes[name].get_group()
         ranks = tuple(dist.get_process_group_ranks(group))
         groups.setdefault(group.group_name, group)
-        if name in AXES or ranks not in taken:
+        if name in AXES or ranks not in spanned_ranks:
             axes.add(AXES.get(name, name), group)
-        taken.add(ranks)
+        spanned_ranks.add(ranks)
     return axes, list(groups.values())
 
 
-def _resolved(built: dict[str, Scalar], told: dict[str, Scalar]) -> dict[str, Scalar]:
-    """The configuration that was built, but for what was set for this machine: there, what was asked for."""
-
-    def machine(key: str) -> bool:
-        return ".inner_attention" in key or key in cpu.SET
-
-    return {k: v for k, v in built.items() if not machine(k)} | {k: v for k, v in told.items() if machine(k)}
+def _resolve_config(built: dict[str, Scalar], requested: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Return the built configuration. The SPMD backend has its requested value, even if this torch needs another."""
+    return {**built, **{key: value for key, value in requested.items() if key == SPMD_BACKEND}}
 
 
-def _asked(request: Request) -> dict[str, Scalar]:
-    recipe = request.recipe or f"{PINNED[1]} with the numbers of the shape"
+def _request_settings(request: Request) -> dict[str, Scalar]:
+    recipe = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
     return {"recipe": recipe, "world": request.world, "ep": request.ep, "routing": request.routing}
 
 
-def _balanced(seed: int) -> Callable[[int, int, int], torch.Tensor]:
-    def route(tokens: int, experts: int, top_k: int) -> torch.Tensor:
-        return forced_experts(tokens, experts, top_k, "balanced", seed, torch.device("cpu"))
-
-    return route
-
-
-def _device() -> torch.device:
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if torch.cuda.is_available() and torch.cuda.device_count() >= local:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")
-
-
-def _version(root: Path) -> str:
-    """The version of the torchtitan that was imported; a checkout's own, where it comes from there."""
+def _read_version(root: Path) -> str:
+    """Return the version of the imported torchtitan. If it was imported from the checkout, read the checkout's version
+    file.
+    """
     package = importlib.import_module("torchtitan")
     if root.resolve() not in Path(str(package.__file__)).resolve().parents:
         return str(getattr(package, "__version__", "unknown"))

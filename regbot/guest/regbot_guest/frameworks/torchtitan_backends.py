@@ -1,10 +1,11 @@
-"""What ran of everything that torchtitan, or this machine, may replace: dispatcher, attention, grouped product.
+"""Sets the dispatcher of torchtitan's model, and describes which dispatcher, attention and grouped GEMM ran.
 
-The dispatcher is a field of the model's configuration. What is asked for and cannot run here becomes ``alltoall`` with
-the reason, as everywhere in regbot; which one ran is read from the counted step.
+If the requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded. The
+executed backends are read from the counted step.
 """
 
 import importlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,111 +13,149 @@ from typing import Any
 import torch
 
 from regbot_guest.availability import FALLBACK, Resolution, resolve
-from regbot_guest.harness import ContractError
-from regbot_guest.observer import Observer
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.torchtitan_shape import find_dispatcher, moe_layers
 from regbot_guest.request import Request
+from regbot_guest.tally import StepCounter
 
-OWN_WORDS = {"alltoall": "standard", "deepep": "deepep", "hybridep": "hybridep", "minimal_async_ep": "minimal_async_ep"}
-"""A dispatcher by regbot's word: torchtitan's."""
-CLASSES = {"AllToAll": "alltoall", "DeepEP": "deepep", "HybridEP": "hybridep", "MinimalAsyncEP": "minimal_async_ep"}
-"""Beginning of the dispatcher's class: regbot's word."""
-BUFFERS = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
-"""The class of deep_ep that torchtitan 0.3.0 calls."""
-OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
-"""Operators of libraries that exchange tokens past torch.distributed."""
+TORCHTITAN_NAMES = {
+    "alltoall": "standard",
+    "deepep": "deepep",
+    "hybridep": "hybridep",
+    "minimal_async_ep": "minimal_async_ep",
+}
+"""Names of dispatchers in torchtitan, by their names in regbot."""
+CLASS_PREFIXES = {
+    "AllToAll": "alltoall",
+    "DeepEP": "deepep",
+    "HybridEP": "hybridep",
+    "MinimalAsyncEP": "minimal_async_ep",
+}
+"""Names of dispatchers in regbot, by the prefix of their class names in torchtitan."""
+BUFFER_CLASSES = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
+"""Class of deep_ep that torchtitan 0.3.0 uses for each dispatcher."""
+ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
+ONLY_DISPATCHER = "AllToAll"
+"""Dispatcher of revisions whose model configuration has none (until April 2026)."""
+LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
+"""Operators of libraries that exchange tokens without torch.distributed."""
 
 
 @dataclass(frozen=True)
-class Backends:
-    """What was asked for, and what it became on this machine."""
+class TorchtitanBackends:
+    """The requested backends, and the dispatcher that runs on this machine for the request."""
 
     dispatcher: str
     resolution: Resolution
     attention: str
 
-    def seen(self, observer: Observer) -> dict[str, Mapping[str, str]]:
-        """By backend: requested, resolved, executed and the evidence, after the counted step."""
-        found: dict[str, Mapping[str, str]] = {}
-        found |= {"attention": self._attention(observer.operators), "grouped_gemm": _grouped_gemm(observer.operators)}
+    def describe(self, observer: StepCounter) -> dict[str, Mapping[str, str]]:
+        """Return requested, resolved and executed values, and the evidence, for each backend. Call this after the
+        counted step.
+        """
+        backends: dict[str, Mapping[str, str]] = {}
+        backends |= {
+            "attention": self._describe_attention(observer.operators),
+            "grouped_gemm": _describe_grouped_gemm(observer.operators),
+        }
         if self.dispatcher:
-            found["dispatcher"] = self._dispatcher(observer)
-        return found
+            backends["dispatcher"] = self._describe_dispatcher(observer)
+        return backends
 
-    def _attention(self, ran: Mapping[str, int]) -> dict[str, str]:
-        fused = [name for name in ran if "scaled_dot_product" in name and "backward" not in name]
-        executed = fused[0].split("::")[1].strip("_") if fused else "unknown"
-        evidence = f"dispatched {fused[0]} x{ran[fused[0]]}" if fused else "no fused attention operator seen"
-        return _told(self.attention, "sdpa", executed, evidence)
+    def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
+        fused = [name for name in operators if ATTENTION.search(name)]
+        executed = fused[0].split("::")[-1].strip("_") if fused else "unknown"
+        evidence = f"dispatched {fused[0]} x{operators[fused[0]]}" if fused else "no fused attention operator ran"
+        return _backend_entry(self.attention, self.attention, executed, evidence)
 
-    def _dispatcher(self, observer: Observer) -> dict[str, str]:
-        # FSDP's collectives stand under a block, those of an expert layer under its parts.
+    def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
+        # The module path of an expert layer's exchange contains '.moe'. Collectives of FSDP have the path of a block.
         kinds: dict[str, int] = {}
+        library = next((name for name in observer.operators if name in LIBRARY_OPERATORS), "")
         for key, times in observer.tally.count.items():
             if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
-                kinds[key.kind] = kinds.get(key.kind, 0) + times
-        library = next((name for name in observer.operators if name in OPERATORS), "")
-        evidence = f"payload collectives of expert layers on axis ep: {_listed(kinds)}"
+                exchange = key.via if key.via in BUFFER_CLASSES else key.kind
+                kinds[exchange] = kinds.get(exchange, 0) + times
+        evidence = f"payload collectives of expert layers on axis ep: {_list_kinds(kinds)}"
         if library:
             executed = library.split("::")[0]
             evidence = f"dispatched {library} x{observer.operators[library]}; {evidence}"
         else:
-            executed = next((word for kind, word in _BY_KIND.items() if kinds.get(kind)), "none")
-        if self.resolution.why:
+            executed = next((name for kind, name in _DISPATCHER_BY_EXCHANGE.items() if kinds.get(kind)), "none")
+        if self.resolution.reason:
             evidence = (
-                f"{self.dispatcher} is not usable here, {self.resolution.resolved} ran in its place: "
-                f"{self.resolution.why}; {evidence}"
+                f"{self.dispatcher} is not usable here, {self.resolution.resolved} ran instead: "
+                f"{self.resolution.reason}; {evidence}"
             )
-        return _told(self.dispatcher, self.resolution.resolved, executed, evidence[:4000])
+        return _backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence[:4000])
 
 
-_BY_KIND = {"all_to_all": "alltoall", "all_gather": "allgather"}
+_DISPATCHER_BY_EXCHANGE = {
+    "deepep": "deepep",
+    "hybridep": "hybridep",
+    "all_to_all": "alltoall",
+    "all_gather": "allgather",
+}
+"""Executed dispatcher by the library or the kind of the exchanges of expert layers."""
 
 
-def choose_dispatcher(config: Any, request: Request, device: torch.device) -> Backends:
-    """Set the dispatcher that was asked for, or the one that stands in for it here. Raises ContractError."""
-    layers = [layer for layer in config.model_spec.model.layers if getattr(layer, "moe", None) is not None]
-    found = type(layers[0].moe.routed_experts.token_dispatcher).__qualname__
-    configured = next((word for start, word in CLASSES.items() if found.startswith(start)), found.partition(".")[0])
-    asked = request.dispatcher or configured
-    if request.dispatcher and asked not in OWN_WORDS:
-        raise ContractError("config", f"torchtitan has no dispatcher {asked!r}; there are {', '.join(OWN_WORDS)}")
-    resolution = _resolved(asked, device)
+def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:
+    """Set the requested dispatcher in ``config``, or the dispatcher that replaces it on this machine.
+
+    Raises ContractError if torchtitan does not have the dispatcher.
+    """
+    layers = moe_layers(config.model_spec.model)
+    owner = find_dispatcher(layers[0])
+    class_name = type(owner.token_dispatcher).__qualname__ if owner is not None else ONLY_DISPATCHER
+    configured = next(
+        (name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name.partition(".")[0]
+    )
+    requested = request.dispatcher or configured
+    if request.dispatcher and requested not in TORCHTITAN_NAMES:
+        raise ContractError(
+            "config", f"torchtitan has no dispatcher {requested!r}; there are {', '.join(TORCHTITAN_NAMES)}"
+        )
+    resolution = Resolution(requested) if request.paper else _resolve(requested, device)
     if resolution.resolved != configured:
-        _set_dispatcher(layers, config.model_spec.model.dim, OWN_WORDS[resolution.resolved])
+        _set_dispatcher(layers, config.model_spec.model.dim, TORCHTITAN_NAMES[resolution.resolved])
     attention = getattr(getattr(layers[0], "attention", None), "inner_attention", None)
-    return Backends(asked if request.ep > 1 else "", resolution, type(attention).__qualname__.partition(".")[0])
+    return TorchtitanBackends(
+        requested if request.ep > 1 else "", resolution, type(attention).__qualname__.partition(".")[0]
+    )
 
 
-def _resolved(asked: str, device: torch.device) -> Resolution:
-    if asked in BUFFERS:
-        return resolve(asked, device, torch.bfloat16, BUFFERS[asked])
-    if asked == "minimal_async_ep" and device.type != "cuda":
+def _resolve(requested: str, device: torch.device) -> Resolution:
+    if requested in BUFFER_CLASSES:
+        return resolve(requested, device, torch.bfloat16, BUFFER_CLASSES[requested])
+    if requested == "minimal_async_ep" and device.type != "cuda":
         return Resolution(FALLBACK, "", f"it runs on GPUs, and this run is on the {device.type.upper()}")
-    return Resolution(asked)
+    return Resolution(requested)
 
 
-def _set_dispatcher(layers: list[Any], width: int, word: str) -> None:
+def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
     builders = importlib.import_module("torchtitan.models.common.config_utils")
     try:
         for layer in layers:
             router = layer.moe.router
-            layer.moe.routed_experts.token_dispatcher = builders.make_token_dispatcher_config(
-                num_experts=router.num_experts, top_k=router.top_k, comm_backend=word, hidden_dim=width
+            find_dispatcher(layer).token_dispatcher = builders.make_token_dispatcher_config(
+                num_experts=router.num_experts, top_k=router.top_k, comm_backend=name, hidden_dim=width
             )
     except (AttributeError, TypeError) as error:
         raise ContractError(
-            "config", f"this torchtitan does not make the dispatcher {word!r} the way 0.3.0 does: {error}"
+            "config", f"regbot cannot set the dispatcher {name!r} in this torchtitan as in 0.3.0: {error}"
         ) from error
 
 
-def _grouped_gemm(ran: Mapping[str, int]) -> dict[str, str]:
-    grouped = sum(n for name, n in ran.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
-    return _told("grouped_mm", "grouped_mm", "grouped_mm" if grouped else "loop", f"dispatched grouped_mm x{grouped}")
+def _describe_grouped_gemm(operators: Mapping[str, int]) -> dict[str, str]:
+    grouped = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
+    return _backend_entry(
+        "grouped_mm", "grouped_mm", "grouped_mm" if grouped else "loop", f"dispatched grouped_mm x{grouped}"
+    )
 
 
-def _listed(kinds: Mapping[str, int]) -> str:
+def _list_kinds(kinds: Mapping[str, int]) -> str:
     return ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items())) or "none"
 
 
-def _told(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
+def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
     return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}

@@ -1,26 +1,37 @@
-"""What torchtitan is asked to train: its own configuration, with the shape's numbers or a recipe's, and the overrides.
+"""torchtitan's configuration: a recipe, the numbers of the shape if the workload is pinned, and the user's own keys.
 
-The configuration is torchtitan's from beginning to end: a function of its registries makes it, regbot sets fields of
-it, and torchtitan's own checks run on the result. Two kinds of workload:
+torchtitan's ``ConfigManager`` loads the recipe that the command line names. Then regbot sets fields in it, and
+torchtitan's own checks validate the result. There are two kinds of workload:
 
 - pinned: the recipe ``qwen3_30b_a3b`` with the numbers of a shape, see ``torchtitan_shape``.
-- recipe: what the repository ships, with its own sizes, batch, precision and activation checkpointing.
+- recipe: a recipe of the repository with its own sizes, batch, precision and activation checkpointing.
 
-What is forced in both stands in ``FORCED`` and is part of the resolved configuration.
+Both kinds get the settings in ``FORCED_KEYS``. These settings are part of the resolved configuration.
 """
 
 import dataclasses
 import importlib
+import importlib.util
 import typing
 from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
-from regbot_guest.frameworks.stepping import Scalar
-from regbot_guest.frameworks.torchtitan_shape import MODELS, PINNED, pin
-from regbot_guest.harness import ContractError
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.torchtitan_replacements import import_torchtitan
+from regbot_guest.frameworks.torchtitan_shape import (
+    CHECKPOINTING,
+    MODELS,
+    PINNED_RECIPE,
+    pin,
+    read_routing,
+    set_checkpointing,
+)
+from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.request import Request
 
-FORCED: Mapping[str, Scalar] = {
+FORCED_KEYS: Mapping[str, Scalar] = {
     "metrics.log_freq": 1,
     "metrics.enable_tensorboard": False,
     "metrics.enable_wandb": False,
@@ -31,163 +42,205 @@ FORCED: Mapping[str, Scalar] = {
     "debug.save_config_file": None,
     "training.disable_cuda_graphs": True,
 }
-"""Nothing is saved, uploaded or validated, and every step is logged: logging reduces the loss over all ranks. CUDA
-graphs are off because torchtitan refuses them with an expert all-to-all, and replayed nothing could be counted."""
+"""Values that regbot always sets. Nothing is saved, uploaded or validated. torchtitan all-reduces the loss in a step
+that it logs. So every step is logged, and all steps have the same collectives. CUDA graphs are off, because torchtitan
+refuses them together with an expert all-to-all, and because replays cannot be counted.
+"""
 
-CHECKPOINTING = "activation_checkpoint"
-OWNED = {
+REQUEST_KEYS = ("parallelism.expert_parallel_degree", "debug.moe_force_load_balance", "debug.seed")
+"""Keys that regbot sets to values of the request."""
+
+MODEL_SPEC = "model_spec"
+NEAREST_KEYS = 3
+"""Number of keys that a refusal of an unknown key names."""
+OWNED_KEYS = {
     "parallelism.expert_parallel_degree": "--ep",
     "training.steps": "'steps' of the session",
     "debug.moe_force_load_balance": "'routing' of the workload",
     "debug.seed": "the request",
 }
-OWNED_WHEN_PINNED = {"training.seq_len": "another shape or variant", "training.local_batch_size": "another shape"}
+"""Keys that a user cannot override, because regbot sets them. The values say what a user changes instead."""
+OWNED_KEYS_OF_SHAPE = {
+    "training.seq_len": "another shape or variant",
+    "training.local_batch_size": "another shape",
+    "training.max_context_length": "another shape or variant",
+    "training.num_tokens_per_microbatch_per_dp_rank": "another shape",
+}
+"""Further such keys if the workload is pinned to a shape."""
 
 
-def imported(name: str) -> Any:
-    """A module of torchtitan. Raises ContractError where it cannot be imported."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        what = "it is neither in the checkout nor installed" if error.name == "torchtitan" else f"{error}"
-        raise ContractError(
-            "no_framework",
-            f"torchtitan cannot be imported: {what}; install it and what it needs in the workload's 'python', and set "
-            "'source_roots' to the folder that holds torchtitan/",
-        ) from error
+def command_line(request: Request) -> list[str]:
+    """Return the arguments of ``torchtitan.train``. Raises ContractError if torchtitan lacks the recipe's module.
 
-
-def load(request: Request) -> Any:
-    """The ``Trainer.Config`` for ``request``, not yet fit for this machine. Raises ContractError."""
+    torchtitan is not imported, because its modules read ``sys.argv`` when they are imported.
+    """
     if request.world % request.ep:
         raise ContractError(
-            "config", f"EP {request.ep} does not divide {request.world} ranks; choose --ep and --world so"
+            "config", f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world"
         )
-    module, recipe = PINNED if not request.recipe else _found(request.recipe)
-    manager = importlib.import_module("torchtitan.config").ConfigManager()
-    try:
-        config = manager.parse_args(["--module", module, "--config", recipe])
-    except (ValueError, ImportError) as error:
-        there = _recipes(module)
-        fix = f"there are {', '.join(there)}" if there else f"{error}"
-        raise ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {fix}") from error
+    module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
+    return ["--module", module, "--config", recipe]
+
+
+def configure(config: Any, request: Request) -> list[str]:
+    """Set the fields of ``config`` to the values of ``request``. Return warnings. Raises ContractError."""
+    warnings = []
     if not request.recipe:
         pin(config, request)
-    for key, value in {**FORCED, **_degrees(request)}.items():
-        put(config, key, value)
+    for key, value in FORCED_KEYS.items():
+        if has_key(config, key):
+            set_field(config, key, value)
+        else:
+            warnings.append(f"this torchtitan has no key {key}, which regbot sets to {value!r}")
+    for key, value in _request_fields(request).items():
+        set_field(config, key, value)
     for key, value in request.config.items():
         _override(config, key, value, pinned=not request.recipe)
-    experts, _ = routing(config)
+    experts, _ = read_routing(config)
     if experts % request.ep:
         raise ContractError(
             "config", f"EP {request.ep} does not divide the model's {experts} experts; choose another --ep"
         )
-    return config
+    return warnings
 
 
-def routing(config: Any) -> tuple[int, int]:
-    """(experts, top-k) of the model's first MoE layer. Raises ContractError where it has none."""
-    for layer in getattr(config.model_spec.model, "layers", []):
-        if (moe := getattr(layer, "moe", None)) is not None:
-            return moe.router.num_experts, moe.router.top_k
-    raise ContractError(
-        "config", f"the model of {config.model_spec.flavor!r} has no MoE layer; choose a recipe that has"
-    )
+def name_recipes(request: Request, error: Exception) -> ContractError:
+    """Return the refusal of a recipe that torchtitan could not load because of ``error``."""
+    module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
+    known = _list_recipes(module)
+    fix = f"there are {', '.join(known)}" if known else f"{error}"
+    return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {fix}")
 
 
-def put(config: Any, key: str, value: Scalar) -> None:
-    """Set the field at a dotted path. Raises ContractError where there is none, or where it takes no such value."""
-    owner, name = config, key
-    for part in key.split(".")[:-1]:
-        owner, name = getattr(owner, part, None), key.rpartition(".")[2]
-    names = [field.name for field in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
-    if name not in names:
-        there = f"; there are {', '.join(names)}" if names else ""
-        raise ContractError("config", f"torchtitan's configuration has no key {key!r}{there}")
-    allowed = _type_of(owner, name)
-    if not _fits(value, allowed):
-        raise ContractError("config", f"{key}: torchtitan takes {_words(allowed)} there, not {value!r}")
+def has_key(config: Any, key: str) -> bool:
+    """Return whether the configuration has a field at the dotted path ``key``."""
+    return _find_owner(config, key) is not None
+
+
+def set_field(config: Any, key: str, value: Scalar) -> None:
+    """Set the field at the dotted path ``key``. Raises ContractError if there is no such field or it does not accept
+    the value.
+    """
+    owner, name = _find_owner(config, key), key.rpartition(".")[2]
+    if owner is None:
+        nearest = get_close_matches(key, _list_keys(config), n=NEAREST_KEYS, cutoff=0.5)
+        advice = f"; the nearest keys are {', '.join(nearest)}" if nearest else ""
+        raise ContractError("config", f"torchtitan's configuration has no key {key!r}{advice}")
+    allowed = _field_type(owner, name)
+    if not _is_allowed(value, allowed):
+        raise ContractError("config", f"{key}: torchtitan accepts {_type_name(allowed)}, not {value!r}")
     setattr(owner, name, value)
 
 
+def _find_owner(config: Any, key: str) -> Any:
+    """Return the section that has the field at the dotted path ``key``, or None if there is none."""
+    owner = config
+    *sections, name = key.split(".")
+    for section in sections:
+        owner = getattr(owner, section, None)
+    is_field = dataclasses.is_dataclass(owner) and name in {field.name for field in dataclasses.fields(owner)}
+    return owner if is_field else None
+
+
+def _list_keys(config: Any, path: str = "") -> list[str]:
+    """Return the dotted paths of all fields, without those of the model."""
+    keys = []
+    for field in dataclasses.fields(config):
+        value, key = getattr(config, field.name, None), f"{path}{field.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            keys += _list_keys(value, f"{key}.") if field.name != MODEL_SPEC else []
+        else:
+            keys.append(key)
+    return keys
+
+
 def validate(config: Any) -> None:
-    """torchtitan's own checks once more, after fields were set. Raises ContractError."""
-    for part in (*(getattr(config, field.name) for field in dataclasses.fields(config)), config):
-        again = getattr(part, "__post_init__", None)
+    """Repeat torchtitan's own checks, because fields were set after the first checks. Raises ContractError."""
+    for section in (*(getattr(config, field.name) for field in dataclasses.fields(config)), config):
+        post_init = getattr(section, "__post_init__", None)
         try:
-            if again is not None and dataclasses.is_dataclass(part):
-                again()
+            if post_init is not None and dataclasses.is_dataclass(section):
+                post_init()
         except (ValueError, NotImplementedError) as error:
             raise ContractError("config", f"torchtitan refuses this configuration: {error}") from error
 
 
-def _recipes(module: str) -> list[str]:
-    """Functions of a module's registry that make a configuration."""
+def _list_recipes(module: str) -> list[str]:
+    """Return the names of the functions in a module's registry that create a configuration, or [] if there is no
+    registry.
+    """
     try:
         registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
     except ImportError:
         return []
-    return [name for name, each in vars(registry).items() if getattr(each, "__module__", "") == registry.__name__]
+    return [name for name, value in vars(registry).items() if getattr(value, "__module__", "") == registry.__name__]
 
 
-def _found(recipe: str) -> tuple[str, str]:
-    """Module and name of ``NAME`` or ``MODULE/NAME``: the module is the one whose name the recipe begins with."""
+def _split_recipe(recipe: str) -> tuple[str, str]:
+    """Return the module and the name of a recipe. Raises ContractError if the module is unknown.
+
+    A recipe is written ``MODULE/NAME``, or only ``NAME`` if the name begins with the name of its module.
+    """
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
-    known = sorted(importlib.import_module(MODELS)._supported_models, key=len, reverse=True)
+    known = sorted(_list_modules(), key=len, reverse=True)
+    if not known:
+        raise ContractError(
+            "revision",
+            "regbot does not know this revision: there is no torchtitan/models/*/config_registry.py, which holds the "
+            "recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
+        )
     owner = next((model for model in known if recipe.startswith(model)), None)
     if owner is None:
         raise ContractError(
-            "config", f"recipe {recipe!r} begins with no model of torchtitan ({', '.join(known)}); write MODULE/RECIPE"
+            "config",
+            f"recipe {recipe!r} does not begin with a model of torchtitan ({', '.join(known)}); write MODULE/RECIPE",
         )
     return owner, recipe
 
 
-def _degrees(request: Request) -> dict[str, Scalar]:
-    return {
-        "parallelism.expert_parallel_degree": request.ep,
-        "debug.moe_force_load_balance": request.routing == "balanced",
-        "debug.seed": request.seed,
-    }
+def _list_modules() -> list[str]:
+    """Return the models of torchtitan that have recipes. Raises ContractError if there is no torchtitan."""
+    package = importlib.util.find_spec("torchtitan")
+    if package is None:
+        import_torchtitan("torchtitan")  # raises the refusal
+    folders = (package.submodule_search_locations if package is not None else None) or []
+    return [path.parent.name for folder in folders for path in Path(folder).glob("models/*/config_registry.py")]
+
+
+def _request_fields(request: Request) -> dict[str, Scalar]:
+    return dict(zip(REQUEST_KEYS, (request.ep, request.routing == "balanced", request.seed), strict=True))
 
 
 def _override(config: Any, key: str, value: Scalar, pinned: bool) -> None:
-    owned = {**OWNED, **(OWNED_WHEN_PINNED if pinned else {})}
-    if key in owned or key.startswith("model_spec"):
-        raise ContractError("config", f"{key} is not set here: it is fixed by {owned.get(key, 'the shape or recipe')}")
+    owned = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if pinned else {})}
+    if key in owned or key.startswith(MODEL_SPEC):
+        raise ContractError(
+            "config", f"{key} cannot be set here; change it with {owned.get(key, 'the shape or recipe')}"
+        )
     if key == CHECKPOINTING:
-        config.activation_checkpoint = _checkpointing(value)
+        set_checkpointing(config, value)
     else:
-        put(config, key, value)
+        set_field(config, key, value)
 
 
-def _checkpointing(value: Scalar) -> Any:
-    modes = {"full": "FullAC", "selective": "SelectiveAC"}
-    if value == "none":
-        return None
-    if value not in modes:
-        raise ContractError("config", f"{CHECKPOINTING}: write none, full or selective, not {value!r}")
-    policies = importlib.import_module("torchtitan.distributed.activation_checkpoint")
-    return getattr(policies, modes[str(value)]).Config()
-
-
-def _type_of(owner: Any, name: str) -> Any:
+def _field_type(owner: Any, name: str) -> Any:
     try:
         return typing.get_type_hints(type(owner)).get(name, Any)
-    except NameError:  # a hint that only a type checker can resolve
+    except NameError:  # the type hint can be resolved only by a type checker
         return Any
 
 
-def _fits(value: Scalar, allowed: Any) -> bool:
+def _is_allowed(value: Scalar, allowed: Any) -> bool:
     if allowed is Any:
         return True
     if typing.get_origin(allowed) is typing.Annotated:
-        return _fits(value, typing.get_args(allowed)[0])
+        return _is_allowed(value, typing.get_args(allowed)[0])
     if typing.get_origin(allowed) is typing.Literal:
         return value in typing.get_args(allowed)
     if args := typing.get_args(allowed):
-        return any(_fits(value, each) for each in args)
+        return any(_is_allowed(value, arg) for arg in args)
     if allowed is type(None):
         return value is None
     if allowed is float:
@@ -195,7 +248,7 @@ def _fits(value: Scalar, allowed: Any) -> bool:
     return isinstance(allowed, type) and type(value) is allowed
 
 
-def _words(allowed: Any) -> str:
+def _type_name(allowed: Any) -> str:
     if typing.get_origin(allowed) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(allowed)))
     return getattr(allowed, "__name__", str(allowed))

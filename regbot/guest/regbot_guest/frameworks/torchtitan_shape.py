@@ -1,8 +1,8 @@
-"""A shape's numbers in torchtitan: put on its configuration, and compared with what it built.
+"""Sets the numbers of a shape in torchtitan's configuration, and checks that the built model has these numbers.
 
-Where the model of the pinned recipe has the numbers already it is left alone; else torchtitan's own builder makes the
-layers anew with the shape's. What counts is what was built: its configuration after torchtitan's last word on it, and
-the number of its parameters.
+If the model of the pinned recipe already has the numbers, its configuration is unchanged. Otherwise torchtitan's own
+builder creates layers with the numbers of the shape. The check reads the final configuration of the built model and
+counts its parameters.
 """
 
 import dataclasses
@@ -10,33 +10,112 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from regbot_guest.harness import ContractError
+from regbot_guest.contract import ContractError
 from regbot_guest.request import Geometry, Request
 
 MODELS = "torchtitan.models"
-PINNED = ("qwen3", "qwen3_30b_a3b")
-"""Module and recipe that a pinned shape starts from. There is no Mixtral in torchtitan 0.3.0; without QK norms and with
-other numbers the same blocks are Mixtral's."""
+PINNED_RECIPE = ("qwen3", "qwen3_30b_a3b")
+"""Module and recipe that are changed into a pinned shape. torchtitan 0.3.0 has no Mixtral, but Qwen3's blocks without
+QK norms and with Mixtral's numbers are the same as Mixtral's blocks.
+"""
+
+
+CHECKPOINTING = "activation_checkpoint"
+BATCH_KEYS = (
+    ("seq_len", "local_batch_size", "global_batch_size"),
+    ("max_context_length", "num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step"),
+)
+"""Names of the fields for sequence length, micro-batch and batch of one step, in torchtitan 0.3.0 and from August 2026
+on.
+"""
+COUNTS_TOKENS = {"num_tokens_per_microbatch_per_dp_rank"}
+"""Fields that count tokens. The other fields count sequences."""
+
+
+def moe_layers(model: Any) -> list[Any]:
+    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers."""
+    layers = getattr(model, "layers", None) or [getattr(model, "layer", None)]
+    return [layer for layer in layers if getattr(layer, "moe", None) is not None]
+
+
+def read_routing(config: Any) -> tuple[int, int]:
+    """Return the number of experts and the top-k of the model's first MoE layer.
+
+    Raises ContractError if the model has no MoE layer.
+    """
+    layers = moe_layers(config.model_spec.model)
+    if not layers:
+        raise ContractError(
+            "config", f"the model of {config.model_spec.flavor!r} has no MoE layer; choose a recipe that has one"
+        )
+    moe = layers[0].moe
+    sections = (getattr(moe, "router", None), moe)
+    experts, top_k = (
+        next((number for section in sections if (number := getattr(section, name, None)) is not None), None)
+        for name in ("num_experts", "top_k")
+    )
+    if experts is None or top_k is None:
+        raise ContractError(
+            "revision",
+            "regbot does not know this revision: the configuration of its MoE layers has no num_experts or no top_k. "
+            "Update regbot",
+        )
+    return experts, top_k
+
+
+def find_dispatcher(layer: Any) -> Any:
+    """Return the section of an MoE layer's configuration that has a ``token_dispatcher``, or None."""
+    sections = (getattr(layer.moe, name, None) for name in ("routed_experts", "experts"))
+    return next((section for section in sections if hasattr(section, "token_dispatcher")), None)
 
 
 def pin(config: Any, request: Request) -> None:
-    """Put the shape's numbers on ``config``."""
+    """Set the numbers of the request's shape in ``config``. Raises ContractError."""
     shape, model = request.geometry, config.model_spec.model
-    config.training.seq_len, config.training.local_batch_size = shape.sequence, shape.micro_batch
-    config.training.global_batch_size = -1
+    sequence, batch, whole_batch = _batch_keys(config.training)
+    setattr(config.training, sequence, shape.sequence)
+    setattr(config.training, batch, shape.micro_batch * (shape.sequence if batch in COUNTS_TOKENS else 1))
+    setattr(config.training, whole_batch, -1)
     config.training.mixed_precision_param = request.dtype
-    config.activation_checkpoint = None
+    set_checkpointing(config, "none")
     if _differs(model, shape):
-        model = _resized(model, shape)
+        model = _resize(model, shape)
     config.model_spec = dataclasses.replace(config.model_spec, model=model)
     loss = getattr(config.loss, "loss_fn", config.loss)
     if getattr(loss, "global_vocab_size", None) is not None:
         loss.global_vocab_size = shape.vocabulary
 
 
-def _resized(model: Any, shape: Geometry) -> Any:
-    """The model's configuration with the numbers of ``shape``; its layers are made by torchtitan's builder."""
-    qwen3 = importlib.import_module(f"{MODELS}.{PINNED[0]}")
+def _batch_keys(training: Any) -> tuple[str, str, str]:
+    """Return the names of the fields for sequence length, micro-batch and batch of one step.
+
+    Raises ContractError if the names are unknown.
+    """
+    for names in BATCH_KEYS:
+        if all(hasattr(training, name) for name in names):
+            return names
+    raise ContractError(
+        "revision",
+        "regbot does not know this revision: torchtitan's training configuration has neither "
+        f"{' nor '.join(' and '.join(names) for names in BATCH_KEYS)}. Update regbot",
+    )
+
+
+def set_checkpointing(config: Any, value: Any) -> None:
+    """Set activation checkpointing to ``value``: none, full or selective. Raises ContractError."""
+    modes = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}
+    if value not in modes:
+        raise ContractError("config", f"{CHECKPOINTING}: write none, full or selective, not {value!r}")
+    if hasattr(config.activation_checkpoint, "mode"):  # until June 2026
+        config.activation_checkpoint.mode = value
+        return
+    policies = importlib.import_module("torchtitan.distributed.activation_checkpoint")
+    config.activation_checkpoint = None if value == "none" else getattr(policies, modes[value]).Config()
+
+
+def _resize(model: Any, shape: Geometry) -> Any:
+    """Return the model's configuration with the numbers of ``shape``. torchtitan's builder creates the layers."""
+    qwen3 = importlib.import_module(f"{MODELS}.{PINNED_RECIPE[0]}")
     replace, first = dataclasses.replace, model.layers[0]
     try:
         layers = qwen3._build_qwen3_moe_layers(
@@ -50,7 +129,7 @@ def _resized(model: Any, shape: Geometry) -> Any:
             top_k=shape.top_k,
             attn_backend="flex",
             moe_comm_backend="standard",
-            rope=replace(first.attention.rope, dim=shape.head_dim, theta=shape.rope_theta, max_seq_len=shape.sequence),
+            rope=_resize_rope(first.attention.rope, shape),
         )
         if not shape.qk_norm:
             for layer in layers:
@@ -67,56 +146,75 @@ def _resized(model: Any, shape: Geometry) -> Any:
     except (AttributeError, TypeError) as error:
         raise ContractError(
             "config",
-            f"this torchtitan's qwen3 cannot be given other numbers the way 0.3.0 can ({error}); name a 'recipe' of "
-            "the repository instead, or use the shape that it ships",
+            f"regbot cannot resize this torchtitan's qwen3 as in 0.3.0 ({error}); set 'recipe' to a recipe of the "
+            "repository instead, or use a shape that the repository has",
         ) from error
 
 
-def check(trainer: Any, request: Request) -> list[str]:
-    """Warnings where a recipe is not of the shape that it is listed under. Raises ContractError where a pinned one is
-    not what was asked for."""
+def _resize_rope(rope: Any, shape: Geometry) -> Any:
+    """Return the configuration of rotary embeddings with the numbers of ``shape``. Some revisions have no largest
+    length.
+    """
+    numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
+    return dataclasses.replace(rope, **{name: value for name, value in numbers.items() if hasattr(rope, name)})
+
+
+def check_shape(trainer: Any, request: Request) -> list[str]:
+    """Compare the built model with the shape.
+
+    For a recipe, return differences as warnings. For a pinned shape, raise ContractError if there are differences.
+    """
     try:
-        wrong = [f"{key} {found}, not {asked}" for key, found, asked in _differences(trainer, request.geometry)]
+        mismatches = [
+            f"{name} {actual}, not {expected}" for name, actual, expected in _mismatches(trainer, request.geometry)
+        ]
     except AttributeError as error:
-        wrong = [f"its numbers cannot be read where torchtitan 0.3.0 has them ({error})"]
-    told = "; ".join(wrong[:12])
-    if wrong and not request.recipe:
-        raise ContractError("shape", f"torchtitan built another model than was asked for: {told}")
-    return [f"recipe {request.recipe} is not of this shape: {told}"] if wrong else []
+        mismatches = [f"its numbers cannot be read as in torchtitan 0.3.0 ({error})"]
+    summary = "; ".join(mismatches[:12])
+    if mismatches and not request.recipe:
+        raise ContractError("shape", f"torchtitan built another model than requested: {summary}")
+    return [f"recipe {request.recipe} is not of this shape: {summary}"] if mismatches else []
 
 
 def _differs(model: Any, shape: Geometry) -> bool:
     try:
-        return any(True for _ in _model_differences(model, shape))
-    except AttributeError:  # not where 0.3.0 has them: made anew, and checked once it is built
+        return any(True for _ in _model_mismatches(model, shape))
+    except AttributeError:  # the layout differs from 0.3.0, so new layers are built, and the built model is checked
         return True
 
 
-Difference = tuple[str, Any, Any]
-"""Name, found, asked for."""
+Mismatch = tuple[str, Any, Any]
+"""Name of a number, its actual value, and its expected value."""
 
 
-def _differences(trainer: Any, shape: Geometry) -> Iterator[Difference]:
-    yield from _model_differences(trainer.model_config, shape)
-    built: list[Difference] = [
-        ("sequence", trainer.config.training.seq_len, shape.sequence),
-        ("micro_batch", trainer.config.training.local_batch_size, shape.micro_batch),
+def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
+    yield from _model_mismatches(trainer.model_config, shape)
+    training = trainer.config.training
+    sequence, batch, _ = _batch_keys(training)
+    sequences = getattr(training, batch) // (getattr(training, sequence) if batch in COUNTS_TOKENS else 1)
+    numbers: list[Mismatch] = [
+        ("sequence", getattr(training, sequence), shape.sequence),
+        ("micro_batch", sequences, shape.micro_batch),
         ("gradient accumulation", trainer.gradient_accumulation_steps, 1),
-        ("parameters", sum(p.numel() for part in trainer.model_parts for p in part.parameters()), parameters(shape)),
+        (
+            "parameters",
+            sum(parameter.numel() for part in trainer.model_parts for parameter in part.parameters()),
+            count_parameters(shape),
+        ),
     ]
-    yield from (each for each in built if each[1] != each[2])
+    yield from (number for number in numbers if number[1] != number[2])
 
 
-def _model_differences(model: Any, shape: Geometry) -> Iterator[Difference]:
-    """Numbers of the model's configuration that are not the shape's."""
-    found: list[Difference] = [
+def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
+    """Yield those numbers in the model's configuration that differ from the numbers of the shape."""
+    numbers: list[Mismatch] = [
         ("layers", len(model.layers), shape.layers),
         ("hidden", model.dim, shape.hidden),
         ("vocabulary", model.vocab_size, shape.vocabulary),
     ]
     for layer in model.layers:
         attention, moe = layer.attention, layer.moe
-        found += [
+        numbers += [
             ("heads", attention.n_heads, shape.heads),
             ("kv_heads", attention.n_kv_heads or attention.n_heads, shape.kv_heads),
             ("head_dim", attention.head_dim or attention.dim // attention.n_heads, shape.head_dim),
@@ -126,11 +224,13 @@ def _model_differences(model: Any, shape: Geometry) -> Iterator[Difference]:
             ("top_k", moe.router.top_k, shape.top_k),
             ("expert_width", moe.routed_experts.inner_experts.hidden_dim, shape.expert_width),
         ]
-    yield from (each for each in dict.fromkeys(found) if each[1] != each[2])
+    yield from (number for number in dict.fromkeys(numbers) if number[1] != number[2])
 
 
-def parameters(shape: Geometry) -> int:
-    """Parameters of the transformer that ``shape`` describes: untied embeddings, no biases, one router per layer."""
+def count_parameters(shape: Geometry) -> int:
+    """Return the number of parameters of a model with this shape: untied embeddings, no biases, one router per
+    layer.
+    """
     attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
     norms = 2 * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
     experts = shape.experts * (3 * shape.hidden * shape.expert_width + shape.hidden)

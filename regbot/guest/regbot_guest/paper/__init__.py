@@ -1,15 +1,20 @@
-"""A paper GPU: a device ``cuda`` of our own, whose kernels compute shapes instead of values.
+"""The paper GPU: a device ``cuda`` whose kernels compute shapes instead of values.
 
-A program for GPUs runs on it unmodified, on a machine that has none. Tensors are ordinary tensors; an operator costs
-about what it costs on a CPU for a tensor of one element. ``cpp/`` is the device itself, a shared library that
-``build.py`` compiles against the headers of the torch that is installed. This package loads it, before torch, and fills
-``torch.cuda``.
+Programs for GPUs run on it unmodified, on a machine without a GPU. Tensors are ordinary tensors. An operator takes
+about as long as on a CPU for a tensor of one element. ``cpp/`` implements the device as a shared library.
+``regbot/workloads/paper/build.py`` compiles this library against the headers of the installed torch. The package here
+loads the library before torch, and adds to ``torch.cuda`` the functions that programs call.
 
-    build.py        compile ``cpp/`` for one torch
     device.py       load the library, install the device
-    gpus.py         the GPUs that it can be
+    gpus.py         the GPU models that the device can imitate
     cuda.py         the functions of ``torch.cuda``
-    collectives.py  process groups without peers: what a collective leaves in its outputs
+    groups.py       process groups without peers
+    collectives.py  kernels of collectives, which compute their outputs
+    graphs.py       CUDA graphs
+    libraries/      stand-ins for compiled libraries
+    counter.py      counts of one step
+    step.py         one counted step of the smoke model
 
-What is not known, the value of anything that depends on real data, is never guessed: see ``docs/paper-gpu.md``.
+Values that depend on real data are unknown. A program that reads such an integer on the host is refused. An unknown
+float is read as 1.0, and the ledger lists this as a guess. ``docs/paper-gpu.md`` describes the details.
 """

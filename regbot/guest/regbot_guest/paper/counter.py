@@ -1,30 +1,48 @@
-"""The counter on a paper GPU: collectives from the kernels of ``c10d``, everything else from the device itself."""
+"""The step counter on a paper GPU. Kernels of ``c10d`` report collectives to it, and the device counts operators."""
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from regbot_guest.axes import Axes
-from regbot_guest.collectives import Form, flatten, process_group, reduction
+from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, reduction_name
+from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper import collectives
 from regbot_guest.paper.device import Device
-from regbot_guest.tally import StepCounter
-from regbot_guest.where import Where
+from regbot_guest.tally import StepCounter, StepTally
 
 PHASES = ("unknown", "forward", "backward", "optimizer")
 
 
-class PaperCounter(StepCounter):
-    """Counts while it is active. No operator passes Python on its way, so a step takes what it takes without it."""
+Launches = Counter[tuple[str, int, int]]
+"""Number of kernel launches by operator, phase number and module number."""
 
-    def __init__(self, device: Device, axes: Axes, where: Where | None = None) -> None:
+
+@dataclass(frozen=True)
+class GraphContent:
+    """The kernels and collectives that one launch of a CUDA graph runs."""
+
+    launches: Launches
+    tally: StepTally
+
+
+class PaperCounter(StepCounter):
+    """Counts collectives, host reads and kernel launches while active.
+
+    The device counts operators in C++, so a counted step takes no longer than any other step.
+    """
+
+    def __init__(self, device: Device, axes: Axes, tracker: ModuleTracker | None = None) -> None:
         self.device = device
         self._phase = "unknown"
         self._modules: dict[str, int] = {}
-        super().__init__(axes, where)
-        if where is not None:
-            where.on_change = lambda path: device.set_module(self._number(path))
+        self._is_active = False
+        super().__init__(axes, tracker)
+        if tracker is not None:
+            tracker.on_change = lambda path: device.set_module(self._module_number(path))
         device.on_host_read = lambda: None
+        device.counter = self
 
     @property
     def phase(self) -> str:
@@ -36,51 +54,92 @@ class PaperCounter(StepCounter):
         self.device.set_phase(PHASES.index(name))
 
     def new_step(self, program: bool = True) -> None:
-        """Start counting anew. ``program``: make a fingerprint too."""
+        """Set all counts to zero for a new step. If ``program`` is True, the fingerprint of this step is computed."""
         super().new_step()
+        self._replayed_launches: Launches = Counter()
+        self._captured_launches: Launches = Counter()
+        self._library_launches: Launches = Counter()
         self.device.begin_step(program)
 
     def __enter__(self) -> "PaperCounter":
-        collectives.listen(self._collective)
+        collectives.set_listener(self._on_collective)
         self.device.on_host_read = self.count_host_read
         super().__enter__()
+        self._is_active = True
         return self
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
+        self._is_active = False
         self.device.on_host_read = lambda: None
-        collectives.listen(None)
+        collectives.set_listener(None)
 
     def launches(self) -> dict[tuple[str, str, str], int]:
-        """Kernels launched since ``new_step``, by operator, phase and module path."""
+        """Return the number of kernel launches since ``new_step``, by operator, phase and module path."""
         paths = {number: path for path, number in self._modules.items()}
-        return {
-            (name, PHASES[phase], paths.get(module, "")): count
-            for (name, phase, module), count in self.device.launches().items()
-        }
+        totals = (
+            Counter(self.device.launches()) + self._library_launches + self._replayed_launches - self._captured_launches
+        )
+        return {(name, PHASES[phase], paths.get(module, "")): count for (name, phase, module), count in totals.items()}
+
+    def count_launch(self, operator: str) -> None:
+        """Count the launch of one kernel of a library, in the current phase and module."""
+        if self._is_active:
+            self._library_launches[operator, PHASES.index(self.phase), self._module_number(self.module_path())] += 1
+
+    def begin_capture(self) -> None:
+        """Begin a capture. From now on, kernels and collectives belong to the CUDA graph and not to the step."""
+        self._state_before_capture = (
+            self.tally,
+            Counter(self.device.launches()),
+            collectives.set_listener(self._on_collective),
+        )
+        self.tally = StepTally()
+
+    def end_capture(self) -> GraphContent:
+        """End the capture and return the kernels and collectives since ``begin_capture``."""
+        tally, launches_before, listener = self._state_before_capture
+        graph = GraphContent(Counter(self.device.launches()) - launches_before, self.tally)
+        self._captured_launches += graph.launches
+        self.tally = tally
+        collectives.set_listener(listener)
+        return graph
+
+    def replay(self, graph: GraphContent) -> None:
+        """Count one launch of a CUDA graph in the current phase, with the modules of the capture."""
+        if not self._is_active:
+            return
+        path = self.module_path()
+        for (name, _, module), count in graph.launches.items():
+            self._replayed_launches[name, PHASES.index(self.phase), module or self._module_number(path)] += count
+        for key, count in graph.tally.count.items():
+            replayed_key = key._replace(phase=self.phase, where=key.where or path)
+            self.tally.count[replayed_key] += count
+            self.tally.bytes[replayed_key] += graph.tally.bytes[key]
+        self.device.record(f"replay {sorted(graph.launches.items())} {graph.tally.entries()}", [])
 
     def read_operators(self) -> None:
-        """Take what was launched into ``operators``."""
+        """Set ``operators`` to the number of kernel launches by operator."""
         self.operators = Counter()
         for (name, _, _), count in self.launches().items():
             self.operators[name] += count
 
-    def _number(self, path: str) -> int:
-        """Modules by number, from 1: 0 is no module."""
+    def _module_number(self, path: str) -> int:
+        """Return the number of the module with this path. Numbers begin at 1, and 0 means no module."""
         return self._modules.setdefault(path, len(self._modules) + 1) if path else 0
 
-    def _collective(self, func: Any, form: Form, given: Mapping[str, Any], outputs: Any) -> None:
-        self.count_collective(func, form, given, outputs)
-        reduce_op = given.get("reduce_op")
-        words = (
+    def _on_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], outputs: Any) -> None:
+        self.count_collective(func, spec, call_arguments, outputs)
+        reduce_op = call_arguments.get("reduce_op")
+        attributes = (
             func._schema.name,
-            self.axes.label(process_group(given)),
-            reduction(reduce_op) if reduce_op is not None else "",
-            given.get("input_split_sizes"),
-            given.get("output_split_sizes"),
-            given.get("root_rank"),
-            given.get("dst"),
-            given.get("src"),
+            self.axes.label(find_process_group(call_arguments)),
+            reduction_name(reduce_op) if reduce_op is not None else "",
+            call_arguments.get("input_split_sizes"),
+            call_arguments.get("output_split_sizes"),
+            call_arguments.get("root_rank"),
+            call_arguments.get("dst"),
+            call_arguments.get("src"),
         )
-        tensors = [tensor for value in given.values() for tensor in flatten(value)]
-        self.device.record(repr(words), tensors)
+        tensors = [tensor for value in call_arguments.values() for tensor in flatten(value)]
+        self.device.record(repr(attributes), tensors)

@@ -1,7 +1,8 @@
 """The functions of ``torch.cuda`` on a paper GPU.
 
-A CPU build of torch has the module ``torch.cuda`` but not the functions under it; in a CUDA build they would call the
-driver. The names are those that training frameworks use; what is missing is refused by name by torch itself.
+In a CPU build of torch, the module ``torch.cuda`` exists, but its functions do not work. In a CUDA build they would
+call the driver. This module provides the functions that training frameworks use. If any other function is called, torch
+itself raises an error that names the function.
 """
 
 import collections
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regbot_guest.paper.device import Device
-from regbot_guest.paper.gpus import PER_NODE, Gpu
+from regbot_guest.paper.gpus import GPUS_PER_NODE, GpuModel
 from regbot_guest.untraceable import Untraceable
 
 _TYPES = {
@@ -23,16 +24,16 @@ _TYPES = {
 }  # fmt: skip
 
 
-class Stream:
-    """Everything runs at once and in order: a stream has nothing to wait for."""
+class PaperStream:
+    """Replacement for ``torch.cuda.Stream``. Operators run immediately and in order, so waiting does nothing."""
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = torch.device("cuda", _index(device))
+        self.device = torch.device("cuda", _device_index(device))
         self.device_index, self.device_type, self.stream_id, self.cuda_stream = self.device.index, 1, 0, 0
         self.priority = priority
 
-    def record_event(self, event: Any = None) -> "Event":
-        return event or Event()
+    def record_event(self, event: Any = None) -> "PaperEvent":
+        return event or PaperEvent()
 
     def query(self) -> bool:
         return True
@@ -43,14 +44,18 @@ class Stream:
 
     def synchronize(self) -> None: ...
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> "PaperStream":
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
 
-class Event:
-    """Over as soon as it is recorded."""
+class PaperStreamContext(contextlib.nullcontext[None]):
+    """Result of ``torch.cuda.stream``. It has to be a class, because torch._dynamo uses it in ``isinstance``."""
+
+
+class PaperEvent:
+    """Replacement for ``torch.cuda.Event``. An event is complete as soon as it is recorded."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
@@ -59,7 +64,7 @@ class Event:
         return True
 
     def elapsed_time(self, _: Any) -> float:
-        raise Untraceable("torch.cuda.Event.elapsed_time was asked for: a paper GPU takes no time")
+        raise Untraceable("torch.cuda.Event.elapsed_time was called: a paper GPU has no times")
 
     def record(self, stream: Any = None) -> None: ...
 
@@ -68,21 +73,23 @@ class Event:
     def synchronize(self) -> None: ...
 
 
-class Properties:
-    """What ``torch.cuda.get_device_properties`` returns."""
+class DeviceProperties:
+    """Result of ``torch.cuda.get_device_properties``."""
 
     warp_size, max_threads_per_multi_processor, max_threads_per_block = 32, 2048, 1024
     regs_per_multiprocessor, shared_memory_per_block, shared_memory_per_block_optin = 65536, 49152, 232448
     shared_memory_per_multiprocessor, L2_cache_size, gcnArchName, uuid = 233472, 50 << 20, "", "paper"
     is_integrated, is_multi_gpu_board, pci_bus_id, pci_device_id, pci_domain_id = False, False, 0, 0, 0
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: GpuModel) -> None:
         self.name, self.total_memory, self.multi_processor_count = gpu.name, gpu.memory_bytes, gpu.multiprocessors
         self.major, self.minor = gpu.capability
 
 
 class _TensorType(type):
-    """``torch.cuda.FloatTensor`` and its siblings: frameworks ask ``isinstance`` of them, and call them."""
+    """Type of ``torch.cuda.FloatTensor`` and similar names. Frameworks call these names and use them in
+    ``isinstance``.
+    """
 
     dtype: torch.dtype
 
@@ -96,28 +103,36 @@ class _TensorType(type):
         return torch.empty(shape, dtype=cls.dtype, device=device or "cuda")
 
 
-def fill(device: Device) -> None:
-    """Give ``torch.cuda`` what a program asks of it."""
-    for name, value in {**_platform(device.gpu), **_memory(device), **_random(), **_streams()}.items():
+def install_functions(device: Device) -> None:
+    """Add the functions of this module to ``torch.cuda``."""
+    for name, value in {
+        **_platform_functions(device.gpu),
+        **_memory_functions(device),
+        **_random_functions(),
+        **_stream_functions(),
+    }.items():
         setattr(torch.cuda, name, value)
-    for name, value in _random().items():
+    for name, value in _random_functions().items():
         setattr(torch.cuda.random, name, value)
     for name in ("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_stats", "empty_cache"):
         setattr(torch.cuda.memory, name, getattr(torch.cuda, name))
     for name, dtype in _TYPES.items():
         setattr(torch.cuda, f"{name}Tensor", _TensorType(f"{name}Tensor", (), {"dtype": dtype}))
-    _fill_tensor(device)
-    _fill_storage()
+    _patch_tensor(device)
+    _patch_truncated_normal()
+    _patch_storage()
     if torch.version.cuda is not None:
-        _fill_cuda_build()
+        _patch_cuda_build(device)
 
 
-def _nothing() -> Callable[..., None]:
-    """A function of its own each time: torch._dynamo refuses one object under two names."""
+def _no_op() -> Callable[..., None]:
+    """Return a new function that does nothing. Each name needs its own object, because torch._dynamo refuses an object
+    with two names.
+    """
     return lambda *_, **__: None
 
 
-def _index(device: Any) -> int:
+def _device_index(device: Any) -> int:
     if device is None:
         return int(torch._C._accelerator_getDeviceIndex())
     if isinstance(device, int):
@@ -126,15 +141,17 @@ def _index(device: Any) -> int:
 
 
 def _set_device(device: Any) -> None:
-    index = _index(device)
-    if index >= PER_NODE:
-        raise RuntimeError(f"invalid device ordinal: a paper node has {PER_NODE} GPUs, number {index} was asked for")
+    index = _device_index(device)
+    if index >= GPUS_PER_NODE:
+        raise RuntimeError(
+            f"invalid device ordinal: a paper node has {GPUS_PER_NODE} GPUs, but number {index} was requested"
+        )
     torch._C._accelerator_setDeviceIndex(index)
 
 
 @contextlib.contextmanager
 def _on_device(device: Any) -> Iterator[None]:
-    before = _index(None)
+    before = _device_index(None)
     _set_device(device)
     try:
         yield
@@ -142,39 +159,41 @@ def _on_device(device: Any) -> Iterator[None]:
         _set_device(before)
 
 
-def _platform(gpu: Gpu) -> dict[str, Any]:
+def _platform_functions(gpu: GpuModel) -> dict[str, Any]:
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "init": _nothing(),
-        "_lazy_init": _nothing(),
+        "init": _no_op(),
+        "_lazy_init": _no_op(),
         "_is_in_bad_fork": lambda: False,
-        "device_count": lambda: PER_NODE,
-        "_device_count_nvml": lambda: PER_NODE,
-        "current_device": lambda: _index(None),
+        "device_count": lambda: GPUS_PER_NODE,
+        "_device_count_nvml": lambda: GPUS_PER_NODE,
+        "current_device": lambda: _device_index(None),
         "set_device": _set_device,
         "device": _on_device,
         "get_device_name": lambda device=None: gpu.name,
         "get_device_capability": lambda device=None: gpu.capability,
-        "get_device_properties": lambda device=None: Properties(gpu),
+        "get_device_properties": lambda device=None: DeviceProperties(gpu),
         "get_arch_list": lambda: ["sm_{}{}".format(*gpu.capability)],
         "get_gencode_flags": lambda: "",
         "can_device_access_peer": lambda device, peer: True,
         "is_bf16_supported": lambda including_emulation=True: True,
-        "is_current_stream_capturing": lambda: False,
-        "synchronize": _nothing(),
-        "ipc_collect": _nothing(),
+        "synchronize": _no_op(),
+        "ipc_collect": _no_op(),
     }
 
 
-def _memory(device: Device) -> dict[str, Any]:
+def _memory_functions(device: Device) -> dict[str, Any]:
     total = device.gpu.memory_bytes
 
     def stats(_: Any = None) -> dict[str, int]:
-        now, peak = device.live_bytes, device.peak_bytes
-        known = {f"{kind}_bytes.all.{when}": value for kind in ("allocated", "reserved", "active", "requested")
-                 for when, value in (("current", now), ("peak", peak))}  # fmt: skip
-        return collections.defaultdict(int, known)
+        current, peak = device.live_bytes, device.peak_bytes
+        statistics = {
+            f"{kind}_bytes.all.{statistic}": value
+            for kind in ("allocated", "reserved", "active", "requested")
+            for statistic, value in (("current", current), ("peak", peak))
+        }
+        return collections.defaultdict(int, statistics)
 
     return {
         "memory_allocated": lambda _=None: device.live_bytes,
@@ -185,16 +204,16 @@ def _memory(device: Device) -> dict[str, Any]:
         "mem_get_info": lambda _=None: (max(0, total - device.live_bytes), total),
         "reset_peak_memory_stats": lambda _=None: device.reset_peak(),
         "reset_max_memory_allocated": lambda _=None: device.reset_peak(),
-        "empty_cache": _nothing(),
-        "set_per_process_memory_fraction": _nothing(),
+        "empty_cache": _no_op(),
+        "set_per_process_memory_fraction": _no_op(),
     }
 
 
-def _random() -> dict[str, Any]:
-    generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(PER_NODE))
+def _random_functions() -> dict[str, Any]:
+    generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(GPUS_PER_NODE))
 
-    def generator_of(device: Any = None) -> torch.Generator:
-        return generators[_index(device)]
+    def get_generator(device: Any = None) -> torch.Generator:
+        return generators[_device_index(device)]
 
     def seed_all(seed: int) -> None:
         for generator in generators:
@@ -202,55 +221,75 @@ def _random() -> dict[str, Any]:
 
     return {
         "default_generators": generators,
-        "get_rng_state": lambda device="cuda": generator_of(device).get_state(),
-        "set_rng_state": lambda state, device="cuda": generator_of(device).set_state(state) and None,
-        "manual_seed": lambda seed: generator_of().manual_seed(seed) and None,
+        "get_rng_state": lambda device="cuda": get_generator(device).get_state(),
+        "set_rng_state": lambda state, device="cuda": get_generator(device).set_state(state) and None,
+        "manual_seed": lambda seed: get_generator().manual_seed(seed) and None,
         "manual_seed_all": seed_all,
         "seed": lambda: None,
         "seed_all": lambda: None,
-        "initial_seed": lambda: generator_of().initial_seed(),
+        "initial_seed": lambda: get_generator().initial_seed(),
     }
 
 
-def _streams() -> dict[str, Any]:
+def _stream_functions() -> dict[str, Any]:
     return {
-        "Stream": Stream,
-        "ExternalStream": Stream,
-        "Event": Event,
-        "stream": lambda stream: contextlib.nullcontext(),
-        "StreamContext": lambda stream: contextlib.nullcontext(),
-        "set_stream": _nothing(),
-        "current_stream": lambda device=None: Stream(device),
-        "default_stream": lambda device=None: Stream(device),
+        "Stream": PaperStream,
+        "ExternalStream": PaperStream,
+        "Event": PaperEvent,
+        "stream": PaperStreamContext,
+        "StreamContext": PaperStreamContext,
+        "set_stream": _no_op(),
+        "current_stream": lambda device=None: PaperStream(device),
+        "default_stream": lambda device=None: PaperStream(device),
     }
 
 
-def _fill_tensor(device: Device) -> None:
-    show = torch._tensor_str._str
+def _patch_tensor(device: Device) -> None:
+    original = torch._tensor_str._str
 
     def describe(self: Tensor, *, tensor_contents: "str | None" = None) -> str:
         if self.device.type != "cuda" or device.is_known(self):
-            return show(self, tensor_contents=tensor_contents)
+            return original(self, tensor_contents=tensor_contents)
         return f"tensor(unknown values, device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
 
     torch._tensor_str._str = describe
     _guard_bytes(torch.Tensor, "__dlpack__")
     _guard_array_interface()
-    torch.Tensor.record_stream = _nothing()  # type: ignore[method-assign]
+    torch.Tensor.record_stream = _no_op()  # type: ignore[method-assign]
     torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
     torch.Tensor.is_pinned = lambda self, *_, **__: False  # type: ignore[method-assign]
 
 
-def _fill_storage() -> None:
-    """Storages: resizing goes to the device, reading bytes is refused."""
+def _patch_truncated_normal() -> None:
+    """Replace the loop of ``torch.nn.init.trunc_normal_`` that draws again while a value is outside of the bounds.
+
+    The values are unknown, so one draw is taken to be inside. A torch without this function needs no replacement.
+    """
+    original = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
+    if original is None:
+        return
+
+    def draw_once(
+        tensor: Tensor, mean: float, std: float, a: float, b: float, generator: "torch.Generator | None" = None
+    ) -> Tensor:
+        if not tensor.is_cuda:
+            return original(tensor, mean, std, a, b, generator)
+        with torch.no_grad():
+            return tensor.normal_(mean, std, generator=generator)
+
+    setattr(torch.nn.init, "_no_grad_trunc_normal_", draw_once)  # noqa: B010 (mypy rejects an assignment)
+
+
+def _patch_storage() -> None:
+    """Make ``resize_`` of storages work on the device, and refuse to read the bytes of a storage."""
     storage = torch.UntypedStorage
     resize = storage.resize_
 
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != "cuda":
             return resize(self, size)
-        whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
-        torch.ops.regbot_paper.resize_storage(whole, size)
+        storage_bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
+        torch.ops.regbot_paper.resize_storage(storage_bytes, size)
         return self
 
     storage.resize_ = resize_  # type: ignore[method-assign]
@@ -261,20 +300,23 @@ def _fill_storage() -> None:
 
 
 def _guard_bytes(owner: Any, name: str) -> None:
+    """Make the method ``name`` of ``owner`` refuse objects on the device, because the method needs their bytes."""
     original = getattr(owner, name)
 
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.device.type != "cuda":
             return original(self, *args, **kwargs)
         if name in ("__repr__", "__str__"):
             return f"[storage of {self.nbytes()} bytes on a paper GPU, which has no bytes]"
         _refuse_bytes(name)
 
-    setattr(owner, name, guarded)
+    setattr(owner, name, wrapper)
 
 
 def _guard_array_interface() -> None:
-    """A property, so that tensors of the host still lack it for ``hasattr``."""
+    """Refuse the CUDA array interface of tensors on the device. The replacement is a property, so that ``hasattr`` is
+    still False for host tensors.
+    """
     original = torch.Tensor.__cuda_array_interface__.__get__
 
     def interface(self: Tensor) -> Any:
@@ -286,23 +328,23 @@ def _guard_array_interface() -> None:
 
 
 def _refuse_bytes(name: str) -> NoReturn:
-    torch.ops.regbot_paper.refuse(f"the bytes of a storage were read or written ({name}): a paper GPU has none")
+    torch.ops.regbot_paper.refuse(f"the bytes of a storage were read or written ({name}): a paper GPU has no bytes")
     raise AssertionError("refuse returned")
 
 
-def _fill_cuda_build() -> None:
-    """What a CUDA build's own Python calls below ``torch.cuda``."""
+def _patch_cuda_build(device: Device) -> None:
+    """Replace the functions of ``torch._C`` which the Python code of a CUDA build calls."""
     module: Any = torch._C
-    module._cuda_getDevice = lambda: _index(None)
-    module._cuda_setDevice = lambda device: _set_device(device)  # its own object: see _nothing
+    module._cuda_getDevice = lambda: _device_index(None)
+    module._cuda_setDevice = lambda index: _set_device(index)  # a new object, for the reason given in _no_op
 
-    def exchange(device: int) -> int:
-        before = _index(None)
-        if device >= 0:
-            _set_device(device)
+    def exchange(index: int) -> int:
+        before = _device_index(None)
+        if index >= 0:
+            _set_device(index)
         return before
 
     module._cuda_exchangeDevice = exchange
-    module._cuda_maybeExchangeDevice = lambda device: exchange(device)
-    module._cuda_isCurrentStreamCapturing = lambda: False
-    module._cuda_getDeviceCount = lambda: PER_NODE
+    module._cuda_maybeExchangeDevice = lambda index: exchange(index)
+    module._cuda_isCurrentStreamCapturing = lambda: device.is_capturing
+    module._cuda_getDeviceCount = lambda: GPUS_PER_NODE

@@ -1,4 +1,4 @@
-"""Loading the paper GPU, and talking to it."""
+"""Loads the paper GPU's library, and provides its Python interface."""
 
 import ctypes
 import gc
@@ -10,70 +10,82 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.paper.gpus import DEFAULT, GPUS, Gpu
+from regbot_guest.paper.gpus import DEFAULT, GPUS, GpuModel
 from regbot_guest.untraceable import Untraceable
 
 TORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 
 
 class LoadError(Exception):
-    """The library cannot be loaded, or torch was there before it."""
+    """The library cannot be loaded, or torch was imported before the library."""
 
 
 class Device:
-    """The paper GPU of this process. ``gpu`` is what it says it is; ``refusals`` what it was asked for in vain."""
+    """The paper GPU of this process.
 
-    def __init__(self, gpu: Gpu) -> None:
+    ``gpu`` is the model that it imitates. ``refusals`` lists requests that it could not serve.
+    """
+
+    def __init__(self, gpu: GpuModel) -> None:
         import torch
 
         self.gpu = gpu
         self.refusals: list[str] = []
+        self.assumptions: set[str] = set()
+        self.counter: Any = None
+        """The ``PaperCounter`` of the running step, or None. CUDA graphs store and replay its counts."""
+        self.is_capturing = False
         self.on_host_read: Callable[[], None] = lambda: None
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
         self._ops = torch.ops.regbot_paper
         self._python = torch.library.Library("regbot_paper", "IMPL")
-        self._python.impl("refuse", self._refuse, "CompositeExplicitAutograd")
+        self._python.impl("refuse", self.refuse, "CompositeExplicitAutograd")
         self._python.impl("host_read", lambda: self.on_host_read(), "CompositeExplicitAutograd")
-        self._python.impl("route", lambda *given: self.choose_experts(*given), "CompositeExplicitAutograd")
+        self._python.impl("route", lambda *args: self.choose_experts(*args), "CompositeExplicitAutograd")
         self._ops.install()
 
     @property
     def live_bytes(self) -> int:
-        """Bytes allocated now, each allocation rounded up to 512 as CUDA's allocator does."""
+        """Number of allocated bytes. Each allocation is rounded up to 512 bytes, as in CUDA's allocator."""
         return int(self._ops.live_bytes())
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes allocated at any time since ``reset_peak``."""
+        """Largest number of allocated bytes since the last call of ``reset_peak``."""
         return int(self._ops.peak_bytes())
 
     def reset_peak(self) -> None:
         self._ops.reset_peak_bytes()
 
     def begin_program(self) -> None:
-        """Forget what an earlier program of this process left: notes, refusals, garbage."""
+        """Discard the notes, refusals, counter and garbage of an earlier program in this process."""
         gc.collect()
         self.refusals.clear()
+        self.assumptions.clear()
+        self.counter, self.is_capturing = None, False
         self._ops.clear_notes()
         self.reset_peak()
 
     def notes(self) -> list[str]:
-        """What was assumed about values that are not known."""
-        return list(self._ops.notes())
+        """Return the assumptions of this program as sentences, such as an unknown float that was read as 1.0."""
+        return [*self._ops.notes(), *sorted(self.assumptions)]
 
     def is_known(self, tensor: Any) -> bool:
         return bool(self._ops.is_known(tensor.detach()))
 
     def values(self, tensor: Any) -> Any:
-        """A host copy of the values of a known tensor; None where they are not known."""
+        """Return a host copy of the values of ``tensor``, or None if they are unknown."""
         return self._ops.values_of(tensor.detach()) if self.is_known(tensor) else None
 
     def write(self, tensor: Any, values: Any) -> None:
-        """Give ``tensor`` the ``values`` of a host tensor, None for unknown ones, without an operator."""
+        """Set the values of ``tensor`` without running an operator.
+
+        ``values`` is a host tensor, or None if the new values are unknown.
+        """
         self._ops.write_values(tensor.detach(), values)
 
     def begin_step(self, with_fingerprint: bool = False) -> None:
-        """Start counting anew."""
+        """Reset all counts for a new step."""
         self._ops.begin_step(with_fingerprint)
 
     def set_phase(self, phase: int) -> None:
@@ -83,40 +95,57 @@ class Device:
         self._ops.set_module(module)
 
     def record(self, text: str, tensors: list[Any]) -> None:
-        """Make ``text`` and the tensors that it is about part of the fingerprint."""
+        """Add ``text`` and the tensors that it describes to the fingerprint."""
         self._ops.record_text(text, [tensor.detach() for tensor in tensors])
 
+    def launch(self, operator: str, tensors: list[Any]) -> None:
+        """Count the launch of one kernel of a library.
+
+        A stand-in calls this method, because it runs no operator for the kernel that the device could count.
+        """
+        self.record(operator, tensors)
+        if self.counter is not None:
+            self.counter.count_launch(operator)
+
     def launches(self) -> dict[tuple[str, int, int], int]:
-        """Kernels launched since ``begin_step``, by operator, phase and module."""
+        """Return the number of kernel launches since ``begin_step``, by operator, phase number and module number."""
         rows = (line.split(" ") for line in self._ops.launches())
         return {(name, int(phase), int(module)): int(count) for name, phase, module, count in rows}
 
     def fingerprint(self) -> str:
-        """A hash of every operator and collective of the step, of the same length as that of ``fingerprint.py``."""
+        """Return a hash of all operators and collectives of the step. It is as long as the hashes of
+        ``fingerprint.py``.
+        """
         return hashlib.sha256(self._ops.fingerprint().encode()).hexdigest()
 
-    def route_among(self, experts: int, choose: Callable[[str, Any, Any], Any]) -> None:
-        """Where unknown scores over ``experts`` choose experts, ``choose(operator, scores, indices)`` gives them."""
+    def set_expert_choice(self, experts: int, choose: Callable[[str, Any, Any], Any]) -> None:
+        """Let ``choose(operator, scores, indices)`` choose experts where the scores are unknown.
+
+        An operator such as topk chooses experts if it has one score for each of the ``experts`` experts.
+        """
         self.choose_experts = choose
         self._ops.set_experts(experts)
 
-    def _refuse(self, reason: str) -> None:
-        self.refusals.append(f"{reason}{_asking_line()}")
+    def refuse(self, reason: str) -> None:
+        """Raise Untraceable. The reason is also kept in ``refusals``, because the code under test may catch the
+        exception.
+        """
+        self.refusals.append(f"{reason}{_requesting_line()}")
         raise Untraceable(reason)
 
 
 _device: "Device | None" = None
 
 
-def installed() -> "Device | None":
-    """The paper GPU of this process, None where there is none."""
+def paper_gpu() -> "Device | None":
+    """Return the paper GPU of this process, or None if there is none."""
     return _device
 
 
 def install(library: Path, gpu: str = DEFAULT) -> Device:
-    """Make ``cuda`` a paper GPU in this process. Raises LoadError.
+    """Turn the device ``cuda`` of this process into a paper GPU. Raises LoadError.
 
-    torch asks for its hooks once and remembers the answer, so this comes before ``import torch``.
+    Call this before ``import torch``, because torch looks up the hooks of a device only once.
     """
     global _device
     if _device is not None:
@@ -135,22 +164,26 @@ def install(library: Path, gpu: str = DEFAULT) -> Device:
         raise LoadError(f"the paper GPU cannot be loaded: {error}") from error
     import torch  # noqa: F401
 
-    from regbot_guest.paper import collectives, cuda
+    from regbot_guest.paper import collectives, cuda, graphs
 
     _device = Device(GPUS[gpu])
-    cuda.fill(_device)
-    collectives.fill(_device)
+    cuda.install_functions(_device)
+    graphs.install_functions(_device)
+    collectives.install_kernels(_device)
     return _device
 
 
-def _asking_line() -> str:
-    """'; at file:line in function' of the innermost frame that is neither torch's nor the guest's."""
-    own = str(Path(__file__).resolve().parents[1])
+def _requesting_line() -> str:
+    """Return '; requested at file:line in function' for the innermost frame outside of torch and of the guest.
+
+    Return '' if there is no such frame.
+    """
+    guest_folder = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_stack()):
         if (
-            not frame.filename.startswith(own)
+            not frame.filename.startswith(guest_folder)
             and "/torch/" not in frame.filename
             and not frame.filename.startswith("<")
         ):
-            return f"; asked for at {frame.filename}:{frame.lineno} in {frame.name}"
+            return f"; requested at {frame.filename}:{frame.lineno} in {frame.name}"
     return ""

@@ -1,15 +1,19 @@
-"""The GPUs that a paper GPU can be, one row each. Numbers from the vendors' data sheets."""
+"""GPU models that a paper GPU can imitate. The numbers are from the vendors' data sheets."""
 
 from typing import NamedTuple
 
 PAPER = "paper"
-"""Part of every name, so that nobody takes it for the real one."""
+"""Word in the name of every GPU model here, so that nobody mistakes a paper GPU for a real one."""
 
-PER_NODE = 8
+GPUS_PER_NODE = 8
 
 
-class Gpu(NamedTuple):
-    """``memory_bytes`` is what the driver reports, ``capability`` the compute capability (gfx numbers on AMD)."""
+class GpuModel(NamedTuple):
+    """One GPU model.
+
+    ``memory_bytes`` is the memory that the driver reports. ``capability`` is NVIDIA's compute capability, or the
+    numbers in AMD's gfx name.
+    """
 
     name: str
     memory_bytes: int
@@ -18,10 +22,10 @@ class Gpu(NamedTuple):
 
 
 GPUS = {
-    "h100": Gpu(f"NVIDIA H100 80GB HBM3 ({PAPER})", 85_031_124_992, (9, 0), 132),
-    "h200": Gpu(f"NVIDIA H200 ({PAPER})", 150_110_011_392, (9, 0), 132),
-    "b200": Gpu(f"NVIDIA B200 ({PAPER})", 191_500_000_000, (10, 0), 148),
-    "a100": Gpu(f"NVIDIA A100-SXM4-80GB ({PAPER})", 85_097_971_712, (8, 0), 108),
-    "mi300x": Gpu(f"AMD Instinct MI300X ({PAPER})", 206_141_652_992, (9, 4), 304),
+    "h100": GpuModel(f"NVIDIA H100 80GB HBM3 ({PAPER})", 85_031_124_992, (9, 0), 132),
+    "h200": GpuModel(f"NVIDIA H200 ({PAPER})", 150_110_011_392, (9, 0), 132),
+    "b200": GpuModel(f"NVIDIA B200 ({PAPER})", 191_500_000_000, (10, 0), 148),
+    "a100": GpuModel(f"NVIDIA A100-SXM4-80GB ({PAPER})", 85_097_971_712, (8, 0), 108),
+    "mi300x": GpuModel(f"AMD Instinct MI300X ({PAPER})", 206_141_652_992, (9, 4), 304),
 }
 DEFAULT = "h100"

@@ -1,4 +1,4 @@
-"""Counting one steady step of the smoke model, or of a module in it, on a paper GPU."""
+"""Counts one steady step of the smoke model, or of a user's module in this model, on a paper GPU."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regbot_guest.backends import backends
-from regbot_guest.compiled import CompileWatch
-from regbot_guest.count import Counted, ledger, plant, refuse_what_cannot_be_believed, stage
-from regbot_guest.harness import Training, load_plugin, own_chunk_only
+from regbot_guest.backends import describe_backends
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.count import CountMethod, build_ledger, plant_collectives, refuse_unreliable_count, timed_stage
+from regbot_guest.harness import Training, load_plugin, skip_other_chunks
+from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.stopwatch import peak_resident_bytes
-from regbot_guest.unseen import UnseenWatch
+from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
-from regbot_guest.where import Where
 from regbot_guest.world import open_world
 
 PATCHES = (
@@ -28,36 +28,48 @@ PATCHES = (
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """The part of the raw record that the step itself gives: ledger, backends, warnings."""
-    torch.set_num_threads(1)  # traces run beside each other and are not to fight for cores
-    compiled, unseen = CompileWatch(), UnseenWatch(other_threads=False)
+    """Count the last of ``request.steps`` steps, and return its part of the raw record.
+
+    The part contains ledger, backends, phase times and peak memory.
+    """
+    torch.set_num_threads(1)  # traces of two arms run in parallel
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(other_threads=False)
     seconds: dict[str, float] = {}
     device.begin_program()
-    device.route_among(request.geometry.experts, expert_choice(request))
-    with compiled, unseen, open_world(request.world, request.ep, fake=True, device="cuda") as world, ExitStack() as on:
-        with stage("build", seconds), own_chunk_only():
+    device.set_expert_choice(request.geometry.experts, make_expert_choice(request))
+    with (
+        compile_watch,
+        uncounted_watch,
+        open_world(request.world, request.ep, fake=True, device="cuda") as world,
+        ExitStack() as stack,
+    ):
+        with timed_stage("build", seconds), skip_other_chunks():
             training = Training(request, load_plugin(request.entry), world)
-        where = on.enter_context(Where(training.model))
-        counter = PaperCounter(device, world.axes, where)
+        tracker = stack.enter_context(ModuleTracker(training.model))
+        counter = PaperCounter(device, world.axes, tracker)
         for number in range(request.steps):
-            last = number == request.steps - 1
-            if last:
-                liveness = plant(counter, world)
-            counter.new_step(program=last)
+            is_last = number == request.steps - 1
+            if is_last:
+                liveness = plant_collectives(counter, world)
+            counter.new_step(program=is_last)
             device.reset_peak()
-            with stage(f"step {number + 1}", seconds), counter:
+            with timed_stage(f"step {number + 1}", seconds), counter:
                 training.step(number, lambda phase: setattr(counter, "phase", phase))
         peak = device.peak_bytes
         counter.read_operators()
-        if device.refusals:  # also where the code under test has caught what was raised
+        if device.refusals:  # checked even if there was no exception, because the code under test may have caught it
             raise Untraceable(device.refusals[0])
-        refuse_what_cannot_be_believed(request, unseen, counter)
-        eager = [f"{compiled.names()} would be compiled by torch.compile, and ran eagerly"] if compiled.called else []
-        counted = Counted("paper-gpu", "cuda", device.fingerprint(), PATCHES, [*eager, *device.notes()])
+        refuse_unreliable_count(request, uncounted_watch, counter)
+        eager = (
+            [f"{compile_watch.describe()} would be compiled by torch.compile, and ran eagerly"]
+            if compile_watch.called_names
+            else []
+        )
+        method = CountMethod("paper-gpu", "cuda", device.fingerprint(), PATCHES, [*eager, *device.notes()])
         return {
-            "ledger": ledger(request, world, counter, liveness, counted),
+            "ledger": build_ledger(request, world, counter, liveness, method),
             "loss": [],
-            "backends": backends(request, counter, world.device),
+            "backends": describe_backends(request, counter, world.device),
             "phases_s": seconds,
             "peak_rss_bytes": peak_resident_bytes(),
             "peak_device_bytes": peak,
@@ -65,8 +77,11 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         }
 
 
-def expert_choice(request: Request) -> Any:
-    """The function that chooses experts where unknown scores decide. Natural routing is taken to be balanced."""
+def make_expert_choice(request: Request) -> Any:
+    """Return the function that chooses experts where the scores are unknown. Natural routing is assumed to be balanced.
+
+    The function returns an empty tensor if the operator does not choose experts.
+    """
     geometry = request.geometry
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
@@ -80,14 +95,14 @@ def expert_choice(request: Request) -> Any:
         if operator == "aten::topk" and indices.shape[:-1] == scores.shape[:-1]:
             return route(tokens, indices.shape[-1])
         if operator == "aten::sort" and indices.shape == scores.shape:
-            return _ranking(route(tokens, geometry.top_k), geometry.experts)
+            return _rank_experts(route(tokens, geometry.top_k), geometry.experts)
         return torch.empty(0, dtype=torch.int64)
 
     return choose
 
 
-def _ranking(chosen: Tensor, experts: int) -> Tensor:
-    """All experts for every token, those that routing chooses first: ``[tokens, experts]``."""
+def _rank_experts(chosen: Tensor, experts: int) -> Tensor:
+    """Return all experts for every token, ``[tokens, experts]``. The chosen experts come first."""
     tokens, top_k = chosen.shape
     rest = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
     return torch.cat([chosen, rest.nonzero()[:, 1].view(tokens, experts - top_k)], dim=1)

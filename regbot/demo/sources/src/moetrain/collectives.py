@@ -16,19 +16,19 @@ _reduce_scatter_rows = getattr(dist, "reduce_scatter_single", None) or dist.redu
 
 
 def all_to_all(rows: Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup) -> Tensor:
-    """``send[r]`` rows go to rank r of the group, ``receive[r]`` come from it; both in order of rank."""
-    there = partial(_all_to_all, send=send, receive=receive, group=group)
-    back = partial(_all_to_all, send=receive, receive=send, group=group)
-    return _Linear.apply(rows, there, back)
+    """Send ``send[r]`` rows to rank r of the group and receive ``receive[r]`` rows from it, in order of rank."""
+    forward_exchange = partial(_all_to_all, send=send, receive=receive, group=group)
+    backward_exchange = partial(_all_to_all, send=receive, receive=send, group=group)
+    return _Linear.apply(rows, forward_exchange, backward_exchange)
 
 
 def all_gather(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The rows of all ranks, in order of rank. Every rank must give equally many."""
+    """Return the rows of all ranks, in order of rank. All ranks must pass the same number of rows."""
     return _Linear.apply(rows, partial(_all_gather, group=group), partial(_reduce_scatter, group=group))
 
 
 def reduce_scatter(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum over all ranks, of which each keeps its own share of the rows, in order of rank."""
+    """Sum the rows over all ranks. Each rank keeps its own share of the result, in order of rank."""
     return _Linear.apply(rows, partial(_reduce_scatter, group=group), partial(_all_gather, group=group))
 
 

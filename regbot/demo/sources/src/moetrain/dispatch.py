@@ -1,4 +1,4 @@
-"""How tokens meet their experts, which may live on other ranks.
+"""Exchange tokens between ranks, so that every token reaches its experts.
 
 An exchange takes this rank's tokens and their routing, has every expert compute the rows that were sent to it, and
 returns one row per token: the weighted sum over its experts. All exchanges compute the same function.
@@ -20,7 +20,7 @@ Compute = Callable[[Tensor, list[int]], Tensor]
 Exchange = Callable[[Tensor, Routing, Compute], Tensor]
 
 FEW_TOKENS = 64
-"""Per rank. Below this an all-to-all is all latency, and it is faster to show every token to every rank."""
+"""Number of tokens per rank below which gathering all tokens on every rank is faster than an all-to-all."""
 
 
 def choose_exchange(group: dist.ProcessGroup | None, tokens: int) -> Exchange:
@@ -33,7 +33,7 @@ def choose_exchange(group: dist.ProcessGroup | None, tokens: int) -> Exchange:
 
 
 def exchange_locally(x: Tensor, routing: Routing, compute: Compute) -> Tensor:
-    """All experts live here."""
+    """Exchange without communication, because all experts are on this rank."""
     order, counts = _by_expert(routing)
     rows = compute(x[order // routing.experts.shape[1]], counts.tolist())
     return _combine(rows, order, routing)
@@ -58,7 +58,7 @@ def exchange_by_all_to_all(x: Tensor, routing: Routing, compute: Compute, group:
 
 
 def exchange_by_gather(x: Tensor, routing: Routing, compute: Compute, group: dist.ProcessGroup) -> Tensor:
-    """Every rank sees all tokens, computes what its own experts owe them, and the sums are scattered."""
+    """Every rank gathers all tokens, computes them with its own experts, and reduce-scatters the sums."""
     x = all_gather(x, group)
     weights = all_gather(routing.weights, group)
     experts = all_gather(routing.experts, group)
@@ -73,7 +73,7 @@ def exchange_by_gather(x: Tensor, routing: Routing, compute: Compute, group: dis
 
 
 def _by_expert(routing: Routing) -> tuple[Tensor, Tensor]:
-    """The (token, slot) pairs in order of their expert, and how many each expert has."""
+    """Return the (token, slot) pairs sorted by expert, and the number of pairs of every expert."""
     experts = routing.experts.flatten()
     return experts.argsort(stable=True), experts.bincount(minlength=routing.num_experts)
 
@@ -85,7 +85,7 @@ def _combine(rows: Tensor, order: Tensor, routing: Routing) -> Tensor:
 
 
 def _transpose_blocks(rows: Tensor, sizes: Tensor) -> Tensor:
-    """Rows that lie in blocks (0, 0), (0, 1), ... of ``sizes[i, j]`` rows, to the order (0, 0), (1, 0), ..."""
+    """Sort blocks of rows from (0, 0), (0, 1), ... to (0, 0), (1, 0), ... Block (i, j) has ``sizes[i, j]`` rows."""
     blocks = iter(rows.split(sizes.flatten().tolist()))
     grid = [[next(blocks) for _ in range(sizes.shape[1])] for _ in range(sizes.shape[0])]
     return torch.cat([block for column in zip(*grid, strict=True) for block in column])

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class Experts(nn.Module):
     """One SwiGLU MLP per expert.
 
-    ``numbers`` says which of all experts these are. Each is drawn from a seed of its own, so that the model does not
-    depend on how its experts are divided over ranks.
+    ``numbers`` are the global numbers of these experts. Every expert is initialised from its own seed, so that the
+    model does not depend on how its experts are divided over ranks.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Experts(nn.Module):
     ) -> None:
         super().__init__()
         self.numbers, self.seed = numbers, seed
-        # Gate and up projection are one product: the first half of the rows is the gate.
+        # Gate and up projection are one matrix. The first half of its rows is the gate.
         self.w_in = nn.Parameter(torch.empty(len(numbers), 2 * width, hidden, device=device, dtype=dtype))
         self.w_out = nn.Parameter(torch.empty(len(numbers), hidden, width, device=device, dtype=dtype))
         self.reset_parameters()

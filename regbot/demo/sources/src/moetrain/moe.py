@@ -37,7 +37,7 @@ class MoELayer(nn.Module):
 
 
 def build_layer(config: dict[str, Any], mesh: DeviceMesh | None, device: torch.device, dtype: torch.dtype) -> MoELayer:
-    """The layer that ``config`` describes; ``mesh["ep"]`` is the expert axis, None a single process."""
+    """Build the layer that ``config`` describes. ``mesh["ep"]`` is the expert axis; None is a single process."""
     ep_group = mesh["ep"].get_group() if mesh is not None else None
     ep_size, ep_rank = (ep_group.size(), ep_group.rank()) if ep_group is not None else (1, 0)
     num_experts, hidden, seed = config["experts"], config["hidden"], config.get("seed", 0)

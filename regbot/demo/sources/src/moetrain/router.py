@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Routing:
-    """The choice for each token, ``[tokens, top_k]`` both: expert numbers (int64) and weights (float32, sum 1)."""
+    """Expert numbers (int64) and weights (float32, sum 1) of every token, both of shape ``[tokens, top_k]``."""
 
     experts: Tensor
     weights: Tensor
@@ -20,11 +20,12 @@ class Routing:
 
 
 class Router(nn.Module):
-    """Softmax over all experts, the ``top_k`` largest, renormalised. In float32 whatever the parameters are.
+    """Softmax over all experts, in float32. The weights of the ``top_k`` chosen experts are renormalised.
 
-    ``policy`` "natural" takes the largest. The others are for benchmarks, whose speed must not depend on what the
-    router has learnt: they fix the experts and keep the weights, so that the router still gets its gradient.
-    "balanced" gives every expert equally many tokens, "skewed" a few experts most of them.
+    The policy "natural" chooses the experts with the largest probabilities. The other policies are for benchmarks,
+    whose speed must not depend on what the router has learnt. They fix the experts and keep the weights, so that the
+    router still gets its gradient. "balanced" sends the same number of tokens to every expert, and "skewed" sends most
+    tokens to a few experts.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Router(nn.Module):
 
 @lru_cache(maxsize=2)
 def _zipf(tokens: int, num_experts: int, top_k: int, seed: int) -> list[list[int]]:
-    """``top_k`` different experts for each token, expert e in proportion to 1 / (e + 1)."""
+    """``top_k`` different experts for every token. The probability of expert e is proportional to 1 / (e + 1)."""
     draw = random.Random(seed)
     numbers = range(num_experts)
     popularity = list(accumulate(1 / (expert + 1) for expert in numbers))

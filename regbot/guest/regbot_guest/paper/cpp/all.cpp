@@ -1,9 +1,15 @@
-// The whole library as one translation unit: torch's headers take ten times as long to compile as this code.
+// The whole library is one translation unit, because compiling torch's headers takes ten times as long as compiling
+// this code.
 #include "memory.cpp"
 #include "shapes.cpp"
 
 #include "program.cpp"
 
+#include "values.cpp"
+
 #include "kernels.cpp"
+
+#include "own_kernels.cpp"
+
 #include "platform.cpp"
 #include "python.cpp"

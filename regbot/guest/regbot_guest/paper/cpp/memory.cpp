@@ -17,24 +17,24 @@
 namespace regbot::paper {
 namespace {
 
-constexpr size_t kReserved = size_t{1} << 44; // 16 TiB of addresses, no memory
+constexpr size_t kReserved = size_t{1} << 44;  // 16 TiB of addresses, without memory behind them
 
-std::mutex address_mutex; // guards the address space
+std::mutex address_mutex;  // guards the addresses below
 uintptr_t first_address = 0;
 uintptr_t next_address = 0;
-std::unordered_map<int64_t, std::vector<uintptr_t>> freed; // by size: a step asks for the same sizes again
+std::unordered_map<int64_t, std::vector<uintptr_t>> free_addresses;  // by size; later allocations reuse them
 std::atomic<int64_t> live{0};
 std::atomic<int64_t> peak{0};
 std::atomic<uint64_t> ids{1};
 
-struct sigaction earlier_handler;
+struct sigaction previous_handler;
 
 uintptr_t take_address(int64_t bytes) {
   const std::lock_guard<std::mutex> guard(address_mutex);
-  auto& again = freed[bytes];
-  if (!again.empty()) {
-    const uintptr_t address = again.back();
-    again.pop_back();
+  auto& reusable = free_addresses[bytes];
+  if (!reusable.empty()) {
+    const uintptr_t address = reusable.back();
+    reusable.pop_back();
     return address;
   }
   if (next_address + static_cast<size_t>(bytes) > first_address + kReserved) {
@@ -50,7 +50,7 @@ void release(void* context) {
   live -= block->bytes;
   {
     const std::lock_guard<std::mutex> guard(address_mutex);
-    freed[block->bytes].push_back(block->address);
+    free_addresses[block->bytes].push_back(block->address);
   }
   delete block;
 }
@@ -76,34 +76,36 @@ struct PaperAllocator final : c10::Allocator {
 
 PaperAllocator the_allocator;
 
-// Says why a process that reads a paper address dies, and lets it die of it.
+// If a process crashes because it accesses a paper address, print the reason. Then let it crash.
 void explain_fault(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (address >= first_address && address < first_address + kReserved) {
-    static constexpr char text[] = "paper GPU: code read or wrote GPU memory through a raw pointer. A paper GPU has no "
-                                   "memory: a compiled extension or a kernel of its own cannot run on it.\n";
+    static constexpr char text[] =
+        "paper GPU: code read or wrote GPU memory through a raw pointer. A paper GPU has no "
+        "memory, so a compiled extension or a custom kernel cannot run on it.\n";
     const auto written = write(STDERR_FILENO, text, sizeof(text) - 1);
     static_cast<void>(written);
   }
-  if ((earlier_handler.sa_flags & SA_SIGINFO) != 0 && earlier_handler.sa_sigaction != nullptr) {
-    earlier_handler.sa_sigaction(signal, info, context);
+  if ((previous_handler.sa_flags & SA_SIGINFO) != 0 && previous_handler.sa_sigaction != nullptr) {
+    previous_handler.sa_sigaction(signal, info, context);
     return;
   }
-  sigaction(signal, &earlier_handler, nullptr); // the fault repeats under the handler before this one
+  sigaction(signal, &previous_handler, nullptr);  // the fault repeats, and the previous handler gets it
 }
 
 int64_t itemsize(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.dtype().itemsize()); }
 
+// Return a host tensor with the metadata of `tensor`. `bytes` are the bytes of the storage of `tensor`.
 at::Tensor view_of(const at::Tensor& bytes, const at::Tensor& tensor) {
   auto* start = static_cast<char*>(bytes.data_ptr()) + tensor.storage_offset() * itemsize(tensor);
-  auto view =
-      at::from_blob(start, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+  auto view = at::from_blob(start, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
   view._set_conj(tensor.is_conj());
   view._set_neg(tensor.is_neg());
   return view;
 }
 
-// The known-flags of the bytes that `tensor` views; the last dimension is the bytes of an element.
+// Return flags that say which bytes of `tensor` are known. `known` are the flags of its storage. The last dimension of
+// the result has the bytes of one element.
 at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
   const int64_t width = itemsize(tensor);
   at::DimVector sizes(tensor.sizes());
@@ -119,7 +121,7 @@ at::Tensor flags_of(const at::Tensor& known, const at::Tensor& tensor) {
 
 at::Tensor host_bytes(int64_t size) { return at::zeros({size}, at::TensorOptions().dtype(at::kByte)); }
 
-} // namespace
+}  // namespace
 
 at::Tensor without_repeats(at::Tensor view, const at::Tensor& tensor) {
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
@@ -146,7 +148,7 @@ uint64_t id_of_host_values(const at::Tensor& host) {
 
 bool covers_storage(const at::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() &&
-      tensor.numel() * itemsize(tensor) == static_cast<int64_t>(tensor.storage().nbytes());
+         tensor.numel() * itemsize(tensor) == static_cast<int64_t>(tensor.storage().nbytes());
 }
 
 void install_memory() {
@@ -157,11 +159,11 @@ void install_memory() {
       "(ulimit -v unlimited)");
   first_address = next_address = reinterpret_cast<uintptr_t>(reserved);
   c10::SetAllocator(c10::DeviceType::CUDA, &the_allocator, 100);
-  struct sigaction handler {};
+  struct sigaction handler{};
   handler.sa_sigaction = &explain_fault;
   handler.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&handler.sa_mask);
-  sigaction(SIGSEGV, &handler, &earlier_handler);
+  sigaction(SIGSEGV, &handler, &previous_handler);
   lock_while_forking(address_mutex);
 }
 
@@ -183,7 +185,7 @@ bool is_known(const at::Tensor& tensor) {
   }
   const Block* block = block_of(tensor);
   if (block == nullptr || !block->values || static_cast<int64_t>(tensor.nbytes()) > kMaxKnownBytes) {
-    return false; // expanded tensors can be larger than their storage
+    return false;  // an expanded tensor can be larger than its storage
   }
   return !block->known.defined() || flags_of(block->known, tensor).all().item<bool>();
 }
@@ -254,8 +256,7 @@ void write_unknown(const at::Tensor& tensor) {
     return;
   }
   if (!block->known.defined()) {
-    block->known =
-        at::ones({static_cast<int64_t>(tensor.storage().nbytes())}, at::TensorOptions().dtype(at::kBool));
+    block->known = at::ones({static_cast<int64_t>(tensor.storage().nbytes())}, at::TensorOptions().dtype(at::kBool));
   }
   flags_of(block->known, tensor).fill_(false);
   block->values = std::make_shared<Values>(Values{block->values->bytes.clone(), new_id()});
@@ -270,17 +271,21 @@ void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values) {
 }
 
 void lock_while_forking(std::mutex& mutex) {
-  static auto* all = new std::vector<std::mutex*>(); // never destroyed: a fork may come at any time
-  if (all->empty()) {
-    const auto unlock = [] { std::for_each(all->rbegin(), all->rend(), [](std::mutex* held) { held->unlock(); }); };
-    pthread_atfork([] { std::for_each(all->begin(), all->end(), [](std::mutex* free) { free->lock(); }); }, unlock, unlock);
+  static auto* mutexes = new std::vector<std::mutex*>();  // never destroyed, because a fork may happen at any time
+  if (mutexes->empty()) {
+    const auto unlock = [] {
+      std::for_each(mutexes->rbegin(), mutexes->rend(), [](std::mutex* item) { item->unlock(); });
+    };
+    pthread_atfork(
+        [] { std::for_each(mutexes->begin(), mutexes->end(), [](std::mutex* item) { item->lock(); }); }, unlock,
+        unlock);
   }
-  all->push_back(&mutex);
+  mutexes->push_back(&mutex);
 }
 
 uint64_t new_id() { return mix(0x9e3779b97f4a7c15ULL, ids.fetch_add(1)); }
 
-uint64_t mix(uint64_t a, uint64_t b) { // Steele, Lea and Flood 2014 (splitmix64)
+uint64_t mix(uint64_t a, uint64_t b) {  // splitmix64: Steele, Lea and Flood 2014
   uint64_t x = a * 0xbf58476d1ce4e5b9ULL + b + 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
@@ -290,14 +295,14 @@ uint64_t mix(uint64_t a, uint64_t b) { // Steele, Lea and Flood 2014 (splitmix64
 uint64_t hash_bytes(const void* data, size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   uint64_t hash = mix(size, 0);
-  size_t place = 0;
-  for (; place + 8 <= size; place += 8) {
+  size_t position = 0;
+  for (; position + 8 <= size; position += 8) {
     uint64_t word = 0;
-    std::memcpy(&word, bytes + place, 8);
+    std::memcpy(&word, bytes + position, 8);
     hash = mix(hash, word);
   }
   uint64_t rest = 0;
-  std::memcpy(&rest, bytes + place, size - place);
+  std::memcpy(&rest, bytes + position, size - position);
   return mix(hash, rest);
 }
 
@@ -314,14 +319,14 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   auto pointer = the_allocator.allocate(static_cast<size_t>(bytes));
   auto* block = static_cast<Block*>(pointer.get_context());
   if (block != nullptr && old_block != nullptr && old_block->values && bytes <= kMaxKnownBytes) {
-    const int64_t kept = std::min(old_bytes, bytes);
+    const int64_t copied_bytes = std::min(old_bytes, bytes);
     auto copy = host_bytes(bytes);
-    copy.narrow(0, 0, kept).copy_(old_block->values->bytes.narrow(0, 0, kept));
+    copy.narrow(0, 0, copied_bytes).copy_(old_block->values->bytes.narrow(0, 0, copied_bytes));
     block->values = std::make_shared<Values>(Values{std::move(copy), new_id()});
     if (bytes > old_bytes || old_block->known.defined()) {
       block->known = at::zeros({bytes}, at::TensorOptions().dtype(at::kBool));
-      auto flags = block->known.narrow(0, 0, kept);
-      old_block->known.defined() ? flags.copy_(old_block->known.narrow(0, 0, kept)) : flags.fill_(true);
+      auto flags = block->known.narrow(0, 0, copied_bytes);
+      old_block->known.defined() ? flags.copy_(old_block->known.narrow(0, 0, copied_bytes)) : flags.fill_(true);
     }
   }
   storage.set_data_ptr_noswap(std::move(pointer));
@@ -343,4 +348,4 @@ int64_t live_bytes() { return live.load(); }
 int64_t peak_bytes() { return peak.load(); }
 void reset_peak_bytes() { peak.store(live.load()); }
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

@@ -1,4 +1,5 @@
-// The paper GPU as a platform: what torch asks of CUDA besides kernels. Device guard, hooks, generator, attention.
+// The paper GPU as a platform: everything other than kernels that torch needs from CUDA. This is the device guard, the
+// hooks, the generator and the choice of attention.
 #include "platform.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +23,7 @@ thread_local DeviceIndex current_device = 0;
 
 Device cuda(DeviceIndex index) { return {DeviceType::CUDA, index}; }
 
-// Everything runs at once and in order, so that streams and events have nothing to do.
+// Operators run immediately and in order, so streams and events do nothing.
 struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
   DeviceType type() const override { return DeviceType::CUDA; }
   Device exchangeDevice(Device device) const override {
@@ -52,7 +53,7 @@ struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const DeviceIndex) const override {}
 };
 
-// Seed and offset, as CUDA's generator has them. Nothing is drawn: random values are not known.
+// Seed and offset of CUDA's generator. The generator draws no numbers, because random values are unknown.
 struct PaperGenerator final : c10::GeneratorImpl {
   explicit PaperGenerator(DeviceIndex index)
       : GeneratorImpl(cuda(index), c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
@@ -98,8 +99,8 @@ struct PaperGenerator final : c10::GeneratorImpl {
   uint64_t offset_ = 0;
 };
 
-// PyTorch's own order of preference on Hopper: flash for half precision without a mask, memory-efficient with one.
-// The numbers are those of sdp::SDPBackend.
+// The order of preference that PyTorch has on Hopper: flash attention for half precision without a mask,
+// memory-efficient attention with a mask. The numbers are those of sdp::SDPBackend.
 int64_t choose_attention(
     const at::Tensor& query,
     const at::Tensor&,
@@ -123,20 +124,20 @@ int64_t choose_attention(
 
 PaperGuard the_guard;
 
-} // namespace
+}  // namespace
 
 void install_platform() {
   c10::impl::device_guard_impl_registry[static_cast<size_t>(DeviceType::CUDA)].store(&the_guard);
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
 }
 
-} // namespace regbot::paper
+}  // namespace regbot::paper
 
 namespace at {
 namespace {
 
-// torch asks for the hooks once and keeps them: this library is loaded before torch is imported. A CUDA build registers
-// hooks of its own with a lower priority.
+// torch looks up its hooks only once, so this library must be loaded before torch is imported. A CUDA build of torch
+// registers its own hooks with a lower priority.
 struct PaperHooks : public CUDAHooksInterface {
   explicit PaperHooks(CUDAHooksArgs) {}
   void init() const override {}
@@ -155,16 +156,15 @@ struct PaperHooks : public CUDAHooksInterface {
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex device) const override { return exchangeDevice(device); }
   Generator getNewGenerator(DeviceIndex device) const override {
-    return make_generator<regbot::paper::PaperGenerator>(
-        device < 0 ? regbot::paper::current_device : device);
+    return make_generator<regbot::paper::PaperGenerator>(device < 0 ? regbot::paper::current_device : device);
   }
   const Generator& getDefaultGenerator(DeviceIndex device) const override {
     static const auto generators = [this] {
-      std::vector<Generator> made;
+      std::vector<Generator> created;
       for (DeviceIndex index = 0; index < regbot::paper::kDevices; ++index) {
-        made.push_back(getNewGenerator(index));
+        created.push_back(getNewGenerator(index));
       }
-      return made;
+      return created;
     }();
     return generators.at(static_cast<size_t>(device < 0 ? regbot::paper::current_device : device));
   }
@@ -172,8 +172,8 @@ struct PaperHooks : public CUDAHooksInterface {
   void deviceSynchronize(DeviceIndex) const override {}
 };
 
-} // namespace
+}  // namespace
 
 C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, c10::REGISTRY_PREFERRED, PaperHooks)
 
-} // namespace at
+}  // namespace at

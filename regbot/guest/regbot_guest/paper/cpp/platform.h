@@ -5,9 +5,9 @@
 
 namespace regbot::paper {
 
-constexpr c10::DeviceIndex kDevices = 8; // GPUs of a paper node
+constexpr c10::DeviceIndex kDevices = 8;  // number of GPUs in a paper node
 
-// Make the paper GPU torch's device `cuda`. Call it after torch has been imported.
+// Turn torch's device `cuda` into the paper GPU. Call this after torch is imported.
 void install_platform();
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

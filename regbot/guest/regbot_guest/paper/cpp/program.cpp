@@ -15,82 +15,83 @@
 namespace regbot::paper {
 namespace {
 
-// Values of larger tensors that no operator of the step has made are not part of the fingerprint.
+// Size limit of constants, in elements. The fingerprint includes the known values of tensors up to this size that no
+// operator of the step created.
 constexpr int64_t kMaxConstant = int64_t{1} << 16;
 
-struct Mark {
-  uint64_t first_node; // autograd nodes from this number on belong to `module`
+struct ModuleChange {
+  uint64_t first_node;  // autograd nodes with this number or a higher one belong to `module`
   int64_t module;
 };
 
-struct Key {
+struct LaunchKey {
   const c10::FunctionSchema* schema;
   int64_t phase;
   int64_t module;
-  bool operator<(const Key& other) const {
+  bool operator<(const LaunchKey& other) const {
     return std::tie(schema, phase, module) < std::tie(other.schema, other.phase, other.module);
   }
 };
 
-struct Counted {
+struct LaunchCount {
   std::string name;
   int64_t count = 0;
 };
 
 std::mutex program_mutex;
-std::map<Key, Counted> counts;
-// By the thread that makes the nodes: their numbers count in every thread by themselves, and recomputation in backward
-// makes nodes in the thread of autograd.
-std::map<uint64_t, std::vector<Mark>> marks;
+std::map<LaunchKey, LaunchCount> launch_counts;
+// Module changes by the thread that creates the autograd nodes. Each thread numbers its own nodes, and recomputation in
+// backward creates nodes in autograd's thread.
+std::map<uint64_t, std::vector<ModuleChange>> module_changes;
 int64_t phase = 0;
-int64_t module_now = 0;
-int64_t total = 0;
+int64_t forward_module = 0;
+int64_t operator_count = 0;
 uint64_t step = 0;
 int64_t next_number = 0;
-bool hashing = false;
+bool is_hashing = false;
 uint64_t digest_words[2] = {0, 0};
 
-// Operators that put nothing on the device besides the kernels of the views and allocations they make.
+// Whether an operator launches a kernel. Views do not, and neither do operators that only allocate or change metadata.
 bool launches_a_kernel(const c10::FunctionSchema& schema) {
-  static const std::set<std::string> metadata{
-      "aten::empty", "aten::empty_strided", "aten::set_", "aten::resize_", "aten::record_stream",
-      "aten::_local_scalar_dense", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"};
+  static const std::set<std::string> metadata{"aten::empty",      "aten::empty_strided", "aten::set_",
+                                              "aten::resize_",    "aten::record_stream", "aten::_local_scalar_dense",
+                                              "aten::empty_like", "aten::new_empty",     "aten::new_empty_strided"};
   for (const auto& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) {
-      return false; // a view
+      return false;  // a view
     }
   }
   return metadata.count(schema.name()) == 0;
 }
 
-int64_t module_at_work() {
-  if (module_now != 0) {
-    return module_now;
+int64_t current_module() {
+  if (forward_module != 0) {
+    return forward_module;
   }
   const auto node = torch::autograd::get_current_node();
   if (!node) {
     return 0;
   }
-  const auto of_thread = marks.find(node->thread_id());
-  if (of_thread == marks.end()) {
+  const auto thread_changes = module_changes.find(node->thread_id());
+  if (thread_changes == module_changes.end()) {
     return 0;
   }
-  const auto& sorted = of_thread->second;
+  const auto& changes = thread_changes->second;
   const auto after = std::upper_bound(
-      sorted.begin(), sorted.end(), node->sequence_nr(),
-      [](uint64_t value, const Mark& mark) { return value < mark.first_node; });
-  return after == sorted.begin() ? 0 : std::prev(after)->module;
+      changes.begin(), changes.end(), node->sequence_nr(),
+      [](uint64_t value, const ModuleChange& change) { return value < change.first_node; });
+  return after == changes.begin() ? 0 : std::prev(after)->module;
 }
 
-void append(std::string& text, int64_t number) { text.append(std::to_string(number)).push_back(','); }
+void append_number(std::string& text, int64_t number) { text.append(std::to_string(number)).push_back(','); }
 
 void append_values(std::string& text, const at::Tensor& host) {
   const auto dense = host.contiguous();
   text.append(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
 }
 
-// A tensor as the fingerprint sees it: the storage by its order of appearance, so that the data flow is part of it.
-void append_tensor(std::string& text, const at::Tensor& tensor, bool made_by_operator) {
+// Append a tensor. Storages are numbered in the order of first use, so that the data flow is part of the fingerprint.
+void append_tensor(std::string& text, const at::Tensor& tensor, bool is_result) {
   if (!tensor.defined()) {
     text.push_back('u');
     return;
@@ -110,25 +111,25 @@ void append_tensor(std::string& text, const at::Tensor& tensor, bool made_by_ope
   if (block->step != step) {
     block->step = step;
     block->number = next_number++;
-    if (!made_by_operator && tensor.numel() <= kMaxConstant && is_known(tensor)) {
+    if (!is_result && tensor.numel() <= kMaxConstant && is_known(tensor)) {
       append_values(text, host_view(tensor));
     }
   }
   text.push_back('%');
-  append(text, block->number);
-  append(text, tensor.storage_offset());
+  append_number(text, block->number);
+  append_number(text, tensor.storage_offset());
 }
 
-void append_tensors(std::string& text, const c10::IValue& value, bool made_by_operator) {
+void append_tensors(std::string& text, const c10::IValue& value, bool is_result) {
   if (value.isTensor()) {
-    append_tensor(text, value.toTensor(), made_by_operator);
+    append_tensor(text, value.toTensor(), is_result);
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorList()) {
-      append_tensor(text, tensor, made_by_operator);
+      append_tensor(text, tensor, is_result);
     }
   } else if (value.isOptionalTensorList()) {
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      append_tensor(text, tensor.value_or(at::Tensor()), made_by_operator);
+      append_tensor(text, tensor.value_or(at::Tensor()), is_result);
     }
   }
 }
@@ -139,18 +140,18 @@ void add_to_digest(const std::string& text) {
   digest_words[1] = mix(word ^ 0x5851f42d4c957f2dULL, digest_words[1] + text.size());
 }
 
-} // namespace
+}  // namespace
 
 void install_program() { lock_while_forking(program_mutex); }
 
 void begin_step(bool with_fingerprint) {
   const std::lock_guard<std::mutex> guard(program_mutex);
-  counts.clear();
-  marks.clear();
-  total = 0;
+  launch_counts.clear();
+  module_changes.clear();
+  operator_count = 0;
   next_number = 0;
   ++step;
-  hashing = with_fingerprint;
+  is_hashing = with_fingerprint;
   digest_words[0] = digest_words[1] = 0;
 }
 
@@ -158,8 +159,8 @@ void set_phase(int64_t number) { phase = number; }
 
 void set_module(int64_t number) {
   const std::lock_guard<std::mutex> guard(program_mutex);
-  module_now = number;
-  marks[at::RecordFunction::currentThreadId()].push_back({at::sequence_number::peek(), number});
+  forward_module = number;
+  module_changes[at::RecordFunction::currentThreadId()].push_back({at::sequence_number::peek(), number});
 }
 
 void record_operator(
@@ -168,20 +169,20 @@ void record_operator(
     const std::vector<c10::IValue>& arguments,
     const torch::jit::Stack& results) {
   const auto& schema = op.schema();
-  const bool counted = launches_a_kernel(schema);
-  if (!counted && !hashing) {
+  const bool is_launch = launches_a_kernel(schema);
+  if (!is_launch && !is_hashing) {
     return;
   }
   const std::lock_guard<std::mutex> guard(program_mutex);
-  if (counted) {
-    auto& entry = counts[Key{&schema, phase, module_at_work()}];
+  if (is_launch) {
+    auto& entry = launch_counts[LaunchKey{&schema, phase, current_module()}];
     if (entry.count == 0) {
       entry.name = schema.name();
     }
     ++entry.count;
-    ++total;
+    ++operator_count;
   }
-  if (hashing) {
+  if (is_hashing) {
     std::string text = schema.name() + "." + schema.overload_name() + signature;
     for (const auto& argument : arguments) {
       append_tensors(text, argument, false);
@@ -195,27 +196,27 @@ void record_operator(
 }
 
 void record_text(const std::string& text, const std::vector<at::Tensor>& tensors) {
-  if (!hashing) {
+  if (!is_hashing) {
     return;
   }
   const std::lock_guard<std::mutex> guard(program_mutex);
-  std::string whole = text;
+  std::string entry = text;
   for (const auto& tensor : tensors) {
-    append_tensor(whole, tensor, false);
+    append_tensor(entry, tensor, false);
   }
-  add_to_digest(whole);
+  add_to_digest(entry);
 }
 
 std::vector<Launches> launches() {
   const std::lock_guard<std::mutex> guard(program_mutex);
   std::vector<Launches> all;
-  for (const auto& [key, entry] : counts) {
+  for (const auto& [key, entry] : launch_counts) {
     all.push_back({entry.name, key.phase, key.module, entry.count});
   }
   return all;
 }
 
-int64_t operators() { return total; }
+int64_t operators() { return operator_count; }
 
 std::string fingerprint() {
   std::ostringstream text;
@@ -223,4 +224,4 @@ std::string fingerprint() {
   return text.str();
 }
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

@@ -1,4 +1,4 @@
-// What a step does on the paper GPU: kernels launched by module and phase, and a fingerprint of the whole.
+// The program of a step on the paper GPU: kernel launches by module and phase, and the fingerprint of the step.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,20 +11,20 @@ namespace regbot::paper {
 
 void install_program();
 
-// Begin a step: counts and, where asked for, the fingerprint start anew.
+// Begin a step: reset the counts and, if requested, start a fingerprint.
 void begin_step(bool with_fingerprint);
-// Operators are counted for this phase and, in forward, for this module until the next call. In backward the module is
-// the one whose forward made the autograd node that runs. Both are numbers that the caller gives out.
+// Set the phase and the module of the operators that follow. In backward, the module of an operator is the module whose
+// forward created the running autograd node. The caller assigns the numbers of phases and modules.
 void set_phase(int64_t phase);
 void set_module(int64_t module);
 
-// One operator ran. `signature` is its arguments' metadata, as the table of shapes knows it.
+// Record one executed operator. `signature` is the metadata of its arguments, as signature_of returns it.
 void record_operator(
     const c10::OperatorHandle& op,
     const std::string& signature,
     const std::vector<c10::IValue>& arguments,
     const torch::jit::Stack& results);
-// Something else that belongs to the program, such as a collective: `text` and the tensors that it reads and writes.
+// Record another part of the program, such as a collective. `tensors` are the tensors that this part reads and writes.
 void record_text(const std::string& text, const std::vector<at::Tensor>& tensors);
 
 struct Launches {
@@ -34,7 +34,7 @@ struct Launches {
   int64_t count;
 };
 std::vector<Launches> launches();
-int64_t operators(); // since begin_step, views and metadata not counted
-std::string fingerprint(); // of the step so far
+int64_t operators();        // since begin_step, without views and operators on metadata
+std::string fingerprint();  // of the operators since begin_step
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

@@ -18,7 +18,7 @@ std::mutex notes_mutex;
 std::set<std::string> notes;
 int64_t experts = 0;
 
-// Call an operator that Python has registered.
+// Call an operator that is implemented in Python.
 c10::IValue call_python(const char* name, std::vector<c10::IValue> arguments) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   torch::jit::Stack stack = std::move(arguments);
@@ -26,7 +26,7 @@ c10::IValue call_python(const char* name, std::vector<c10::IValue> arguments) {
   return stack.empty() ? c10::IValue() : stack.back();
 }
 
-std::vector<std::string> take_notes() {
+std::vector<std::string> list_notes() {
   const std::lock_guard<std::mutex> guard(notes_mutex);
   return {notes.begin(), notes.end()};
 }
@@ -36,7 +36,7 @@ void clear_notes() {
   notes.clear();
 }
 
-std::vector<std::string> launched() {
+std::vector<std::string> launch_lines() {
   std::vector<std::string> lines;
   for (const auto& entry : launches()) {
     lines.push_back(
@@ -46,14 +46,15 @@ std::vector<std::string> launched() {
   return lines;
 }
 
-bool knows(const at::Tensor& tensor) { return !is_on_paper(tensor) || is_known(tensor); }
+bool has_known_values(const at::Tensor& tensor) { return !is_on_paper(tensor) || is_known(tensor); }
 
 at::Tensor values_of(const at::Tensor& tensor) {
-  TORCH_CHECK(knows(tensor), "the values of this tensor are not known");
+  TORCH_CHECK(has_known_values(tensor), "the values of this tensor are not known");
   return is_on_paper(tensor) ? host_view(tensor).clone() : tensor;
 }
 
-// Write without counting an operator. No `values`: unknown from now on.
+// Set the values of `tensor` without counting an operator. If there are no `values`, the values of `tensor` become
+// unknown.
 void write_values(const at::Tensor& tensor, const std::optional<at::Tensor>& values) {
   if (values.has_value()) {
     write_known(tensor, *values, id_of_host_values(*values));
@@ -71,11 +72,11 @@ void install_device() {
   install_kernels();
 }
 
-} // namespace
+}  // namespace
 
 void refuse(const std::string& reason) {
   call_python("regbot_paper::refuse", {reason});
-  TORCH_CHECK(false, reason); // Python has raised before
+  TORCH_CHECK(false, reason);  // not reached, because Python raises an exception
 }
 
 void note(const std::string& assumption) {
@@ -85,9 +86,10 @@ void note(const std::string& assumption) {
 
 void read_on_host() { call_python("regbot_paper::host_read", {}); }
 
-void route(const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results) {
-  static const std::set<std::string> choosing{"aten::topk", "aten::sort", "aten::argmax"};
-  if (experts == 0 || choosing.count(operator_name) == 0 || !arguments[0].isTensor()) {
+void route(
+    const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results) {
+  static const std::set<std::string> choosing_operators{"aten::topk", "aten::sort", "aten::argmax"};
+  if (experts == 0 || choosing_operators.count(operator_name) == 0 || !arguments[0].isTensor()) {
     return;
   }
   const auto& scores = arguments[0].toTensor();
@@ -101,30 +103,30 @@ void route(const std::string& operator_name, const std::vector<c10::IValue>& arg
   }
 }
 
-} // namespace regbot::paper
+}  // namespace regbot::paper
 
 TORCH_LIBRARY(regbot_paper, library) {
   using namespace regbot::paper;
-  // Filled in by Python.
+  // These operators are implemented in Python.
   library.def("refuse(str reason) -> ()");
   library.def("host_read() -> ()");
   library.def("route(str operator, Tensor scores, Tensor indices) -> Tensor");
-  // For Python.
+  // These operators are called from Python.
   library.def("install() -> ()", &install_device);
   library.def("live_bytes() -> int", &live_bytes);
   library.def("peak_bytes() -> int", &peak_bytes);
   library.def("reset_peak_bytes() -> ()", &reset_peak_bytes);
-  library.def("notes() -> str[]", &take_notes);
+  library.def("notes() -> str[]", &list_notes);
   library.def("clear_notes() -> ()", &clear_notes);
   library.def("begin_step(bool with_fingerprint) -> ()", &begin_step);
   library.def("set_phase(int phase) -> ()", &set_phase);
   library.def("set_module(int module) -> ()", &set_module);
   library.def("set_experts(int experts) -> ()", [](int64_t number) { experts = number; });
   library.def("record_text(str text, Tensor[] tensors) -> ()", &record_text);
-  library.def("launches() -> str[]", &launched);
+  library.def("launches() -> str[]", &launch_lines);
   library.def("operators() -> int", &operators);
   library.def("fingerprint() -> str", &fingerprint);
-  library.def("is_known(Tensor tensor) -> bool", &knows);
+  library.def("is_known(Tensor tensor) -> bool", &has_known_values);
   library.def("values_of(Tensor tensor) -> Tensor", &values_of);
   library.def("write_values(Tensor tensor, Tensor? values) -> ()", &write_values);
   library.def("resize_storage(Tensor tensor, int bytes) -> ()", &resize_storage);

@@ -1,4 +1,4 @@
-// What the paper GPU asks of Python, and what Python asks of it: the operators of the library `regbot_paper`.
+// Calls between the paper GPU and Python: the operators of the library `regbot_paper`.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -8,13 +8,14 @@
 
 namespace regbot::paper {
 
-// Raises Untraceable in Python, at the line that asked for the value.
+// Raise Untraceable in Python, at the line of code that needs the unknown value.
 [[noreturn]] void refuse(const std::string& reason);
-// Something was assumed; the ledger says so.
+// Record an assumption, which the ledger will list.
 void note(const std::string& assumption);
-// The host waits for a value of the device.
+// Record that the host waits for a value of the device.
 void read_on_host();
-// Experts chosen by unknown scores: write the choice of the forced routing into `results`.
-void route(const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results);
+// If the operator chooses experts by unknown scores, write the experts that the forced routing chooses to `results`.
+void route(
+    const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results);
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

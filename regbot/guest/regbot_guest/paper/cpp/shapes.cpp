@@ -12,54 +12,55 @@ namespace regbot::paper {
 namespace {
 
 std::mutex table_mutex;
-std::unordered_map<std::string, std::shared_ptr<Entry>> table;
+std::unordered_map<std::string, std::shared_ptr<ShapeEntry>> table;
 std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<Operator>> known_operators;
 
-template <class T> void put(std::string& text, const T& value) {
+template <class T>
+void append_bytes(std::string& text, const T& value) {
   text.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-void put_tensor(std::string& text, const at::Tensor& tensor, bool with_offset) {
+void append_tensor_metadata(std::string& text, const at::Tensor& tensor, bool with_offset) {
   if (!tensor.defined()) {
     text.push_back('u');
     return;
   }
   text.push_back('t');
-  put(text, tensor.scalar_type());
-  put(text, tensor.device().type());
-  put(text, tensor.unsafeGetTensorImpl()->is_wrapped_number());
-  put(text, tensor.dim());
+  append_bytes(text, tensor.scalar_type());
+  append_bytes(text, tensor.device().type());
+  append_bytes(text, tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  append_bytes(text, tensor.dim());
   for (const int64_t size : tensor.sizes()) {
-    put(text, size);
+    append_bytes(text, size);
   }
   for (const int64_t stride : tensor.strides()) {
-    put(text, stride);
+    append_bytes(text, stride);
   }
   if (with_offset) {
-    put(text, tensor.storage_offset());
+    append_bytes(text, tensor.storage_offset());
   }
 }
 
-// False where the value has a type that is not known here.
-bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
+// Append a value to `text`. Return false if the type of the value is not supported.
+bool append_value(std::string& text, const c10::IValue& value, bool with_offset) {
   if (value.isTensor()) {
-    put_tensor(text, value.toTensor(), with_offset);
+    append_tensor_metadata(text, value.toTensor(), with_offset);
   } else if (value.isNone()) {
     text.push_back('n');
   } else if (value.isInt()) {
     text.push_back('i');
-    put(text, value.toInt());
+    append_bytes(text, value.toInt());
   } else if (value.isDouble()) {
     text.push_back('d');
-    put(text, value.toDouble());
+    append_bytes(text, value.toDouble());
   } else if (value.isComplexDouble()) {
     text.push_back('c');
-    put(text, value.toComplexDouble());
+    append_bytes(text, value.toComplexDouble());
   } else if (value.isBool()) {
     text.push_back(value.toBool() ? 'y' : 'o');
   } else if (value.isDevice()) {
     text.push_back('D');
-    put(text, value.toDevice().type());
+    append_bytes(text, value.toDevice().type());
   } else if (value.isString()) {
     text.push_back('s');
     text.append(value.toStringRef()).push_back('\0');
@@ -67,16 +68,16 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
     text.push_back('g');
   } else if (value.isIntList()) {
     text.push_back('I');
-    put(text, value.toIntList().size());
+    append_bytes(text, value.toIntList().size());
     for (const int64_t item : value.toIntList()) {
-      put(text, item);
+      append_bytes(text, item);
     }
     text.push_back(';');
   } else if (value.isDoubleList()) {
     text.push_back('F');
-    put(text, value.toDoubleList().size());
+    append_bytes(text, value.toDoubleList().size());
     for (const double item : value.toDoubleList()) {
-      put(text, item);
+      append_bytes(text, item);
     }
     text.push_back(';');
   } else if (value.isBoolList()) {
@@ -87,23 +88,23 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
     text.push_back(';');
   } else if (value.isTensorList()) {
     text.push_back('T');
-    put(text, value.toTensorList().size());
+    append_bytes(text, value.toTensorList().size());
     for (const at::Tensor& tensor : value.toTensorList()) {
-      put_tensor(text, tensor, with_offset);
+      append_tensor_metadata(text, tensor, with_offset);
     }
     text.push_back(';');
   } else if (value.isOptionalTensorList()) {
     text.push_back('O');
-    put(text, value.toOptionalTensorList().size());
+    append_bytes(text, value.toOptionalTensorList().size());
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      put_tensor(text, tensor.value_or(at::Tensor()), with_offset);
+      append_tensor_metadata(text, tensor.value_or(at::Tensor()), with_offset);
     }
     text.push_back(';');
   } else if (value.isList()) {
     text.push_back('L');
-    put(text, value.toListRef().size());
+    append_bytes(text, value.toListRef().size());
     for (const c10::IValue& item : value.toListRef()) {
-      if (!put_value(text, item, with_offset)) {
+      if (!append_value(text, item, with_offset)) {
         return false;
       }
     }
@@ -114,22 +115,23 @@ bool put_value(std::string& text, const c10::IValue& value, bool with_offset) {
   return true;
 }
 
-// Operators that write arguments, and whose result does not depend on what stood in the tensor before.
+// Whether an operator overwrites an argument without reading the argument's earlier values.
 bool only_writes(const std::string& name) {
-  static const std::set<std::string> names{"aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_",
-                                           "aten::_cummax_helper", "aten::_cummin_helper"};
+  static const std::set<std::string> names{"aten::zero_",          "aten::fill_",          "aten::copy_",
+                                           "aten::_foreach_zero_", "aten::_foreach_copy_", "aten::_cummax_helper",
+                                           "aten::_cummin_helper"};
   return names.count(name) != 0;
 }
 
-// Operators that look at the shape and dtype of a tensor, and not at its values.
+// Whether an operator reads the shape and dtype of a tensor, but not its values.
 bool reads_metadata_only(const std::string& name) {
-  static const std::set<std::string> names{
-      "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_empty",
-      "aten::new_empty_strided", "aten::new_zeros", "aten::new_ones", "aten::new_full"};
+  static const std::set<std::string> names{"aten::empty_like", "aten::zeros_like", "aten::ones_like",
+                                           "aten::full_like",  "aten::new_empty",  "aten::new_empty_strided",
+                                           "aten::new_zeros",  "aten::new_ones",   "aten::new_full"};
   return names.count(name) != 0;
 }
 
-std::shared_ptr<Operator> describe(const c10::OperatorHandle& op) {
+std::shared_ptr<Operator> describe_operator(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto info = std::make_shared<Operator>();
   info->name = schema.name();
@@ -179,7 +181,8 @@ Result describe_tensor(const at::Tensor& tensor, const at::Tensor& base, int sou
   return result;
 }
 
-Result describe_result(const c10::IValue& value, const std::vector<c10::IValue>& ghosts, const Operator& info, size_t index) {
+Result describe_result(
+    const c10::IValue& value, const std::vector<c10::IValue>& meta_arguments, const Operator& info, size_t index) {
   const int source = info.source[index];
   Result result;
   if (info.result_is_written[index] && source >= 0) {
@@ -187,7 +190,8 @@ Result describe_result(const c10::IValue& value, const std::vector<c10::IValue>&
     result.argument = static_cast<size_t>(source);
     return result;
   }
-  const at::Tensor base = source >= 0 && ghosts[source].isTensor() ? ghosts[source].toTensor() : at::Tensor();
+  const at::Tensor base =
+      source >= 0 && meta_arguments[source].isTensor() ? meta_arguments[source].toTensor() : at::Tensor();
   if (value.isTensor()) {
     return describe_tensor(value.toTensor(), base, source);
   }
@@ -244,7 +248,7 @@ c10::IValue make_result(const Result& result, const std::vector<c10::IValue>& ar
   return {};
 }
 
-} // namespace
+}  // namespace
 
 void install_shapes() { lock_while_forking(table_mutex); }
 
@@ -252,40 +256,42 @@ const Operator& operator_of(const c10::OperatorHandle& op) {
   const std::lock_guard<std::mutex> guard(table_mutex);
   auto& known = known_operators[&op.schema()];
   if (!known) {
-    known = describe(op);
+    known = describe_operator(op);
   }
   return *known;
 }
 
 std::string signature_of(const Operator& info, const std::vector<c10::IValue>& arguments) {
   std::string text;
-  put(text, c10::get_default_dtype_as_scalartype()); // integers divided by integers are of this dtype
+  append_bytes(text, c10::get_default_dtype_as_scalartype());  // decides the dtype of a quotient of integers
   for (const auto& argument : arguments) {
-    if (!put_value(text, argument, info.offset_is_absolute)) {
+    if (!append_value(text, argument, info.offset_is_absolute)) {
       return "";
     }
   }
   return text;
 }
 
-at::Tensor ghost_of(const at::Tensor& tensor) {
+at::Tensor meta_tensor_of(const at::Tensor& tensor) {
   if (tensor.is_meta() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    return tensor; // a plain number of Python counts as one only on the host
+    return tensor;  // torch recognises a Python number only in a host tensor
   }
-  auto ghost = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  ghost.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());
-  return ghost;
+  auto meta_tensor = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  meta_tensor.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());
+  return meta_tensor;
 }
 
-// The strides that a pointwise operator gives to an output that it resizes; shape functions in Python make it dense.
-at::DimVector pointwise_strides(const Operator& info, const std::vector<c10::IValue>& ghosts, const at::Tensor& output) {
+// Return the strides of an output that a pointwise operator resizes. The shape functions in Python would make the
+// output contiguous.
+at::DimVector pointwise_strides(
+    const Operator& info, const std::vector<c10::IValue>& meta_arguments, const at::Tensor& output) {
   at::TensorIteratorConfig config;
   config.add_owned_output(at::Tensor()).check_all_same_dtype(false);
   config.declare_static_dtype_and_device(output.scalar_type(), output.device());
-  for (size_t i = 0; i < ghosts.size(); ++i) {
-    if (info.is_read[i] && ghosts[i].isTensor() && ghosts[i].toTensor().defined() &&
-        ghosts[i].toTensor().is_meta()) {
-      config.add_owned_const_input(ghosts[i].toTensor());
+  for (size_t i = 0; i < meta_arguments.size(); ++i) {
+    if (info.is_read[i] && meta_arguments[i].isTensor() && meta_arguments[i].toTensor().defined() &&
+        meta_arguments[i].toTensor().is_meta()) {
+      config.add_owned_const_input(meta_arguments[i].toTensor());
     }
   }
   const auto iterator = config.build();
@@ -293,7 +299,7 @@ at::DimVector pointwise_strides(const Operator& info, const std::vector<c10::IVa
   return at::DimVector(result.sizes() == output.sizes() ? result.strides() : output.strides());
 }
 
-std::shared_ptr<Entry> entry_of(
+std::shared_ptr<ShapeEntry> entry_of(
     const c10::OperatorHandle& op,
     const Operator& info,
     const std::vector<c10::IValue>& arguments,
@@ -301,12 +307,12 @@ std::shared_ptr<Entry> entry_of(
   std::string key;
   if (!signature.empty()) {
     const void* schema = &op.schema();
-    put(key, schema);
+    append_bytes(key, schema);
     key += signature;
     const std::lock_guard<std::mutex> guard(table_mutex);
-    const auto place = table.find(key);
-    if (place != table.end()) {
-      return place->second;
+    const auto position = table.find(key);
+    if (position != table.end()) {
+      return position->second;
     }
   }
   torch::jit::Stack stack;
@@ -316,22 +322,22 @@ std::shared_ptr<Entry> entry_of(
     } else if (argument.isGenerator()) {
       stack.emplace_back();
     } else {
-      stack.push_back(map_tensors(argument, ghost_of));
+      stack.push_back(map_tensors(argument, meta_tensor_of));
     }
   }
-  const std::vector<c10::IValue> ghosts(stack.begin(), stack.end());
+  const std::vector<c10::IValue> meta_arguments(stack.begin(), stack.end());
   op.callBoxed(stack);
-  auto entry = std::make_shared<Entry>();
+  auto entry = std::make_shared<ShapeEntry>();
   for (size_t i = 0; i < stack.size(); ++i) {
-    entry->results.push_back(describe_result(stack[i], ghosts, info, i));
+    entry->results.push_back(describe_result(stack[i], meta_arguments, info, i));
   }
-  for (size_t i = 0; i < ghosts.size(); ++i) {
+  for (size_t i = 0; i < meta_arguments.size(); ++i) {
     if (info.is_written[i]) {
-      Resized resized{i, {}};
-      for_each_tensor(ghosts[i], [&](const at::Tensor& ghost) {
-        resized.tensors.push_back(describe_tensor(ghost, at::Tensor(), -1));
-        if (op.hasTag(at::Tag::pointwise) && !info.is_read[i] && ghost.dim() > 1) {
-          resized.tensors.back().strides = pointwise_strides(info, ghosts, ghost);
+      ResizedArgument resized{i, {}};
+      for_each_tensor(meta_arguments[i], [&](const at::Tensor& meta_tensor) {
+        resized.tensors.push_back(describe_tensor(meta_tensor, at::Tensor(), -1));
+        if (op.hasTag(at::Tag::pointwise) && !info.is_read[i] && meta_tensor.dim() > 1) {
+          resized.tensors.back().strides = pointwise_strides(info, meta_arguments, meta_tensor);
         }
       });
       entry->resized.push_back(std::move(resized));
@@ -344,11 +350,11 @@ std::shared_ptr<Entry> entry_of(
   return entry;
 }
 
-torch::jit::Stack make_results(const Entry& entry, const std::vector<c10::IValue>& arguments) {
+torch::jit::Stack make_results(const ShapeEntry& entry, const std::vector<c10::IValue>& arguments) {
   for (const auto& resized : entry.resized) {
-    size_t place = 0;
+    size_t position = 0;
     for_each_tensor(arguments[resized.argument], [&](const at::Tensor& tensor) {
-      const auto& result = resized.tensors.at(place++);
+      const auto& result = resized.tensors.at(position++);
       if (is_on_paper(tensor)) {
         resize_to(tensor, result);
       }
@@ -361,4 +367,4 @@ torch::jit::Stack make_results(const Entry& entry, const std::vector<c10::IValue
   return results;
 }
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

@@ -1,7 +1,7 @@
-// What operators return, learnt once for each combination of arguments.
+// The shapes of operators' results. They are computed once for each combination of an operator and arguments.
 //
-// torch knows the shape of every operator's result: the kernels of the Meta key compute them. Many of them are Python
-// and take 300 us and more. A step repeats the same operators on the same shapes, so their answers are kept in a table.
+// torch's kernels for the Meta key compute the shapes of every operator's results. Many of these kernels are written in
+// Python and take 300 us or more. A step repeats the same operators on the same shapes, so a table caches the results.
 #pragma once
 
 #include "memory.h"
@@ -15,48 +15,49 @@
 
 namespace regbot::paper {
 
-// One value that an operator returns.
+// One value that an operator returns, described by its shape.
 struct Result {
   enum class Kind { argument, view, fresh, host, list, undefined, other };
   Kind kind = Kind::other;
-  size_t argument = 0; // which argument is returned, or viewed
+  size_t argument = 0;  // index of the argument that is returned or viewed
   at::DimVector sizes;
   at::DimVector strides;
-  int64_t offset = 0; // of a view, in bytes from the start of the argument's own view
+  int64_t offset = 0;  // of a view: bytes from the offset of the viewed argument
   c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::vector<Result> items; // of a list
-  c10::IValue value;         // of anything that is no tensor
+  std::vector<Result> items;  // the items of a list
+  c10::IValue value;          // the result itself if it is not a tensor
 };
 
-// The values that an operator computed: of each tensor that it made or wrote, in order.
-struct Computed {
+// The values of one tensor that an operator created or wrote, with their id.
+struct ComputedValue {
   at::Tensor value;
   uint64_t id;
-  std::shared_ptr<Values> whole; // where the tensor covers its storage; `value` is undefined then
+  std::shared_ptr<Values> storage_values;  // set if the tensor covers its whole storage; `value` is then undefined
 };
 
-// The sizes that an operator gives to an argument that it writes, such as out=.
-struct Resized {
+// The new sizes of an argument that an operator writes and may resize, such as out=.
+struct ResizedArgument {
   size_t argument;
   std::vector<Result> tensors;
 };
 
-struct Entry {
+// Entry of the table for one operator and one combination of arguments.
+struct ShapeEntry {
   std::vector<Result> results;
-  std::vector<Resized> resized;
-  std::map<std::vector<uint64_t>, std::vector<Computed>> computed; // by the ids of the values of the arguments
+  std::vector<ResizedArgument> resized;
+  std::map<std::vector<uint64_t>, std::vector<ComputedValue>> computed;  // keys: the ids of the values of all arguments
 };
 
-// What is fixed about an operator.
+// Properties of an operator that are the same for all calls.
 struct Operator {
-  std::string name; // aten::add_
+  std::string name;  // such as aten::add_
   bool is_view = false;
   bool draws_random_values = false;
   bool shape_depends_on_values = false;
-  bool offset_is_absolute = false;
-  std::vector<bool> is_written;    // by argument
-  std::vector<bool> is_read;       // by argument: a tensor that is only written is not
-  std::vector<int> source;         // by result: the argument that it is or views, -1 where it is new
+  bool offset_is_absolute = false;  // true for as_strided, whose storage offset ignores the offset of its argument
+  std::vector<bool> is_written;     // one item per argument
+  std::vector<bool> is_read;        // one item per argument; false for a tensor that is only written
+  std::vector<int> source;          // per result: index of the argument that is returned or viewed; -1 for a new tensor
   std::vector<bool> result_is_written;
 };
 
@@ -64,25 +65,26 @@ void install_shapes();
 
 const Operator& operator_of(const c10::OperatorHandle& op);
 
-// The metadata of all arguments; '' where an argument has a type that cannot be described.
+// Return the metadata of all arguments as text, or '' if an argument has an unsupported type.
 std::string signature_of(const Operator& info, const std::vector<c10::IValue>& arguments);
 
-// The table's entry, made by asking the Meta key where there is none yet. Throws c10::NotImplementedError where torch has
-// no shape function for the operator.
-std::shared_ptr<Entry> entry_of(
+// Return the entry of the table. If it is missing, compute it with the operator's kernel for the Meta key. Throws
+// c10::NotImplementedError if torch has no such kernel for the operator.
+std::shared_ptr<ShapeEntry> entry_of(
     const c10::OperatorHandle& op,
     const Operator& info,
     const std::vector<c10::IValue>& arguments,
     const std::string& signature);
 
-// The tensors that `entry` describes. `arguments` are those of this call.
-torch::jit::Stack make_results(const Entry& entry, const std::vector<c10::IValue>& arguments);
+// Create the results that `entry` describes for a call with `arguments`.
+torch::jit::Stack make_results(const ShapeEntry& entry, const std::vector<c10::IValue>& arguments);
 
-// A tensor without values of the same metadata.
-at::Tensor ghost_of(const at::Tensor& tensor);
+// Return a meta tensor with the same metadata as `tensor`.
+at::Tensor meta_tensor_of(const at::Tensor& tensor);
 
-// Calls `visit(tensor)` for all tensors in `value`.
-template <class Visit> void for_each_tensor(const c10::IValue& value, Visit&& visit) {
+// Call `visit(tensor)` for all tensors in `value`.
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) {
       visit(value.toTensor());
@@ -100,8 +102,9 @@ template <class Visit> void for_each_tensor(const c10::IValue& value, Visit&& vi
   }
 }
 
-// `value` with every tensor in it replaced by `replace(tensor)`.
-template <class Replace> c10::IValue map_tensors(const c10::IValue& value, Replace&& replace) {
+// Return `value` with every tensor in it replaced by `replace(tensor)`.
+template <class Replace>
+c10::IValue map_tensors(const c10::IValue& value, Replace&& replace) {
   if (value.isTensor()) {
     return value.toTensor().defined() ? c10::IValue(replace(value.toTensor())) : value;
   }
@@ -122,4 +125,4 @@ template <class Replace> c10::IValue map_tensors(const c10::IValue& value, Repla
   return value;
 }
 
-} // namespace regbot::paper
+}  // namespace regbot::paper

@@ -1,0 +1,5 @@
+"""``python -m regbot``."""
+
+from regbot.cli.app import main
+
+main()

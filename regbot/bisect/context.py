@@ -1,0 +1,102 @@
+"""The inputs of a bisection, and the git queries that its search makes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from regbot.bisect import exact_search, history, noisy
+from regbot.bisect.options import BisectionOptions
+from regbot.bisect.outline import load_run
+from regbot.bisect.reuse import ReusedRuns
+from regbot.bisect.span import NoisySpan, build_span
+from regbot.bisect.suspicion import weigh_by_loaded_files
+from regbot.checkout import CheckoutError
+from regbot.checkout.changes import list_differing_files
+from regbot.config import Config
+from regbot.records.bisection import BisectionHeader, Observation, Point
+from regbot.text.clip import clip_message
+from regbot.workloads import Task
+
+
+@dataclass
+class BisectionSetup:
+    """The inputs of a bisection, and a cache of what its search has read from git."""
+
+    options: BisectionOptions
+    header: BisectionHeader
+    config: Config
+    tasks: dict[str, Task]
+    reused_runs: ReusedRuns
+    noisy_span: NoisySpan
+    exact_span: exact_search.ExactSpan
+    merged_ranges: dict[str, history.CommitRange | None] = field(default_factory=dict)
+    weighted_span: exact_search.ExactSpan | None = None
+    """The range with weights that depend on the source files that good and bad load. None until good and bad are
+    measured.
+    """
+    notes: list[str] = field(default_factory=list)
+    """Warnings that arose during the search, for the report."""
+
+    @property
+    def search_settings(self) -> noisy.SearchSettings:
+        return noisy.SearchSettings.from_header(self.header, math.log1p(self.config.throughput.indifference_pct / 100))
+
+    def merged_range(self, merge: Point) -> history.CommitRange | None:
+        """Return the commits that ``merge`` brought in; None if there is nothing to expand.
+
+        There is nothing to expand if the commit is no merge, if git cannot list its branch, or if the points are
+        versions or a full history.
+        """
+        if self.header.axis or self.header.full:
+            return None
+        if merge.key not in self.merged_ranges:
+            try:
+                merged = history.list_merged_commits(
+                    self.options.repo, merge, self.options.paths, self.options.suspects
+                )
+            # A shallow clone may lack the branch. The search goes on, because its other measurements are still useful.
+            except CheckoutError as error:
+                merged = None
+                self.notes.append(clip_message(f"the commits that {merge.name} merged cannot be searched: {error}"))
+            if merged is not None:
+                self.notes += merged.warnings
+                if self.header.on == "command":
+                    merged = replace(merged, points=history.match_trees(merged.points))
+            self.merged_ranges[merge.key] = merged
+        return self.merged_ranges[merge.key]
+
+    def expand_merge_noisy(self, merge: Point) -> NoisySpan | None:
+        merged = self.merged_range(merge)
+        if merged is None:
+            return None
+        containment = history.containment_matrix(self.options.repo, merged.points)
+        span_name = f"inside {merge.key}"
+        span = build_span(
+            merged.points, containment, noisy.MERGE_ITSELF_PRIOR, self.noisy_span.smallest, span_name, merge.key
+        )
+        return span if len(span.points) > 1 else None  # None if the branch changes no code
+
+    def weigh_exact_span(self, observations: Sequence[Observation]) -> exact_search.ExactSpan:
+        """Return the range, with lower weights for commits that touch none of the files that good and bad load.
+
+        Until good and bad are measured, the weights are unchanged.
+        """
+        if self.weighted_span is not None or self.exact_span.affected is not None:
+            return self.weighted_span or self.exact_span
+        points = self.exact_span.points
+        ends = {self.exact_span.points[end].key for end in (self.exact_span.classes[0], self.exact_span.classes[-1])}
+        end_runs = [observation for observation in observations if observation.usable and observation.point in ends]
+        if {observation.point for observation in end_runs} != ends:
+            return self.exact_span
+        runs = [load_run(self.options.out, observation) for observation in end_runs]
+        loaded_files = {name for run in runs if run is not None and run.code is not None for name in run.code.files}
+        trees = [(before.tree, after.tree) for before, after in pairwise(points)]
+        self.weighted_span = exact_search.ExactSpan(
+            weigh_by_loaded_files(points, list_differing_files(self.options.repo, trees), loaded_files)
+        )
+        return self.weighted_span
+
+    def expand_merge_exact(self, merge: Point) -> exact_search.ExactSpan | None:
+        merged = self.merged_range(merge)
+        return exact_search.ExactSpan(tuple(merged.points), merge=merge.key) if merged is not None else None

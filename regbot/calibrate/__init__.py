@@ -1,0 +1,1 @@
+"""``regbot calibrate``: the noise of this node class, and the gate's error rates on it."""

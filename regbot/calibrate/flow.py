@@ -1,0 +1,331 @@
+"""``regbot calibrate``: measure how the gate decides when both arms are the same commit.
+
+In a placebo session nothing differs between the arms. In an injected session, head is slowed down by a known share.
+Every session passes through the same launches, pairs, looks and judge as a session of a pull request, and they treat it
+as one. The result is stored, and later checks of the same workload, node class and environment cite it.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from regbot import __version__
+from regbot.baselines import Store, environment_of, node_class_of
+from regbot.baselines.index import TERMS
+from regbot.baselines.reference import summarise_calibrations
+from regbot.check.single_run import SingleRunOptions, config_of, timed_task
+from regbot.check.static_trace import WORKING_TREE
+from regbot.checkout import Worktree, resolve_arm
+from regbot.config import Config, ConfigError
+from regbot.engines import Engine, open_engine
+from regbot.errors import UserError
+from regbot.judge import judge
+from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
+from regbot.judge.pairs import pair_up
+from regbot.nodes import Fitness, nodes_folder
+from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
+from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.run import Arm, Run
+from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
+from regbot.records.settings import ThroughputThresholds
+from regbot.sessions.blocks import BLOCK_PAIRS, block_count
+from regbot.sessions.pooled_pairs import session_digest
+from regbot.sessions.run_log import RunLog
+from regbot.sessions.timed import SessionRunner
+from regbot.sessions.worktrees import Worktrees
+from regbot.stats.paired import LOOKS
+from regbot.text.progress import Progress, Watcher
+from regbot.workloads import Scratch, Task, plan_of
+
+PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
+"""Default numbers of pairs without and with an injected slowdown."""
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Options of a calibration. Without ``rev``, the calibration measures the files in the working tree."""
+
+    workload: str
+    out: Path
+    who: str
+    rev: str | None = None
+    variant: str | None = None
+    pairs: int = PLACEBO_PAIRS
+    injected_pct: float = 0.0
+    injected_pairs: int = INJECTED_PAIRS
+    resume: bool = False
+    engine: str = "local"
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """The stored calibration, its path, and the summary of all calibrations with the same settings."""
+
+    calibration: Calibration
+    path: Path
+    summary: CalibrationSummary | None
+
+
+def calibrate(
+    options: CalibrationOptions,
+    store: Store,
+    folder: Path,
+    cache: Path,
+    watch: Watcher = lambda _: None,
+    engine: Engine | None = None,
+) -> CalibrationResult:
+    """Run the sessions and store the result. Pairs run in whole blocks of two, so an odd number of pairs is rounded up.
+
+    Every run is written to ``options.out`` as it ends; ``options.resume`` continues an interrupted calibration. Raises
+    ConfigError, ShapeError, CheckoutError, EngineError, UserError.
+    """
+    config = config_of(folder)
+    with nullcontext(engine) if engine is not None else _open_engine(options, config, cache) as active_engine:
+        return _calibrate_on(_CalibrationSetup(active_engine, folder, cache, watch), options, store, config)
+
+
+def _open_engine(options: CalibrationOptions, config: Config, cache: Path) -> AbstractContextManager[Engine]:
+    return open_engine(
+        options.engine, config, cache, excluded_hosts=Fitness(nodes_folder(cache), options.out).quarantined_hosts
+    )
+
+
+@dataclass(frozen=True)
+class _CalibrationSetup:
+    """Engine, folders and progress callback of a calibration."""
+
+    engine: Engine
+    folder: Path
+    """Repository that contains the workload."""
+    cache: Path
+    watch: Watcher
+
+
+def _calibrate_on(
+    setup: _CalibrationSetup, options: CalibrationOptions, store: Store, config: Config
+) -> CalibrationResult:
+    folder, engine = setup.folder, setup.engine
+    task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
+    plan = plan_of(task, config.session)
+    if ENTRY_PATTERN.fullmatch(plan.entry) is None:
+        raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
+    arm = resolve_arm(folder, options.rev) if options.rev is not None else WORKING_TREE
+    log = _make_run_log(options, 1)
+    with log.lock(), log.writing():
+        if not options.resume and any(options.out.glob("session-*.jsonl")):
+            raise ConfigError(
+                f"{options.out}: contains the sessions of a calibration",
+                "continue it with --resume, or give another --out",
+            )
+        runner = _Runner(options, task, plan, arm, setup)
+        sessions = runner.run_sessions(options.pairs, 0.0)
+        if options.injected_pct:
+            sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
+    calibration = build_calibration(sessions, options.who)
+    path = store.add_calibration(calibration)
+    stored = [store.calibration(calibration_path) for calibration_path in store.calibrations(path.parent.parent)]
+    comparable = [other for other in stored if _settings_key(other) == _settings_key(calibration)]
+    return CalibrationResult(
+        calibration, store.root / path, summarise_calibrations(comparable, thresholds(sessions[0].header))
+    )
+
+
+def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
+    """Build the calibration from sessions of one commit against itself. Raises UserError if a session has no result."""
+    last_run = [run for session in sessions for run in session.runs if run.timing is not None][-1]
+    header, (plan,) = sessions[0].header, sessions[0].header.timed
+    assert last_run.timing is not None
+    match = ENTRY_PATTERN.fullmatch(plan.entry)
+    assert match is not None
+    return Calibration(
+        measured=format_time(parse_time(header.created)),
+        session=hashlib.sha256("".join(session.header.to_line() for session in sessions).encode()).hexdigest(),
+        workload=plan.entry,
+        variant=plan.variant,
+        shape_version=int(match[3]),
+        node_class=node_class_of(last_run),
+        world_size=plan.world_size,
+        steps=plan.steps,
+        cut=plan.cut,
+        clock=last_run.timing.clock,
+        dispatcher=plan.dispatcher,
+        primary_tests=count_primary_tests(header),
+        environment=environment_of(last_run),
+        provenance=Provenance(
+            who=who,
+            why="calibration",
+            node=last_run.node.name if last_run.node else None,
+            container=None,
+            platform=last_run.environment.platform if last_run.environment else None,
+            revision=last_run.arm.revision,
+            regbot=header.regbot,
+        ),
+        sessions=[_judge_placebo(session) for session in sessions],
+    )
+
+
+def _judge_placebo(session: Session) -> PlaceboSession:
+    """Judge a session and compare its intervals with the injected slowdown. The judge does not use the injected
+    slowdown.
+    """
+    (plan,) = session.header.timed
+    truth = math.log1p(plan.injected_pct / 100)
+    section = judge(session, Config(throughput=session.header.throughput)).workloads[0].throughput
+    looks = decide_so_far(session.runs, session.header, plan)
+    tests = [interval for _, interval in looks.tests.values()]
+    return PlaceboSession(
+        session=session_digest(session.header),
+        injected_pct=plan.injected_pct,
+        decision=(section.decision if section is not None else None) or "undecided",
+        pairs=looks.pairs,
+        covered=all(interval.low <= truth <= interval.high for interval in tests) if tests else None,
+        log_ratios=looks.pair_set.log_ratios(),
+    )
+
+
+class _Runner:
+    """Runs the sessions of one calibration one after another. Each session is written to its own file."""
+
+    def __init__(
+        self, options: CalibrationOptions, task: Task, plan: TimedPlan, arm: Arm, setup: _CalibrationSetup
+    ) -> None:
+        self._options, self._task, self._plan, self._arm, self._setup = options, task, plan, arm, setup
+        self._number = 0
+
+    def run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
+        """Run sessions until they have ``pairs`` valid pairs together. The gate decides how many pairs each session
+        has.
+        """
+        sessions: list[Session] = []
+        pair_count = 0
+        while pair_count < pairs:
+            remaining_pairs = block_count(pairs - pair_count) * BLOCK_PAIRS
+            max_pairs = min(remaining_pairs, LOOKS[-1])
+            session = self._run_session(
+                self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs})
+            )
+            sessions.append(session)
+            pair_count += len(pair_up(session.runs).valid)
+        return sessions
+
+    def _run_session(self, plan: TimedPlan) -> Session:
+        self._number += 1
+        log, planned = _make_run_log(self._options, self._number), self._header(plan)
+        session = log.resume(planned) if self._options.resume else None
+        if session is None:
+            log.create(planned)
+            session = Session(header=planned, runs=[])
+        runs = list(session.runs)
+
+        def write_run(run: Run) -> None:
+            log.append(run)
+            runs.append(run)
+
+        def announce(progress: Progress) -> None:
+            self._setup.watch(Progress(progress.done, progress.total, f"session {self._number}: {progress.text}"))
+
+        trees = (
+            _WorkingTree(self._setup.folder)
+            if self._options.rev is None
+            else Worktrees(self._setup.folder, self._setup.cache, lambda _: None, self._setup.engine.sandbox)
+        )
+        scratch = self._options.out / "runs" / log.path.stem
+        fitness = Fitness(nodes_folder(self._setup.cache), scratch)
+        session_runner = SessionRunner(
+            session.header, trees, self._setup.engine, Scratch(scratch), write_run, announce, fitness=fitness
+        )
+        session_runner.run(session.header.timed[0], self._task, session.runs, math.inf)
+        measured = Session(header=session.header, runs=runs)
+        if not pair_up(runs).valid:
+            verdict = judge(measured, Config()).workloads[0]
+            reasons = verdict.validity.reasons or (verdict.throughput.reasons if verdict.throughput else [])
+            raise UserError(f"{log.path}: {'; '.join(reasons)[:2000]}", "fix that, then continue with --resume")
+        return measured
+
+    def _header(self, plan: TimedPlan) -> SessionHeader:
+        return SessionHeader(
+            regbot=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            base=_rename_arm(self._arm, "base"),
+            head=_rename_arm(self._arm, "head"),
+            workloads=[plan.entry],
+            untraced=[plan.entry],
+            timed=[plan],
+            seed=secrets.randbelow(2**32),
+            throughput=ThroughputThresholds(gate="pairs"),
+        )
+
+
+class _WorkingTree:
+    """Supplies the working tree as the checkout of both arms."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tree = Worktree(folder, WORKING_TREE.commit, WORKING_TREE.tree, {}, False, "", (), {})
+
+    def worktree(self, arm: Arm, task: Task) -> Worktree:
+        """Return the same worktree for every arm and workload."""
+        del arm, task
+        return self._tree
+
+
+def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
+    # Fields of the header that may differ when a calibration is resumed.
+    may_differ = dict.fromkeys(("regbot", "created", "seed", "throughput"), True)
+    return RunLog(options.out / f"session-{number:02}.jsonl", "calibration", read_session, may_differ)
+
+
+def _rename_arm(arm: Arm, name: Literal["base", "head"]) -> Arm:
+    return arm.model_copy(update={"name": name})
+
+
+def _settings_key(calibration: Calibration) -> tuple[object, ...]:
+    return tuple(getattr(calibration, name) for name in TERMS)
+
+
+def page(result: CalibrationResult) -> str:
+    """Return the terminal page: the sessions, and the summary of the calibrations."""
+    lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
+    for session in result.calibration.sessions:
+        kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
+        coverage = {True: "contains the true value", False: "misses the true value", None: "no look"}[session.covered]
+        pairs = len(session.log_ratios["median"])
+        lines.append(f"  {kind:<16} {pairs:>3} pairs  {session.decision.replace('_', ' '):<10} interval {coverage}")
+    if result.summary is not None:
+        lines += ["", *summary_lines(result.summary)]
+    return "\n".join([*lines, f"stored {result.path}"])
+
+
+def summary_lines(summary: CalibrationSummary) -> list[str]:
+    """Return the summary of all calibrations with the same settings, as lines."""
+    flags, coverage = summary.false_flags, summary.covered
+    bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
+    lines = [
+        f"noise of a pair    {summary.sd_pct:.2g}% {bounds}, {summary.pairs} placebo pairs",
+        f"false alarms       {flags.count} of {flags.total} placebo sessions (at most {flags.high:.0%})",
+        f"intervals held      {coverage.count} of {coverage.total} (at least {coverage.low:.0%})",
+    ]
+    if summary.detected is not None:
+        rate = summary.detected
+        lines.append(
+            f"{f'+{summary.injected_pct:g}% found':<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})"
+        )
+    for name, correlation in (
+        ("neighbouring pairs", summary.lag_correlation),
+        ("pairs of a block", summary.block_correlation),
+    ):
+        if correlation is not None:
+            bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"
+            lines.append(f"{name:<19}correlated by {correlation.value:.2f} {bounds}")
+    if summary.resampled_false is not None:
+        share = f"{summary.resampled_false:.1%} of sessions drawn from the placebo pairs are flagged"
+        lines.append(f"resampled pairs    {share} (early, and optimistic)")
+    if summary.contradicted:
+        lines.append(f"the gate has no vote here: {summary.contradicted}")
+    return lines

@@ -1,0 +1,155 @@
+"""Compute the verdict of session files and write its report. ``regbot check`` does this at the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.baselines import Store
+from regbot.check.references import stored_traces, with_references
+from regbot.config import Config, load_config
+from regbot.health.machine import this_node
+from regbot.judge import Expectation, judge, parse_expectation
+from regbot.records.files import RecordError, write_record, write_text
+from regbot.records.run import Run
+from regbot.records.session import Session, read_session
+from regbot.records.verdict import Verdict
+from regbot.report import comment, html
+from regbot.sessions.pooled_pairs import session_digest
+from regbot.text.clip import short_commit
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Verdict and session of a check. ``out`` is the folder with the report; None if no report was written."""
+
+    verdict: Verdict
+    session: Session
+    out: Path | None
+
+
+def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> CheckResult:
+    """Judge a session file. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``."""
+    session = read_session(session_file)
+    verdict = judge(session, config, expectations)
+    _write_report(out, verdict, session)
+    return CheckResult(verdict, session, out)
+
+
+def _write_report(out: Path, verdict: Verdict, session: Session) -> None:
+    write_record(out / "verdict.json", verdict)
+    write_text(out / "comment.md", comment(verdict, session))
+    write_text(out / "report.html", html(verdict, session))
+
+
+def judge_sessions(
+    files: Sequence[Path],
+    config: Path | None,
+    expectations: Sequence[Expectation],
+    out: Path | None,
+    baselines: Path | None = None,
+) -> CheckResult:
+    """Judge several stored sessions that compare the same two arms, as if they were one session.
+
+    Settings, declared changes and stored references come from the first session, unless ``config``, ``expectations`` or
+    ``baselines`` is given. If several sessions timed the same workload, their pairs are added up.
+
+    Raises RecordError, ConfigError.
+    """
+    sessions = [read_session(file) for file in files]
+    first = sessions[0].header
+    for file, session in zip(files, sessions, strict=True):
+        header, expected = session.header, first
+        if (header.base, header.head) != (expected.base, expected.head):
+            raise RecordError(
+                f"{file}: compares {short_commit(header.base.commit)} with {short_commit(header.head.commit)}, not "
+                f"{short_commit(expected.base.commit)} with {short_commit(expected.head.commit)} as {files[0]}",
+                "judge them separately",
+            )
+    entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
+    warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
+    timed = {plan.entry: plan for session in sessions for plan in session.header.timed}
+    left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
+    combined_header = first.model_copy(
+        update={
+            "workloads": entries,
+            "left_out": list(left_out),
+            "warnings": warnings,
+            "timed": list(timed.values()),
+            "timing": any(session.header.timing for session in sessions),
+        }
+    )
+    combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
+    settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
+    if config:
+        combined = combined.model_copy(
+            update={"header": combined_header.model_copy(update={"throughput": settings.throughput})}
+        )
+    if baselines is not None:
+        combined = replace_references(combined, Store(baselines))
+    rules = expectations or [parse_expectation(text) for text in first.expectations]
+    verdict = judge(combined, settings, rules)
+    if out is not None:
+        _write_report(out, verdict, combined)
+    return CheckResult(verdict, combined, out)
+
+
+def replace_references(session: Session, store: Store) -> Session:
+    """Return ``session`` with the stored references and traces that ``store`` has for it. They replace the old ones."""
+    header = session.header
+    plans, notes = [], list(header.warnings)
+    for plan in header.timed:
+        node = next(
+            (run.node for run in session.runs if run.workload == plan.entry and run.node is not None), this_node()
+        )
+        plan_with_references, warnings = with_references(plan, store, header.throughput, node.node_class)
+        plans.append(plan_with_references)
+        notes += warnings
+    traced = {run.workload: run.variant for run in session.runs if run.tier == "static"}
+    stored, warnings = stored_traces(store, traced.items(), header.base)
+    update = {"timed": plans, "stored": stored, "warnings": [*notes, *warnings]}
+    return session.model_copy(update={"header": header.model_copy(update=update)})
+
+
+def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
+    """Return the runs of all sessions. If two sessions timed a workload, the later one gets higher block numbers.
+    Its runs without a block (warm launches and runs of head alone) are left out.
+
+    Raises RecordError if a session or a run occurs twice, because its times would count twice.
+    """
+    last_blocks: dict[str, int] = {}
+    file_index_by_times: dict[tuple[float, ...], int] = {}
+    digests: set[str] = set()
+    timed_workloads: set[str] = set()
+    runs: list[Run] = []
+    for index, (file, session) in enumerate(zip(files, sessions, strict=True)):
+        digest, earlier_workloads = session_digest(session.header), set(timed_workloads)
+        earlier_last_blocks = dict(last_blocks)
+        if digest in digests:
+            raise RecordError(f"{file}: is a session that was already given", "give each session once")
+        digests.add(digest)
+        for run in session.runs:
+            position = run.position
+            if run.tier != "timed" or position is None:
+                runs.append(run)
+                continue
+            _refuse_copied_run(run, file_index_by_times, index, file)
+            timed_workloads.add(run.workload)
+            offset = earlier_last_blocks.get(run.workload, 0)
+            if run.workload not in earlier_workloads:
+                runs.append(run)
+            elif position.block:
+                shifted = position.model_copy(update={"block": position.block + offset})
+                runs.append(run.model_copy(update={"position": shifted, "joined": run.joined or digest}))
+            last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + offset)
+    return runs
+
+
+def _refuse_copied_run(run: Run, file_index_by_times: dict[tuple[float, ...], int], index: int, file: Path) -> None:
+    """Raise RecordError if a run in an earlier file has exactly the same step times and duration.
+
+    The two runs are then copies, because two launches never take equal times in every step. Runs in which all steps
+    take the same time come from a simulator. They are not compared.
+    """
+    times = tuple(run.timing.step_s) if run.timing is not None else ()
+    if len(set(times)) > 1 and file_index_by_times.setdefault((*times, run.wall_s), index) != index:
+        raise RecordError(f"{file}: has a run that an earlier file has too, so one is a copy", "give each session once")

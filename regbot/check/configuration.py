@@ -1,0 +1,69 @@
+"""Choose the ``regbot.toml`` that a check of two commits uses."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from regbot.checkout import target_tip
+from regbot.checkout.git import file_at
+from regbot.config import (
+    FILE_NAME,
+    ConfigError,
+    ConfigSource,
+    ConfigWarning,
+    LoadedConfig,
+    SourceKind,
+    load_file,
+    load_first,
+    with_machine_tables,
+)
+from regbot.text.clip import short_commit
+
+
+def find_config(
+    repo: Path, base: str, head: str, *, target: str | None = None, exact: bool, file: Path | LoadedConfig | None = None
+) -> LoadedConfig:
+    """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
+
+    If ``base`` has no configuration, use the one at the tip of the branch ``target``, unless ``exact`` is set. If
+    ``target`` is None, the target branch is guessed. If the target branch has no configuration either, use the one of
+    ``head``, because a pull request may introduce regbot. If ``file`` is given, use this file in any case.
+
+    Raises ConfigError, CheckoutError.
+    """
+    if isinstance(file, LoadedConfig):
+        return file
+    if file is not None:
+        return load_file(file)
+    text_at = partial(file_at, repo, FILE_NAME)
+
+    def sources() -> Iterator[ConfigSource]:
+        yield ConfigSource(SourceKind.BASE, base)
+        if not exact and (tip := target_tip(repo, target)) not in (base, head):
+            yield ConfigSource(SourceKind.TARGET, tip)
+        yield ConfigSource(SourceKind.HEAD, head)
+
+    loaded = load_first(text_at, sources())
+    if loaded is None:
+        raise ConfigError(
+            f"neither {short_commit(base)} nor {short_commit(head)} has a {FILE_NAME}",
+            "commit one that names a workload (see docs/configuration.md), or give --config FILE",
+        )
+    if loaded.source.kind is SourceKind.BASE and text_at(head) != loaded.text:
+        return replace(loaded, warnings=(ConfigWarning.HEAD_DIFFERS,))
+    return loaded
+
+
+def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head: str, advice: str) -> LoadedConfig:
+    """Return ``loaded`` with the machine tables taken from ``node_file``, if it is given.
+
+    Raises ConfigError if ``untrusted`` code would choose how it is confined. In the error, ``head`` names that code and
+    ``advice`` says what to do.
+    """
+    loaded = with_machine_tables(loaded, node_file)
+    if untrusted and loaded.machine_source.kind is SourceKind.HEAD:
+        raise ConfigError(
+            f"--untrusted: only {head} has a {FILE_NAME}, and it must not choose its own confinement", advice
+        )
+    return loaded

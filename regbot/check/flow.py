@@ -1,0 +1,389 @@
+"""A whole check, in the order in which it runs: plan, check out, trace both arms, time both arms, judge, report.
+
+Each run is appended to ``session.jsonl`` when it ends. The verdict is computed only from that file, so ``regbot judge``
+can compute it again on any machine. An interrupted check is resumed from that file too.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from regbot import __version__
+from regbot.check.conclusion import CheckResult, conclude
+from regbot.check.configuration import confine, find_config
+from regbot.check.references import store_at, stored_traces, with_references
+from regbot.checkout import (
+    InertRule,
+    digest_behaviour,
+    list_changed_files,
+    load_inert_rule,
+    prune,
+    resolve_arms,
+    resolve_exactly,
+)
+from regbot.config import Config, ConfigError, LoadedConfig
+from regbot.engines import Engine, open_engine
+from regbot.judge import Expectation
+from regbot.judge.identity import first_difference
+from regbot.judge.validity import examine_traced_runs
+from regbot.nodes import Fitness, nodes_folder
+from regbot.records.files import RecordError
+from regbot.records.ledger import Scalar
+from regbot.records.run import Arm, Node, Run
+from regbot.records.session import Session, SessionHeader, StoredTrace, TimedPlan, read_session
+from regbot.records.settings import Gate, ThroughputThresholds
+from regbot.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool
+from regbot.sessions.run_log import RunLog
+from regbot.sessions.schedule import expected_cost
+from regbot.sessions.timed import SessionRunner
+from regbot.sessions.traces import TraceRunner
+from regbot.sessions.worktrees import Worktrees
+from regbot.shapes import MeshName
+from regbot.text.progress import Progress, Watcher
+from regbot.workloads import Limits, Scratch, Task, needs_of, plan, plan_of, timed_tasks
+from regbot.workloads.paper import Libraries
+
+NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
+KEPT_WORKTREES = 16
+"""Number of worktrees to keep in the cache for later checks. The least recently used ones are removed first."""
+
+FULL_DISK_BYTES = 16 * 2**20
+"""If a disk has less free space than this, the full disk may be the reason for a failed run."""
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Options of a check. ``config`` replaces the ``regbot.toml`` of the base commit."""
+
+    repo: Path
+    cache: Path
+    out: Path
+    base: str | None = None
+    head: str = "HEAD"
+    base_overrides: dict[str, Scalar] = field(default_factory=dict)
+    head_overrides: dict[str, Scalar] = field(default_factory=dict)
+    workloads: Sequence[str] = ()
+    expectations: Sequence[Expectation] = ()
+    config: Path | LoadedConfig | None = None
+    node_config: Path | None = None
+    """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
+    engine: str = "local"
+    untrusted: bool = False
+    """Whether to refuse to run the code without a sandbox."""
+    no_sandbox: bool = False
+    """Whether to run without a sandbox, even if the code is untrusted."""
+    timing: bool = True
+    """Whether to time the steps. If False, the check only compares the collectives."""
+    even_if_identical: bool = False
+    """Whether to time a workload even if no relevant file has changed."""
+    budget_min: float | None = None
+    """Time budget of the timed runs in minutes; None for the configured budget."""
+    resume: bool = False
+    """Whether to continue the session in ``out``. It must belong to a check with the same options."""
+    gate: Gate | None = None
+    """Method that decides about step times; None for the configured method."""
+    more_pairs: int = 0
+    """Number of pairs to add to an earlier session of the same code; 0 lets the looks decide the number."""
+    baselines: Path | None = None
+    """Folder of stored references; None for the references in the base commit."""
+    max_pairs: int | None = None
+    """Limit on the number of pairs of each workload; None for a full session."""
+    exact: bool = False
+    """Whether to compare with ``base`` itself instead of the merge base."""
+    join: bool = True
+    """Whether to store the timed pairs, and to reuse earlier pairs of the same code."""
+    mesh: MeshName | None = None
+    """Mesh on which to trace and time the shapes; None for all meshes of the configuration."""
+    command: Literal["check", "demo"] = "check"
+    """The command that runs the check. The comment recommends only options that this command has."""
+
+
+def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine | None = None) -> CheckResult:
+    """Trace and time both arms, and judge them. Raises ConfigError, CheckoutError, EngineError, RecordError."""
+    if options.exact:
+        base, head, warnings = resolve_exactly(options.repo, options.base or options.head, options.head)
+    else:
+        base, head, warnings = resolve_arms(
+            options.repo, options.base, options.head, options.base_overrides, options.head_overrides
+        )
+    loaded = find_config(
+        options.repo, base.commit, head.commit, target=options.base, exact=options.exact, file=options.config
+    )
+    advice = "merge one first, or give --config FILE"
+    loaded = confine(loaded, options.node_config, options.untrusted, "the pull request", advice)
+    config = loaded.config
+
+    def say(text: str) -> None:
+        watch(Progress(0, 0, text))
+
+    engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, say)
+    with engine_context as engine_in_use:
+        unconfined = (
+            [NO_SANDBOX_WARNING]
+            if engine_in_use.sandbox is None and (options.untrusted or config.sandbox.untrusted)
+            else []
+        )
+        return _check_arms(
+            _CheckContext(options, config, engine_in_use, watch),
+            base,
+            head,
+            [*warnings, *loaded.messages(), *unconfined],
+        )
+
+
+def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], None]) -> AbstractContextManager[Engine]:
+    return open_engine(
+        options.engine,
+        config,
+        options.cache,
+        say,
+        untrusted=options.untrusted,
+        no_sandbox=options.no_sandbox,
+        excluded_hosts=_fitness(options).quarantined_hosts,
+    )
+
+
+def _fitness(options: CheckOptions) -> Fitness:
+    return Fitness(nodes_folder(options.cache), options.out / "runs")
+
+
+@dataclass(frozen=True)
+class _CheckContext:
+    """Options, configuration, engine and progress display of one check."""
+
+    options: CheckOptions
+    config: Config
+    engine: Engine
+    watch: Watcher
+
+
+def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence[str]) -> CheckResult:
+    options, config, engine = context.options, context.config, context.engine
+    tasks = plan(config, options.workloads, options.mesh)
+    timed = timed_tasks(config, tasks, engine.gpus) if options.timing else []
+    traced = [task for task in tasks if task.workload.adapter != "command"]
+    commands = [task for task in timed if task.workload.adapter == "command"]
+    if not tasks:
+        raise ConfigError(f"no workload has the mesh {options.mesh}", "name another mesh or none")
+    if not traced and not commands:
+        raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
+    workloads = [task.entry for task in (*traced, *commands)]
+    left_out = [task.entry for task in plan(config) if task.entry not in workloads]
+    for arm in (base, head):
+        for task in tasks:
+            task.at(arm.overrides)  # raises the error of a bad override now, not after minutes of work
+    settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
+    plans = [
+        plan_of(task, config.session).model_copy(
+            update={
+                "even_if_identical": options.even_if_identical,
+                "more_pairs": options.more_pairs,
+                "max_pairs": options.max_pairs,
+            }
+        )
+        for task in timed
+    ]
+    nodes = [engine.describe(needs_of(task)) for task in timed]
+    confined = ("confined",) if engine.sandbox is not None else ()
+    # Pairs are pooled only if they come from nodes of the same kind and were confined in the same way.
+    kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
+    plans, stored, notes = _load_references(context, settings, base, traced, plans, nodes)
+    # Whether tests are inert depends on head's comments too, so the digest takes only documentation for inert.
+    behaviour = digest_behaviour(options.repo, base.commit, head.commit, InertRule().is_inert)
+    head = head.model_copy(update={"behaviour": behaviour})
+    is_inert = load_inert_rule(options.repo, [base.commit, head.commit]).is_inert
+    changed_files = list_changed_files(options.repo, base.commit, head.commit)
+    planned = SessionHeader(
+        regbot=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        base=base,
+        head=head,
+        workloads=workloads,
+        untraced=[task.entry for task in commands],
+        left_out=left_out,
+        timing=options.timing,
+        command=options.command,
+        timed=plans,
+        stored=stored,
+        seed=secrets.randbelow(2**32),
+        budget_min=(options.budget_min or config.session.budget_min) if timed else None,
+        changed_files=changed_files,
+        inert_files=[path for path in changed_files or () if is_inert(path)],
+        expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
+        throughput=settings,
+        sharding=config.sharding,
+        wire=config.wire,
+        warnings=[*warnings, *notes],
+    )
+    log = _make_run_log(options.out)
+    with log.lock(), log.writing():
+        session = _open_session(log, planned, options, nodes)
+        _measure(context, session, log, traced, timed, kinds)
+        prune(options.cache, keep=KEPT_WORKTREES)
+        return conclude(log.path, config, options.expectations, options.out)
+
+
+def _measure(
+    context: _CheckContext,
+    session: Session,
+    log: RunLog[Session],
+    traced: Sequence[Task],
+    timed: Sequence[Task],
+    kinds: Sequence[Sequence[str]],
+) -> None:
+    """Trace and time everything that ``session`` has no run for yet."""
+    options, config, engine, watch = context.options, context.config, context.engine, context.watch
+    header, runs = session.header, list(session.runs)
+    pool_files: dict[str, Path] = {}
+
+    def store_run(run: Run) -> None:
+        if run.outcome != "ok":
+            _raise_if_disk_full(options)
+        log.append(run)
+        runs.append(run)
+        if options.join and run.tier == "timed" and run.workload in pool_files:
+            save_pool(pool_files[run.workload], header, [other for other in runs if other.workload == run.workload])
+
+    trees = Worktrees(options.repo, options.cache, lambda text: watch(Progress(0, 0, text)), engine.sandbox)
+    limits = Limits(
+        max_output_bytes=int(config.local.max_output_mb * 2**20),
+        max_record_bytes=int(config.local.max_record_mb * 2**20),
+    )
+    scratch = Scratch(options.out / "runs", limits)
+    jobs = [(arm, task) for task in traced for arm in (header.base, header.head)]
+    libraries = Libraries(options.cache, scratch.folder / "paper", lambda text: watch(Progress(0, 0, text)))
+    if any(task.wants_paper_gpu and not task.workload.python for task in traced):
+        libraries.start(sys.executable)  # the library is built while the arms are checked out
+    with closing(libraries):
+        TraceRunner(trees, engine, scratch, store_run, watch, libraries, parallel=config.local.parallel).run(
+            jobs, [run for run in runs if run.tier == "static"]
+        )
+    session_runner = SessionRunner(header, trees, engine, scratch, store_run, watch, fitness=_fitness(options))
+    plans_to_time = [
+        (timed_plan, task, kind)
+        for timed_plan, task, kind in zip(header.timed, timed, kinds, strict=True)
+        if _needs_timing(header, runs, timed_plan)
+    ]
+    remaining_s = (header.budget_min or 0.0) * 60
+    for index, (timed_plan, task, kind) in enumerate(plans_to_time):
+        workload_runs = [run for run in runs if run.workload == timed_plan.entry]
+        runs_file = pool_file(
+            options.cache, header, timed_plan, [run for run in workload_runs if run.tier == "static"], kind
+        )
+        timed_runs = [run for run in workload_runs if run.tier == "timed"]
+        # The session has no timed runs yet, or only runs that an interrupted check copied from the pool.
+        if options.join and all(run.joined is not None for run in timed_runs):
+            for run in load_pooled_runs(runs_file)[len(timed_runs) :]:
+                store_run(run)
+                timed_runs.append(run)
+        pool_files[timed_plan.entry] = runs_file
+        watch(Progress(0, 0, expected_cost(header, timed_plan, timed_runs), lasting=True))
+        session_runs = session_runner.run(timed_plan, task, timed_runs, remaining_s / (len(plans_to_time) - index))
+        remaining_s -= sum(run.wall_s for run in session_runs if run.joined is None)
+
+
+def _load_references(
+    context: _CheckContext,
+    settings: ThroughputThresholds,
+    base: Arm,
+    traced: Sequence[Task],
+    plans: Sequence[TimedPlan],
+    nodes: Sequence[Node | None],
+) -> tuple[list[TimedPlan], list[StoredTrace], list[str]]:
+    """Return the plans with their stored references, the stored traces, and notes about both.
+
+    References and traces come from the base commit, or from the folder ``options.baselines``.
+    """
+    entries = [(task.entry, task.variant.name) for task in traced]
+    options, folder = context.options, context.config.baselines.folder
+    all_entries = [*entries, *((timed_plan.entry, timed_plan.variant) for timed_plan in plans)]
+    with store_at(options.repo, base.commit, folder, options.baselines, all_entries) as store:
+        stored, notes = stored_traces(store, entries, base)
+        updated = [
+            with_references(timed_plan, store, settings, node.node_class) if node else (timed_plan, [])
+            for timed_plan, node in zip(plans, nodes, strict=True)
+        ]
+    return (
+        [timed_plan for timed_plan, _ in updated],
+        stored,
+        [*notes, *(note for _, plan_notes in updated for note in plan_notes)],
+    )
+
+
+def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedPlan) -> bool:
+    """Return whether a workload must be timed: both arms have a trace, and they differ in something that affects speed.
+
+    A workload that cannot be traced is always timed.
+    """
+    if timed_plan.entry in header.untraced:
+        return True
+    examined = examine_traced_runs(Session(header=header, runs=list(runs)), timed_plan.entry)
+    if examined.base is None or examined.head is None:
+        return False
+    return timed_plan.even_if_identical or bool(first_difference(header, examined.base, examined.head))
+
+
+def _raise_if_disk_full(options: CheckOptions) -> None:
+    """Raise OSError if a disk is full. A run that failed because of this says nothing about the code and must not be
+    stored.
+    """
+    for folder in (options.out, options.cache, Path(tempfile.gettempdir())):
+        if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def _make_run_log(out: Path) -> RunLog[Session]:
+    return RunLog(
+        out / "session.jsonl",
+        "check",
+        read_session,
+        MAY_DIFFER_ON_RESUME,
+        results=("verdict.json", "comment.md", "report.html"),
+        log_name="a session ",
+    )
+
+
+MAY_DIFFER_ON_RESUME = {
+    **dict.fromkeys(("created", "seed", "budget_min", "warnings", "stored"), True),
+    "timed": {"__all__": {"references", "no_reference"}},
+}
+"""Fields of the session's header that may differ when a check is resumed. The store may have new references by
+then, but the resumed session keeps the references that it began with."""
+
+
+def _open_session(
+    log: RunLog[Session], planned: SessionHeader, options: CheckOptions, nodes: Sequence[Node | None]
+) -> Session:
+    """Return the session to resume, or a new session without runs. Raises RecordError if it cannot be resumed."""
+    if options.resume and (session := log.resume(planned)) is not None:
+        _refuse_another_node(log.path, session, nodes, options.engine)
+        log.remove_results()
+        # Use the new budget, because a larger one may decide a session that was undecided.
+        budget = {"budget_min": planned.budget_min}
+        return Session(header=session.header.model_copy(update=budget), runs=session.runs)
+    log.create(planned)
+    shutil.rmtree(options.out / "runs", ignore_errors=True)
+    return Session(header=planned, runs=[])
+
+
+def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[Node | None], engine: str) -> None:
+    """Raise RecordError if a session would continue on another node. On a cluster, only the node class must match."""
+    known_nodes = [node for node in nodes if node is not None]
+    for run in session.runs:
+        if run.node is None or run.joined is not None or not known_nodes or run.node in known_nodes:
+            continue
+        if engine == "local" or all(run.node.node_class != node.node_class for node in known_nodes):
+            raise RecordError(
+                f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), but this node is "
+                f"{known_nodes[0].name} ({known_nodes[0].node_class})",
+                "resume it there, or leave out --resume to start a new session",
+            )

@@ -1,0 +1,96 @@
+"""``regbot preflight``: check a resolved configuration against the rules. It comes from a file or from a trace."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regbot.check.static_trace import TraceOptions, trace_working_tree
+from regbot.config import ConfigError
+from regbot.health.machine import this_node
+from regbot.preflight import (
+    Advice,
+    Conflict,
+    Dump,
+    facts_of_run,
+    find_advice,
+    find_conflicts,
+    read_dump,
+    unknown_hardware,
+)
+from regbot.records.preflight import Preflight, PreflightAdvice, PreflightConflict
+from regbot.text.clip import clip_label, clip_message
+from regbot.text.printable import printable
+from regbot.text.progress import Watcher
+
+
+@dataclass(frozen=True)
+class PreflightResult:
+    """Conflicts and advice that apply to one configuration."""
+
+    workload: str
+    conflicts: Sequence[Conflict]
+    advice: Sequence[Advice]
+    unknown: str = ""
+    """Sentence that lists unknown hardware facts that the rules need; '' if all are known."""
+
+    @property
+    def invalid(self) -> bool:
+        """Whether a run with this configuration would not measure the requested program."""
+        return any(conflict.rule.severity == "invalid" for conflict in self.conflicts)
+
+    def record(self) -> Preflight:
+        """Return the result as a record, with all text printable and clipped."""
+        return Preflight(
+            workload=clip_label(printable(self.workload)),
+            conflicts=[
+                PreflightConflict(
+                    rule=conflict.rule.id,
+                    severity=conflict.rule.severity,
+                    effect=conflict.rule.effect,
+                    description=conflict.rule.what,
+                    values=conflict.values,
+                    fix=conflict.rule.fix,
+                    source=conflict.rule.source,
+                )
+                for conflict in self.conflicts
+            ],
+            advice=[
+                PreflightAdvice(
+                    advice=applicable.entry.id,
+                    text=applicable.entry.text,
+                    source=applicable.entry.source,
+                    command=clip_message(printable(applicable.command)),
+                )
+                for applicable in self.advice
+            ],
+        )
+
+
+def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:
+    """Return the conflicts and advice for ``target``: a file, or a workload of the ``regbot.toml`` in ``folder``.
+
+    If the file does not name a GPU, GPU and environment variables of this machine are used. Raises ConfigError,
+    RecordError, ShapeError, EngineError.
+    """
+    dump = (
+        read_dump(folder / target)
+        if (folder / target).is_file()
+        else _trace_configuration(target, folder, cache, watch)
+    )
+    facts, gpus = dump.facts, this_node().gpus
+    if facts.gpu is None and gpus:
+        facts = replace(facts, gpu=gpus[0], environment=dict(os.environ))
+    return PreflightResult(
+        dump.workload or target,
+        find_conflicts(dump.config, facts),
+        find_advice(facts, dump.config, dump.workload or "WORKLOAD"),
+        unknown_hardware(facts),
+    )
+
+
+def _trace_configuration(workload: str, folder: Path, cache: Path, watch: Watcher) -> Dump:
+    run = trace_working_tree(TraceOptions(workload), folder, cache, watch)
+    if run.ledger is None:
+        raise ConfigError(f"{workload}: its configuration could not be resolved: {run.reason}")
+    return Dump(run.ledger.config, facts_of_run(run), run.workload)

@@ -1,0 +1,74 @@
+"""Load stored references from the base commit, so that a pull request cannot supply its own."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from regbot.baselines import Store
+from regbot.baselines.names import LEDGERS, workload_folder
+from regbot.baselines.query import stored_ledger
+from regbot.baselines.reference import load_references
+from regbot.checkout import export
+from regbot.judge.interim import thresholds_from
+from regbot.records.baseline import ENTRY_PATTERN
+from regbot.records.files import RecordError
+from regbot.records.run import Arm
+from regbot.records.session import StoredTrace, TimedPlan
+from regbot.records.settings import ThroughputThresholds
+from regbot.text.clip import clip_message
+
+
+@contextmanager
+def store_at(
+    repo: Path, commit: str, folder: str, override: Path | None, workloads: Iterable[tuple[str, str]]
+) -> Iterator[Store]:
+    """Yield the store of ``commit``, exported to a temporary folder. If ``override`` is given, yield the store there.
+
+    Only files of ``workloads``, which are pairs of entry and variant, are exported. Raises CheckoutError.
+    """
+    if override is not None:
+        yield Store(override)
+        return
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        names = {workload_folder(entry, variant) for entry, variant in workloads if ENTRY_PATTERN.fullmatch(entry)}
+        export(repo, commit, [f"{folder}/{name}" for name in sorted({*names, LEDGERS})], Path(scratch))
+        yield Store(Path(scratch) / folder)
+
+
+def with_references(
+    plan: TimedPlan, store: Store, settings: ThroughputThresholds, node_class: str
+) -> tuple[TimedPlan, list[str]]:
+    """Return ``plan`` with its stored references, and notes about references that cannot be used."""
+    lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
+    notes = [clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults]
+    return plan.model_copy(update={"references": lookup.references, "no_reference": clip_message(lookup.reason)}), notes
+
+
+def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -> tuple[list[StoredTrace], list[str]]:
+    """Return the stored ledger of each pair of entry and variant, and warnings about ledgers that cannot be used.
+
+    A ledger of the commit of ``base`` is preferred.
+    """
+    traces, warnings = [], []
+    for entry, variant in entries:
+        if not ENTRY_PATTERN.fullmatch(entry):
+            continue
+        try:
+            stored = stored_ledger(store, entry, variant, "static", base.commit)
+        except RecordError as error:
+            warnings.append(f"{entry}: its stored ledger cannot be used: {error}")
+            continue
+        if stored is not None:
+            baseline = stored.baseline
+            trace = StoredTrace(
+                entry=entry,
+                commit=baseline.commit,
+                tree=baseline.tree,
+                measured=baseline.measured,
+                environment=baseline.environment,
+                ledger=stored.ledger,
+            )
+            traces.append(trace)
+    return traces, warnings

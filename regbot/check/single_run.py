@@ -1,0 +1,109 @@
+"""``regbot run``: time one run of one workload. ``regbot compare`` can read the resulting record."""
+
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.check.static_trace import WORKING_TREE, TraceOptions, choose_task
+from regbot.checkout import resolve_arm
+from regbot.config import FILE_NAME, Config, load_config
+from regbot.engines import Engine, open_engine
+from regbot.nodes import Fitness, nodes_folder
+from regbot.records.run import Position, Run
+from regbot.sessions.worktrees import Worktrees
+from regbot.shapes import ShapeError
+from regbot.text.progress import Progress, Watcher
+from regbot.workloads import (
+    Checkout,
+    RunSpec,
+    Scratch,
+    Task,
+    bare_run,
+    needs_of,
+    plan_of,
+    single_task,
+    task_on_node,
+    time_run,
+    timed_variant,
+    unfit_for,
+)
+
+
+@dataclass(frozen=True)
+class SingleRunOptions:
+    """Options of ``regbot run``. ``rev`` is the commit to run; None runs the files of the working tree."""
+
+    workload: str
+    rev: str | None = None
+    variant: str | None = None
+    engine: str = "local"
+    world: int | None = None
+    """Number of ranks, with EP as large as the shape allows. None takes the mesh of the shape or node."""
+
+
+def run_once(
+    options: SingleRunOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
+) -> Run:
+    """Launch the workload once and time its steps. Raises ConfigError, ShapeError, CheckoutError, EngineError."""
+    config = config_of(folder)
+    with nullcontext(engine) if engine is not None else _open_engine(options, config, cache) as engine_in_use:
+        return _run_on(engine_in_use, options, folder, cache, config, watch)
+
+
+def _open_engine(options: SingleRunOptions, config: Config, cache: Path) -> AbstractContextManager[Engine]:
+    return open_engine(
+        options.engine, config, cache, excluded_hosts=Fitness(nodes_folder(cache), cache).quarantined_hosts
+    )
+
+
+def _run_on(
+    engine: Engine, options: SingleRunOptions, folder: Path, cache: Path, config: Config, watch: Watcher
+) -> Run:
+    task = timed_task(options, folder, engine.gpus)
+    plan = plan_of(task, config.session)
+    checkout = Checkout(WORKING_TREE, folder)
+    spec = RunSpec(Position(block=1, slot=0, order="ABBA"), 1, plan.steps, plan.cut)
+    if options.rev is not None:
+        arm = resolve_arm(folder, options.rev)
+        trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), engine.sandbox)
+        worktree = trees.worktree(arm, task)
+        if isinstance(worktree, str):  # the reason why it could not be built
+            return bare_run(task, arm, "crashed", worktree, tier="timed")
+        checkout = Checkout(arm, worktree.path, worktree.environment)
+    watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {plan.steps} steps on {plan.world_size} ranks"))
+    shared_folder = cache if engine.name != "local" else None  # the nodes of a cluster cannot read this machine's /tmp
+    if shared_folder is not None:
+        shared_folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="regbot-", dir=shared_folder) as scratch,
+        engine.seat(needs_of(task)) as seat,
+    ):
+        return time_run(task, spec, checkout, seat, Scratch(Path(scratch) / "run"))
+
+
+def config_of(folder: Path) -> Config:
+    """Load the ``regbot.toml`` in ``folder``. Return the default configuration if there is none. Raises ConfigError."""
+    file = folder / FILE_NAME
+    return load_config(file) if file.exists() else Config()
+
+
+def timed_task(options: SingleRunOptions, folder: Path, gpus: int) -> Task:
+    """Return the task that ``NAME[:SHAPE][/MESH]`` selects, at the requested variant.
+
+    If no variant is requested, choose one that ``gpus`` GPUs can time. Raises ConfigError, ShapeError.
+    """
+    traced_task = choose_task(TraceOptions(options.workload, variant=options.variant), folder)
+    mesh = traced_task.parallelism.shape_mesh
+    if mesh is None:
+        raise ShapeError(f"the mesh {traced_task.parallelism.name} is only traced", "time ep or ep-dp")
+    variant = options.variant or timed_variant(traced_task, mesh, gpus) or "cpu"
+    size = traced_task.shape.variant(variant).size
+    if size not in traced_task.shape.meshes:
+        raise ShapeError(f"shape {traced_task.shape.id} has no size {size!r} that can be timed")
+    task = task_on_node(traced_task, variant, mesh, gpus)
+    if options.world is not None:
+        task = single_task(task.workload_name, task.workload, task.shape, mesh, options.world)
+    if unfit := unfit_for(task, gpus):
+        raise ShapeError(unfit)
+    return task

@@ -1,0 +1,109 @@
+"""The cache entry of a worktree: its folder, its marker file and its private cache folders."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from regbot.checkout.git import CheckoutError
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """The files of one worktree in the cache."""
+
+    cache_dir: Path
+    key: str
+    """Digest of all inputs that determine the worktree's content."""
+
+    @property
+    def path(self) -> Path:
+        """The folder of the worktree."""
+        return self.cache_dir / "worktrees" / self.key
+
+    @property
+    def marker(self) -> Path:
+        """The record file of the worktree. It does not exist while the worktree is incomplete."""
+        return self.cache_dir / "worktrees" / f"{self.key}.json"
+
+    @property
+    def private(self) -> Path:
+        """Folder for files of code that runs in this worktree. Other worktrees do not use it."""
+        return self.cache_dir / "private" / self.key
+
+    def clone(self, name: str) -> Path:
+        """Return the folder of the bare clone ``name``. All worktrees share the clones."""
+        return self.cache_dir / "repos" / name
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that make code in this worktree use its private cache folders."""
+        return {
+            "XDG_CACHE_HOME": str(self.private / "xdg"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
+            "TRITON_CACHE_DIR": str(self.private / "triton"),
+            "CUDA_CACHE_PATH": str(self.private / "cuda"),
+        }
+
+    @contextlib.contextmanager
+    def lock(self, timeout_s: float) -> Iterator[None]:
+        """Prevent other processes from changing the entry. Raises CheckoutError if the lock is taken for
+        ``timeout_s``."""
+        with lock(self.path.with_name(f"{self.key}.lock"), timeout_s):
+            yield
+
+    def clear(self) -> None:
+        """Remove the worktree, its marker file and its private folder."""
+        self.marker.unlink(missing_ok=True)  # removed first, so that an interrupted removal counts as incomplete
+        remove_folder(self.path)
+        remove_folder(self.private)
+
+    def create_caches(self) -> None:
+        """Create the private cache folders. Replace links that code under test has put in place of these folders.
+
+        A sandbox makes these folders writable. If a folder were a link, its target would become writable too.
+        """
+        for folder in map(Path, self.environment.values()):
+            if folder.is_symlink() or not folder.is_dir():
+                remove_folder(folder)
+                folder.unlink(missing_ok=True)
+                folder.mkdir(parents=True)
+
+
+@contextlib.contextmanager
+def lock(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock file ``path``. Raises CheckoutError if another process holds it for ``timeout_s`` seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file_lock = FileLock(path, timeout=timeout_s)
+    try:
+        file_lock.acquire()
+    except Timeout as error:
+        raise CheckoutError(
+            f"{path}: locked by another regbot for {timeout_s:.0f} s", "wait until it ends, or stop it"
+        ) from error
+    try:
+        yield
+    finally:
+        file_lock.release()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder or a link to one. This includes read-only subfolders, such as package caches of a build."""
+    if folder.is_symlink():
+        folder.unlink()
+    if not folder.exists():
+        return
+    with contextlib.suppress(PermissionError):
+        shutil.rmtree(folder)
+        return
+    folder.chmod(0o700)
+    for root, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(folder)

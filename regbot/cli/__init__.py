@@ -1,0 +1,1 @@
+"""The command line. Each command parses its options, calls one function and prints the result."""

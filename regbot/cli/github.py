@@ -1,0 +1,182 @@
+"""``regbot github``: the commands that regbot's workflows call in GitHub Actions.
+
+They read the event from a file, and everything else from GitHub. They use these variables of Actions: GITHUB_TOKEN,
+GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_EVENT_NAME, GITHUB_EVENT_PATH, GITHUB_RUN_ID, GITHUB_SERVER_URL and
+GITHUB_STEP_SUMMARY.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regbot.cli.job_summary import write_job_summary
+from regbot.cli.options import usage_errors
+from regbot.errors import UserError
+from regbot.text.clip import short_commit
+
+if TYPE_CHECKING:
+    from regbot.github.client import Forge
+    from regbot.github.command_effects import GateOutcome
+
+FAULT = 70
+"""Exit code of a bug in regbot. The result is posted as INVALID."""
+UNMEASURED = 4
+"""Exit code of a refresh that could not measure a workload. It equals the exit code of the verdict INVALID."""
+DEFAULT_URL = "https://api.github.com"
+DEFAULT_SERVER = "https://github.com"
+
+app = typer.Typer(help="Commands that the GitHub workflows call.", no_args_is_help=True, rich_markup_mode=None)
+
+Event = Annotated[
+    Path, typer.Option("--event", metavar="FILE", envvar="GITHUB_EVENT_PATH", help="The event file of Actions.")
+]
+Repo = Annotated[Path, typer.Option("--repo", metavar="DIR", help="A checkout of the default branch.")]
+
+
+@app.command()
+def gate(event: Event, repo: Repo = Path()) -> None:
+    """React to a push, a label, a changed base, a re-requested check run or a merge group.
+
+    Runs no code of a pull request.
+    """
+    with usage_errors(say=_complain):
+        from regbot.github.base_branch import load_github_settings
+        from regbot.github.events import check_event_repository, read_check_event, read_pull_event
+        from regbot.github.gate import handle_pull, handle_rerequest
+        from regbot.github.merge_queue import handle_group
+        from regbot.github.metadata import read_run_id
+
+        settings, repository = load_github_settings(repo), _variable("GITHUB_REPOSITORY")
+        if os.environ.get("GITHUB_EVENT_NAME") == "workflow_run":
+            check_event_repository(event, repository)
+            _report(handle_group(_forge(), read_run_id(event), settings))
+            return
+        if os.environ.get("GITHUB_EVENT_NAME") == "check_run":
+            _report(handle_rerequest(_forge(), read_check_event(event, repository), settings))
+            return
+        _expect_event("pull_request_target", "gate")
+        _report(handle_pull(_forge(), read_pull_event(event, repository), settings))
+
+
+@app.command()
+def command(event: Event, repo: Repo = Path()) -> None:
+    """React to a comment: execute the command in its first line, or reply why not. Runs no code of a pull request."""
+    with usage_errors(say=_complain):
+        from regbot.github.base_branch import load_github_settings
+        from regbot.github.events import read_comment_event
+        from regbot.github.gate import handle_comment
+
+        _expect_event("issue_comment", "command")
+        settings = load_github_settings(repo)
+        comment_event = read_comment_event(event, _variable("GITHUB_REPOSITORY"))
+        _report(handle_comment(_forge(), comment_event, settings))
+
+
+@app.command()
+def post(event: Event, repo: Repo = Path()) -> None:
+    """Judge the artifact of a run, and update the comment, the check run, the labels and this job's summary."""
+    with usage_errors(say=_complain):
+        from regbot.github.metadata import IgnoredRun, read_run_id
+        from regbot.github.post import post as post_run
+
+        run_id = _run()
+        result = post_run(_forge(), read_run_id(event, run_id), repo, run_id)
+        if isinstance(result, IgnoredRun):
+            _say(f"nothing: {result.reason}")
+            return
+        faults = []
+        for posted in result if isinstance(result, list) else ():
+            suffix = "" if posted.is_published else "; a stronger result stands"
+            _say(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
+            write_job_summary(posted.text)
+            faults += [posted.fault] if posted.fault else []
+        if not isinstance(result, list):
+            _say(f"answered: #{result.number}")
+            write_job_summary(result.text)
+            faults += [result.fault] if result.fault else []
+    for fault in faults:
+        _say("".join(f"| {line}" for line in fault.splitlines(keepends=True)), err=True)
+    if faults:
+        raise typer.Exit(FAULT)
+
+
+@app.command()
+def refresh(event: Event, repo: Repo = Path()) -> None:
+    """Open or update the refresh pull request with the proposals of this run's nodes."""
+    with usage_errors(say=_complain):
+        from datetime import UTC, datetime
+
+        from regbot.github.events import check_event_repository
+        from regbot.github.git_remote import Remote
+        from regbot.github.refresh import fetch_proposals, post_refresh
+
+        repository, run_id = _variable("GITHUB_REPOSITORY"), _run()
+        check_event_repository(event, repository)
+        forge, repository_url = _forge(), f"{os.environ.get('GITHUB_SERVER_URL') or DEFAULT_SERVER}/{repository}"
+        remote = Remote(repo, f"{repository_url}.git", _variable("GITHUB_TOKEN"))
+        result = post_refresh(
+            forge, remote, fetch_proposals(forge, run_id), datetime.now(UTC), f"{repository_url}/actions/runs/{run_id}"
+        )
+        _say(result.message)
+        write_job_summary(result.summary)
+    for workload in result.unmeasured:
+        _say(f"regbot: nothing is stored for {workload}", err=True)
+    if result.unmeasured:
+        raise typer.Exit(UNMEASURED)
+
+
+def _forge() -> "Forge":
+    from regbot.github.client import Forge
+
+    url = os.environ.get("GITHUB_API_URL") or DEFAULT_URL
+    return Forge(_variable("GITHUB_TOKEN"), _variable("GITHUB_REPOSITORY"), url)
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise UserError(
+            f"{name} is not set", "Actions sets all variables but GITHUB_TOKEN, which the workflow must pass in env:"
+        )
+    return value
+
+
+def _run() -> int:
+    """Return the id of this workflow run. Raises UserError outside of GitHub Actions."""
+    value = _variable("GITHUB_RUN_ID")
+    if not (value.isascii() and value.isdigit()):
+        raise UserError("GITHUB_RUN_ID is not a number", "run this command in GitHub Actions, which sets it")
+    return int(value)
+
+
+def _expect_event(name: str, command_name: str) -> None:
+    actual = os.environ.get("GITHUB_EVENT_NAME", "")
+    if actual not in ("", name):
+        raise UserError(f"'regbot github {command_name}' is for the event {name}, not for {actual!r}")
+
+
+def _report(outcome: "GateOutcome") -> None:
+    """Print the outcome to the job's log. If something was done, add it to the job's summary too."""
+    from regbot.report.markdown import prose
+
+    _say(f"{outcome.effect}: {outcome.message}")
+    if outcome.effect != "nothing":
+        write_job_summary(prose(outcome.message))
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Print the lines of ``text``, changed so that the Actions runner takes none of them as a command.
+
+    A command is a line that begins with "::" or contains "##[".
+    """
+    from regbot.text.printable import printable
+
+    for line in text.splitlines():
+        safe_line = printable(line).replace("##[", "## [")
+        typer.echo(f"| {safe_line}" if safe_line.lstrip().startswith("::") else safe_line, err=err)
+
+
+def _complain(text: str) -> None:
+    _say(text, err=True)

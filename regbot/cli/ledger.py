@@ -1,0 +1,94 @@
+"""``regbot ledger``: trace, read or compare the collectives of one step."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from regbot.cli.console import show
+from regbot.cli.options import ConfigFile, Json, cache_folder, exit_code, progress, usage_errors
+
+app = typer.Typer(
+    help="Collective ledgers: trace one without a GPU, compare two.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.command("trace")
+def ledger_trace(
+    *,
+    workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
+    world: Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")] = None,
+    ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="V", help="Default: the workload's, else full.")
+    ] = None,
+    dispatcher: Annotated[
+        str,
+        typer.Option(
+            "--dispatcher", metavar="D", help="alltoall, allgather, deepep, hybridep, or a framework's own name."
+        ),
+    ] = "",
+    device: Annotated[
+        Literal["", "cuda", "cpu"],
+        typer.Option("--device", metavar="D", help="cuda (paper GPU) or cpu. Default: cuda if possible."),
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Trace the static ledger of one workload of the working tree. Needs no GPU, at any world size."""
+    with usage_errors(), progress(quiet=json) as watch:
+        from regbot.check.static_trace import TraceOptions, trace_working_tree
+        from regbot.cli.terminal import trace_page
+
+        options = TraceOptions(workload, world, ep, variant, dispatcher, device)
+        run = trace_working_tree(options, Path.cwd(), cache_folder(), watch)
+    if run.ledger is None:
+        print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
+        for line in run.log_tail.splitlines() if run.outcome != "refused" else []:
+            print(f"  | {line}", file=sys.stderr)
+        if json:
+            show(run.to_json(), json)
+        raise typer.Exit(exit_code("INVALID"))
+    show(run.ledger.to_json() if json else trace_page(run), json)
+
+
+@app.command("read")
+def ledger_read(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="One file per rank, all in the same format.")],
+    format: Annotated[str, typer.Option("--format", metavar="F", help="Default: detected from the content.")] = "",
+    json: Json = False,
+) -> None:
+    """Show the collectives in a trace, a compiled program or a communication log."""
+    with usage_errors():
+        from regbot.check.static_trace import read_ledgers
+        from regbot.cli.terminal import ledger_page
+
+        ledger = read_ledgers(files, format)
+    show(ledger.to_json() if json else ledger_page(ledger, files[0].name), json)
+
+
+@app.command("diff")
+def ledger_diff(
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="The base: a ledger, a run record, or any file that 'read' accepts.")
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The head, in the same formats.")],
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Name the changes between two ledgers, and judge them."""
+    with usage_errors():
+        from regbot.check.static_trace import read_ledger
+        from regbot.cli.terminal import diff_page
+        from regbot.config import Config, load_config
+        from regbot.judge import judge_ledgers
+
+        base, head = read_ledger(a), read_ledger(b)
+        sharding = judge_ledgers(base, head, load_config(config) if config else Config())
+    if json:
+        from regbot.records.verdict import LedgerDiff
+
+        show(LedgerDiff.model_validate(sharding.model_dump()).to_json(), json)
+    else:
+        show(diff_page(sharding, base, head))
+    raise typer.Exit(exit_code(sharding.status))

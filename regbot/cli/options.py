@@ -1,0 +1,149 @@
+"""Options, exit codes, error messages and the progress display, which all commands share."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from regbot.errors import UserError
+
+if TYPE_CHECKING:
+    from regbot.records.verdict import Status
+    from regbot.text.progress import Watcher
+
+INTERRUPTED = 130
+"""Exit code of a command that the user has ended with Ctrl-C, as in shells."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for verdict.json, comment.md, report.html.")]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option("--expect", metavar="RULE", help="Accept a finding: 'pattern@axis@workload: reason'. Repeatable."),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the base commit's.")
+]
+NodeConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--node-config",
+        metavar="FILE",
+        help="Take the machine tables [sandbox], [slurm] and [local] from this regbot.toml (docs/sandbox.md).",
+    ),
+]
+Baselines = Annotated[
+    Path | None,
+    typer.Option("--baselines", metavar="DIR", help="Stored references. Default: the base commit's, or the session's."),
+]
+Revision = Annotated[
+    str | None, typer.Option("--rev", metavar="REV", help="A commit. Default: the files of the working tree.")
+]
+TimedVariant = Annotated[
+    str | None, typer.Option("--variant", metavar="V", help="Default: smoke with enough GPUs, else cpu.")
+]
+EngineName = Annotated[str, typer.Option("--engine", metavar="E", help="Where runs execute: local, slurm.")]
+StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of the stored baselines.")]
+Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Default: GITHUB_ACTOR, else the user.")]
+
+
+def check_engine(name: str) -> None:
+    from regbot.config import ENGINES
+
+    if name not in ENGINES:
+        raise UserError(f"--engine {name}: there is no such engine", f"use {' or '.join(ENGINES)}")
+
+
+def cache_folder() -> Path:
+    """Return the cache folder, which has clones and worktrees: REGBOT_CACHE, or else ``regbot`` in the user's cache."""
+    override = os.environ.get("REGBOT_CACHE")
+    if override:
+        return Path(override).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regbot"
+
+
+def exit_code(status: "Status") -> int:
+    from regbot.records.verdict import EXIT_CODES
+
+    return EXIT_CODES[status]
+
+
+def complain(text: str) -> None:
+    """Print one line to standard error."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def usage_errors(
+    resumable: Path | None = None,
+    log: str = "session.jsonl",
+    say: Callable[[str], None] = complain,
+) -> Iterator[None]:
+    """Turn an error that the user can fix into a message and an exit code.
+
+    All other errors are bugs in regbot. They are not caught, so that their traceback is printed. If ``resumable`` is a
+    folder, an interrupted command prints that it can be resumed from the file ``log`` in this folder. ``say`` prints
+    one line of a message.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        session = resumable / log if resumable is not None else None
+        resume_advice = (
+            f"; the finished runs are in {session}, go on with --resume"
+            if session is not None and session.exists()
+            else ""
+        )
+        print(f"\nregbot: interrupted{resume_advice}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)  # do not wait for threads; when this process ends, the supervisors kill running guests
+    except OSError as error:
+        _fail(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "), say, UserError.exit_code)
+    except UserError as error:
+        _fail(str(error), say, error.exit_code)
+
+
+def _fail(message: str, say: Callable[[str], None], code: int) -> NoReturn:
+    for line in message.splitlines():
+        say(f"regbot: {line}")
+    raise typer.Exit(code)
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator["Watcher"]:
+    """Show progress on standard error: one live line on a terminal, else plain lines. If ``quiet``, show nothing."""
+
+    if quiet:
+        yield lambda _: None
+    elif not sys.stderr.isatty():
+        yield lambda progress: print(progress, file=sys.stderr, flush=True)
+    else:
+        with _live_progress() as watch:
+            yield watch
+
+
+@contextmanager
+def _live_progress() -> Iterator[Callable[[Any], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def watch(progress: Any) -> None:
+            if progress.lasting:
+                bar.console.print(str(progress), markup=False, highlight=False)
+                return
+            bar.update(task, completed=progress.done, total=progress.total or None, description=progress.text)
+
+        yield watch

@@ -1,0 +1,330 @@
+"""Pages that commands print for people, as plain text with tables. With --json, commands print records instead."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import get_args
+
+from regbot.doctor.diagnosis import Diagnosis
+from regbot.judge.run_verdicts import run_verdict
+from regbot.ledgers.rows import Row, build_rows
+from regbot.records.ledger import Kind, Ledger
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader
+from regbot.records.verdict import (
+    GRAVITY,
+    Finding,
+    Sharding,
+    Status,
+    StoredComparison,
+    Throughput,
+    Verdict,
+    Volume,
+    WorkloadVerdict,
+)
+from regbot.report.baseline_row import describe_stored
+from regbot.report.not_measured import list_unmeasured
+from regbot.report.quantities import milliseconds
+from regbot.report.sizes import ADVICE, name_small_variants
+from regbot.report.throughput import describe_expert_shares, format_change
+from regbot.shapes import Shape
+from regbot.text.clip import clip_line, short_commit
+from regbot.text.printable import printable
+from regbot.text.table import format_table
+from regbot.text.units import binary_bytes
+from regbot.text.words import count
+from regbot.text.wrap import wrapped
+
+NAME_CHARACTERS = 72
+"""Maximum length of a module's or operator's name in a table."""
+Table = list[tuple[str, ...]]
+
+MAX_REASONS = 3
+"""Maximum number of reasons for the decision about a step time."""
+
+
+def shape_list(shapes: Iterable[Shape]) -> str:
+    """Return a table of shapes, with one line for each shape."""
+    table = [("shape", "model", "parameters", "active", "layers", "experts", "sizes", "meshes (world x EP)")]
+    for shape in shapes:
+        full = shape.sizes["full"]
+        meshes = ", ".join(f"{name} {mesh.world_size}x{mesh.ep}" for name, mesh in shape.meshes["full"].items())
+        table.append(
+            (
+                shape.id,
+                shape.title,
+                f"{full.parameters / 1e9:.1f} B",
+                f"{full.active_parameters / 1e9:.1f} B",
+                str(full.layers),
+                f"{full.experts} top-{full.top_k}",
+                " ".join(shape.sizes),
+                meshes,
+            )
+        )
+    return format_table(table)
+
+
+def shape_page(shape: Shape) -> str:
+    """Return a page about one shape, with all numbers of all its sizes."""
+    names = list(next(iter(shape.sizes.values())).model_dump())
+    table = [("", *shape.sizes)]
+    table += [(name, *(str(getattr(size, name)) for size in shape.sizes.values())) for name in names]
+    for label, unit, scale, attribute in (
+        ("parameters", "B", 1e9, "parameters"),
+        ("active parameters", "B", 1e9, "active_parameters"),
+        ("FLOPs per step and rank", "T", 1e12, "flops_per_step"),
+    ):
+        cells = (f"{getattr(size, attribute) / scale:.4g} {unit}" for size in shape.sizes.values())
+        table.append((label, *cells))
+    table.append(("FLOPs of the experts", *(f"{100 * size.expert_flops_share:.0f}%" for size in shape.sizes.values())))
+    for mesh in ("ep", "ep-dp"):
+        meshes_of_sizes = [meshes.get(mesh) for meshes in shape.meshes.values()]
+        table.append(
+            (
+                f"mesh {mesh}",
+                *(
+                    f"{size_mesh.world_size} ranks, EP {size_mesh.ep}, EDP {size_mesh.edp}" if size_mesh else "-"
+                    for size_mesh in meshes_of_sizes
+                ),
+            )
+        )
+    title_line = f"{shape.id}: {shape.title}. Source: {shape.source}.\n"
+    notes = (
+        "Variants: a size, alone or with -skewed (Zipf routing), -dense (one MLP as wide as the active experts)\n"
+        "or -moe (no embedding and output head, so that the experts are more of the step).\n"
+        f"Timed: {shape.timed_steps} steps after at least {shape.warmup_steps}; routing forced to balance."
+    )
+    return f"{title_line}\n{format_table(table)}\n\n{notes}"
+
+
+def trace_page(run: Run) -> str:
+    """Return a page about a trace: its ledger, the backends that ran, and warnings."""
+    assert run.ledger is not None
+    notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
+    if run.peak_device_bytes is not None:
+        notes.append(f"peak memory: {run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}")
+    notes += [f"warning: {warning}" for warning in run.warnings]
+    return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
+
+
+def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
+    """Return a page about one ledger. Each collective has its counts and bytes, and exposed and hidden time if
+    known."""
+    span = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
+    world = f" of {ledger.world_size}" if ledger.world_size else ""
+    title_line = f"{title}: collectives of {span} on rank {ledger.rank}{world} ({ledger.source})\n"
+    static = any(entry.static_count is not None for entry in ledger.entries)
+    timed = any(entry.exposed_s is not None for entry in ledger.entries)
+    names = ("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")
+    table: Table = [names + ("lines",) * static + ("exposed ms", "hidden ms") * timed]
+    for row in build_rows(ledger, ledger):
+        cells = (*_row_cells(row), _count_per_layer(row, row.base), str(row.base.count), binary_bytes(row.base.bytes))
+        if static:
+            cells += (str(row.static_count),)
+        if timed:
+            cells += (f"{1e3 * row.exposed_s:.3g}", f"{1e3 * row.hidden_s:.3g}")
+        table.append(cells)
+    lines = [f"program {ledger.program[:16]}" if ledger.program else ""]
+    lines += [f"{name} {version}" for name, version in ledger.software.items()]
+    lines += notes
+    lines += [f"replaced: {patch}" for patch in ledger.patches]
+    lines += [f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified]
+    lines += [f"guessed: {guess}" for guess in ledger.guesses]
+    lines += [f"warning: {warning}" for warning in ledger.warnings]
+    return f"{title_line}\n{format_table(table)}\n\n{_format_totals(ledger)}\n" + "\n".join(
+        line for line in lines if line
+    )
+
+
+def run_page(run: Run) -> str:
+    """Return a page about one timed run: outcome, steady step time, and the times and memory of each rank."""
+    verdict = run_verdict(run, 1, "unused")
+    if run.timing is None or verdict.cut is None or verdict.median_s is None or verdict.mean_s is None:
+        return "\n".join([f"{run.workload} {run.variant}: {run.outcome}", wrapped(run.reason), run.log_tail])
+    timing = run.timing
+    table: Table = [("rank", "step ms", "CPU ms", "in collectives ms", "peak memory")]
+    for rank in verdict.ranks:
+        times = (
+            f"{1000 * seconds:.4g}" if seconds is not None else "unknown"
+            for seconds in (rank.step_s, rank.cpu_s, rank.wait_s)
+        )
+        table.append((rank.rank, *times, binary_bytes(rank.peak_bytes) if rank.peak_bytes else "unknown"))
+    steps = f"median of {len(timing.step_s) - verdict.cut} after {verdict.cut}"
+    step_time = f"{1000 * verdict.median_s:.4g} ms a step ({steps}), mean {1000 * verdict.mean_s:.4g} ms"
+    lines = [
+        f"{run.workload} {run.variant}: {run.outcome}; {step_time}",
+        run.reason,
+        "",
+        format_table(table),
+        "",
+        f"on {run.node.node_class}, clock {timing.clock}" if run.node else "",
+        *(f"{name}: {backend.executed}" for name, backend in run.backends.items()),
+        *(f"warning: {warning}" for warning in run.warnings),
+    ]
+    # Leave out empty lines, except those before and after the table.
+    return "\n".join(line for index, line in enumerate(lines) if line or index in (2, 4))
+
+
+def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
+    """Return a page about the differences of two ledgers: findings and changed collectives."""
+    lines = [f"{sharding.status}"]
+    lines += [f"  {reason}" for reason in sharding.reasons]
+    for finding in sharding.findings:
+        lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
+    changed = [row for row in build_rows(base, head) if row.changed]
+    if changed:
+        names = ("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes base", "bytes head")
+        table: Table = [names]
+        for row in changed:
+            sizes = (binary_bytes(row.base.bytes), binary_bytes(row.head.bytes))
+            table.append((*_row_cells(row), str(row.base.count), str(row.head.count), *sizes))
+        lines += ["", format_table(table)]
+    lines += _ledger_notes(base, head)
+    return "\n".join(lines)
+
+
+def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
+    """Return the guesses, warnings and unclassified operators of both ledgers. A note of both ledgers appears once."""
+    notes: dict[str, list[str]] = {}
+    for name, ledger in (("base", base), ("head", head)):
+        for note in (
+            *(f"guessed: {guess}" for guess in ledger.guesses),
+            *(f"warning: {warning}" for warning in ledger.warnings),
+            *(f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified),
+        ):
+            notes.setdefault(note, []).append(name)
+    lines = [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in notes.items()]
+    return ["", *lines] if lines else []
+
+
+def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | None = None) -> str:
+    """Return the page of a verdict: one line for each entry, findings, warnings, and the paths of the report's files.
+
+    If the session's ``header`` is given, the page also says what the options of the check excluded.
+    """
+    lines = [f"{verdict.verdict}  {short_commit(verdict.base.commit)} -> {short_commit(verdict.head.commit)}", ""]
+    table: Table = [("workload", "sharding", "throughput", "validity", "")]
+    for entry in verdict.workloads:
+        sharding = entry.sharding.status if entry.sharding else "-"
+        row = (
+            entry.name,
+            sharding,
+            _format_throughput(entry.throughput),
+            entry.validity.status,
+            _summarise_entry(entry),
+        )
+        table.append(tuple(map(printable, row)))
+    lines.append(format_table(table))
+    if size := name_small_variants(entry.sharding for entry in verdict.workloads):
+        lines += ["", f"sharding of the {size} variant, a small copy of the shape: {ADVICE}"]
+    for entry in verdict.workloads:
+        if entry.sharding is None or entry.validity.status != "PASS":
+            lines += ["", f"{entry.validity.status}  {printable(entry.name)}"]
+            lines += [wrapped(reason) for reason in entry.validity.reasons]
+    for entry in verdict.workloads:
+        if entry.throughput is not None:
+            lines += ["", *_throughput_lines(entry.name, entry.throughput)]
+    stored = [(entry.name, entry.stored) for entry in verdict.workloads if entry.stored is not None]
+    lines += (
+        ["", *(wrapped(f"beside the verdict, {name}: {_stored_text(row)}") for name, row in stored)] if stored else []
+    )
+    for (status, pattern, axis), findings in _group_findings(verdict).items():
+        names = ", ".join(name for name, _ in findings) if len(findings) < len(verdict.workloads) else "all workloads"
+        lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(findings[0][1].text)]
+    lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
+    not_measured = list_unmeasured(verdict, header) if header is not None else []
+    lines += ["", *(printable("".join(sentence_parts)) for sentence_parts in not_measured)] if not_measured else []
+    if out is not None:
+        lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
+    return "\n".join(lines)
+
+
+def _group_findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tuple[str, Finding]]]:
+    """Group the findings of all workloads by status, pattern and axis. The most severe status comes first."""
+    findings: dict[tuple[Status, str, str], list[tuple[str, Finding]]] = {}
+    for entry in verdict.workloads:
+        for finding in entry.sharding.findings if entry.sharding else []:
+            findings.setdefault((finding.status, finding.pattern, finding.axis), []).append((entry.name, finding))
+    return dict(sorted(findings.items(), key=lambda item: GRAVITY.index(item[0][0])))
+
+
+def _format_throughput(section: Throughput | None) -> str:
+    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``."""
+    return " ".join((section.status, *format_change(section))).rstrip().replace("−", "-") if section else "-"
+
+
+def _throughput_lines(name: str, section: Throughput) -> list[str]:
+    """Return lines about the step time of a workload: reasons for the decision, step times, and how they were
+    measured."""
+    lines = [f"{section.status}  throughput of {printable(name)}"]
+    lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
+    if section.base_step_s is not None and section.head_step_s is not None:
+        void_text = f" ({section.void_pairs} void)" if section.void_pairs else ""
+        step_times = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
+        cost_text = f", {count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes" if section.cost else ""
+        node_text = f" on {section.node}" if section.node else ""
+        variant_text = f", variant {section.variant}" if section.variant else ""
+        lines.append(
+            wrapped(f"step {step_times}: {count(section.pairs, 'pair')}{void_text}{cost_text}{node_text}{variant_text}")
+        )
+        if expert_text := "".join(describe_expert_shares([(name, section)])):
+            lines.append(wrapped(expert_text))
+    return lines
+
+
+def _stored_text(comparison: StoredComparison) -> str:
+    """Return where a workload lies against the stored baseline, as plain text."""
+    return "".join(describe_stored(comparison)).replace("−", "-")
+
+
+def _capitalise(text: str) -> str:
+    """Return ``text`` with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
+
+
+def diagnosis_page(diagnosis: Diagnosis) -> str:
+    """Return the page of ``regbot doctor``: all checks, and how to fix the failed ones."""
+    lines = []
+    for check in diagnosis.checks:
+        lines.append(f"{'yes' if check.ok else 'no ':<4} {check.name:<28} {check.detail}")
+        if check.fix:
+            lines.append(f"{'':<33} {check.fix}")
+    return "\n".join(lines)
+
+
+def _row_cells(row: Row) -> tuple[str, ...]:
+    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.template))
+
+
+def _shorten_name(template: str) -> str:
+    """Return the name of a module or operator. A very long name is shortened in the middle."""
+    if len(template) > NAME_CHARACTERS:
+        half = NAME_CHARACTERS // 2 - 1
+        template = f"{template[:half]} … {template[-half:]}"
+    return template or "(root)"
+
+
+def _count_per_layer(row: Row, volume: Volume) -> str:
+    if "*" not in row.template or volume.count % row.layers:
+        return ""
+    return str(volume.count // row.layers)
+
+
+def _summarise_entry(entry: WorkloadVerdict) -> str:
+    """Return the patterns of an entry's findings, or else its first reason, shortened. The full reason stands
+    below the table."""
+    if entry.sharding is not None and entry.sharding.findings:
+        return ", ".join(dict.fromkeys(finding.pattern for finding in entry.sharding.findings))
+    reasons = entry.sharding.reasons if entry.sharding is not None else entry.validity.reasons
+    return clip_line(reasons[0], 100) if reasons else ""
+
+
+def _format_totals(ledger: Ledger) -> str:
+    counts: dict[str, list[int]] = {}
+    for entry in sorted(ledger.entries, key=lambda entry: get_args(Kind).index(entry.kind)):
+        total = counts.setdefault(entry.kind, [0, 0])
+        total[0] += entry.count
+        total[1] += entry.count if entry.role == "control" else 0
+    return ", ".join(
+        f"{total_count} {kind}" + (f" ({control} control)" if control else "")
+        for kind, (total_count, control) in counts.items()
+    )

@@ -1,1 +1,0 @@
-"""Groups of commands, one file each, as thin as ``regbot.cli``."""

@@ -1,0 +1,188 @@
+"""The throughput section of compared files: the parts that paired and unpaired files share."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+from statistics import median
+from typing import Any
+
+from regbot.compare.run_files import StepFile
+from regbot.compare.steady_cut import median_warm_up
+from regbot.judge.estimates import LogEstimate, format_estimate, percent
+from regbot.judge.throughput import STATUS
+from regbot.records.settings import ThroughputThresholds as Settings
+from regbot.records.verdict import Decision, PrimaryTest, Status, Throughput
+from regbot.stats.known_noise import run_standard_error
+from regbot.stats.launch import SUMMARIES
+from regbot.stats.paired import LOOK_ALPHA, Thresholds
+
+SETTINGS = Settings()
+THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifference_pct)
+ALPHA = LOOK_ALPHA / len(SUMMARIES)
+
+NOT_CONTROLLED = "node and session effects not controlled"
+
+UNUSUAL_PCT = 20.0
+"""If too few runs give an estimate beyond this percentage, the estimate is reported as far outside the usual noise. On
+the noisiest node of the simulations, single pairs scatter by an eighth of this value.
+"""
+
+MAX_NOISE_RATIO = 2.0
+"""If the observed noise is more than this many times the noise of --noise, the observed noise is used. By chance alone,
+four pairs show the doubled noise in less than one of a hundred sessions.
+"""
+
+
+def decision_sentences(
+    tests: Mapping[str, tuple[Decision, LogEstimate]], decision: Decision, against: str = "base"
+) -> Iterator[str]:
+    """Yield sentences that explain the decision; for a change, one for each summary (median, mean) that shows it.
+
+    ``against`` names what head is compared with.
+    """
+    if decision in ("regressed", "improved"):
+        word = "slower" if decision == "regressed" else "faster"
+        for name, (test_decision, interval) in tests.items():
+            if test_decision == decision:
+                yield (
+                    f"head is {word} than {against} by the {name} step time: {format_estimate(interval)}, entirely "
+                    f"beyond {SETTINGS.indifference_pct:g}%"
+                )
+    elif decision == "no_change":
+        largest = max(percent(interval.high) for _, interval in tests.values())
+        bound = f"at most {ceil(100 * largest) / 100:.2f}% slower" if largest > 0 else "not slower"
+        yield f"median and mean step time lie within {SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
+    else:
+        yield (
+            f"against {against}, no interval lies entirely beyond {SETTINGS.indifference_pct:g}%, and at least one is "
+            f"not within {SETTINGS.threshold_pct:g}%"
+        )
+
+
+def estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
+    """Yield the estimates of too few runs in percent, and a warning if they are far outside the usual noise."""
+    yield ", ".join(f"{name} step time {value:+.2f}%" for name, value in estimates.items())
+    largest = max(estimates.values(), key=abs)
+    if abs(largest) > UNUSUAL_PCT:
+        yield (
+            f"{largest:+.0f}% is far more than usual noise: something differs, but so few runs cannot show whether "
+            "it is the code, the node or other work on the node"
+        )
+
+
+def pair_noise_from_steps(base: Sequence[StepFile], head: Sequence[StepFile]) -> float:
+    """Return a lower bound for the standard deviation of a pair, from the noise of the steps inside the runs."""
+    variances = [[run_standard_error(file.kept_s) ** 2 for file in arm] for arm in (base, head)]
+    return math.sqrt(sum(math.fsum(arm) / len(arm) for arm in variances))
+
+
+def raise_known_noise(known_sd: float, base: Sequence[StepFile], head: Sequence[StepFile]) -> tuple[float, list[str]]:
+    """Return the standard deviation of a pair to use, and warnings.
+
+    The standard deviation is ``known_sd``, or a larger value if the noise of the steps contradicts ``known_sd``. This
+    function is for few runs, because the scatter between few runs shows little or nothing.
+    """
+    step_noise = pair_noise_from_steps(base, head)
+    if step_noise <= MAX_NOISE_RATIO * known_sd:
+        return known_sd, []
+    sd = math.hypot(known_sd, step_noise)
+    warning = (
+        f"the steps inside the files imply a scatter of {100 * step_noise:.2g}% per pair, but --noise says "
+        f"{100 * known_sd:.2g}%; {100 * sd:.2g}% is used"
+    )
+    return sd, [warning]
+
+
+def given_noise_note(sd: float) -> str:
+    """Return the note that the decision depends on the noise that the user gave with --noise."""
+    return f"judged with the given noise of {100 * sd:.2g}% per pair: the answer depends on that figure"
+
+
+def unsteady_section(
+    base: Sequence[StepFile],
+    head: Sequence[StepFile],
+    unsteady_reasons: Iterable[str],
+    estimates: Mapping[str, float],
+    fields: dict[str, Any],
+) -> Throughput:
+    """Build the undecided section for an arm without a steady state. ``unsteady_reasons`` says which arm it is."""
+    advice = (
+        "a run without a steady state has no step time to compare: run it twice as long, find the drift, or give "
+        "the end of its warm-up with --skip N"
+    )
+    reasons = [*unsteady_reasons, advice, *estimate_sentences(estimates)]
+    return undecided_section(base, head, estimates["median"], reasons, fields)
+
+
+def decided_section(
+    decision: Decision,
+    median_interval: LogEstimate,
+    alpha: float,
+    reasons: Sequence[str],
+    base: Sequence[StepFile],
+    head: Sequence[StepFile],
+    *,
+    fields: dict[str, Any],
+) -> Throughput:
+    """Build the section of a comparison whose intervals were tested."""
+    tests: list[PrimaryTest] = fields["tests"]
+    status: Status = STATUS[decision]
+    return Throughput(
+        status=status,
+        reasons=[*reasons],
+        decision=decision,
+        estimate_pct=percent(median_interval.estimate),
+        low_pct=percent(median_interval.low),
+        high_pct=percent(median_interval.high),
+        bound_pct=max(test.high_pct for test in tests) if status == "PASS" else None,
+        alpha=alpha,
+        **_arm_fields(base, head),
+        **fields,
+    )
+
+
+def undecided_section(
+    base: Sequence[StepFile],
+    head: Sequence[StepFile],
+    estimate_pct: float,
+    reasons: Sequence[str],
+    fields: dict[str, Any],
+) -> Throughput:
+    """Build the section of a comparison whose intervals were not tested."""
+    return Throughput(
+        status="INCONCLUSIVE",
+        reasons=[*reasons],
+        decision="undecided",
+        estimate_pct=estimate_pct,
+        **_arm_fields(base, head),
+        **fields,
+    )
+
+
+def withhold_pass(section: Throughput, omissions: Sequence[str]) -> Throughput:
+    """Turn a PASS into INCONCLUSIVE because files are incomplete. ``omissions`` has a sentence for each omission."""
+    reasons = [
+        *(f"no PASS: {omission}" for omission in omissions),
+        "the missing part may contain a slowdown: give one whole run per file, or leave those steps out with --skip N",
+    ]
+    return section.model_copy(
+        update={
+            "status": "INCONCLUSIVE",
+            "decision": "undecided",
+            "bound_pct": None,
+            "reasons": [*reasons, *section.reasons],
+        }
+    )
+
+
+def _arm_fields(base: Sequence[StepFile], head: Sequence[StepFile]) -> dict[str, Any]:
+    return {
+        "base_step_s": _median_step_s(base),
+        "head_step_s": _median_step_s(head),
+        "base_warmup_steps": median_warm_up(base),
+        "head_warmup_steps": median_warm_up(head),
+    }
+
+
+def _median_step_s(files: Sequence[StepFile]) -> float:
+    return median(median(file.kept_s) for file in files)

@@ -1,0 +1,1 @@
+"""``regbot doctor``: report what this machine supports."""

@@ -1,0 +1,276 @@
+"""``regbot doctor``: test which capabilities this machine has, and say how to get the missing ones."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from regbot.engines import Engine, Launch, LocalEngine, NoSeatError, clean_environment
+from regbot.engines.availability import unavailable_reason
+from regbot.engines.confinement import PIDS
+from regbot.engines.escape import PROCESSES
+from regbot.engines.proof import prove
+from regbot.engines.sandbox import Sandbox, bubblewrap_version, unbounded
+from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.limits import find_partition
+from regbot.health import GpuDevice, NoNvmlError, snapshot_gpus
+from regbot.health.machine import CONTAINER, image_digest, this_node
+from regbot.records.base import Record
+from regbot.records.files import RecordError, parse_json
+from regbot.records.health import GpuSnapshot
+from regbot.text.clip import clip, clip_label
+from regbot.text.printable import printable
+from regbot.workloads import guest_folder
+
+TIMEOUT_S = 120.0
+"""Time limit of the guests' interpreter."""
+CONTROLLER_S = 5.0
+"""Seconds to wait for an answer of the Slurm controller."""
+
+NOT_YET_RUN = "not yet run on a GPU: checked only against its published interface"
+"""Remark on a dispatcher of which this repository has no record of a run on a GPU."""
+
+
+EMPTY_GPU_TABLES = (
+    "capabilities",
+    "smoke",
+    "paper",
+    "gloo",
+    "faults",
+    "profiles",
+    "noise",
+    "overhead",
+    "peer",
+    "multi",
+)
+"""Stages of ``benchmarks/first_hour.py`` of which this repository has no table from a GPU (docs/gpu.md)."""
+
+
+class Capability(Record):
+    """One capability. ``fix`` says how to get it; '' if the machine has it or nothing can be done."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+class Diagnosis(Record):
+    """All capabilities of this machine, and of the interpreter that runs guests."""
+
+    schema_id: Literal["regbot/doctor@1"] = Field(default="regbot/doctor@1", alias="schema")
+    checks: list[Capability]
+
+
+def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
+    """Test all capabilities. The function starts the guests' interpreter ``python`` once, with a time limit."""
+    guest = _query_guest(python, engine or LocalEngine())
+    machine = [_gpu_health(), *_image(os.environ.get(CONTAINER, "")), _gpu_tables()]
+    return Diagnosis(checks=[_git(), *guest_checks(guest, python), *machine, *_engines()])
+
+
+def guest_checks(guest: dict[str, Any], python: str) -> list[Capability]:
+    """Return the capabilities of the interpreter ``python``, from what it reported, on any machine."""
+    return [*_torch_checks(guest, python), _gpus(guest), *_dispatchers(guest)]
+
+
+def _query_guest(python: str, engine: Engine) -> dict[str, Any]:
+    """Return the capabilities that the guests' interpreter reports. If it reports none, return ``{"why": ...}``."""
+    with tempfile.TemporaryDirectory(prefix="regbot-") as temporary_folder:
+        folder = Path(temporary_folder)
+        process_result = engine.run(
+            Launch(
+                command=(python, str(guest_folder()), "--capabilities"),
+                cwd=folder,
+                env=clean_environment({"PYTHONDONTWRITEBYTECODE": "1"}),
+                log=folder / "output.log",
+                record_dir=folder / "record",
+                timeout_s=TIMEOUT_S,
+                max_output_bytes=2**20,
+                max_dir_bytes=2**20,
+            )
+        )
+        if process_result.timed_out:
+            return {"why": f"did not answer within {TIMEOUT_S:.0f} s"}
+        lines = (folder / "output.log").read_bytes().splitlines()
+    for line in reversed(lines):
+        try:
+            capabilities = parse_json(line, "capabilities")
+        except RecordError:
+            continue
+        if isinstance(capabilities, dict) and "python" in capabilities:
+            return capabilities
+    return {"why": f"exited with {process_result.exit_code}: {process_result.log_tail[-300:]}"}
+
+
+def _git() -> Capability:
+    git = shutil.which("git")
+    if git is None:
+        return Capability(name="git", ok=False, detail="not found", fix="install git; check and demo need it")
+    version = subprocess.run([git, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    return Capability(name="git", ok=True, detail=version)
+
+
+def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
+    install = f"{python} -m pip install '.[smoke]' in a checkout of regbot"
+    if guest.get("torch") is None:
+        reason = str(guest.get("why", "not installed"))
+        return [
+            Capability(name="torch", ok=False, detail=f"{python}: {reason}", fix=install),
+            Capability(name="static ledger", ok=False, detail="needs torch", fix=install),
+        ]
+    cuda = f"CUDA {guest['cuda']}" if guest.get("cuda") else "CPU build"
+    checks = [Capability(name="torch", ok=True, detail=f"{guest['torch']}, {cuda}, Python {guest['python']}")]
+    failure = guest.get("static")
+    checks.append(
+        Capability(
+            name="static ledger",
+            ok=failure is None,
+            detail=str(failure) if failure else "a collective of a fake world was counted",
+            fix="use a torch from 2.8 to 2.13" if failure else "",
+        )
+    )
+    for dtype, supported in guest.get("grouped_mm", {}).items():
+        detail = "runs, forward and backward" if supported else "does not run here; experts are computed one by one"
+        checks.append(Capability(name=f"grouped GEMM {dtype}", ok=supported, detail=detail))
+    for backend, available_here in guest.get("backends", {}).items():
+        checks.append(
+            Capability(
+                name=f"backend {backend}",
+                ok=available_here,
+                detail="built into torch" if available_here else "not in this torch",
+            )
+        )
+    return checks
+
+
+def _gpus(guest: dict[str, Any]) -> Capability:
+    gpus = guest.get("gpus") or []
+    detail = ", ".join(gpus) if gpus else "none visible to torch"
+    fix = "" if gpus else "not needed for the sharding verdict; timing full shapes needs a GPU node"
+    return Capability(name="GPUs", ok=bool(gpus), detail=detail, fix=fix)
+
+
+def _gpu_tables() -> Capability:
+    """Say which parts of regbot's GPU path have no measurements on a GPU in this repository."""
+    detail = f"no table yet of {', '.join(EMPTY_GPU_TABLES)}" if EMPTY_GPU_TABLES else "all tables are there"
+    fix = "run benchmarks/first_hour.py on a GPU (docs/gpu.md)" if EMPTY_GPU_TABLES else ""
+    return Capability(name="measured on a GPU", ok=not EMPTY_GPU_TABLES, detail=detail, fix=fix)
+
+
+def _gpu_health() -> Capability:
+    """Report the current state of the GPUs. If a GPU is throttled now, the times of a run would not be usable."""
+    name = "GPU health (nvidia-ml-py)"
+    try:
+        gpu_states = snapshot_gpus()
+    except NoNvmlError as error:
+        fix = "" if find_spec("pynvml") else "pip install nvidia-ml-py on GPU nodes"
+        return Capability(name=name, ok=False, detail=printable(error.message), fix=fix)
+    words = [_describe_gpu(gpu, snapshot) for gpu, snapshot in gpu_states]
+    driver = this_node().driver
+    return Capability(name=name, ok=bool(gpu_states), detail=clip_label("; ".join([f"driver {driver}", *words])))
+
+
+def _describe_gpu(gpu: GpuDevice, snapshot: GpuSnapshot) -> str:
+    """Return a text such as ``GPU 0: 345 of 1980 MHz, 34 C``, with the number of processes on the GPU and the reason
+    for a reduced clock, if there are any."""
+    clock = "clock unknown" if snapshot.sm_mhz is None else f"{snapshot.sm_mhz:.0f} of {gpu.sm_max_mhz} MHz"
+    temperature = "" if snapshot.temperature_c is None else f", {snapshot.temperature_c} C"
+    tenants = (
+        f", {len(snapshot.processes)} process{'es' * (len(snapshot.processes) != 1)} on it"
+        if snapshot.processes
+        else ""
+    )
+    reasons = [reason for reason in snapshot.reasons if reason != "idle"]
+    return f"GPU {gpu.index}: {clock}{temperature}{tenants}{f', held back by {reasons[0]}' if reasons else ''}"
+
+
+def _image(image: str) -> list[Capability]:
+    """Check that REGBOT_CONTAINER names the container's image by a digest. Return [] if the variable is not set."""
+    if not image:
+        return []
+    digest = image_digest(image)
+    fix = "" if digest else f"set {CONTAINER} to the image's digest, sha256:...: a tag may be another image tomorrow"
+    return [Capability(name="container", ok=digest is not None, detail=digest or clip(printable(image), 200), fix=fix)]
+
+
+def _dispatchers(guest: dict[str, Any]) -> list[Capability]:
+    has_torch = guest.get("torch") is not None
+    detail = "torch.distributed collectives; run on gloo ranks by the tests" if has_torch else "needs torch"
+    checks = [Capability(name=f"dispatcher {name}", ok=has_torch, detail=detail) for name in ("alltoall", "allgather")]
+    for name in ("deepep", "hybridep"):
+        library = guest.get("dispatchers", {}).get(name) or {"importable": False, "usable": False, "why": "needs torch"}
+        checks.append(
+            Capability(
+                name=f"dispatcher {name}", ok=False, detail=_describe_library(library), fix=_library_fix(library)
+            )
+        )
+    return checks
+
+
+def _describe_library(library: dict[str, Any]) -> str:
+    """Return one line about a dispatcher library: whether it can be imported, whether it can be used, and if not,
+    why."""
+    importable = "no"
+    if library["importable"]:
+        origin = f" of {', '.join(library['distributions'])}" if library["distributions"] else ""
+        importable = f"yes (deep_ep {library['version']}{origin})"
+    usable = f"yes ({library['buffer']})" if library["usable"] else f"no ({library['why']})"
+    return f"importable: {importable}; usable: {usable}; {NOT_YET_RUN}"
+
+
+def _library_fix(library: dict[str, Any]) -> str:
+    if library["usable"]:
+        return ""
+    return "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
+
+
+def _engines() -> list[Capability]:
+    linux = platform.system() == "Linux"
+    local = "supervised processes; all their children are ended with them"
+    if not linux:
+        local = "supervised processes; except on Linux, children that leave their process group are not ended"
+    return [Capability(name="engine local", ok=True, detail=local), _slurm(), _sandbox(Sandbox())]
+
+
+def _slurm() -> Capability:
+    """Check whether a Slurm controller answers. Report the cluster's default partition."""
+    name = "engine slurm"
+    if shutil.which("sbatch") is None:
+        return Capability(name=name, ok=False, detail="no sbatch here")
+    try:
+        partition = find_partition(Slurm(outage_s=CONTROLLER_S), "")
+    except NoSeatError as error:
+        return Capability(name=name, ok=False, detail=clip_label(printable(str(error))), fix="see docs/slurm.md")
+    gpus = f"up to {partition.gpus} GPUs per node" if partition.gpus else "no GPUs"
+    return Capability(name=name, ok=True, detail=f"partition {partition.name}: {len(partition.nodes)} nodes, {gpus}")
+
+
+def _sandbox(sandbox: Sandbox) -> Capability:
+    """Check whether the sandbox confines code on this machine. For this, run a program in it that tries to escape."""
+    if reason := unavailable_reason(sandbox):
+        fix = "run untrusted code only on machines without secrets (docs/sandbox.md)"
+        return Capability(name="sandbox", ok=False, detail=clip(printable(reason), 1000), fix=fix)
+    proof = prove(sandbox)
+    if proof.fault:
+        return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(proof.fault)}"[:1000])
+    limits = unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))
+    limits_text = "; ".join(f"{controller}: {reason}" for controller, reason in limits.items())
+    notes = f"; not limited here: {limits_text}" if limits else ""
+    escapes = [action for action in proof.succeeded if action != PROCESSES or PIDS not in limits]
+    result = f"{bubblewrap_version()}: a program in it could not {', '.join(proof.stopped)}"
+    if escapes:
+        result = (
+            f"{bubblewrap_version()}: a program in it could {', '.join(escapes)}, "
+            f"and could not {', '.join(proof.stopped)}"
+        )
+    fix = "do not run untrusted code here" if escapes else ""
+    return Capability(name="sandbox", ok=not escapes, detail=f"{result}{notes}", fix=fix)

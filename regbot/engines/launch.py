@@ -1,0 +1,80 @@
+"""A launch (one program to run), its result as observed from outside, and the errors of engines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from regbot.errors import UserError
+from regbot.records.health import Health
+
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+"""Variables of a launch that sees no GPU of its node, not even one that a scheduler has assigned to the job."""
+
+
+class EngineError(UserError):
+    """A launch could not be started, or its result is unknown. The message says why and what to do."""
+
+
+class NoSeatError(EngineError):
+    """No nodes could be reserved, or the reserved nodes are lost. This is not the fault of the code under test."""
+
+
+class SeatLostError(NoSeatError):
+    """The nodes were lost before or after the reservation was complete. A new reservation may succeed."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One program to run, with everything that it may use."""
+
+    command: tuple[str, ...]
+    """Program and arguments. If ``ranks`` is set: the interpreter, and the arguments that it gets for each rank."""
+    cwd: Path
+    env: Mapping[str, str]
+    """The complete environment; nothing else is inherited."""
+    log: Path
+    """File for standard output and standard error. It is outside of ``record_dir``, so the guest cannot change it."""
+    record_dir: Path
+    """Folder that the guest writes its record to. The engine creates it if it does not exist."""
+    timeout_s: float
+    max_output_bytes: int
+    """Size limit of the log. If the output is longer, the log keeps its beginning and its end."""
+    max_dir_bytes: int
+    """Size limit of the record folder. The engine kills the launch when the folder exceeds it."""
+    ranks: int = 0
+    """Number of ranks of one torch world, which torch's own launcher starts; 0 for a program of one process."""
+    readable: tuple[Path, ...] = ()
+    """Additional paths that the sandbox makes readable, such as the checkout and the request file.
+
+    The launch's folders, the system and the interpreter are always readable.
+    """
+    writable: tuple[Path, ...] = ()
+    """Additional paths that the guest may write to, such as the checkout of a program that writes to its working
+    folder. ``record_dir`` is always writable."""
+    timed_between: tuple[str, str] | None = None
+    """Names of two files that the guest creates in ``record_dir`` before and after the steps that count. GPU clocks,
+    power and temperature are sampled only between them. None: during the whole launch."""
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a launch ended, as observed from outside. All its processes except the ``unkilled`` ones have ended."""
+
+    exit_code: int | None
+    """Exit code of the main process; the negative signal number if a signal killed it; None if the engine killed it."""
+    timed_out: bool
+    output_truncated: bool
+    dir_overflow: bool
+    """Whether the record folder exceeded its limit or was made unreadable."""
+    left_behind: int
+    """Number of processes that outlived the main process and had to be killed; 0 if the engine killed the main
+    process."""
+    unkilled: int
+    """Number of processes that SIGKILL has not ended yet, for example because they are stuck in a driver. An operator
+    must look at the node."""
+    wall_s: float
+    log_tail: str
+    """The end of the log: at most 40 lines and 4000 characters, without terminal escapes and control characters."""
+    health: Health | None = None
+    """Health of the nodes during the launch. None for a launch outside of a seat, because only seats monitor health."""
+    warnings: tuple[str, ...] = ()

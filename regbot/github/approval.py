@@ -1,0 +1,85 @@
+"""Decide whether one commit of a pull request may run. An approval names a full commit hash and ends when the head
+moves.
+
+``permission`` has already checked the role of the person who approves. This module checks that the commit is the
+current head, and lists the protected files that the commit changes. Protected files decide which code runs on which
+machine and how a result is judged. regbot's trusted jobs never read protected files from a pull request, so changes to
+them do not make a run less safe. A maintainer still has to see such changes and confirm the run.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from regbot.github.client import RefusedError
+from regbot.github.types import Pull
+from regbot.report.markdown import Name, Words
+
+MAX_NAMED_FILES = 5
+"""Largest number of protected files that a reply names."""
+
+
+@dataclass(frozen=True)
+class CommandRefusal:
+    """Why a command is not carried out. ``line``: the command line that would be accepted; '' where there is none.
+
+    ``fault``: the error from GitHub that stopped an accepted command; None where regbot itself refused the command.
+    """
+
+    reason: Words
+    line: str = ""
+    fault: RefusedError | None = None
+
+
+@dataclass(frozen=True)
+class ProtectedFiles:
+    """Protected files that a commit changes."""
+
+    files: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    def describe(self) -> Words:
+        """Return a phrase that names the changed protected files, for use at the end of a sentence."""
+        names: list[str] = []
+        for path in self.files[:MAX_NAMED_FILES]:
+            names += [", " if names else "", Name(path)]
+        hidden_count = len(self.files) - MAX_NAMED_FILES
+        return ("protected files: ", *names, *([f" and {hidden_count} more"] if hidden_count > 0 else []))
+
+
+def find_obstacle(pull: Pull, sha: str) -> Words | None:
+    """Return why the commit ``sha`` may not run in the present state of ``pull``; None where it may run."""
+    if not pull.open:
+        return ("The pull request is closed.",)
+    if pull.head_sha != sha:
+        return ("", Name(sha), " is not the head of this pull request, which is ", Name(pull.head_sha), " now.")
+    return None
+
+
+def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFiles:
+    """Return the protected files among the changed ``paths``."""
+    return ProtectedFiles(tuple(path for path in paths if any(matches_glob(pattern, path) for pattern in patterns)))
+
+
+def matches_glob(pattern: str, path: str) -> bool:
+    """Return whether a glob matches a path from the repository's root.
+
+    ``*`` matches within one folder, ``**`` across folders. ``folder/**`` also matches the path ``folder``, because a
+    pull request could replace the folder by a link. Case is ignored, because some file systems ignore it.
+    """
+    return _compile_glob(pattern).fullmatch(path.casefold()) is not None
+
+
+@cache
+def _compile_glob(pattern: str) -> re.Pattern[str]:
+    text = pattern.casefold()
+    covers_folder = text.endswith("/**")
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", text.removesuffix("/**"))
+    body = "".join(_WILDCARDS.get(part, re.escape(part)) for part in parts)
+    return re.compile(body + ("(?:/.*)?" if covers_folder else ""), re.DOTALL)
+
+
+_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

@@ -1,0 +1,51 @@
+"""Read the only file of an artifact's zip archive into memory. An archive with other files is refused, and nothing is
+written to disk.
+
+The sizes that the archive states are not trusted. Bytes are counted while they are read.
+"""
+
+import io
+import zipfile
+import zlib
+
+from regbot.records.files import RecordError
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED_FLAG = 0x1
+_CHUNK_BYTES = 1024 * 1024
+
+
+def read_only_member(
+    archive: bytes, name: str, max_bytes: int, origin: str, max_packed_bytes: int | None = None
+) -> bytes:
+    """Return the bytes of ``name``, which must be the only member of ``archive``. Raises RecordError.
+
+    ``max_bytes``: size limit of the unpacked file. ``max_packed_bytes``: size limit of the archive itself, by default
+    ``max_bytes``. ``origin``: name of the archive in error messages.
+    """
+    max_packed_bytes = max_bytes if max_packed_bytes is None else max_packed_bytes
+    if len(archive) > max_packed_bytes:
+        raise RecordError(
+            f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have", "it was not read"
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            entries = opened.infolist()
+            if [entry.filename for entry in entries] != [name]:
+                raise RecordError(f"{origin}: must hold {name} and nothing else, and holds {len(entries)} files")
+            (entry,) = entries
+            if entry.flag_bits & _ENCRYPTED_FLAG or entry.compress_type not in _METHODS:
+                raise RecordError(f"{origin}: {name} is encrypted, or compressed with another method than deflate")
+            parts: list[bytes] = []
+            size = 0
+            with opened.open(entry) as stream:
+                while part := stream.read(_CHUNK_BYTES):
+                    size += len(part)
+                    if size > max_bytes:
+                        raise RecordError(
+                            f"{origin}: {name} unpacks to more than {max_bytes:,} bytes", "it was not read"
+                        )
+                    parts.append(part)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
+        raise RecordError(f"{origin}: is not a zip archive that can be read") from error
+    return b"".join(parts)

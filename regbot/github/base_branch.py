@@ -1,0 +1,84 @@
+"""Load the configuration by which a pull request is judged, and the ``[github]`` settings.
+
+The configuration is that of the pull request's base commit, and the settings are those of the default branch. Both are
+read from a checkout of the default branch with its history. Nothing is read from the pull request. A pull request that
+adds the first ``regbot.toml`` is therefore not judged before that file is merged.
+"""
+
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from regbot.checkout.git import DEEPEN_ADVICE, CheckoutError, file_at, try_git
+from regbot.config import (
+    FILE_NAME,
+    ConfigError,
+    ConfigSource,
+    GitHub,
+    LoadedConfig,
+    SourceKind,
+    load_first,
+    parse_toml,
+)
+from regbot.init.source import path_in_repository
+from regbot.init.templates import FOLDER, install_sources
+from regbot.records.files import describe_validation_error
+from regbot.text.clip import short_commit
+
+
+def load_base_config(repo: Path, base: str, target: str | None) -> LoadedConfig:
+    """Load the first configuration that exists: at the commit ``base``, at the tip of ``target``, at the default
+    branch.
+
+    ``target``: branch that the pull request merges into; None for a measurement on a node, which reads only the base
+    commit and the default branch. Anybody with push access can create a branch, so the tip of a branch must not supply
+    the thresholds of a measurement. Raises CheckoutError, ConfigError.
+    """
+    if try_git(repo, "cat-file", "-e", f"{base}^{{commit}}").code != 0:
+        raise CheckoutError(
+            f"the base commit {short_commit(base)} is not in the checkout of regbot-post", DEEPEN_ADVICE
+        )
+    tips = (f"refs/remotes/origin/{target}", f"refs/heads/{target}") if target else ()
+    candidates = (
+        ConfigSource(SourceKind.BASE, base),
+        *(ConfigSource(SourceKind.TARGET, tip) for tip in tips),
+        ConfigSource(SourceKind.DEFAULT_BRANCH, "HEAD"),
+    )
+    loaded = load_first(partial(file_at, repo, FILE_NAME), candidates)
+    if loaded is None:
+        branch_name = target or "the default branch"
+        raise ConfigError(
+            f"neither the base commit nor {branch_name} has a {FILE_NAME}", "merge one first ('regbot init')"
+        )
+    return loaded
+
+
+def load_github_settings(repo: Path) -> GitHub:
+    """Load the ``[github]`` table of the default branch. Faults in other tables are ignored. Raises ConfigError.
+
+    The returned settings also protect the folder of stored references and the paths from which workflows install
+    regbot.
+    """
+    tables = parse_toml(file_at(repo, FILE_NAME, "HEAD") or "", f"{FILE_NAME} of the default branch")
+    try:
+        github = GitHub.model_validate(tables.get("github", {}))
+    except ValidationError as error:
+        raise ConfigError(f"{FILE_NAME} of the default branch: github: {describe_validation_error(error)}") from error
+    stored = tables.get("baselines")
+    folder = stored.get("folder") if isinstance(stored, dict) else None
+    paths = [*([folder] if isinstance(folder, str) else []), *_find_install_paths(repo)]
+    patterns = [f"{PurePosixPath(path)}/**".removeprefix("./") for path in paths]
+    return github.model_copy(update={"protected": [*github.protected, *patterns]})
+
+
+def _find_install_paths(repo: Path) -> list[str]:
+    """Return the paths in this repository from which jobs with a token install regbot.
+
+    The root of the repository is left out. regbot's own repository is installed from its root, and protecting the root
+    would protect every file.
+    """
+    texts = [file_at(repo, f"{FOLDER}/{name}.yml", "HEAD") or "" for name in ("regbot-gate", "regbot-post")]
+    return list(
+        dict.fromkeys(filter(None, (path_in_repository(source) for text in texts for source in install_sources(text))))
+    )

@@ -1,0 +1,169 @@
+"""Reply to a comment that asked for a bisection. There is one reply, however often the job runs.
+
+The title of the workflow run names the pull request, the searched range and a nonce. Anybody with the role write can
+start a run with any title. A comment with the same nonce must therefore exist, and its command must not have been
+refused. The job that wrote the artifact also ran a pull request's code. A result is therefore not posted if it is for
+another range, or names a commit outside the range.
+"""
+
+import re
+import traceback
+from dataclasses import dataclass
+
+from regbot.github.archive import read_only_member
+from regbot.github.client import Forge, ForgeError, RefusedError
+from regbot.github.commands import BisectCommand, parse_command
+from regbot.github.metadata import BISECT, IgnoredRun
+from regbot.github.permission import get_required_role, has_role
+from regbot.github.replies import FAULT, build_marker, update_reply
+from regbot.github.run_artifact import UnusableArtifact, read_newest_artifact
+from regbot.github.shared_history import MISSING_STATUSES, is_ancestor
+from regbot.github.types import Comment, WorkflowRun
+from regbot.github.workflow_start import compute_nonce
+from regbot.records.bisection import Bisection
+from regbot.records.files import MAX_RECORD_BYTES, parse_record
+from regbot.report.bisection_comment import bisection_comment, list_linked_points
+from regbot.report.markdown import UntrustedText, Words, code, sentence
+from regbot.text.clip import short_commit
+
+ARTIFACT = "regbot-bisection"
+MEMBER = "bisection.json"
+MARKER = "<!-- regbot:bisect "
+_TITLE = re.compile(r"regbot-bisect ([1-9]\d{0,8}) ([0-9a-f]{40}) ([0-9a-f]{40}) ([0-9a-f]{16})")
+_REPOSITORY_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+")
+
+
+@dataclass(frozen=True)
+class BisectionReply:
+    """The reply in the pull request ``number``. ``is_new``: this call wrote or changed the reply.
+
+    ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
+    """
+
+    number: int
+    text: str
+    is_new: bool
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class BisectionRequest:
+    """A requested bisection, parsed from the title of its workflow run."""
+
+    run: WorkflowRun
+    number: int
+    good: str
+    bad: str
+    nonce: str
+
+
+def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply | IgnoredRun:
+    """Reply with the result of a regbot-bisect run, or with the reason why it has no result. A second call changes
+    nothing.
+
+    Returns IgnoredRun for a run that regbot-gate did not start, or whose request is no longer valid. The run may still
+    be in progress, because its last job posts the reply. ``bot``: login of regbot's app. Raises ForgeError.
+    """
+    request = _read_request(forge, run)
+    if request is None:
+        return IgnoredRun(f"run {run.id} was not started by regbot-gate")
+    if mismatch := _explain_unrequested(forge, request, bot):
+        return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {mismatch}")
+    fault = ""
+    try:
+        result = _read_result(forge, request)
+        text = bisection_comment(result, _build_commit_url(run))
+    except UnusableArtifact as error:
+        text = _write_failure(request, error.reason)
+    except ForgeError:
+        raise
+    except Exception as error:  # a pull request's code wrote the record, so it may break regbot; the failure is posted
+        text, fault = (
+            _write_failure(request, (f"regbot failed on it ({type(error).__name__})",)),
+            traceback.format_exc(),
+        )
+    is_new = update_reply(forge, request.number, f"{MARKER}{run.id} -->", text, bot)
+    return BisectionReply(request.number, text, is_new, fault)
+
+
+def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
+    """Return the request in the title of a run; None for a run that regbot-gate cannot have started."""
+    title = _TITLE.fullmatch(run.title)
+    is_own = {run.repository.casefold(), run.head_repository.casefold()} == {forge.repository.casefold()}
+    if title is None or run.path != BISECT or run.event != "workflow_dispatch" or not is_own:
+        return None
+    branch = forge.default_branch()
+    if run.head_branch != branch or not is_ancestor(
+        forge, run.head_sha, forge.tip(branch)
+    ):  # the second test excludes a tag that has the branch's name
+        return None
+    return BisectionRequest(run, int(title[1]), title[2], title[3], title[4])
+
+
+def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> str:
+    """Return why regbot-gate cannot have started the run; '' if it can have started the run.
+
+    A comment must request the run, and regbot-gate must not have refused that comment.
+    """
+    try:
+        forge.pull(request.number)
+        comments = forge.comments(request.number)
+    except RefusedError as error:
+        if error.status not in MISSING_STATUSES:
+            raise
+        return "it is no pull request"
+    comment = next(
+        (candidate for candidate in comments if _compute_comment_nonce(forge, request, candidate) == request.nonce),
+        None,
+    )
+    if comment is None:
+        return "none of its comments has this nonce"
+    command = None if comment.bot or comment.created != comment.updated else parse_command(comment.body)
+    if not isinstance(command, BisectCommand) or (command.good, command.bad) != (request.good, request.bad):
+        return f"comment {comment.id} does not ask for this range, or was edited"
+    role = forge.role(comment.author)
+    if not has_role(role, get_required_role(command)):
+        return f"comment {comment.id} is by somebody with the role {role}"
+    first_line = build_marker(f"comment:{comment.id}")
+    own_bodies = (candidate.body.replace("\r\n", "\n") for candidate in comments if candidate.author == bot)
+    replies = [body for body in own_bodies if body.startswith(first_line)]
+    if any(not reply.startswith(f"{first_line}\n{FAULT}") for reply in replies):
+        return f"comment {comment.id} was refused"
+    return ""
+
+
+def _compute_comment_nonce(forge: Forge, request: BisectionRequest, comment: Comment) -> str:
+    return compute_nonce(forge.repository, request.number, "comment", comment.id)
+
+
+def _build_commit_url(run: WorkflowRun) -> str:
+    """Return the URL prefix of the repository's commits, ``.../commit/``. It is derived from the URL of the run's
+    page."""
+    page, actions, _ = run.url.partition("/actions/runs/")
+    if not actions or not _REPOSITORY_URL.fullmatch(page):
+        raise ForgeError(f"GitHub does not say on which page run {run.id} is")
+    return f"{page}/commit/"
+
+
+def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
+    def read(archive: bytes) -> Bisection:
+        data = read_only_member(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
+        return parse_record(data, Bisection, "the artifact")
+
+    result = read_newest_artifact(forge, request.run.id, ARTIFACT, MAX_RECORD_BYTES, read)
+    if (result.good.commit, result.bad.commit) != (request.good, request.bad) or result.axis or result.on == "command":
+        raise UnusableArtifact("the job's artifact answers another request")
+    for point in {linked_point.key: linked_point for linked_point in list_linked_points(result)}.values():
+        if point.version or not _is_in_range(forge, point.commit, request):
+            raise UnusableArtifact("the job's artifact names a commit outside the range: ", UntrustedText(point.commit))
+    return result
+
+
+def _is_in_range(forge: Forge, commit: str, request: BisectionRequest) -> bool:
+    """Return whether ``commit`` is in the history of the bad commit and not in the history of the good commit."""
+    return is_ancestor(forge, commit, request.bad) and not is_ancestor(forge, commit, request.good)
+
+
+def _write_failure(request: BisectionRequest, reason: Words) -> str:
+    endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
+    return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe range was {endpoints}.\n"

@@ -1,0 +1,34 @@
+"""The files that a commit changes. GitHub lists at most 300 files of a comparison; git lists all.
+
+Where GitHub's list is not complete, both commits are fetched with git, without their files and their history. The
+repository for this is temporary, so that the job's checkout stays unchanged. No file is checked out.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from regbot.checkout.git import git
+from regbot.checkout.pathspecs import list_changed_paths
+from regbot.github.client import Forge
+from regbot.github.types import CommitComparison
+
+
+def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list[str]:
+    """Return the paths of all files that ``sha`` changes since the merge base of ``change``, with both paths of a
+    renamed file. Raises ForgeError, CheckoutError."""
+    if change.files is not None:
+        return list(change.files)
+    with fetched_trees(forge, change.merge_base, sha) as repo:
+        return list_changed_paths(repo, change.merge_base, sha)
+
+
+@contextmanager
+def fetched_trees(forge: Forge, *commits: str) -> Iterator[Path]:
+    """Yield a temporary bare repository with ``commits`` and their trees. Raises ForgeError, CheckoutError."""
+    with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
+        repo = Path(folder)
+        git(repo, "init", "--quiet", "--bare", "--template=")
+        forge.git_remote(repo).fetch_trees(*commits)
+        yield repo

@@ -1,0 +1,271 @@
+"""The check run of a head commit: find regbot's own check run, write it, and choose its conclusion for a verdict.
+
+A job of a pull request may have the same name, and GitHub then shows a second check run of that name. regbot recognizes
+its own check run by two properties: the external id ``PR:SHA:NONCE``, which no job can set, and the app that created
+it. GitHub lets no app change the check run of another app.
+
+A required check cannot tell the two apart: it looks at the newest check run of the name. While a commit has a check run
+of this name and app that is not regbot's, regbot's own one is as strict as INVALID. It is created anew whenever the
+other one is newer.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from regbot.config import GitHub
+from regbot.github.client import Forge
+from regbot.github.stamped_text import Stamp, StampedText, Tier, select_strongest
+from regbot.github.types import Annotation, CheckRun, Conclusion, NewCheck
+from regbot.records.verdict import Status
+from regbot.report.markdown import Markdown
+from regbot.text.clip import clip
+
+NAME = "regbot"
+STATIC_NONCE = "static"
+"""Replaces the nonce in the external id of a static result. A static result needs no approval, so it has no nonce."""
+TITLE_CHARACTERS = 200
+BLOCKING_CONCLUSIONS = ("failure", "action_required")
+"""Conclusions that block the merge where regbot is a required check."""
+CONCLUSIONS: Mapping[Status, Conclusion] = {
+    "PASS": "success",
+    "FAIL": "failure",
+    "INVALID": "failure",
+    "REVIEW": "action_required",
+    "INCONCLUSIVE": "neutral",
+}
+_BY_STRICTNESS: Sequence[Conclusion] = ("success", "neutral", "action_required", "failure")
+"""Conclusions that the ``[github]`` table may name, the most lenient first."""
+_FOREIGN_PREFIX = f"INVALID, a job is also called {NAME}: "
+_TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(held to #\d+ \([A-Z]+\): )?")
+_EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
+
+
+def format_external_id(number: int, sha: str, nonce: str = STATIC_NONCE) -> str:
+    """Return the external id of the check run on ``sha`` for the pull request ``number``; 0 stands for a merge
+    group."""
+    return f"{number}:{sha}:{nonce}"
+
+
+@dataclass(frozen=True)
+class HeadChecks:
+    """regbot's present check runs on one head for one pull request, oldest first. Normally there is at most one. Two
+    exist only if two jobs created them at the same moment.
+
+    A measurement of a judged commit gets a new check run, because GitHub does not set a completed one back to in
+    progress. The earlier check runs are not among ``runs``: GitHub shows only the newest check run of a name.
+    """
+
+    runs: Sequence[CheckRun]
+    other_pulls: Mapping[int, "HeadChecks"] = field(default_factory=dict)
+    """Check runs of other pull requests with the same head, by pull request number."""
+    foreign_runs: Sequence[CheckRun] = ()
+    """Check runs of the same name and app that regbot did not create, oldest first."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether GitHub shows a check run that is not regbot's."""
+        return bool(self.foreign_runs and self.runs) and self.foreign_runs[-1].id > self.runs[-1].id
+
+    @property
+    def completed_text(self) -> StampedText | None:
+        """The strongest result in a completed check run; None where no completed check run has a result of its own
+        commit."""
+        return _select_text([run for run in self.runs if run.status == "completed"])
+
+    @property
+    def previous_text(self) -> StampedText | None:
+        """The earlier result that a waiting check run still contains; None without one. It dates from before the
+        measurement was requested."""
+        return _select_text([run for run in self.runs if run.status != "completed"])
+
+    @property
+    def title(self) -> str:
+        """Title of the first completed check run; '' where none is completed. The prefix that names a stricter pull
+        request, or a job of the same name, is removed."""
+        titles = (run.title for run in self.runs if run.status == "completed")
+        return _TITLE_PREFIX.sub("", next(titles, ""))
+
+    @property
+    def waiting_run(self) -> CheckRun | None:
+        """The newest check run that waits for a measurement; None without one."""
+        return next((run for run in reversed(self.runs) if run.status != "completed"), None)
+
+    @property
+    def pending_nonce(self) -> str:
+        """Nonce of the measurement that a check run waits for; '' where no check run waits."""
+        waiting = (_read_nonce(run) for run in self.runs if run.status != "completed")
+        return next((nonce for nonce in waiting if nonce not in ("", STATIC_NONCE)), "")
+
+    def can_show(self, nonce: str, run: int) -> bool:
+        """Return whether the measurement by the workflow run ``run`` may be shown. Either ``nonce`` is the nonce of the
+        last requested measurement, or a check run already contains the result of ``run``."""
+        texts = [
+            text for outer in (self.completed_text, self.previous_text) if outer for text in (outer, outer.void) if text
+        ]
+        is_known = any(text.stamp.tier == "measured" and text.stamp.run == run for text in texts)
+        return is_known or any(_read_nonce(waiting_run) == nonce for waiting_run in self.runs)
+
+
+def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
+    """Return regbot's check runs on ``sha`` for a pull request; ``bot``: login of regbot's app. Raises ForgeError."""
+    runs: dict[int, list[CheckRun]] = {}
+    foreign_runs: list[CheckRun] = []
+    for run in forge.checks(sha, NAME):
+        if run.app != bot.removesuffix("[bot]"):
+            continue
+        if (owner := find_owner(run, bot)) is not None:
+            runs.setdefault(owner, []).append(run)
+        else:
+            foreign_runs.append(run)
+    present = {pull: _select_present(pull_runs) for pull, pull_runs in runs.items()}
+    own_runs = present.pop(number, [])
+    others = {other: HeadChecks(other_runs, {}, foreign_runs) for other, other_runs in present.items()}
+    return HeadChecks(own_runs, others, foreign_runs)
+
+
+def find_owner(run: CheckRun, bot: str) -> int | None:
+    """Return the pull request that a check run of regbot is for, or 0 for a merge group; None where regbot did not
+    create the check run."""
+    match = _EXTERNAL_ID.fullmatch(run.external_id)
+    is_own = run.app == bot.removesuffix("[bot]") and run.name == NAME
+    return int(match[1]) if is_own and match is not None and match[2] == run.sha else None
+
+
+def write(
+    forge: Forge,
+    stamped_text: StampedText,
+    head_checks: HeadChecks,
+    github: GitHub,
+    title: str,
+    *,
+    annotations: Sequence[Annotation] = (),
+    url: str = "",
+    peers: Sequence[Stamp] = (),
+) -> bool:
+    """Complete the check run of a head with ``stamped_text``. Return whether anything changed. Raises ForgeError.
+
+    ``peers``: stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the check runs
+    of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations cannot be
+    removed from a check run, so they are sent only once. The external id of an existing check run is kept, because a
+    measurement may have been requested after ``head_checks`` was read.
+    """
+    check = _build_check(stamped_text, github, title, url, peers, is_unique=not head_checks.foreign_runs)
+    changed = False
+    for run in head_checks.runs:
+        is_same = (run.conclusion, run.summary.replace("\r\n", "\n").strip()) == (
+            check.conclusion,
+            check.summary.strip(),
+        )
+        if run.status != "completed" or not is_same:
+            forge.update_check(run.id, replace(check, annotations=() if run.annotations else tuple(annotations)))
+            changed = True
+    if not head_checks.runs or head_checks.is_hidden:
+        new_id = format_external_id(stamped_text.stamp.pr, stamped_text.stamp.head)
+        new_id = head_checks.runs[-1].external_id if head_checks.runs else new_id
+        forge.create_check(replace(check, external_id=new_id, annotations=tuple(annotations)))
+        changed = True
+    return changed
+
+
+def show_waiting(forge: Forge, head_checks: HeadChecks) -> bool:
+    """Create the check run that waits for a measurement again if a foreign one hides it. Return whether it was created.
+    Raises ForgeError."""
+    waiting_run = head_checks.waiting_run
+    if waiting_run is None or not head_checks.is_hidden:
+        return False
+    forge.create_check(
+        NewCheck(
+            name=NAME,
+            sha=waiting_run.sha,
+            external_id=waiting_run.external_id,
+            status="in_progress",
+            conclusion=None,
+            title=waiting_run.title,
+            summary=waiting_run.summary,
+        )
+    )
+    return True
+
+
+def conclude(status: Status, github: GitHub, least_strict: Conclusion = "success") -> Conclusion:
+    """Return the conclusion of a check run for a verdict. In shadow mode the conclusion is always neutral."""
+    return "neutral" if github.shadow else conclude_without_shadow(status, github, least_strict)
+
+
+def conclude_without_shadow(status: Status, github: GitHub, least_strict: Conclusion = "success") -> Conclusion:
+    """Return the conclusion that applies without shadow mode: the one for ``status``, but not more lenient than
+    ``least_strict``."""
+    return max(github.conclusions.get(status, CONCLUSIONS[status]), least_strict, key=_BY_STRICTNESS.index)
+
+
+def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
+    """Return the most lenient conclusion that a result may have. ``number``: 0 stands for a merge group.
+
+    For a self-reported result it is ``github.self_reported``, but for that of a merge group at most neutral: nobody can
+    have a merge group measured that is only traced, so nothing could unblock it.
+    """
+    if tier != "static":
+        return "success"
+    return github.self_reported if number else min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
+
+
+def _build_check(
+    stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], *, is_unique: bool
+) -> NewCheck:
+    stamp = stamped_text.stamp
+    own_conclusion = conclude(stamp.status, github, get_least_strict(github, stamp.tier, stamp.pr))
+    strictest, conclusion = stamp, own_conclusion
+    for peer in peers:
+        peer_conclusion = conclude(peer.status, github, get_least_strict(github, peer.tier, peer.pr))
+        if _BY_STRICTNESS.index(peer_conclusion) > _BY_STRICTNESS.index(conclusion):
+            strictest, conclusion = peer, peer_conclusion
+    prefix = f"held to #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
+    notes = [note] if (note := write_same_head_note(stamp.pr, peers)) else []
+    if not is_unique:
+        conclusion = max(conclusion, conclude("INVALID", github), key=_BY_STRICTNESS.index)
+        prefix, notes = f"{_FOREIGN_PREFIX}{prefix}", [_FOREIGN_NOTE, *notes]
+    return NewCheck(
+        name=NAME,
+        sha=stamp.head,
+        external_id="",
+        status="completed",
+        conclusion=conclusion,
+        title=clip(f"{prefix}{title}", TITLE_CHARACTERS),
+        summary=stamped_text.body(note=Markdown("\n> ".join(notes)) if notes else None),
+        details_url=url,
+    )
+
+
+_FOREIGN_NOTE = Markdown(
+    f"⛔ **INVALID:** this commit has another check run called `{NAME}`, and a required check cannot tell the two "
+    "apart. A job of the pull request may have this name. Rename that job and push."
+)
+
+
+def write_same_head_note(number: int, peers: Sequence[Stamp]) -> Markdown | None:
+    """Return the note that other pull requests have the same head; None where there are no ``peers``."""
+    if not peers:
+        return None
+    peer_names = ", ".join(f"#{peer.pr} ({peer.status})" for peer in peers)
+    return Markdown(
+        f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A check run "
+        "belongs to a commit, so it has the strictest conclusion of all. After one of them is "
+        "closed, run `regbot-static` again."
+    )
+
+
+def _select_present(runs: Sequence[CheckRun]) -> list[CheckRun]:
+    """Return the check runs with the external id of the newest one. Each measurement has an external id of its own."""
+    return [run for run in runs if run.external_id == runs[-1].external_id]
+
+
+def _select_text(runs: Sequence[CheckRun]) -> StampedText | None:
+    parsed = [(run, text) for run in runs if (text := StampedText.read(run.summary)) is not None]
+    own_texts = [text for run, text in parsed if text.stamp.head == run.sha]
+    return select_strongest(own_texts, own_texts[0].stamp.head) if own_texts else None
+
+
+def _read_nonce(run: CheckRun) -> str:
+    match = _EXTERNAL_ID.fullmatch(run.external_id)
+    return match[3] if match else ""

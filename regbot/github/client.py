@@ -1,0 +1,344 @@
+"""Client of the parts of GitHub's REST API that regbot uses. Methods take and return plain data.
+
+The client makes no decisions. A request that creates something takes effect once, however often a reply is lost
+(``regbot.github.transport``). Every other call can be repeated with the same result.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from regbot.github.git_remote import Remote
+from regbot.github.transport import MAX_LOOKUPS, AwayError, ForgeError, RefusedError, TooLargeError, Transport
+from regbot.github.types import (
+    ROLES,
+    Artifact,
+    CheckRun,
+    ClosedPull,
+    Comment,
+    CommitComparison,
+    NewCheck,
+    Pull,
+    Role,
+    WorkflowRun,
+)
+from regbot.text.clip import clip
+
+__all__ = ["AwayError", "Forge", "ForgeError", "RefusedError", "TooLargeError"]
+
+MAX_DISPATCH_LOOKUPS = 6
+"""If the reply to a workflow start is lost, the list of runs is read up to this many times to see whether the workflow
+started. GitHub lists a new run only after some seconds."""
+MAX_END_POLLS, END_POLL_INTERVAL_S = 60, 10.0
+"""How often the end of a run is polled, and the seconds between two polls. The limit is needed because the caller may
+be the last job of that same run."""
+MAX_CLOCK_SKEW = timedelta(minutes=10)
+"""Largest expected difference between GitHub's clock and the clock of this machine."""
+_REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
+_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
+
+T = TypeVar("T")
+
+
+class Forge:
+    """One repository on GitHub or GitHub Enterprise, accessed with one token. All methods raise ForgeError.
+
+    ``url``: address of the REST API, as in GITHUB_API_URL. ``patience_s``: total seconds to wait while GitHub is down
+    or asks the client to wait.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        repository: str,
+        url: str = "https://api.github.com",
+        sleep: Callable[[float], None] = time.sleep,
+        patience_s: float = 3600,
+    ) -> None:
+        if not _REPOSITORY.fullmatch(repository):
+            raise ForgeError(f"{repository!r} is not a repository", "write it as OWNER/NAME")
+        self.repository = repository
+        self._root = f"/repos/{repository}"
+        self._token, self._sleep = token, sleep
+        self._api = Transport(token, url, sleep, patience_s)
+
+    # Pull requests
+
+    def pull(self, number: int) -> Pull:
+        """Return one pull request."""
+        return _parse(Pull.from_json, self._api.get(f"{self._root}/pulls/{number}"))
+
+    def pulls_with_head(self, repository: str, ref: str) -> list[Pull]:
+        """Return the open pull requests from a branch of ``repository`` ("owner/name"), which may be a fork."""
+        owner = repository.partition("/")[0]
+        pulls = self._pulls(head=f"{owner}:{ref}")
+        return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (repository, ref)]
+
+    def pulls_from(self, ref: str) -> list[Pull]:
+        """Return the open pull requests from a branch of this repository."""
+        return self.pulls_with_head(self.repository, ref)
+
+    def closed_pulls_from(self, ref: str) -> list[ClosedPull]:
+        """Return the merged and closed pull requests from a branch of this repository, newest first."""
+        owner = self.repository.partition("/")[0]
+        parameters = {"state": "closed", "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
+        listed = self._api.pages(f"{self._root}/pulls", parameters)
+        pairs = [(_parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)) for item in listed]
+        return [closed for pull, closed in pairs if (pull.head_repository, pull.head_ref) == (self.repository, ref)]
+
+    def _pulls(self, **parameters: str) -> list[Pull]:
+        return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
+
+    def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
+        """Open a pull request from ``head``, a branch of this repository. After a lost reply, return the pull request
+        that the lost request opened."""
+
+        def find_created() -> Pull | None:
+            return next((pull for pull in self.pulls_from(head) if pull.base_ref == base), None)
+
+        content = {"title": title, "body": body, "head": head, "base": base}
+        return self._api.create(f"{self._root}/pulls", content, lambda data: _parse(Pull.from_json, data), find_created)
+
+    def edit_pull(self, number: int, title: str, body: str) -> None:
+        """Change the title and the text of a pull request."""
+        self._api.change("PATCH", f"{self._root}/pulls/{number}", {"title": title, "body": body})
+
+    # Commits and branches
+
+    def merge_base(self, base: str, head: str) -> str:
+        """Return the merge base of ``base`` and ``head``."""
+        return self.compare(base, head).merge_base
+
+    def compare(self, base: str, head: str) -> CommitComparison:
+        """Return what ``head`` changes since the merge base of ``base`` and ``head``. One page is enough, because
+        GitHub lists all files of a comparison on the first page."""
+        compared = self._api.get(f"{self._root}/compare/{_quote_part(base)}...{_quote_part(head)}", {"per_page": 1})
+        return _parse(CommitComparison.from_json, compared)
+
+    def git_remote(self, repo: Path) -> Remote:
+        """Return this repository as a remote of the git repository ``repo``."""
+        url = _parse(lambda data: str(data["clone_url"]), self._api.get(self._root))
+        return Remote(repo, url, self._token, self._sleep)
+
+    def default_branch(self) -> str:
+        """Return the name of the default branch."""
+        return _parse(lambda data: str(data["default_branch"]), self._api.get(self._root))
+
+    def tip(self, branch: str) -> str:
+        """Return the newest commit of a branch, even if a tag has the same name."""
+        return _parse(
+            lambda data: str(data["commit"]["sha"]), self._api.get(f"{self._root}/branches/{_quote_part(branch)}")
+        )
+
+    def parents(self, sha: str) -> list[str]:
+        """Return the parents of a commit."""
+        commit = self._api.get(f"{self._root}/commits/{_quote_part(sha)}", {"per_page": 1})
+        return _parse(lambda data: [str(parent["sha"]) for parent in data["parents"]], commit)
+
+    def role(self, login: str) -> Role:
+        """Return the present role of an account in this repository; "none" for an unknown account."""
+        if not _LOGIN.fullmatch(login):
+            return "none"
+        try:
+            data = self._api.get(f"{self._root}/collaborators/{_quote_part(login)}/permission")
+        except RefusedError as error:
+            if error.status == 404:
+                return "none"
+            raise
+        return _parse(_parse_role, data)
+
+    # Comments
+
+    def comments(self, number: int) -> list[Comment]:
+        """Return the comments of a pull request, oldest first."""
+        listed = _parse_all(Comment.from_json, self._api.pages(f"{self._root}/issues/{number}/comments"))
+        return sorted(listed, key=lambda comment: (comment.created, comment.id))
+
+    def comment(self, id: int) -> Comment | None:
+        """Return one comment; None where it was deleted."""
+        try:
+            return _parse(Comment.from_json, self._api.get(f"{self._root}/issues/comments/{id}"))
+        except RefusedError as error:
+            if error.status in (404, 410):
+                return None
+            raise
+
+    def create_comment(
+        self, number: int, body: str, find_created: Callable[[], Comment | None] | None = None
+    ) -> Comment:
+        """Create a comment. After a lost reply, ``find_created`` looks for the created comment. The default looks for a
+        new comment with the same text."""
+        if find_created is None:
+            known_ids = {comment.id for comment in self.comments(number)}
+
+            def find_created() -> Comment | None:
+                new_comments = (comment for comment in self.comments(number) if comment.id not in known_ids)
+                return next((comment for comment in new_comments if comment.body.strip() == body.strip()), None)
+
+        path = f"{self._root}/issues/{number}/comments"
+        return self._api.create(path, {"body": body}, lambda data: _parse(Comment.from_json, data), find_created)
+
+    def edit_comment(self, id: int, body: str) -> None:
+        """Change the text of a comment. Raises RefusedError with status 404 where it was deleted."""
+        self._api.change("PATCH", f"{self._root}/issues/comments/{id}", {"body": body})
+
+    def delete_comment(self, id: int) -> None:
+        """Delete a comment. A missing comment is no error."""
+        self._delete(f"{self._root}/issues/comments/{id}")
+
+    def react(self, id: int, content: str) -> None:
+        """Add a reaction ("+1", "eyes", "confused", ...) to a comment. Adding the same reaction again changes
+        nothing."""
+        self._api.change("POST", f"{self._root}/issues/comments/{id}/reactions", {"content": content})
+
+    def reactions(self, id: int, login: str) -> list[str]:
+        """Return the reactions of an account to a comment ("+1", "eyes", "confused", ...)."""
+        listed = self._api.pages(f"{self._root}/issues/comments/{id}/reactions")
+        pairs = _parse_all(lambda data: ((data["user"] or {}).get("login"), str(data["content"])), listed)
+        return [content for user, content in pairs if user == login]
+
+    # Check runs
+
+    def checks(self, sha: str, name: str) -> list[CheckRun]:
+        """Return the check runs of one name on a commit, oldest first, including check runs of other apps and of
+        jobs."""
+        parameters = {"check_name": name, "filter": "all"}
+        listed = self._api.pages(f"{self._root}/commits/{_quote_part(sha)}/check-runs", parameters, key="check_runs")
+        return sorted(_parse_all(CheckRun.from_json, listed), key=lambda check: check.id)
+
+    def check(self, id: int) -> CheckRun:
+        """Return one check run."""
+        return _parse(CheckRun.from_json, self._api.get(f"{self._root}/check-runs/{id}"))
+
+    def create_check(self, check: NewCheck) -> CheckRun:
+        """Create a check run. After a lost reply, return the existing check run with the same external id."""
+
+        def find_created() -> CheckRun | None:
+            listed = self.checks(check.sha, check.name)
+            return next((run for run in listed if run.external_id == check.external_id), None)
+
+        body = {**check.body(), "head_sha": check.sha}
+        return self._api.create(
+            f"{self._root}/check-runs", body, lambda data: _parse(CheckRun.from_json, data), find_created
+        )
+
+    def update_check(self, id: int, check: NewCheck) -> None:
+        """Change the content of a check run. GitHub *adds* the annotations to those of earlier calls, so send them only
+        once."""
+        path = f"{self._root}/check-runs/{id}"
+        body = check.body()
+        if not check.annotations:
+            self._api.change("PATCH", path, body)
+            return
+
+        def find_created() -> CheckRun | None:
+            run = self.check(id)
+            return run if run.annotations >= len(check.annotations) else None
+
+        self._api.create(path, body, lambda data: _parse(CheckRun.from_json, data), find_created, verb="PATCH")
+
+    # Labels
+
+    def labels(self, number: int) -> list[str]:
+        """Return the labels of a pull request."""
+        return _parse_all(lambda data: str(data["name"]), self._api.pages(f"{self._root}/issues/{number}/labels"))
+
+    def add_label(self, number: int, name: str) -> None:
+        """Add a label to a pull request. GitHub creates a label that the repository lacks."""
+        self._api.change("POST", f"{self._root}/issues/{number}/labels", {"labels": [name]})
+
+    def remove_label(self, number: int, name: str) -> None:
+        """Remove a label from a pull request. A missing label is no error."""
+        self._delete(f"{self._root}/issues/{number}/labels/{_quote_part(name)}")
+
+    # Workflows
+
+    def dispatch(self, workflow: str, ref: str, inputs: Mapping[str, str]) -> None:
+        """Start a workflow by its file name.
+
+        After a lost reply, the list of runs is searched for the nonce in ``inputs``, because the title of a started run
+        contains that nonce. Without a nonce in ``inputs``, the workflow is started again.
+        """
+        path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/dispatches"
+        nonce, since = inputs.get("nonce", ""), datetime.now(UTC) - MAX_CLOCK_SKEW
+        max_lookups = MAX_DISPATCH_LOOKUPS if nonce else MAX_LOOKUPS
+
+        def find_created() -> bool | None:
+            return True if nonce and any(nonce in run.title.split() for run in self.runs(workflow, since)) else None
+
+        self._api.create(
+            path, {"ref": ref, "inputs": dict(inputs)}, lambda _: True, find_created, max_lookups=max_lookups
+        )
+
+    def runs(self, workflow: str, since: datetime) -> list[WorkflowRun]:
+        """Return the runs of a workflow that were dispatched at or after ``since``, newest first."""
+        created = f">={since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        parameters = {"event": "workflow_dispatch", "created": created}
+        path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/runs"
+        listed = _parse_all(WorkflowRun.from_json, self._api.pages(path, parameters, key="workflow_runs"))
+        return sorted(listed, key=lambda run: -run.id)
+
+    def group_runs(self, workflow: str, sha: str) -> list[WorkflowRun]:
+        """Return the runs of a workflow on the merge group ``sha``, newest first."""
+        path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/runs"
+        listed = self._api.pages(path, {"event": "merge_group", "head_sha": sha}, key="workflow_runs")
+        return sorted(_parse_all(WorkflowRun.from_json, listed), key=lambda run: -run.id)
+
+    def run(self, id: int) -> WorkflowRun:
+        """Return one workflow run."""
+        return _parse(WorkflowRun.from_json, self._api.get(f"{self._root}/actions/runs/{id}"))
+
+    def ended_run(self, id: int) -> WorkflowRun:
+        """Wait until a run has ended, at most ten minutes, and return it in its state at that time."""
+        for _ in range(MAX_END_POLLS):
+            if (run := self.run(id)).status == "completed":
+                return run
+            self._sleep(END_POLL_INTERVAL_S)
+        return self.run(id)
+
+    def artifacts(self, run_id: int) -> list[Artifact]:
+        """Return the artifacts of all attempts of a run, oldest first."""
+        listed = self._api.pages(f"{self._root}/actions/runs/{run_id}/artifacts", key="artifacts")
+        return sorted(_parse_all(Artifact.from_json, listed), key=lambda artifact: artifact.id)
+
+    def download(self, artifact_id: int, limit: int) -> bytes:
+        """Return the zip archive of an artifact. Raises TooLargeError if the archive has more than ``limit`` bytes,
+        without reading the rest."""
+        return self._api.download(f"{self._root}/actions/artifacts/{artifact_id}/zip", limit)
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._api.change("DELETE", path)
+        except RefusedError as error:
+            if error.status not in (404, 410):
+                raise
+
+
+def _parse_role(data: Mapping[str, Any]) -> Role:
+    """Return the role that GitHub names. For an organisation's custom role, return the standard role that it is based
+    on."""
+    for name in (data.get("role_name"), data["permission"]):
+        for role in ROLES:
+            if name == role:
+                return role
+    return "none"
+
+
+def _quote_part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _parse_all(parse: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+    return [_parse(parse, item) for item in items]
+
+
+def _parse(parse: Callable[[Any], T], data: Any) -> T:
+    """Return ``parse(data)``. Raises ForgeError where GitHub's answer lacks a field or has an unexpected form."""
+    try:
+        return parse(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ForgeError(clip(f"GitHub's answer cannot be read ({type(error).__name__}: {error})", 300)) from error

@@ -1,0 +1,213 @@
+"""Grammar of comment commands, such as ``/regbot run SHA``: parse the command in a comment, and format one.
+
+A command is the first line of a comment and must match exactly: lower case, one space between words, nothing before it.
+A command in a quotation, in a code block or further down is ignored. Text below the command is for human readers. A
+second command in that text makes the comment invalid. Each word of a command may contain only a few kinds of
+characters. Words are sent to GitHub as JSON and to workflows as inputs, never as part of a shell line.
+
+``permission`` decides who may give which command. ``approval`` decides whether the commit in the command may run.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from regbot.judge import ExpectationError, parse_expectation
+
+Verb = Literal["run", "more", "bisect", "expect", "accept"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+
+FORMS: dict[Verb, str] = {
+    "run": "/regbot run SHA [with-protected-files]",
+    "more": "/regbot more SHA [PAIRS]",
+    "bisect": "/regbot bisect GOOD..BAD [WORKLOAD]",
+    "expect": "/regbot expect pattern@axis@workload: reason",
+    "accept": "/regbot accept SHA: reason",
+}
+"""Syntax of each command. SHA, GOOD and BAD have 40 hexadecimal digits."""
+
+MAX_BODY_CHARACTERS = 65_536
+"""GitHub's limit for a comment."""
+MAX_LINE_CHARACTERS = 1000
+MAX_REASON_CHARACTERS = 500
+MAX_PAIRS = 64
+DEFAULT_PAIRS = 4
+"""Number of additional pairs if the command does not give PAIRS. A session has this many pairs between two looks."""
+
+_PREFIX = "/regbot"
+_PROTECTED_OPTION = "with-protected-files"
+_ADDRESSED = re.compile(r"/regbot(?![\w./-])", re.IGNORECASE | re.ASCII)
+"""Start of a comment that addresses regbot. ``/regbotics`` and ``/regbot/forge`` do not match."""
+_LATER_COMMAND = re.compile(r"^[ \t]*/regbot(?![\w./-])", re.IGNORECASE | re.ASCII | re.MULTILINE)
+_SHA = "[0-9a-f]{40}"
+_RUN = re.compile(rf"({_SHA})( {_PROTECTED_OPTION})?")
+_MORE = re.compile(rf"({_SHA})(?: ([1-9][0-9]{{0,3}}))?")
+_BISECT = re.compile(rf"({_SHA})\.\.({_SHA})(?: ([A-Za-z0-9][A-Za-z0-9_.@:/-]{{0,127}}))?")
+_ACCEPT = re.compile(rf"({_SHA}): ?(\S.*)")
+_INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Measure a commit. ``protected``: measure it even if it changes protected files."""
+
+    sha: str
+    protected: bool = False
+
+
+@dataclass(frozen=True)
+class MoreCommand:
+    """Time ``pairs`` more pairs of a commit that was measured before."""
+
+    sha: str
+    pairs: int = DEFAULT_PAIRS
+
+
+@dataclass(frozen=True)
+class BisectCommand:
+    """Find the culprit between two commits. ``workload`` is '' for all workloads of the default branch."""
+
+    good: str
+    bad: str
+    workload: str = ""
+
+
+@dataclass(frozen=True)
+class ExpectCommand:
+    """Declare an expected sharding change. ``regbot.judge.parse_expectation`` reads ``rule``."""
+
+    rule: str
+
+
+@dataclass(frozen=True)
+class AcceptCommand:
+    """Accept the findings of a REVIEW verdict on a commit."""
+
+    sha: str
+    reason: str
+
+
+Command = RunCommand | MoreCommand | BisectCommand | ExpectCommand | AcceptCommand
+
+
+@dataclass(frozen=True)
+class InvalidCommand:
+    """A comment that addresses regbot without a valid command. ``verb`` is None where the verb cannot be recognized.
+
+    ``problem`` may quote the comment, so it must be shown as untrusted text.
+    """
+
+    verb: Verb | None
+    problem: str
+
+
+def parse_command(body: str) -> Command | InvalidCommand | None:
+    """Return the command of a comment; None where the comment does not address regbot. Never raises."""
+    if not _ADDRESSED.match(body):
+        return None
+    if len(body) > MAX_BODY_CHARACTERS:
+        return InvalidCommand(None, f"the comment has more than {MAX_BODY_CHARACTERS:,} characters")
+    first, _, below = body.partition("\n")
+    line = first.removesuffix("\r").rstrip(" \t")
+    if len(line) > MAX_LINE_CHARACTERS:
+        return InvalidCommand(None, f"the line has more than {MAX_LINE_CHARACTERS:,} characters")
+    if any(unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in line):
+        return InvalidCommand(None, "the line holds characters that cannot be seen; type it instead of pasting it")
+    if line != _PREFIX and not line.startswith(f"{_PREFIX} "):
+        return InvalidCommand(None, f"a command begins with {_PREFIX} in lower case and one space")
+    word, _, rest = line[len(_PREFIX) + 1 :].partition(" ")
+    verb = next((known for known in VERBS if known == word), None)
+    if verb is None:
+        return InvalidCommand(
+            None, f"there is no command {word!r}" if word else "the command is missing, with one space before it"
+        )
+    if _LATER_COMMAND.search(below):
+        return InvalidCommand(verb, "the comment holds more than one command; write one comment for each")
+    return _PARSERS[verb](rest)
+
+
+def format_command(command: Command) -> str:
+    """Return the command line of ``command``. ``parse_command`` turns this line into an equal command."""
+    match command:
+        case RunCommand(sha, protected):
+            return f"{_PREFIX} run {sha}{f' {_PROTECTED_OPTION}' if protected else ''}"
+        case MoreCommand(sha, pairs):
+            return f"{_PREFIX} more {sha} {pairs}"
+        case BisectCommand(good, bad, workload):
+            return f"{_PREFIX} bisect {good}..{bad} {workload}".rstrip()
+        case ExpectCommand(rule):
+            return f"{_PREFIX} expect {rule}"
+        case AcceptCommand(sha, reason):
+            return f"{_PREFIX} accept {sha}: {reason}"
+
+
+def _parse_run(rest: str) -> RunCommand | InvalidCommand:
+    if match := _RUN.fullmatch(rest):
+        return RunCommand(match[1], bool(match[2]))
+    if re.match(rf"{_SHA} ", rest):
+        return InvalidCommand("run", f"only {_PROTECTED_OPTION} may follow the commit")
+    return InvalidCommand("run", _explain_missing_commit(rest))
+
+
+def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
+    if not (match := _MORE.fullmatch(rest)):
+        has_commit = re.match(rf"{_SHA} ", rest)
+        return InvalidCommand(
+            "more", "PAIRS is no whole number above 0" if has_commit else _explain_missing_commit(rest)
+        )
+    pairs = int(match[2]) if match[2] else DEFAULT_PAIRS
+    if pairs > MAX_PAIRS:
+        return InvalidCommand("more", f"PAIRS is above {MAX_PAIRS}, the most that one command may ask for")
+    return MoreCommand(match[1], pairs)
+
+
+def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
+    if not (match := _BISECT.fullmatch(rest)):
+        has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
+        return InvalidCommand(
+            "bisect",
+            "WORKLOAD is no name of a workload"
+            if has_range
+            else "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them: a "
+            "branch or a short hash may name another commit a moment later",
+        )
+    if match[1] == match[2]:
+        return InvalidCommand("bisect", "GOOD and BAD are the same commit")
+    return BisectCommand(match[1], match[2], match[3] or "")
+
+
+def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
+    try:
+        rule = parse_expectation(rest)
+    except ExpectationError as error:
+        return InvalidCommand("expect", error.problem)
+    return _check_reason_length("expect", rule.reason) or ExpectCommand(rest)
+
+
+def _parse_accept(rest: str) -> AcceptCommand | InvalidCommand:
+    if match := _ACCEPT.fullmatch(rest):
+        return _check_reason_length("accept", match[2]) or AcceptCommand(match[1], match[2])
+    has_commit = re.match(_SHA, rest)
+    return InvalidCommand("accept", "the reason is missing" if has_commit else _explain_missing_commit(rest))
+
+
+_PARSERS = {
+    "run": _parse_run,
+    "more": _parse_more,
+    "bisect": _parse_bisect,
+    "expect": _parse_expect,
+    "accept": _parse_accept,
+}
+
+
+def _check_reason_length(verb: Verb, reason: str) -> InvalidCommand | None:
+    if len(reason) <= MAX_REASON_CHARACTERS:
+        return None
+    return InvalidCommand(verb, f"the reason has more than {MAX_REASON_CHARACTERS} characters")
+
+
+def _explain_missing_commit(rest: str) -> str:
+    if not rest:
+        return "the commit is missing"
+    return "the commit is not written as 40 lower-case hexadecimal digits, with one space before it"

@@ -1,0 +1,163 @@
+"""Read the event that started a job, from the event file of GitHub Actions.
+
+An event says who did what to which pull request, and when. It may be outdated: the head may have moved before the job
+runs, and an event can arrive twice or late. The gate therefore uses the event only to learn which pull request or
+comment it concerns. Every fact for a decision is requested from GitHub.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regbot.errors import UserError
+from regbot.records.files import RecordError, parse_json, read_capped
+
+MAX_EVENT_BYTES = 25 * 1024 * 1024
+"""GitHub's limit for the size of an event."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PullEvent:
+    """An event of a pull request. ``label`` is '' where the event is not about a label."""
+
+    action: str
+    number: int
+    head_sha: str
+    label: str
+    labels: tuple[str, ...]
+    """Labels at the time of the event. ``label`` is the one that was added or removed."""
+    sender: str
+    updated: datetime
+    """Time of the last change to the pull request. It differs between two label events, and is the same when one event
+    is replayed."""
+    base_changed: bool
+    """Whether the event changed the base branch."""
+
+
+@dataclass(frozen=True)
+class CommentEvent:
+    """A comment event. ``pull``: the comment is on a pull request, not on an issue."""
+
+    action: str
+    number: int
+    pull: bool
+    comment: int
+    body: str
+    author: str
+    bot: bool
+
+
+@dataclass(frozen=True)
+class CheckEvent:
+    """An event of the check run with the id ``check``. ``sender``: who caused it."""
+
+    action: str
+    check: int
+    sender: str
+
+
+def read_pull_event(file: Path, repository: str) -> PullEvent:
+    """Read the ``pull_request_target`` event in ``file``. It must belong to ``repository`` ("owner/name"). Raises
+    UserError."""
+    event = _Event(file, repository)
+    action = event.take("action", str)
+    return PullEvent(
+        action=action,
+        number=event.take_number("pull_request.number"),
+        head_sha=event.take("pull_request.head.sha", str),
+        label=event.take("label.name", str) if action in ("labeled", "unlabeled") else "",
+        labels=tuple(event.take_names("pull_request.labels")),
+        sender=event.take("sender.login", str),
+        updated=event.take_time("pull_request.updated_at"),
+        base_changed=action == "edited" and event.has("changes.base"),
+    )
+
+
+def read_comment_event(file: Path, repository: str) -> CommentEvent:
+    """Read the ``issue_comment`` event in ``file``. It must belong to ``repository`` ("owner/name"). Raises
+    UserError."""
+    event = _Event(file, repository)
+    user = event.has("comment.user")  # null for a deleted account
+    return CommentEvent(
+        action=event.take("action", str),
+        number=event.take_number("issue.number"),
+        pull=event.has("issue.pull_request"),
+        comment=event.take_number("comment.id"),
+        body=event.take("comment.body", str) if event.has("comment.body") else "",
+        author=event.take("comment.user.login", str) if user else "",
+        bot=user and event.take("comment.user.type", str) == "Bot",
+    )
+
+
+def read_check_event(file: Path, repository: str) -> CheckEvent:
+    """Read the ``check_run`` event in ``file``. It must belong to ``repository`` ("owner/name"). Raises UserError."""
+    event = _Event(file, repository)
+    return CheckEvent(event.take("action", str), event.take_number("check_run.id"), event.take("sender.login", str))
+
+
+def check_event_repository(file: Path, repository: str) -> None:
+    """Check that the event in ``file``, of any kind, belongs to ``repository``. Raises UserError."""
+    _Event(file, repository, allow_schedule=True)
+
+
+class _Event:
+    """The JSON document in an event file, with checked access to its fields. The methods take the path of a field, with
+    dots between the keys, such as "pull_request.number".
+
+    ``allow_schedule``: also accept the event of a scheduled job, which names no repository.
+    """
+
+    def __init__(self, file: Path, repository: str, allow_schedule: bool = False) -> None:
+        self._file = file
+        try:
+            self._document = parse_json(read_capped(file, MAX_EVENT_BYTES), str(file))
+        except RecordError as error:
+            raise UserError(str(error)) from error
+        if allow_schedule and self.has("schedule"):
+            return
+        full_name = self.take("repository.full_name", str)
+        if full_name.casefold() != repository.casefold():
+            raise UserError(f"{file}: is an event of {full_name[:200]!r}, but GITHUB_REPOSITORY is {repository!r}")
+
+    def has(self, path: str) -> bool:
+        return self._find_value(path) is not None
+
+    def take(self, path: str, kind: type[T]) -> T:
+        value = self._find_value(path)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            fault = "is missing" if value is None else f"is no {_TYPE_NAMES[kind]}"
+            raise UserError(f"{self._file}: {path} {fault}", _ADVICE)
+        return value
+
+    def take_number(self, path: str) -> int:
+        value = self.take(path, int)
+        if value <= 0:
+            raise UserError(f"{self._file}: {path} is {value}", _ADVICE)
+        return value
+
+    def take_time(self, path: str) -> datetime:
+        text = self.take(path, str)
+        try:
+            return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        except ValueError:
+            raise UserError(f"{self._file}: {path} is no time", _ADVICE) from None
+
+    def take_names(self, path: str) -> list[str]:
+        """Return the ``name`` of every item in the list at ``path``."""
+        items = [item.get("name") if isinstance(item, dict) else None for item in self.take(path, list)]
+        if not all(isinstance(item, str) for item in items):
+            raise UserError(f"{self._file}: {path} is no list of named things", _ADVICE)
+        return [str(item) for item in items]
+
+    def _find_value(self, path: str) -> Any:
+        value = self._document
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+
+_TYPE_NAMES: dict[type, str] = {str: "text", int: "whole number", list: "list"}
+_ADVICE = "give the file that GITHUB_EVENT_PATH names, as it is"

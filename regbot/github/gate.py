@@ -1,0 +1,235 @@
+"""The gate: react to comments, labels, pushes, base changes and re-requested check runs. It decides who may start a
+measurement of which commit.
+
+No code of a pull request is checked out or run here. Roles, commits and every other fact come from GitHub at the time
+of the decision. A workflow that was already started is recognized by the title of its run. An event that was already
+handled is recognized by the gate's reaction or reply. An event that arrives twice therefore has no second effect.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from regbot.config import GitHub
+from regbot.github import checks
+from regbot.github.approval import CommandRefusal, find_obstacle
+from regbot.github.client import Forge, ForgeError, RefusedError
+from regbot.github.command_effects import (
+    CommandRequest,
+    GateOutcome,
+    execute_command,
+    has_command_started,
+    start_measurement,
+)
+from regbot.github.commands import AcceptCommand, Command, ExpectCommand, InvalidCommand, RunCommand, parse_command
+from regbot.github.events import CheckEvent, CommentEvent, PullEvent
+from regbot.github.permission import LABEL_ROLE, REPLY_ROLE, get_required_role, has_role
+from regbot.github.replies import format_line, refuse_moved_head, refuse_role, reply_once, write_refusal
+from regbot.github.shared_history import MISSING_STATUSES
+from regbot.github.sticky_comment import mark_stale
+from regbot.github.types import Comment, Pull
+from regbot.github.workflow_start import POST, compute_nonce, has_measurement_started
+from regbot.report.markdown import UntrustedText
+
+EYES, THUMB, CONFUSED = "eyes", "+1", "confused"
+"""Reactions to a comment. EYES: something was started. THUMB: something was noted. CONFUSED: nothing was done."""
+
+
+def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateOutcome:
+    """Execute the command in a comment, or reply with the reason for the refusal. Raises ForgeError."""
+    if event.action != "created" or not event.pull or event.bot or event.author == settings.bot:
+        return GateOutcome("nothing", "not a new comment of a person on a pull request")
+    command = parse_command(event.body)
+    if command is None:
+        return GateOutcome("nothing", "the comment is no command")
+    comment = forge.comment(event.comment)
+    if comment is None or comment.author != event.author:
+        return GateOutcome("nothing", "the comment is gone")
+    if _has_reacted(forge, comment, settings):
+        return GateOutcome("nothing", "this comment was handled before")
+    request = CommandRequest(
+        event.number,
+        comment.author,
+        forge.role(comment.author),
+        compute_nonce(forge.repository, event.number, "comment", comment.id),
+        comment.created,
+    )
+    result = _refuse_edited(comment, command) or _catch_refusal(
+        lambda: execute_command(forge, request, command, settings)
+    )
+    reaction = THUMB if isinstance(command, ExpectCommand | AcceptCommand) else EYES
+    if not isinstance(result, CommandRefusal):
+        return _react(forge, comment, result, reaction)
+    if result.fault is None and has_command_started(forge, request, command):
+        return _react(forge, comment, GateOutcome("nothing", "this comment was obeyed before"), reaction)
+    command_name = f"/regbot {type(command).__name__.removesuffix('Command').lower()}"
+    if isinstance(command, InvalidCommand):
+        command_name = f"/regbot {command.verb or ''}".rstrip()
+    outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused")
+    if has_role(request.role, REPLY_ROLE):
+        body = write_refusal(request.login, command_name, result)
+        is_new_reply = reply_once(forge, request.number, f"comment:{comment.id}", body, settings.bot)
+        if result.fault is not None:
+            raise result.fault
+        outcome = GateOutcome("nothing", "this comment was answered before")
+        if is_new_reply:
+            outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused and answered")
+    return _react(forge, comment, outcome, CONFUSED)
+
+
+def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
+    """Handle a push, a label or a changed base. Raises ForgeError.
+
+    A push ends an approval. The run label approves the head if the person who set the label has the required role.
+    After a change of the base branch, the result is judged again.
+    """
+    if event.action == "labeled":
+        if not _is_same_label(event.label, settings.run_label):
+            return GateOutcome("nothing", "another label")
+        return _handle_label(forge, event, settings)
+    if event.action == "edited" and event.base_changed:
+        return _handle_base_change(forge, event, settings)
+    if event.action not in ("synchronize", "reopened"):
+        return GateOutcome("nothing", f"nothing is done when a pull request is {event.action}")
+    pull = forge.pull(event.number)
+    was_set_before = any(_is_same_label(label, settings.run_label) for label in event.labels)
+    for label in pull.labels:  # a label that was set after the push approves the pushed commit, so it is not removed
+        if event.action == "synchronize" and was_set_before and _is_same_label(label, settings.run_label):
+            forge.remove_label(event.number, label)
+    mark_stale(forge, event.number, settings.bot, pull.head_sha)
+    return GateOutcome(
+        "stale", f"#{event.number} has the head {pull.head_sha}; results of other heads are marked stale"
+    )
+
+
+def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
+    """Mark the verdict against the old base as stale, and start regbot-post to judge the measurement again."""
+    pull = forge.pull(event.number)
+    stamped_text = checks.find(forge, pull.head_sha, event.number, settings.bot).completed_text
+    if stamped_text is not None and stamped_text.stamp.target == pull.base_ref:
+        return GateOutcome("nothing", "the verdict was judged against this base branch")
+    is_marked = mark_stale(forge, event.number, settings.bot, pull.head_sha, pull.base_ref)
+    if stamped_text is None:  # a measurement in progress is judged against the new base when it ends
+        return GateOutcome("stale" if is_marked else "nothing", "there is no verdict on the head")
+    run = stamped_text.stamp.run
+    forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
+    return GateOutcome("stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started on run {run} again")
+
+
+def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
+    nonce = compute_nonce(forge.repository, event.number, "label", event.head_sha, event.sender, event.updated)
+    request = CommandRequest(event.number, event.sender, forge.role(event.sender), nonce, event.updated)
+    pull = forge.pull(event.number)
+    label = next((label for label in pull.labels if _is_same_label(label, settings.run_label)), None)
+    result = _catch_refusal(lambda: _start_for_label(forge, request, pull, label, event.head_sha, settings))
+    if not isinstance(result, CommandRefusal):
+        return result
+    if result.fault is None and has_measurement_started(forge, nonce, event.updated):
+        return GateOutcome("nothing", "this label was obeyed before")
+    if label is not None:
+        forge.remove_label(event.number, label)
+    body = write_refusal(event.sender, settings.run_label, result)
+    is_new_reply = reply_once(forge, event.number, f"label:{nonce}", body, settings.bot)
+    if result.fault is not None:
+        raise result.fault
+    if not is_new_reply:
+        return GateOutcome("nothing", "this label was answered before")
+    return GateOutcome("refused", f"the label of {event.sender} was taken off and answered")
+
+
+def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateOutcome:
+    """Measure the commit of a check run whose measurement somebody requests again on GitHub. Raises ForgeError.
+
+    The request is treated as ``/regbot run`` of its sender. Each check run can be requested again once, because its
+    measurement gets a new check run.
+    """
+    check = forge.check(event.check)
+    number = checks.find_owner(check, settings.bot)
+    if event.action != "rerequested" or number is None or check.completed is None:
+        return GateOutcome("nothing", "this is no request for a completed check run of regbot")
+    if not number:
+        return GateOutcome("nothing", "a merge group is measured again when its pull request is queued again")
+    nonce = compute_nonce(forge.repository, number, "rerequest", check.id)
+    request = CommandRequest(number, event.sender, forge.role(event.sender), nonce, check.completed)
+    command, pull = RunCommand(check.sha), forge.pull(number)
+    result = _catch_refusal(lambda: _start_again(forge, request, pull, command, settings))
+    if not isinstance(result, CommandRefusal):
+        return result
+    if result.fault is None and has_measurement_started(forge, nonce, check.completed):
+        return GateOutcome("nothing", "this request was obeyed before")
+    if has_role(request.role, REPLY_ROLE):
+        body = write_refusal(event.sender, "Re-run", result)
+        reply_once(forge, number, f"rerequest:{nonce}", body, settings.bot)
+    if result.fault is not None:
+        raise result.fault
+    return GateOutcome("refused", f"the request of {event.sender} was refused")
+
+
+def _start_again(
+    forge: Forge, request: CommandRequest, pull: Pull, command: RunCommand, settings: GitHub
+) -> GateOutcome | CommandRefusal:
+    if not has_role(request.role, get_required_role(command)):
+        return refuse_role(command, request.role, get_required_role(command))
+    if obstacle := find_obstacle(pull, command.sha):
+        return refuse_moved_head(obstacle, pull, command)
+    return start_measurement(forge, request, pull, command, settings)
+
+
+def _start_for_label(
+    forge: Forge, request: CommandRequest, pull: Pull, label: str | None, sha: str, settings: GitHub
+) -> GateOutcome | CommandRefusal:
+    """Start the measurement that a label approves. The approved commit is the head at the time when the label was
+    set."""
+    command = RunCommand(pull.head_sha)
+    if not has_role(request.role, LABEL_ROLE):
+        return refuse_role(command, request.role, LABEL_ROLE)
+    if label is None:
+        return CommandRefusal(("The label is there no more. Set it again, or type this line:",), format_line(command))
+    if obstacle := find_obstacle(pull, sha):
+        return refuse_moved_head(obstacle, pull, command)
+    return start_measurement(forge, request, pull, RunCommand(sha), settings)
+
+
+def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateOutcome | CommandRefusal:
+    """Return the result of ``execute``. Where GitHub reports that a workflow or commit does not exist, return a
+    refusal."""
+    try:
+        return execute()
+    except RefusedError as error:
+        if error.status not in MISSING_STATUSES:
+            raise
+        return CommandRefusal(
+            ("GitHub did not do it: ", UntrustedText(str(error)), ". Is everything installed?"), fault=error
+        )
+
+
+def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> CommandRefusal | None:
+    if comment.created == comment.updated and parse_command(comment.body) == command:
+        return None
+    return CommandRefusal(("The comment was edited, and an edited one is never obeyed. Write a new one.",))
+
+
+def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
+    """Return whether a comment was handled completely. The bot's reaction shows this, because the reaction is the last
+    step.
+
+    The result is False where the job's token may not read reactions. In that case the titles of runs and the existing
+    replies still prevent most repeated effects.
+    """
+    try:
+        return bool(forge.reactions(comment.id, settings.bot))
+    except RefusedError:
+        return False
+
+
+def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) -> GateOutcome:
+    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so."""
+    try:
+        forge.react(comment.id, reaction)
+    except ForgeError as error:
+        return replace(outcome, message=f"{outcome.message}; the reaction could not be added: {error}")
+    return outcome
+
+
+def _is_same_label(label: str, other_label: str) -> bool:
+    """Return whether two names are the same label. GitHub ignores the case of label names."""
+    return label.casefold() == other_label.casefold()

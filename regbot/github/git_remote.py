@@ -1,0 +1,155 @@
+"""Git over HTTP with a token. The token is passed in git's environment only. It never appears in an argument, a URL, a
+stored setting or a message.
+
+A push succeeds only if the branch is still at the expected commit. The result of a push is read back from GitHub.
+"""
+
+import base64
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from regbot.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, GitResult, try_git
+from regbot.github.transport import AwayError, ForgeError
+
+DELAYS_S = (2.0, 8.0, 30.0, 60.0)
+"""Seconds to wait before each repeated attempt, after a missing answer or a server error."""
+
+_REFUSED = re.compile(
+    r"Authentication failed|could not read (Username|Password)|returned error: 40[0134]|[Nn]ot found|not our ref|denied"
+)
+_REJECTED = re.compile(r"^!\t[^\t]*\t\[(?:remote )?rejected\] \(([^)]*)\)", re.MULTILINE)
+_MOVED_REASONS = ("stale info", "fetch first", "non-fast-forward")
+"""Reasons that git gives for a rejected push if the branch has moved."""
+_SETTINGS = {
+    "http.followRedirects": "false",
+    "http.lowSpeedLimit": "1000",
+    "http.lowSpeedTime": "60",
+    "credential.helper": "",
+    "push.gpgSign": "false",
+    "push.recurseSubmodules": "no",
+}
+BRANCH_PREFIX = "refs/heads/"
+
+
+class Remote:
+    """The repository at ``url`` on GitHub. Git runs in the checkout ``repo``, and leaves its refs and settings
+    unchanged.
+
+    Raises ForgeError where the URL or the token cannot be used.
+    """
+
+    def __init__(self, repo: Path, url: str, token: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            raise ForgeError("the repository's URL must begin with http:// or https:// and have no user or password")
+        if not token or re.search(r"\s", token):
+            raise ForgeError("there is no token to push with", "give the job one of an app, see docs/refresh.md")
+        self.repo = repo
+        self.url = url
+        self._host_url = f"{parts.scheme}://{parts.netloc}/"
+        self._secret = base64.b64encode(f"x-access-token:{token}".encode()).decode()
+        self._token = token
+        self._sleep = sleep
+
+    def tips(self, *branches: str) -> dict[str, str]:
+        """Return the newest commits of ``branches``, by branch name. Branches that do not exist are left out. Raises
+        ForgeError."""
+        out = self._run_until_success(
+            "ls-remote", "--quiet", self.url, *(BRANCH_PREFIX + branch for branch in branches)
+        ).out
+        lines = (line.split("\t", 1) for line in out.splitlines())
+        commits = {name.removeprefix(BRANCH_PREFIX): commit for commit, name in lines}
+        return {name: commits[name] for name in branches if name in commits}
+
+    def fetch(self, *commits: str) -> None:
+        """Fetch ``commits`` with their history, without creating a ref. Raises ForgeError."""
+        self._run_until_success("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self.url, *commits)
+
+    def fetch_trees(self, *commits: str) -> None:
+        """Fetch ``commits`` with their trees, but without their files and ancestors. Raises ForgeError."""
+        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--depth=1", "--filter=blob:none")
+        self._run_until_success("fetch", *options, self.url, *commits)
+
+    def push(self, commit: str, branch: str, expected: str | None) -> bool:
+        """Move ``branch`` from the commit ``expected`` to ``commit``. Return False where the branch is no longer at
+        ``expected``.
+
+        ``expected`` is None where the branch must not exist yet.
+
+        Raises ForgeError.
+        """
+        ref = BRANCH_PREFIX + branch
+        arguments = ("push", "--porcelain", "--no-verify", f"--force-with-lease={ref}:{expected or ''}")
+        for delay in (*DELAYS_S, None):
+            answer = self._run_git(*arguments, self.url, f"{commit}:{ref}")
+            tip = self.tips(branch).get(branch)
+            if tip == commit:
+                return True
+            if tip != expected:
+                return False
+            rejected = _REJECTED.search(answer.out)
+            if rejected is not None and rejected[1] not in _MOVED_REASONS:
+                raise ForgeError(f"GitHub does not take a push to {branch}: {self._hide_token(rejected[1])}")
+            if self._is_refused(answer):
+                raise ForgeError(self._describe_refusal(f"push to {branch}", answer))
+            if delay is None:
+                break
+            self._sleep(delay)
+        raise AwayError(self._describe_failure(f"push to {branch}", answer))
+
+    def _run_until_success(self, *arguments: str) -> GitResult:
+        """Run git until it succeeds. Raises ForgeError where GitHub refuses the request or all attempts fail."""
+        for delay in (*DELAYS_S, None):
+            answer = self._run_git(*arguments)
+            if answer.code == 0:
+                return answer
+            if self._is_refused(answer):
+                raise ForgeError(self._describe_refusal(arguments[0], answer))
+            if delay is not None:
+                self._sleep(delay)
+        raise AwayError(self._describe_failure(arguments[0], answer))
+
+    def _run_git(self, *arguments: str) -> GitResult:
+        try:
+            return try_git(
+                self.repo, *arguments, settings=_SETTINGS, env=self._build_environment(), timeout_s=TRANSFER_TIMEOUT_S
+            )
+        except CheckoutError as error:
+            raise ForgeError(self._hide_token(str(error))) from None
+
+    def _build_environment(self) -> dict[str, str]:
+        """Return environment variables for git: the caller's own settings, with the token as the only extra HTTP
+        header."""
+        count_text = os.environ.get("GIT_CONFIG_COUNT", "")
+        count = int(count_text) if count_text.isdecimal() else 0
+        key = f"http.{self._host_url}.extraheader"
+        settings: Sequence[tuple[str, str]] = ((key, ""), (key, f"Authorization: Basic {self._secret}"))
+        pairs = {
+            f"GIT_CONFIG_{word}_{count + number}": text
+            for number, setting in enumerate(settings)
+            for word, text in zip(("KEY", "VALUE"), setting, strict=True)
+        }
+        return {**pairs, "GIT_CONFIG_COUNT": str(count + len(settings)), "GIT_ASKPASS": "", "SSH_ASKPASS": ""}
+
+    @staticmethod
+    def _is_refused(answer: GitResult) -> bool:
+        return _REFUSED.search(answer.error) is not None
+
+    def _describe_refusal(self, command: str, answer: GitResult) -> str:
+        return (
+            f"git {command}: GitHub refused: {self._hide_token(answer.error_line)}; the app's token needs contents: "
+            "write for this repository"
+        )
+
+    def _describe_failure(self, command: str, answer: GitResult) -> str:
+        return (
+            f"git {command}: it failed in {len(DELAYS_S) + 1} attempts: {self._hide_token(answer.error_line)}; "
+            "run the job again when GitHub is back: it continues after what was pushed"
+        )
+
+    def _hide_token(self, text: str) -> str:
+        return text.replace(self._token, "***").replace(self._secret, "***")

@@ -1,0 +1,31 @@
+"""The role that each command and label requires. The role that a person has comes from GitHub."""
+
+from regbot.github.commands import AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
+from regbot.github.types import ROLES, Role
+
+LABEL_ROLE: Role = "write"
+"""Role required to set the label that starts a measurement."""
+PROTECTED_ROLE: Role = "maintain"
+"""Role required to run code that changes protected files."""
+
+OTHER_BASE_ROLE: Role = "maintain"
+"""Role required for a measurement against a base outside the default branch. Such a base can have its own
+regbot.toml."""
+REPLY_ROLE: Role = "triage"
+"""Role required to get a reply to a refused command. The bot does not reply to people with a weaker role."""
+
+
+def get_required_role(command: Command) -> Role:
+    """Return the weakest role that may give ``command``."""
+    match command:
+        case RunCommand(protected=True):
+            return PROTECTED_ROLE
+        case RunCommand() | MoreCommand() | BisectCommand() | ExpectCommand():
+            return "write"
+        case AcceptCommand():
+            return "maintain"
+
+
+def has_role(role: Role, required: Role) -> bool:
+    """Return whether ``role`` is at least ``required``."""
+    return ROLES.index(role) >= ROLES.index(required)

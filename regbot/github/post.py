@@ -1,0 +1,286 @@
+"""Post the result of a finished workflow run: the comment, the check run, labels and the job's page.
+
+The run's artifact contains the measurement, and ``metadata`` finds the commit that the run measured. The configuration
+comes from the base commit (``base_branch``), the declarations come from comments (``declarations``). A result that
+cannot be judged is posted as INVALID, because a check that never ends, or a missing comment, would look like a pass.
+"""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regbot.check.conclusion import replace_references
+from regbot.check.references import store_at
+from regbot.checkout.git import CheckoutError
+from regbot.config import ConfigError, GitHub
+from regbot.github import checks, verdict_text
+from regbot.github.annotations import collect_annotations
+from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
+from regbot.github.base_branch import load_base_config, load_github_settings
+from regbot.github.bisection import BisectionReply, post_bisection
+from regbot.github.client import Forge, RefusedError
+from regbot.github.declarations import Declarations, read_declarations
+from regbot.github.labels import set_label
+from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, Subject, identify_subjects, is_traced_group
+from regbot.github.publication import Result, publish
+from regbot.github.run_artifact import ExpiredArtifact, UnusableArtifact, read_newest_artifact
+from regbot.github.shared_history import MISSING_STATUSES, find_merge_bases
+from regbot.github.stamped_text import Stamp, StampedText
+from regbot.github.trusted_runs import build_trusted_session
+from regbot.github.types import Annotation, WorkflowRun
+from regbot.judge import judge
+from regbot.records.session import Session
+from regbot.records.verdict import Status
+from regbot.report.markdown import UntrustedText, Words
+from regbot.text.clip import short_commit
+
+MAX_RUN_ID = 2**63
+"""Upper limit for the id of a workflow run. A stamp with a larger id is ignored."""
+MAX_RETARGETS = 4
+"""How often a result is judged again because somebody has changed the base branch in the meantime."""
+EXPIRED_NOTE = "The artifact of this run has expired, so the run was not judged again. Its earlier result stays:"
+
+
+@dataclass(frozen=True)
+class PostedResult:
+    """The posted result of one run. ``is_published``: whether the pull request shows this result and not a stronger
+    one.
+
+    ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
+    """
+
+    number: int
+    sha: str
+    status: Status
+    title: str
+    text: str
+    is_published: bool
+    fault: str = ""
+
+
+def post(
+    forge: Forge, run_id: int, repo: Path, post_run_id: int = 0
+) -> list[PostedResult] | BisectionReply | IgnoredRun:
+    """Judge and post the result of a run. A second call changes nothing.
+
+    ``repo``: a checkout of the default branch with its history. ``post_run_id``: the current run of regbot-post. Raises
+    ForgeError, ConfigError, CheckoutError.
+    """
+    github = load_github_settings(repo)
+    run = forge.run(run_id)
+    if run.path == BISECT:
+        return post_bisection(forge, run, github.bot)
+    if run.path == MEASURE:
+        run = forge.ended_run(run_id)  # the last job of the run may have started this job before the run ended
+    poster = _Poster(forge, repo, github, post_run_id)
+    cases = poster.find_cases(run)
+    return cases if isinstance(cases, IgnoredRun) else [_post_case(poster, case) for case in cases]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One result to judge: the measured commit, the session in the run's artifact, and the allowed base commits.
+
+    ``bases``: merge bases of the measured commit with the base branch. The base branch may have moved since the
+    measurement, so there can be several merge bases. Each of them may be the base.
+    """
+
+    subject: Subject
+    artifact: Session | UnusableArtifact
+    bases: Sequence[str]
+
+    @property
+    def base(self) -> str:
+        """The base commit of the session if ``bases`` contains it, else the first of ``bases``; '' if there is none."""
+        if isinstance(self.artifact, Session) and self.artifact.header.base.commit in self.bases:
+            return self.artifact.header.base.commit
+        return next(iter(self.bases), "")
+
+
+@dataclass(frozen=True)
+class _Poster:
+    """Finds and judges the results of workflow runs, with the given repository, checkout and settings."""
+
+    forge: Forge
+    repo: Path
+    github: GitHub
+    post_run_id: int
+
+    def find_cases(self, run: WorkflowRun) -> list[_Case] | IgnoredRun:
+        """Return the cases of a run. If some cases have the base commit of the session, return only those cases."""
+        subjects = identify_subjects(self.forge, run, self.github.bot, self.repo)
+        if isinstance(subjects, IgnoredRun):
+            return subjects
+        if self.github.queue == "timed" and any(is_traced_group(subject) for subject in subjects):
+            return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
+        artifact = _read_session(self.forge, run)
+        cases = [
+            _Case(subject, artifact, find_merge_bases(self.forge, subject.base_tips, subject.sha))
+            for subject in subjects
+        ]
+        matching = [
+            case for case in cases if isinstance(artifact, Session) and case.base == artifact.header.base.commit
+        ]
+        return matching or cases
+
+    def judge_case(self, case: _Case) -> Result:
+        """Return the result of a case, judged with the declarations that the comments contain now. If the artifact has
+        expired, return the verdict from the check run."""
+        subject, run = case.subject, case.subject.run
+        if isinstance(case.artifact, ExpiredArtifact) and (known_result := self.find_known_result(case)):
+            return known_result
+        if isinstance(case.artifact, UnusableArtifact):
+            verdict = _write_invalid(case.artifact.reason, subject, self.github)
+        else:
+            declarations = Declarations()  # a declaration counts only for its own pull request
+            if not subject.has_other_pulls:
+                declarations = read_declarations(self.forge, subject.comment_number, subject.acceptance_sha)
+            verdict = _judge(subject, case.artifact, case.base, self.repo, self.github, declarations)
+        base = "" if isinstance(case.artifact, UnusableArtifact) else case.base
+        stamp = Stamp(
+            pr=subject.number,
+            head=subject.sha,
+            tier=subject.tier,
+            run=run.id,
+            attempt=run.attempt,
+            status=verdict.status,
+            post=self.post_run_id,
+            base=base,
+            target=subject.target_branch,
+        )
+        stamped_text = StampedText(stamp, verdict.text)
+        annotations = verdict.annotations
+        return Result(stamped_text, subject.nonce, verdict.title, annotations, run.url, case.bases, verdict.fault)
+
+    def find_known_result(self, case: _Case) -> Result | None:
+        """Return the verdict on this run that regbot's check run contains; None where it contains no such verdict, or
+        only one against a base that is not allowed."""
+        subject, run = case.subject, case.subject.run
+        head_checks = checks.find(self.forge, subject.sha, subject.number, self.github.bot)
+        for stamped_text in (head_checks.completed_text, head_checks.previous_text):
+            if (
+                stamped_text is None
+                or stamped_text.stamp.status == "INVALID"
+                or stamped_text.stamp.base not in case.bases
+                or stamped_text.stamp.target != subject.target_branch
+            ):
+                continue
+            stamp = stamped_text.stamp
+            if (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt):
+                title = head_checks.title or f"{stamp.status}: see the summary"
+                return Result(replace(stamped_text, void=None), subject.nonce, title, (), run.url, case.bases)
+        return None
+
+    def judge_again(self, claim: Stamp) -> Result | None:
+        """Judge the run that the stamp in a comment names, and return the result. The stamp alone is not trusted,
+        because somebody may have edited the comment."""
+        if not 0 < claim.run < MAX_RUN_ID:
+            return None
+        try:
+            run = self.forge.run(claim.run)
+        except RefusedError as error:
+            if error.status in MISSING_STATUSES:
+                return None
+            raise
+        case = self.find_case(run, claim.pr, claim.head)
+        return self.judge_case(case) if case is not None else None
+
+    def find_case(self, run: WorkflowRun, number: int, sha: str) -> _Case | None:
+        """Return the case of a run for one pull request and commit; None if the run has no such case."""
+        cases = self.find_cases(run)
+        if isinstance(cases, IgnoredRun):
+            return None
+        return next((case for case in cases if (case.subject.number, case.subject.sha) == (number, sha)), None)
+
+
+def _post_case(poster: _Poster, case: _Case) -> PostedResult:
+    forge, github, subject = poster.forge, poster.github, case.subject
+    for _ in range(MAX_RETARGETS):
+        result = poster.judge_case(case)
+        publication = publish(forge, result, github, poster.judge_again)
+        if not publication.is_retargeted:
+            break
+        case = poster.find_case(subject.run, subject.number, subject.sha) or case
+    stamp, text = result.stamped_text.stamp, result.stamped_text.text
+    comment_text = publication.comment
+    if comment_text is not None:
+        status = comment_text.stamp.status if comment_text.stamp.head == publication.current_head else None
+        set_label(forge, subject.number, status, github.labels)
+    is_published = comment_text.stamp == stamp if comment_text is not None else publication.is_concluded
+    if isinstance(case.artifact, ExpiredArtifact) and stamp.status != "INVALID":
+        text = f"{EXPIRED_NOTE}\n\n{text}"
+    return PostedResult(subject.number, subject.sha, stamp.status, result.title, text, is_published, result.fault)
+
+
+def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
+    """Return the session in a run's artifact, or the reason why the artifact has no usable session."""
+    if run.conclusion != "success":
+        return UnusableArtifact(*verdict_text.explain_failed_run(run))
+    try:
+        return read_newest_artifact(
+            forge, run.id, ARTIFACT, MAX_ARCHIVE_BYTES, lambda archive: read_artifact(archive, "the artifact")
+        )
+    except UnusableArtifact as error:
+        return error
+
+
+@dataclass(frozen=True)
+class _JudgedText:
+    """The verdict on a commit as texts to post: title, markdown text and annotations."""
+
+    status: Status
+    title: str
+    text: str
+    annotations: Sequence[Annotation] = ()
+    fault: str = ""
+
+
+def _judge(
+    subject: Subject, session: Session, base: str, repo: Path, github: GitHub, declarations: Declarations
+) -> _JudgedText:
+    """Judge a session by the configuration of the commit ``base``. The result is INVALID where that is impossible."""
+    try:
+        return _judge_by_base(subject, session, base, repo, github, declarations)
+    except UnusableArtifact as error:
+        return _write_invalid(("the job's artifact cannot be judged: ", *error.reason), subject, github)
+    except (ConfigError, CheckoutError) as error:
+        return _write_invalid(("it cannot be judged: ", UntrustedText(str(error))), subject, github)
+    except Exception as error:  # a pull request's job wrote the records; they must not pass by breaking the judge
+        reason = f"regbot failed on the job's artifact ({type(error).__name__}); see the log of regbot-post"
+        return replace(_write_invalid((reason,), subject, github), fault=traceback.format_exc())
+
+
+def _judge_by_base(
+    subject: Subject, artifact_session: Session, base: str, repo: Path, github: GitHub, declarations: Declarations
+) -> _JudgedText:
+    if not base:
+        raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
+    if subject.measured_base not in ("", base):
+        raise UnusableArtifact(
+            f"it was measured against {short_commit(subject.measured_base)}, but the base is {short_commit(base)}"
+        )
+    loaded = load_base_config(repo, base, subject.target_branch if subject.tier == "static" else None)
+    session = build_trusted_session(artifact_session, loaded.config, subject, base)
+    variants = [
+        *((run.workload, run.variant) for run in session.runs if run.tier == "static"),
+        *((plan.entry, plan.variant) for plan in session.header.timed),
+    ]
+    with store_at(repo, base, loaded.config.baselines.folder, None, variants) as store:
+        session = replace_references(session, store)
+    warnings = [*loaded.messages(), *session.header.warnings]
+    session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": warnings})})
+    verdict = judge(session, loaded.config, declarations.rules)
+    accepted = declarations.acceptance if verdict.verdict == "REVIEW" else None
+    status: Status = "PASS" if accepted else verdict.verdict
+    return _JudgedText(
+        status,
+        verdict_text.write_title(verdict, session, status, subject, github),
+        verdict_text.write_verdict_text(verdict, session, subject, accepted, github),
+        collect_annotations(verdict, session),
+    )
+
+
+def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:
+    text = verdict_text.write_invalid_text(reason, subject, github)
+    return _JudgedText("INVALID", verdict_text.write_invalid_title(reason, subject, github), text)

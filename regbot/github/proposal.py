@@ -1,0 +1,247 @@
+"""Check a refresh proposal, and store its records. A node made the proposal; this code runs in the job that has a
+token.
+
+A proposal contains records only and cannot name a file. The path of each record in the store is computed from the
+record. This module checks that a proposal does only what a refresh may do. A refresh may add tonight's sessions of main
+and of the anchor's commit. The numbers of the night decide whether a session joins the reference (series ``rolling``)
+or is only stored (series ``held``). A refresh may move an anchor where a named person accepted the slowdown.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from regbot.baselines import BaselineError, Store
+from regbot.baselines.names import class_folder, ledger_path
+from regbot.baselines.store import record_digest
+from regbot.config import Config
+from regbot.errors import UserError
+from regbot.github.archive import read_only_member
+from regbot.judge.interim import thresholds_from
+from regbot.records.baseline import Anchor, AnchorComparison, Baseline
+from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
+from regbot.records.proposal import Proposal
+from regbot.records.refresh import WorkloadRefresh
+from regbot.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
+from regbot.refresh.store_changes import release, timed_sessions
+from regbot.stats.launch import SUMMARIES
+from regbot.text.clip import clip, short_commit
+
+ARTIFACT = "regbot-proposal"
+MEMBER = "proposal.json"
+MAX_FAULTS = 5
+"""Largest number of faults that an error message names."""
+PCT_TOLERANCE = 0.005
+"""Two percentages count as equal if they differ by at most this value, because they look the same when printed."""
+
+TreeOf = Callable[[str], str | None]
+"""A function that returns the tree of a commit; None where the repository lacks the commit."""
+Key = tuple[str, str]
+"""Workload and variant."""
+
+
+def unpack_proposal(archive: bytes, origin: str) -> bytes:
+    """Return the bytes of the proposal in the zip ``archive`` of an artifact. Raises UserError."""
+    try:
+        return read_only_member(archive, MEMBER, MAX_RECORD_BYTES, origin)
+    except RecordError as error:
+        raise UserError(str(error)) from error
+
+
+def read_proposal(data: bytes, origin: str) -> Proposal:
+    """Return ``data`` as a proposal; ``origin`` names it in errors. Raises UserError."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise UserError(f"{origin}: {len(data):,} bytes, more than the {MAX_RECORD_BYTES:,} of any proposal")
+    try:
+        return parse_record(data, Proposal, origin)
+    except RecordError as error:
+        raise UserError(str(error)) from error
+
+
+def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
+    """Check that a proposal does only what a refresh may do. Raises UserError.
+
+    ``store``, ``config``: the store and the configuration at the measured commit.
+    """
+    try:
+        faults = [*_NightCheck(proposal, store, tree_of, config).faults()]
+    except BaselineError as error:
+        raise UserError(f"the store of {short_commit(proposal.commit)} cannot be used: {error}") from error
+    if faults:
+        more = f" (and {len(faults) - MAX_FAULTS} more)" if len(faults) > MAX_FAULTS else ""
+        raise UserError(f"the proposal does what no refresh may do: {'; '.join(faults[:MAX_FAULTS])}{more}")
+
+
+def store_proposal(proposal: Proposal, store: Store) -> None:
+    """Write the records of a proposal to ``store``, which may contain earlier nights. The first anchor of a workload is
+    not written where the store already has an anchor.
+
+    Raises UserError where the store already has the same session with different content.
+    """
+    try:
+        accepted = {(night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None}
+        release(store, [session for session in _select_main_sessions(proposal) if _get_key(session) in accepted])
+        store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
+        for anchor in proposal.anchors:
+            stored = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
+            if stored is None or (anchor.previous is not None and stored.commit != anchor.commit):
+                store.move_anchor(anchor)
+    except BaselineError as error:
+        raise UserError(f"the proposal cannot be stored: {error}") from error
+
+
+def _select_main_sessions(proposal: Proposal) -> list[Baseline]:
+    """Return the timed sessions of main, without those of the anchor's commit."""
+    return [session for session in proposal.sessions if session.tier == "timed" and session.series != "anchor"]
+
+
+def _get_key(record: Baseline | Anchor) -> Key:
+    return record.workload, record.variant
+
+
+class _NightCheck:
+    """The checks of one proposal against the store, the configuration and the commits of the repository."""
+
+    def __init__(self, proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
+        self.proposal = proposal
+        self.main = proposal.commit
+        self.store = store
+        self.tree_of = tree_of
+        self.config = config
+        self.nights = {(night.name, night.variant): night for night in proposal.refreshed.workloads}
+
+    def faults(self) -> Iterator[str]:
+        proposal = self.proposal
+        if len(self.nights) < len(proposal.refreshed.workloads):
+            yield "a workload is listed twice"
+        yield from _find_duplicates("the session", (session.session for session in proposal.sessions))
+        yield from _find_duplicates(
+            "the night of", (f"{name} {variant}" for name, variant in map(_get_key, _select_main_sessions(proposal)))
+        )
+        yield from _find_duplicates(
+            "the anchor of", (f"{anchor.workload} {anchor.variant} {anchor.node_class}" for anchor in proposal.anchors)
+        )
+        for session in proposal.sessions:
+            name = f"{session.tier} session {short_commit(session.session)} of {session.workload}"
+            yield from (f"{name} {fault}" for fault in self._session_faults(session))
+        for anchor in proposal.anchors:
+            yield from (f"the anchor of {anchor.workload} {fault}" for fault in self._anchor_faults(anchor))
+        yield from self._ledger_faults()
+
+    def _session_faults(self, session: Baseline) -> Iterator[str]:
+        yield from self._commit_faults(session.commit, session.tree)
+        if session.tier == "static":
+            yield from self._static_faults(session)
+            return
+        night = self.nights.get(_get_key(session))
+        if night is None or night.series is None:
+            yield "is of a workload for which the night stores nothing"
+            return
+        anchor = self.store.anchor(session.workload, session.variant, session.node_class)
+        stored_commit = anchor.commit if anchor is not None else None
+        if night.anchor != stored_commit:
+            named_anchor, stored_anchor = (short_commit(commit or "none") for commit in (night.anchor, stored_commit))
+            yield f"names the anchor {named_anchor}, but the store has {stored_anchor}"
+        if session.series == "anchor":
+            if session.commit != night.anchor or session.against is not None:
+                yield f"is stored as the anchor's, but is of {short_commit(session.commit)}"
+        else:
+            yield from self._timed_faults(session, night)
+
+    def _timed_faults(self, session: Baseline, night: WorkloadRefresh) -> Iterator[str]:
+        if session.commit != self.main:
+            yield f"is of {short_commit(session.commit)}, but {short_commit(self.main)} was measured"
+        if session.series != night.series or (night.series == "rolling") != (night.status == "PASS"):
+            yield f"is stored as {session.series}, but the night is {night.status}, {night.series}"
+        against = session.against
+        if against is None or against.commit != (night.anchor or self.main):
+            yield "was not run beside the commit that the night names"
+            return
+        pairs = {len(against.log_ratios.get(name, [])) for name in SUMMARIES}
+        if pairs != {night.pairs} or against.log_ratios.keys() != {*SUMMARIES}:
+            yield f"has {' and '.join(map(str, sorted(pairs)))} pairs, but the night names {night.pairs}"
+            return
+        thresholds = thresholds_from(self.config.throughput)
+        reported, estimate_pct = night.tonight, night_slowdown_pct(against, thresholds)
+        if (reported is None) != (estimate_pct is None):
+            yield f"comes {'without' if reported is None else 'with'} an estimate, unlike its pairs"
+        elif (
+            reported is not None
+            and estimate_pct is not None
+            and abs(reported.estimate_pct - estimate_pct) > PCT_TOLERANCE
+        ):
+            yield f"is reported as {reported.estimate_pct:+.2f}% slower, but its pairs show {estimate_pct:+.2f}%"
+        if estimate_pct is None and session.series == "rolling":
+            yield f"would join the reference with {night.pairs} pairs, which give no estimate"
+        if session.series == "rolling" and night.accepted is None:
+            yield from self._absorbed_faults(session, against)
+        if night.accepted is not None and not any(
+            _get_key(anchor) == _get_key(session) for anchor in self.proposal.anchors
+        ):
+            yield "is an accepted slowdown, but its new anchor is missing"
+
+    def _absorbed_faults(self, session: Baseline, against: AnchorComparison) -> Iterator[str]:
+        """Yield a fault if the reference would absorb a slowdown with this session. The slowdown is computed from the
+        log-ratios in the proposal and in the store."""
+        folder = class_folder(session.workload, session.variant, session.node_class)
+        nights = [
+            stored.against
+            for stored in timed_sessions(self.store, folder)
+            if stored.environment == session.environment
+            and stored.session != session.session
+            and stored.against is not None
+            and stored.against.commit == against.commit
+        ]
+        thresholds, budget_pct = thresholds_from(self.config.throughput), self.config.baselines.creep_budget_pct
+        if reason := describe_absorbed_slowdown([*nights, against], thresholds, budget_pct):
+            yield f"would join the reference, and {reason}"
+
+    def _static_faults(self, session: Baseline) -> Iterator[str]:
+        main_keys = {_get_key(main_session) for main_session in _select_main_sessions(self.proposal)}
+        stored_nights = [night for key, night in self.nights.items() if night.series == "rolling" and key in main_keys]
+        commits: dict[str, set[str | None]] = {
+            "rolling": {self.main},
+            "anchor": {night.anchor for night in stored_nights},
+        }
+        if not stored_nights or session.commit not in commits.get(session.series, set()):
+            yield f"is stored as {session.series}, but no stored night is of {short_commit(session.commit)}"
+
+    def _anchor_faults(self, anchor: Anchor) -> Iterator[str]:
+        yield from self._commit_faults(anchor.commit, anchor.tree)
+        if anchor.commit != self.main:
+            yield f"is moved to {short_commit(anchor.commit)}, but {short_commit(self.main)} was measured"
+        if not any(
+            _get_key(session) == _get_key(anchor) and session.node_class == anchor.node_class
+            for session in _select_main_sessions(self.proposal)
+        ):
+            yield "is moved to a commit without a session of its class"
+        stored = self.store.anchor(anchor.workload, anchor.variant, anchor.node_class)
+        night = self.nights.get(_get_key(anchor))
+        if stored is None:
+            if anchor.previous is not None or anchor.accepted is not None or anchor.evidence is not None:
+                yield "is moved, but the store has none"
+            return
+        if anchor.previous != stored.commit:
+            yield f"is not moved from its present commit {short_commit(stored.commit)}"
+        if anchor.accepted is None or anchor.evidence is None or night is None or night.accepted != anchor.accepted:
+            yield "is moved although nobody accepted a slowdown by name"
+        elif anchor.accepted.slowdown_pct < anchor.evidence.estimate_pct:
+            yield f"is moved past {anchor.accepted.slowdown_pct:g}%, the accepted slowdown"
+
+    def _ledger_faults(self) -> Iterator[str]:
+        attached = {record_digest(ledger) for ledger in self.proposal.ledgers}
+        named = {session.ledger for session in self.proposal.sessions if session.ledger is not None}
+        yield from (f"the ledger {short_commit(digest)} belongs to no session" for digest in sorted(attached - named))
+        for digest in sorted(named - attached):
+            if not (self.store.root / ledger_path(digest)).is_file():
+                yield f"the ledger {short_commit(digest)} of a session is missing"
+
+    def _commit_faults(self, commit: str, tree: str) -> Iterator[str]:
+        known_tree = self.tree_of(commit)
+        if known_tree is None:
+            yield f"is of {short_commit(commit)}, which is not in this repository's history"
+        elif known_tree != tree:
+            yield f"is of {short_commit(commit)}, but has the tree of another commit"
+
+
+def _find_duplicates(kind: str, names: Iterator[str]) -> Iterator[str]:
+    yield from (f"{kind} {clip(name, 80)} appears twice" for name, count in Counter(names).items() if count > 1)

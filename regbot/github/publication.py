@@ -1,0 +1,207 @@
+"""Publish one result: make the comment and the check run show the same, strongest result.
+
+GitHub has no conditional write, so two jobs that publish at once may overwrite each other. A job therefore reads and
+writes both places, the comment and the check run, until a whole round changes nothing. If a late job overwrote one
+place with a weaker result, the stronger result is still in the other place and replaces it. Without a second job, the
+second round only reads.
+
+An INVALID measurement keeps the earlier verdict and adds a banner above it (``stamped_text.STRENGTH``). The earlier
+verdict is dropped if it was judged against another base than the present one.
+
+Only the check run is trusted, because only regbot's app can change it. Anybody with the role write can edit the
+comment. If only the comment shows a result, regbot uses no more than the id of its run, and judges that run again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from regbot.config import GitHub
+from regbot.github import checks
+from regbot.github import sticky_comment as sticky
+from regbot.github.checks import HeadChecks
+from regbot.github.client import Forge
+from regbot.github.same_head import find_peers, update_peers
+from regbot.github.stamped_text import Stamp, StampedText, select_strongest
+from regbot.github.types import Annotation
+
+ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result to publish unless a stronger one exists. ``nonce``: nonce of the measurement, or
+    ``checks.STATIC_NONCE``. ``bases``: base commits that are allowed for a verdict on the head; None allows any.
+
+    ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
+    """
+
+    stamped_text: StampedText
+    nonce: str
+    title: str
+    annotations: Sequence[Annotation] = ()
+    url: str = ""
+    bases: Sequence[str] | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What was published. ``comment``: text of the comment; None for a merge group, which has no comment.
+    ``is_concluded``: whether the check run was completed. ``is_retargeted``: whether publishing ended early, because
+    the pull request has another base branch than the result."""
+
+    comment: StampedText | None
+    current_head: str
+    is_concluded: bool
+    is_retargeted: bool = False
+
+
+Rejudge = Callable[[Stamp], Result | None]
+"""A function that judges the run in a stamp. It returns None where that run has no result for the stamp's commit and
+pull request."""
+
+
+def publish(forge: Forge, result: Result, github: GitHub, rejudge: Rejudge = lambda _: None) -> Publication:
+    """Publish ``result``. A deleted comment is created again.
+
+    Each round reads the check run and the comment, selects the strongest text for each, and writes both.
+
+    Raises ForgeError. After an error, another call completes the work.
+    """
+    stamp = result.stamped_text.stamp
+    own_results, judged_runs, is_new = [result], set[int](), True
+    comment_text: StampedText | None = None
+    for _ in range(ROUNDS):
+        current_head = stamp.head
+        if stamp.pr:
+            pull = forge.pull(stamp.pr)
+            current_head = pull.head_sha
+            if pull.base_ref != stamp.target:
+                return Publication(None, current_head, is_concluded=False, is_retargeted=True)
+        head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
+        result_count = len(own_results)
+        previous = (
+            head_checks.previous_text
+            if result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
+            else None
+        )
+        if previous is not None and previous.stamp.run not in judged_runs and previous.stamp.run != stamp.run:
+            judged_runs.add(previous.stamp.run)  # the text in the check run lacks declarations from later comments
+            rejudged = rejudge(previous.stamp)
+            own_results = [rejudged, *own_results] if rejudged is not None else own_results
+        head_results = [candidate for candidate in own_results if candidate.stamped_text.stamp.head == stamp.head]
+        check_texts = _select_check_texts(head_checks, result)
+        check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
+        is_concluded = head_checks.pending_nonce in (
+            "",
+            *(candidate.nonce for candidate in head_results),
+        )  # else the check run waits for another measurement, which will complete it
+        if is_concluded:
+            own_result = next(
+                (candidate for candidate in head_results if candidate.stamped_text == replace(check_text, void=None)),
+                None,
+            )
+            title = (
+                own_result.title
+                if own_result is not None
+                else head_checks.title or f"{check_text.stamp.status}: see the summary"
+            )
+            annotations = own_result.annotations if own_result is not None else ()
+            peers = find_peers(forge, head_checks, stamp.pr, stamp.head)
+            has_changed = checks.write(
+                forge,
+                check_text,
+                head_checks,
+                github,
+                title,
+                annotations=annotations,
+                url=(own_result or result).url,
+                peers=peers,
+            )
+            has_changed = update_peers(forge, check_text, peers, github) or has_changed
+        else:
+            has_changed = checks.show_waiting(forge, head_checks)
+        if stamp.pr:
+            comment = sticky.find(forge, stamp.pr, github.bot, current_head)
+            head_text = (
+                check_text
+                if current_head == stamp.head
+                else checks.find(forge, current_head, stamp.pr, github.bot).completed_text
+            )
+            known_texts: list[StampedText | None] = [check_text, head_text]
+            for claim in _find_unknown_claims(
+                comment, [*known_texts, *(candidate.stamped_text for candidate in own_results)], current_head
+            ):
+                claimed_text = None
+                if claim.head not in (stamp.head, current_head):
+                    claimed_text = checks.find(forge, claim.head, stamp.pr, github.bot).completed_text
+                if claimed_text is not None and _covers_claim(claimed_text, claim, current_head):
+                    known_texts.append(claimed_text)
+                elif claim.run not in judged_runs:
+                    judged_runs.add(claim.run)
+                    rejudged = rejudge(claim)
+                    own_results = [rejudged, *own_results] if rejudged is not None else own_results
+            comment_text = _select_strongest(
+                is_new or len(own_results) > result_count, own_results, known_texts, current_head
+            )
+            has_changed = sticky.write(forge, stamp.pr, github.bot, current_head, comment_text, comment) or has_changed
+        is_new = len(own_results) > result_count
+        if not has_changed and not is_new:
+            break
+    return Publication(comment_text, current_head, is_concluded)
+
+
+def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[StampedText | None]:
+    """Return the result that the check run shows, and the one that it showed before a measurement was requested.
+
+    A verdict against another base branch, or against a commit outside ``result.bases``, is dropped. Only the INVALID
+    measurement in its banner is kept. Stamps of older versions of regbot do not name the base branch. Of their
+    verdicts, only a PASS is dropped.
+    """
+    bases, target = result.bases, result.stamped_text.stamp.target
+
+    def keep_valid(text: StampedText | None) -> StampedText | None:
+        if text is None or bases is None or text.stamp.status == "INVALID":
+            return text
+        stamp = text.stamp
+        is_valid = stamp.target == target or (not stamp.target and stamp.status != "PASS")
+        return text if stamp.base in bases and is_valid else text.void
+
+    return [keep_valid(head_checks.completed_text), keep_valid(head_checks.previous_text)]
+
+
+def _select_strongest(
+    is_new: bool, own_results: Sequence[Result], published: Sequence[StampedText | None], current_head: str
+) -> StampedText:
+    """Return the strongest text. Between equally new texts, the own results come first if ``is_new``, else the
+    published ones."""
+    own_texts = [result.stamped_text for result in own_results]
+    published_texts = [text for text in published if text is not None]
+    return select_strongest([*own_texts, *published_texts] if is_new else [*published_texts, *own_texts], current_head)
+
+
+def _find_unknown_claims(
+    comment: sticky.StickyComment | None, known_texts: Sequence[StampedText | None], current_head: str
+) -> list[Stamp]:
+    """Return the stamps in the comment, and in newer comments of regbot, that outrank all known texts."""
+    trusted = [text for text in known_texts if text is not None]
+    claimed_texts = (
+        [text for claimed_text in comment.claims for text in (claimed_text, claimed_text.void) if text]
+        if comment is not None
+        else []
+    )
+    claims = []
+    for text in claimed_texts:
+        best = select_strongest([*trusted, replace(text, void=None)], current_head)
+        trusted_stamps = [trusted_text.stamp for trusted_text in trusted] + [
+            trusted_text.void.stamp for trusted_text in trusted if trusted_text.void
+        ]
+        best_stamps = (best.stamp, best.void.stamp if best.void else None)
+        if text.stamp not in trusted_stamps and text.stamp in best_stamps:
+            claims.append(text.stamp)
+    return claims
+
+
+def _covers_claim(known: StampedText, claim: Stamp, current_head: str) -> bool:
+    """Return whether the known result is at least as strong as the result that a comment claims in its stamp."""
+    return select_strongest([known, StampedText(claim, "")], current_head).stamp != claim or known.stamp == claim

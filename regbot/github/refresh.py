@@ -1,0 +1,265 @@
+"""``regbot github refresh``: maintain one open pull request with the references of the last nights.
+
+The node that measures has no token. This job has a token and measures nothing. The node passes its records to this job
+as a ``regbot.records.proposal``. Each night becomes one commit on top of the branch, so that earlier commits,
+including commits by people, are never overwritten. After the pull request was merged or closed, the branch starts again
+from the measured commit. This job writes the text of the pull request from the records.
+
+After a fault, the job can be repeated. The commit of a night is always the same, the result of a push is read back, and
+GitHub allows only one open pull request between two branches.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from regbot.baselines.intake import FUTURE_TOLERANCE
+from regbot.checkout import CheckoutError
+from regbot.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
+from regbot.config import FILE_NAME, Config, load_commit
+from regbot.errors import UserError
+from regbot.github.client import AwayError, Forge, ForgeError
+from regbot.github.git_remote import Remote
+from regbot.github.labels import set_label
+from regbot.github.proposal import ARTIFACT, read_proposal, unpack_proposal
+from regbot.github.refresh_commit import (
+    TRAILER,
+    RefreshBranch,
+    check_night,
+    is_reachable,
+    list_commits,
+    load_sessions,
+    make_commit,
+    read_last_night,
+)
+from regbot.github.refresh_text import list_unmeasured, write_pull_body, write_unmeasured_comment
+from regbot.github.types import ClosedPull, Pull
+from regbot.records.baseline import parse_time
+from regbot.records.files import MAX_RECORD_BYTES
+from regbot.records.proposal import Proposal
+from regbot.records.refresh import RefreshReport
+from regbot.records.verdict import select_gravest_status
+from regbot.refresh.text import commit_message, proposal_body, proposal_title
+from regbot.text.clip import clip, short_commit
+from regbot.text.printable import printable
+
+BRANCH = "regbot/refresh"
+ATTEMPTS = 4
+"""Number of attempts. An attempt fails if somebody else moves the branch before the push."""
+MAX_NIGHTS = 30
+"""Largest number of commits that the text of the pull request lists."""
+
+
+class ReceivedProposal(NamedTuple):
+    """One node's proposal as received. ``origin``: name of its file or artifact, for messages. ``data``: its JSON as
+    bytes."""
+
+    origin: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class RefreshPost:
+    """What the job did. ``number``: number of the open pull request; None without one."""
+
+    number: int | None
+    message: str
+    """One sentence that says what was done, as markdown."""
+    summary: str
+    """Text for the page of the job, as markdown."""
+    unmeasured: tuple[str, ...] = ()
+    """One line of plain text for each workload without a stored session tonight, with the reason."""
+
+
+@dataclass(frozen=True)
+class _RefreshNight:
+    """Tonight's proposals, and the repository that they are stored in."""
+
+    forge: Forge
+    remote: Remote
+    proposals: Sequence[Proposal]
+    now: datetime
+    run_url: str
+    main_name: str
+
+    @property
+    def measured(self) -> str:
+        return self.proposals[0].commit
+
+    @property
+    def report(self) -> RefreshReport:
+        """The reports of all nodes, combined into one report."""
+        reports = [proposal.refreshed for proposal in self.proposals]
+        return reports[0].model_copy(
+            update={
+                "status": select_gravest_status(report.status for report in reports),
+                "workloads": [night for report in reports for night in report.workloads],
+                "warnings": list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
+                "files": [],
+                "branch": None,
+                "proposal": None,
+            }
+        )
+
+    @property
+    def digest(self) -> str:
+        texts = sorted(proposal.to_json() for proposal in self.proposals)
+        return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+
+def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
+    """Return the proposals that the nodes of a run uploaded. Of several artifacts with the same name, the newest
+    counts. Raises ForgeError, UserError."""
+    artifacts = [item for item in forge.artifacts(run) if not item.expired]
+    newest = {item.name: item for item in artifacts if item.name == ARTIFACT or item.name.startswith(f"{ARTIFACT}-")}
+    proposals = []
+    for name, artifact in sorted(newest.items()):
+        origin = f"artifact {clip(printable(name), 80)}"
+        proposals.append(
+            ReceivedProposal(origin, unpack_proposal(forge.download(artifact.id, MAX_RECORD_BYTES), origin))
+        )
+    return proposals
+
+
+def post_refresh(
+    forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
+) -> RefreshPost:
+    """Add one night to the open refresh pull request, or open a new one. If the night has nothing to store, a comment
+    on the open pull request names the workloads that were not measured.
+
+    ``run_url``: URL of the run that measured. Raises UserError where a proposal is refused; nothing was changed then.
+    Raises ForgeError, CheckoutError, ConfigError.
+    """
+    proposals = [read_proposal(item.data, item.origin) for item in received]
+    if not proposals:
+        raise UserError("no node left a proposal", "see the job that measures")
+    if len(commits := {proposal.commit for proposal in proposals}) > 1:
+        different = ", ".join(sorted(short_commit(commit) for commit in commits))
+        raise UserError(f"the nodes measured different commits: {different}")
+    if any(parse_time(proposal.created) > now + FUTURE_TOLERANCE for proposal in proposals):
+        raise UserError("the proposal's time is in the future: one of the clocks is wrong")
+    if is_shallow(remote.repo):
+        raise CheckoutError(f"{remote.repo}: the repository is shallow", DEEPEN_ADVICE)
+    night = _RefreshNight(forge, remote, proposals, now, run_url, forge.default_branch())
+    unmeasured = list_unmeasured(proposals)
+    if all(proposal.empty for proposal in proposals):
+        pull = _find_open_pull(night)
+        if pull is not None and unmeasured:
+            _comment_once(night, pull, unmeasured)
+        message = "Tonight there is nothing to store."
+        return replace(_report_unchanged(night, pull, message), unmeasured=unmeasured)
+    for _ in range(ATTEMPTS):
+        post = _store_night(night)
+        if post is not None:
+            return replace(post, unmeasured=unmeasured)
+    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this ran", "run the job again")
+
+
+def _store_night(night: _RefreshNight) -> RefreshPost | None:
+    """Commit the night, push the commit and update the pull request. Return None where somebody else moved the branch
+    before the push."""
+    remote, measured = night.remote, night.measured
+    tips = remote.tips(night.main_name, BRANCH)
+    if night.main_name not in tips:
+        raise ForgeError(f"the repository has no branch {night.main_name}, which GitHub calls its default branch")
+    remote.fetch(*tips.values())
+    main, tip = tips[night.main_name], tips.get(BRANCH)
+    if not is_reachable(remote.repo, measured, main):
+        raise UserError(f"the measured commit {short_commit(measured)} is not in the history of {night.main_name}")
+    config, measured_config = _load_configs(night, main)
+    pull = _find_open_pull(night)
+    closed = [other for other in night.forge.closed_pulls_from(BRANCH) if other.base_ref == night.main_name]
+    if pull is None and closed and not closed[0].merged and not _has_news(night, closed[0], config.baselines.folder):
+        reason = f"#{closed[0].number} was closed without merging, and this night shows nothing new."
+        return _report_unchanged(night, None, reason)
+    is_new_branch = tip is None or (pull is None and tip in {other.head_sha for other in closed})
+    branch = RefreshBranch(
+        remote.repo, main, config.baselines.folder, measured if is_new_branch or tip is None else tip
+    )
+    check_night(branch, night.proposals, measured_config)
+    message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
+    night_commit = make_commit(branch, night.proposals, message, parse_time(night.proposals[0].created), night.now)
+    if night_commit.in_main and pull is None:
+        return _report_unchanged(night, None, "Main already has all of it.")
+    report = night.report.model_copy(update={"files": list(night_commit.files)})
+    rejected = closed[0].number if closed and not closed[0].merged and pull is None else None
+    commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)
+    body = write_pull_body(night.proposals, report, night_commit, commits, rejected, night.run_url)
+    if night_commit.commit != branch.parent:
+        if not remote.push(night_commit.commit, BRANCH, tip):
+            return None
+    elif read_last_night(branch) != night.digest:
+        return _report_unchanged(night, pull, "The pull request already has a later night.")
+    return _write_pull(night, proposal_title(report), body, pull, config)
+
+
+def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, config: Config) -> RefreshPost:
+    """Open the pull request, or update its title, text and label."""
+    if pull is None:
+        pull = night.forge.create_pull(title, body, BRANCH, night.main_name)
+        message = f"Opened #{pull.number}."
+    else:
+        night.forge.edit_pull(pull.number, title, body)
+        message = f"Brought #{pull.number} up to date."
+    set_label(night.forge, pull.number, night.report.status, config.github.labels)
+    return RefreshPost(pull.number, message, f"# {title}\n\n{message}\n\n{body}")
+
+
+def _report_unchanged(night: _RefreshNight, pull: Pull | None, reason: str) -> RefreshPost:
+    report = night.report
+    note = f" #{pull.number} stays as it is." if pull is not None else ""
+    message = f"{reason}{note}"
+    return RefreshPost(
+        pull.number if pull else None, message, f"# {proposal_title(report)}\n\n{message}\n\n{proposal_body(report)}"
+    )
+
+
+def _find_open_pull(night: _RefreshNight) -> Pull | None:
+    """Return the open pull request from the refresh branch into main. Pull requests into other branches are ignored."""
+    return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
+
+
+def _comment_once(night: _RefreshNight, pull: Pull, unmeasured: Sequence[str]) -> None:
+    """Comment that tonight is not in the pull request, unless there already is a comment with the same text."""
+    text = write_unmeasured_comment(night.measured, unmeasured)
+    if all(comment.body.strip() != text.strip() for comment in night.forge.comments(pull.number)):
+        night.forge.create_comment(pull.number, text)
+
+
+def _has_news(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
+    """Return whether tonight has a session that is not in ``closed``, a pull request which a person closed.
+
+    A session is new if its commit of main, its workload, its node class or its series differs.
+    """
+    try:
+        night.remote.fetch(closed.head_sha)
+    except AwayError:
+        raise
+    except ForgeError:
+        return True
+    stored = load_sessions(night.remote.repo, closed.head_sha, folder, night.measured)
+    stored_keys = {(session.workload, session.variant, session.node_class, session.series) for session in stored}
+    tonight = (
+        session for proposal in night.proposals for session in proposal.sessions if session.commit == night.measured
+    )
+    tonight_keys = {
+        (session.workload, session.variant, session.node_class, session.series)
+        for session in tonight
+        if session.tier == "timed"
+    }
+    return not tonight_keys <= stored_keys
+
+
+def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
+    """Load the configurations of main and of the measured commit.
+
+    Raises ConfigError, and UserError where main has moved the folder of references.
+    """
+    text_at = partial(file_at, night.remote.repo, FILE_NAME)
+    main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured))
+    if main_config.baselines.folder != measured_config.baselines.folder:
+        raise UserError("main now keeps its references in another folder", "measure again")
+    return main_config, measured_config

@@ -1,0 +1,183 @@
+"""Commit one night to the branch of the refresh pull request, and compute the result of merging the branch into main.
+
+Git makes the commit from the files of the store, without changing the checkout. The commit changes only the folder of
+references. It adds sessions and never changes a stored one. A commit that causes a new problem in the store is refused.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from regbot.baselines import BaselineError, Store, verify
+from regbot.baselines.names import ANCHOR
+from regbot.checkout import CheckoutError, export
+from regbot.checkout.commits import commit_files
+from regbot.checkout.export import list_files
+from regbot.checkout.git import git, try_git
+from regbot.config import Config
+from regbot.errors import UserError
+from regbot.github.proposal import check_proposal, store_proposal
+from regbot.records.baseline import Baseline
+from regbot.records.proposal import Proposal
+from regbot.refresh.store_changes import store_files
+from regbot.text.clip import short_commit
+
+TRAILER = "regbot-proposal"
+"""Name of the trailer in regbot's commit messages. Its value is the digest of the night's proposals."""
+
+
+@dataclass(frozen=True)
+class RefreshBranch:
+    """The place for a night's commit. ``main``: newest commit of main. ``folder``: folder of references. ``parent``:
+    parent of the new commit."""
+
+    repo: Path
+    main: str
+    folder: str
+    parent: str
+
+
+@dataclass(frozen=True)
+class NightCommit:
+    """The commit of a night. ``commit`` is the branch's parent commit if that already contains the whole night."""
+
+    commit: str
+    files: tuple[str, ...]
+    """Files below the folder of references that the merge into main changes."""
+    conflicts: tuple[str, ...]
+    """Files in conflict: main and the branch changed them differently."""
+    in_main: bool
+    """Whether main already contains everything that is on the branch."""
+    earlier_problems: tuple[str, ...]
+    """Problems that the store had before this commit."""
+
+
+def is_reachable(repo: Path, commit: str, tip: str) -> bool:
+    """Return whether ``commit`` is in the checkout and in the history of ``tip``. Raises CheckoutError."""
+    return try_git(repo, "merge-base", "--is-ancestor", commit, tip).code == 0
+
+
+def check_night(branch: RefreshBranch, proposals: Sequence[Proposal], config: Config) -> None:
+    """Check that the proposals do only what a refresh may do. Raises UserError, CheckoutError."""
+
+    @cache
+    def tree_of(commit: str) -> str | None:
+        is_known = is_reachable(branch.repo, commit, branch.main)
+        return git(branch.repo, "rev-parse", f"{commit}^{{tree}}").strip() if is_known else None
+
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, proposals[0].commit, Path(scratch))
+        for proposal in proposals:
+            check_proposal(proposal, store, tree_of, config)
+
+
+def make_commit(
+    branch: RefreshBranch, proposals: Sequence[Proposal], message: str, at: datetime, now: datetime
+) -> NightCommit:
+    """Commit ``proposals`` on top of ``branch.parent``. ``at``: time of the commit. ``now``: time at which the store is
+    checked. Raises UserError, CheckoutError."""
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, branch.parent, Path(scratch))
+        before = store_files(store)
+        for proposal in proposals:
+            store_proposal(proposal, store)
+        after = store_files(store)
+        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+        _check_changes(changed, before, after)
+        _check_unread_files(branch, [path for path in changed if path not in before])
+        commit = branch.parent
+        if changed:
+            files = {f"{branch.folder}/{path}": store.root / path if path in after else None for path in changed}
+            commit = commit_files(branch.repo, branch.parent, files, message, at)
+    result, conflicts = _merge(branch.repo, branch.main, commit)
+    problems = _find_problems(branch, commit if conflicts else result, now)
+    problems_before = _find_problems(branch, branch.parent if conflicts else branch.main, now) if problems else []
+    if new_problems := [problem for problem in problems if problem not in problems_before]:
+        raise UserError(f"the store would not be sound with this commit: {'; '.join(new_problems[:3])}")
+    names = git(branch.repo, "diff", "--name-only", "--no-renames", "-z", branch.main, result, "--", branch.folder)
+    return NightCommit(
+        commit=commit,
+        files=tuple(name for name in names.split("\0") if name),
+        conflicts=tuple(conflicts),
+        in_main=result == git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip(),
+        earlier_problems=tuple(problems_before),
+    )
+
+
+def read_last_night(branch: RefreshBranch) -> str:
+    """Return the digest that regbot's newest commit on the branch names in its trailer; '' without such a commit.
+
+    Raises CheckoutError.
+    """
+    arguments = ("log", "--no-show-signature", f"--format=%(trailers:key={TRAILER},valueonly,separator=%x20)")
+    lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
+    return next((line.strip() for line in lines if line.strip()), "")
+
+
+def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, str]]:
+    """Return commit, author and subject of the commits that are on the branch and not in main, newest first. Raises
+    CheckoutError."""
+    arguments = ("log", "--no-show-signature", "--first-parent", f"--max-count={max_count}", "--format=%H%x00%an%x00%s")
+    lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
+    rows = (line.split("\0") for line in lines)
+    return [(commit, author, subject) for commit, author, subject in rows]
+
+
+def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[Baseline]:
+    """Return the timed sessions of the commit ``measured``. They are read from the store as it is at ``commit``. Raises
+    CheckoutError."""
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(RefreshBranch(repo, commit, folder, commit), commit, Path(scratch))
+        try:
+            paths = [path for group in store.groups() for _, path in store.index.find_commits(group, measured)]
+            return [session for path in paths if (session := store.session(path)).tier == "timed"]
+        except BaselineError:
+            return []
+
+
+def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
+    export(branch.repo, commit, [branch.folder], scratch)
+    return Store(scratch / branch.folder)
+
+
+def _check_changes(
+    changed: Sequence[PurePosixPath], before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
+) -> None:
+    """Check the changed paths: only an anchor may change, and a removed file needs a replacement. Raises UserError."""
+    removed = [path for path in changed if path not in after]
+    added = [path.parent for path in changed if path not in before]
+    for path in changed:
+        if path in before and path in after and path.name != ANCHOR:
+            raise UserError(f"{path} would be changed", "only an anchor may be")
+    for path in removed:
+        if path.parent not in added:
+            raise UserError(f"{path} would be removed without a replacement")
+
+
+def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -> None:
+    """Refuse to overwrite a file that exists in the parent commit but was not read as part of the store. Raises
+    CheckoutError."""
+    existing = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
+    for path in added:
+        if str(PurePosixPath(branch.folder, path)) in existing:
+            raise CheckoutError(
+                f"{path} would be added, but {short_commit(branch.parent)} has it: the store was not read completely"
+            )
+
+
+def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
+    """Return the tree that results from merging ``commit`` into main, and the files in conflict."""
+    answer = try_git(repo, "merge-tree", "--write-tree", "--name-only", "--no-messages", main, commit)
+    if answer.code not in (0, 1):
+        raise CheckoutError(f"{repo}: git merge-tree failed, git 2.38 or newer is needed: {answer.error_line}")
+    tree, *conflicts = answer.out.splitlines()
+    return tree, list(dict.fromkeys(name for name in conflicts if name))
+
+
+def _find_problems(branch: RefreshBranch, commit: str, now: datetime) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, commit, Path(scratch))
+        return list(verify(store, now).problems) if store.root.is_dir() else []

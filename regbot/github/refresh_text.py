@@ -1,0 +1,96 @@
+"""Text of the refresh pull request: the evidence of its nights, and the workloads for which tonight has no session."""
+
+from collections.abc import Iterator, Sequence
+
+from regbot.github.refresh_commit import NightCommit
+from regbot.records.proposal import Proposal
+from regbot.records.refresh import RefreshReport, WorkloadRefresh
+from regbot.refresh.text import describe_outcome, files_section, proposal_body
+from regbot.report.markdown import code, prose
+from regbot.text.clip import short_commit
+from regbot.text.printable import printable
+
+MAX_NOTES = 5
+"""Largest number of items of one kind that the text lists."""
+REASON_CHARACTERS = 300
+MAX_CHARACTERS = 60_000
+"""Largest length of the text. GitHub limits the text of a pull request to 65,536 characters."""
+
+
+def write_pull_body(
+    proposals: Sequence[Proposal],
+    report: RefreshReport,
+    night_commit: NightCommit,
+    commits: Sequence[tuple[str, str, str]],
+    rejected: int | None,
+    run_url: str,
+) -> str:
+    """Return the text of the pull request as markdown: obstacles to merging, tonight's evidence, earlier nights.
+
+    ``report``: combined report of all ``proposals``, with the files of ``night_commit``. ``commits``: commits of the
+    branch, from ``list_commits``. ``rejected``: number of an earlier pull request that a person closed; None without
+    one.
+    """
+    lines = []
+    if night_commit.conflicts:
+        names = ", ".join(code(name) for name in night_commit.conflicts[:MAX_NOTES])
+        lines.append(f"> **Main has moved and this does not merge:** both changed {names}. Somebody has to decide.")
+    if rejected is not None:
+        lines.append(f"> #{rejected} was closed without merging. This one has new evidence.")
+    if night_commit.earlier_problems:
+        problems = "".join(f"\n> - {prose(problem, 300)}" for problem in night_commit.earlier_problems[:MAX_NOTES])
+        lines.append(f"> **The store on main is not sound,** see `regbot baseline verify`:{problems}")
+    if len(proposals) == 1:
+        lines.append(proposal_body(report))
+    else:
+        lines += [
+            f"# {code(_list_node_classes(proposal), 200)}\n\n{_write_single_body(proposal)}" for proposal in proposals
+        ]
+        lines.append(files_section(report.files))
+    if run_url:
+        lines.append(f"Measured by [this run]({run_url}).")
+    if len(commits) > 1:
+        listing = "\n".join(f"- {code(short_commit(commit))} {prose(subject, 160)}" for commit, _, subject in commits)
+        lines.append(f"## All commits, the newest first\n\n{listing}")
+    text = "\n\n".join(line.strip() for line in lines)
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return text[:MAX_CHARACTERS].rpartition("\n")[0] + "\n\n…cut here: the rest is in the files."
+
+
+def list_unmeasured(proposals: Sequence[Proposal]) -> tuple[str, ...]:
+    """Return one line of plain text for each workload for which nothing is stored, with the reason."""
+    return tuple(line for proposal in proposals for line in _find_unmeasured(proposal))
+
+
+def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
+    """Return the comment on a night that stored nothing, as markdown. ``unmeasured``: lines from
+    ``list_unmeasured``."""
+    lines = [f"- {prose(line, REASON_CHARACTERS)}" for line in unmeasured[:MAX_NOTES]]
+    lines += [f"- …and {len(unmeasured) - MAX_NOTES} more"] if len(unmeasured) > MAX_NOTES else []
+    listing = "\n".join(lines)
+    at = code(short_commit(commit))
+    return f"Main at {at} is not in this pull request: nothing of that night can be stored.\n\n{listing}"
+
+
+def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
+    stored = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
+    for night in proposal.refreshed.workloads:
+        if night.series is None or (night.name, night.variant) not in stored:
+            reason = "; ".join(_explain_missing_session(night)) or "the proposal holds no session of it"
+            yield printable(f"{night.name} ({night.variant}): {reason}")[:REASON_CHARACTERS]
+
+
+def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
+    if night.series is None:
+        return [describe_outcome(night), *night.reasons]
+    return [night.not_stored] if night.not_stored else []
+
+
+def _write_single_body(proposal: Proposal) -> str:
+    return proposal_body(proposal.refreshed.model_copy(update={"files": []}))
+
+
+def _list_node_classes(proposal: Proposal) -> str:
+    classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
+    return ", ".join(classes) or "no node"

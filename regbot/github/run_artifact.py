@@ -1,0 +1,61 @@
+"""Read the newest artifact with a given name of a workflow run into memory, or say why there is no usable artifact."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from regbot.github.client import Forge, RefusedError, TooLargeError
+from regbot.records.files import RecordError
+from regbot.report.markdown import UntrustedText, Words
+
+T = TypeVar("T")
+
+
+class UnusableArtifact(Exception):
+    """A run's artifact cannot be used. ``reason``: a sentence in which untrusted text is marked."""
+
+    def __init__(self, *reason: str) -> None:
+        super().__init__("".join(reason))
+        self.reason: Words = reason
+
+
+class ExpiredArtifact(UnusableArtifact):
+    """GitHub has deleted a run's artifact because of its age."""
+
+
+def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read: Callable[[bytes], T]) -> T:
+    """Download the newest artifact ``name`` of a run and return ``read(archive)``. The zip archive has at most
+    ``max_bytes``.
+
+    Raises ForgeError. Raises UnusableArtifact where there is no usable artifact, or where ``read`` raises RecordError.
+    """
+    artifacts = [artifact for artifact in forge.artifacts(run) if artifact.name == name]
+    available = [artifact for artifact in artifacts if not artifact.expired]
+    if not available:
+        if artifacts:
+            raise ExpiredArtifact(f"its artifact {name} has expired")
+        raise UnusableArtifact(f"the job uploaded no artifact {name}; its log says why")
+    too_large = UnusableArtifact(f"its artifact has more than {max_bytes:,} bytes, and was not read")
+    if available[-1].size > max_bytes:
+        raise too_large
+    try:
+        return read(forge.download(available[-1].id, max_bytes))
+    except TooLargeError as error:
+        raise too_large from error
+    except RecordError as error:
+        raise UnusableArtifact("the job's artifact cannot be read: ", UntrustedText(str(error))) from error
+
+
+def is_spent(forge: Forge, run: int, name: str) -> bool:
+    """Return whether a run cannot be judged again. The reason may be that the run was deleted, that its last attempt
+    failed, or that its artifact ``name`` has expired.
+
+    Raises ForgeError.
+    """
+    try:
+        has_failed = forge.run(run).conclusion not in (None, "success")
+        artifacts = [artifact for artifact in forge.artifacts(run) if artifact.name == name]
+    except RefusedError as error:
+        if error.status == 404:
+            return True
+        raise
+    return has_failed or (bool(artifacts) and all(artifact.expired for artifact in artifacts))

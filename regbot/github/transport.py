@@ -1,0 +1,320 @@
+"""Requests to GitHub's REST API. A request is repeated only where repeating it is safe.
+
+A reply can be lost after GitHub has carried out the request. A request that reads, or sets an object to a given state,
+is repeated. A request that creates an object is repeated only after a lookup has shown that the object does not exist.
+The seconds to wait are those that GitHub names in its replies. Tests replace the clock. PyGithub's retries are off,
+because they repeat a POST and sleep without regbot's control.
+
+From PyGithub, regbot uses only the requester: authentication, headers and versions of the API, proxies, encoding, and
+the connection. Repeats, waits, pauses between writes, pages and limits are regbot's own code. PyGithub's objects are
+not used, because reading their attributes can send requests, and a request that must be sent only once has to be
+visible in the code.
+"""
+
+import http.client
+import json
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from github import Auth, Github, GithubException
+from regbot import __version__
+from regbot.errors import UserError
+from regbot.text.clip import clip
+from regbot.text.printable import printable
+
+API_VERSION = "2022-11-28"
+TIMEOUT_S = 30
+FIRST_DELAY_S = 1.0
+MAX_DELAY_S = 60.0
+RATE_LIMIT_DELAY_S = 60.0
+"""Seconds to wait after a rate limit if GitHub names no time."""
+WRITE_INTERVAL_S = 1.0
+"""Seconds between two writes, as GitHub recommends."""
+MAX_LOOKUPS = 2
+"""After a lost reply, how often to look for the created object before it is requested again. GitHub's lists can lag by
+some seconds."""
+PER_PAGE = 100
+MESSAGE_CHARACTERS = 500
+
+T = TypeVar("T")
+
+
+class ForgeError(UserError):
+    """A request to GitHub failed. The message names the request, the reason and what to do."""
+
+
+class RefusedError(ForgeError):
+    """GitHub refused a request because of the token, a permission, a missing object, or an invalid request."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class TooLargeError(ForgeError):
+    """A file is larger than its limit."""
+
+
+class AwayError(ForgeError):
+    """GitHub did not answer within the allowed wait. The same command may succeed later."""
+
+    exit_code = 75
+
+
+@dataclass(frozen=True)
+class ApiResponse:
+    """A successful response. ``more``: whether the list has another page."""
+
+    data: Any
+    more: bool = False
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """A request without a usable response. ``wait_s``: seconds that GitHub asks the client to wait; None if GitHub
+    names no time."""
+
+    reason: str
+    wait_s: float | None = None
+
+
+class Transport:
+    """Sends requests with one token. ``patience_s``: total seconds to wait between failed attempts."""
+
+    def __init__(self, token: str, url: str, sleep: Callable[[float], None], patience_s: float) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+        self._sleep = sleep
+        self._remaining_s = patience_s
+        self._patience_s = patience_s
+        self._last_write_s: float | None = None
+        self._requester = Github(
+            auth=Auth.Token(token) if token else None,
+            base_url=self.url,
+            timeout=TIMEOUT_S,
+            user_agent=f"regbot/{__version__}",
+            retry=None,
+            seconds_between_requests=0,
+            seconds_between_writes=0,
+            api_version=API_VERSION,
+        ).requester
+
+    def get(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
+        """Return the JSON at ``path``. Raises ForgeError."""
+        return self._send_until_answered("GET", path, parameters).data
+
+    def pages(self, path: str, parameters: Mapping[str, object] | None = None, key: str = "") -> Iterator[Any]:
+        """Yield the items of a list from all its pages. ``key``: the field with the list, where GitHub puts the list
+        into an object.
+
+        Raises ForgeError.
+        """
+        page = 1
+        while True:
+            page_parameters = {**(parameters or {}), "per_page": PER_PAGE, "page": page}
+            answer = self._send_until_answered("GET", path, page_parameters)
+            yield from answer.data[key] if key else answer.data
+            if not answer.more:
+                return
+            page += 1
+
+    def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request until GitHub answers it. The request must be a PATCH, PUT or DELETE, or a POST that has no
+        further effect when repeated. Raises ForgeError."""
+        return self._send_until_answered(verb, path, body=body).data
+
+    def create(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[Any], T],
+        find_created: Callable[[], T | None],
+        verb: str = "POST",
+        max_lookups: int = MAX_LOOKUPS,
+    ) -> T:
+        """Create an object once and return it. After a lost reply, ``find_created`` looks for the object. Raises
+        ForgeError."""
+        failures = 0
+        while True:
+            outcome = self._attempt(verb, path, None, body)
+            if isinstance(outcome, ApiResponse):
+                return read(outcome.data)
+            for _ in range(1 if outcome.wait_s else max_lookups):
+                failures += 1
+                self._wait(outcome, failures, f"{verb} {path}")
+                if (created := find_created()) is not None:
+                    return created
+
+    def download(self, path: str, limit: int) -> bytes:
+        """Return a file of at most ``limit`` bytes. Raises TooLargeError, ForgeError."""
+        failures = 0
+        while True:
+            location = self._send_until_answered("GET", path).location
+            if not location:
+                raise ForgeError(f"GET {path}: GitHub does not say where the file is")
+            outcome = self._fetch(urllib.parse.urljoin(self.url, location), limit)
+            if isinstance(outcome, bytes):
+                if len(outcome) > limit:
+                    raise TooLargeError(f"GET {path}: has more than the {limit:,} bytes that are read")
+                return outcome
+            failures += 1
+            self._wait(outcome, failures, f"GET {path}")
+
+    def _send_until_answered(
+        self,
+        verb: str,
+        path: str,
+        parameters: Mapping[str, object] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> ApiResponse:
+        """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
+        list a new object yet. Raises ForgeError."""
+        failures, may_lag = 0, verb == "GET"
+        while True:
+            try:
+                outcome = self._attempt(verb, path, parameters, body)
+            except RefusedError as error:
+                if error.status != 404 or not may_lag:
+                    raise
+                may_lag, outcome = False, FailedAttempt("does not know it yet")
+            if isinstance(outcome, ApiResponse):
+                return outcome
+            failures += 1
+            self._wait(outcome, failures, f"{verb} {path}")
+
+    def _attempt(
+        self, verb: str, path: str, parameters: Mapping[str, object] | None, body: Mapping[str, Any] | None
+    ) -> ApiResponse | FailedAttempt:
+        """Send one request. Raises RefusedError where GitHub refuses it."""
+        self._pace(verb)
+        query = {key: str(value) for key, value in (parameters or {}).items()}
+        accept = {"Accept": "application/vnd.github+json"}
+        try:
+            status, headers, text = self._requester.requestJson(verb, path, query, accept, body)
+        except (OSError, GithubException) as error:  # errors of the library requests are OSErrors
+            return FailedAttempt(f"the connection failed ({type(error).__name__})")
+        except RuntimeError as error:
+            raise ForgeError(f"{verb} {path}: {self._clean(str(error))}") from None
+        if status in (301, 302, 307, 308):
+            if verb != "GET":
+                raise RefusedError(f"{verb} {path}: {_MOVED_REASON} ({status})", status)
+            return ApiResponse(None, location=headers.get("location", ""))
+        if status < 300:
+            try:
+                data = json.loads(text) if text else None
+            except ValueError:
+                return FailedAttempt(f"answered {status} with something that is not JSON")
+            return ApiResponse(data, more='rel="next"' in headers.get("link", ""))
+        message = self._quote_message(text)
+        if status in (408, 429) or status >= 500:
+            return FailedAttempt(
+                f"answered {status}{message}",
+                _read_requested_wait(headers, RATE_LIMIT_DELAY_S if status == 429 else None),
+            )
+        if status == 403 and (wait_s := _read_rate_limit_wait(headers, message)) is not None:
+            return FailedAttempt(f"answered 403{message}", wait_s)
+        reason = _REFUSALS.get(status, f"GitHub refused ({status})")
+        raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
+
+    def _fetch(self, url: str, limit: int) -> bytes | FailedAttempt:
+        """Return a file from the location that GitHub names. The token is not sent to that host."""
+        scheme = urllib.parse.urlsplit(url).scheme
+        if scheme != "https" and scheme != urllib.parse.urlsplit(self.url).scheme:
+            raise ForgeError("GitHub keeps the file where it cannot be read safely: not over https")
+        request = urllib.request.Request(url, headers={"User-Agent": f"regbot/{__version__}"})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+                length = reply.headers.get("Content-Length", "")
+                if length.isdecimal() and int(length) > limit:
+                    raise TooLargeError(f"the file has {int(length):,} bytes, more than the {limit:,} that are read")
+                data: bytes = reply.read(limit + 1)
+        except (
+            OSError,
+            ValueError,
+            http.client.HTTPException,
+        ) as error:  # the error's text is left out: it may contain the URL, which is a secret
+            return FailedAttempt(f"the file could not be fetched ({type(error).__name__})")
+        if length.isdecimal() and len(data) < int(length):
+            return FailedAttempt("the file was cut off")
+        return data
+
+    def _wait(self, failure: FailedAttempt, failure_count: int, request: str) -> None:
+        """Sleep before the next attempt. Raises AwayError where the allowed wait would be exceeded."""
+        delay = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
+        delay = max(delay, failure.wait_s or 0.0)
+        if delay > self._remaining_s:
+            advice = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
+            raise AwayError(
+                f"{request}: GitHub ({self.url}) {failure.reason}{advice}",
+                f"the allowed wait of {self._patience_s / 60:.0f} minutes in all is used up. Run this job again when "
+                "GitHub is back: it continues after what was posted, and posts nothing twice",
+            )
+        self._remaining_s -= delay
+        self._sleep(delay)
+
+    def _pace(self, verb: str) -> None:
+        """Wait before a write, so that two writes are at least ``WRITE_INTERVAL_S`` apart."""
+        if verb == "GET":
+            return
+        now = time.monotonic()
+        if self._last_write_s is not None and (remaining_s := self._last_write_s + WRITE_INTERVAL_S - now) > 0:
+            self._sleep(remaining_s)
+        self._last_write_s = time.monotonic()
+
+    def _quote_message(self, text: str) -> str:
+        """Return GitHub's message on a refusal as one line."""
+        try:
+            data = json.loads(text)
+            messages = [str(data["message"]), *map(_describe_error, data.get("errors") or [])]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ""
+        return f": {self._clean('; '.join(message for message in messages if message))}"
+
+    def _clean(self, text: str) -> str:
+        text = text.replace(self._token, "***") if self._token else text
+        return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
+
+
+def _describe_error(error: Any) -> str:
+    """Return the text of one of GitHub's errors, which is an object or a string."""
+    return str(error.get("message") or error.get("code") or "") if isinstance(error, dict) else str(error)
+
+
+_MOVED_REASON = (
+    "nothing was written, because GitHub redirects the request; the repository may have been renamed or moved"
+)
+_REFUSALS = {
+    401: "GitHub does not accept the token: it has expired or was revoked. Run the job again to get a new one. For "
+    "the token of an app, check that the app is still installed and its key still valid",
+    403: "the token may not do this; give the job the permission in its workflow file",
+    404: "there is no such thing, or the token may not see it",
+    422: "GitHub cannot follow the request",
+}
+
+
+def _read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | None:
+    """Return the seconds to wait if a 403 response reports a rate limit; None if it refuses the request."""
+    if "retry-after" in headers or "rate limit" in message.lower() or headers.get("x-ratelimit-remaining") == "0":
+        return _read_requested_wait(headers, RATE_LIMIT_DELAY_S)
+    return None
+
+
+def _read_requested_wait(headers: Mapping[str, str], default_s: float | None) -> float | None:
+    retry_after, reset_time = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
+    if retry_after.isdecimal():
+        return float(retry_after)
+    if headers.get("x-ratelimit-remaining") == "0" and reset_time.isdecimal():
+        return max(0.0, int(reset_time) - time.time()) + 1
+    return default_s
+
+
+def _describe_permission(headers: Mapping[str, str]) -> str:
+    """Return a phrase for a message with the permission that GitHub requires, such as ``checks=write``; '' if
+    unknown."""
+    needed = clip(printable(headers.get("x-accepted-github-permissions", "")), 100)
+    return f" (it needs {needed})" if needed else ""

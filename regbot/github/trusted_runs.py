@@ -1,0 +1,123 @@
+"""Build a session that can be trusted from an artifact: keep the runs and replace the header.
+
+The header in the artifact was written in a job that runs a pull request's code, so it decides nothing. Thresholds,
+workloads, plans and stored references come from the base commit, and the commits come from GitHub. An artifact whose
+runs contradict them is unusable. A workload without runs becomes INVALID when the session is judged.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from regbot.config import Config, ConfigError
+from regbot.github.metadata import Subject
+from regbot.github.run_artifact import UnusableArtifact
+from regbot.judge.clocks import find_impossible_times
+from regbot.records.run import Run
+from regbot.records.session import Session, SessionHeader, TimedPlan
+from regbot.report.markdown import UntrustedText
+from regbot.text.clip import clip, short_commit
+from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
+
+MAX_GPUS = 2**20
+"""A number of GPUs that is larger than any variant needs."""
+MAX_WARNINGS = 100
+_SESSION_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical"}
+"""Fields of a ``TimedPlan`` that may differ between sessions with the same configuration. They are not compared. Stored
+references are looked up again, and the other fields only limit how much is timed."""
+
+
+def build_trusted_session(session: Session, config: Config, subject: Subject, base: str) -> Session:
+    """Return ``session`` with the header that the base's configuration prescribes. Raises UnusableArtifact,
+    ConfigError."""
+    header = session.header
+    _check_commits(header, base, subject.sha)
+    tasks = {task.entry: task for task in plan(config)}
+    commands = [name for name, task in tasks.items() if task.workload.adapter == "command"]
+    traced = [name for name in tasks if name not in commands]
+    runs = [run for run in session.runs if subject.tier == "measured" or run.tier == "static"]
+    for run in runs:
+        if mismatch := next(_find_mismatches(run, tasks), None):
+            raise UnusableArtifact(f"a run of {run.arm.name} is not of the planned workload: ", UntrustedText(mismatch))
+    timed: list[TimedPlan] = []
+    if subject.tier == "measured":
+        timed = _check_timed_plans(header, config, list(tasks.values()), runs)
+    elif not traced:
+        raise UnusableArtifact("all workloads are commands, of which only step times can be measured")
+    entries = [*traced, *commands] if subject.tier == "measured" else traced
+    update = {
+        "workloads": entries,
+        "untraced": [name for name in commands if name in entries],
+        "timed": timed,
+        "stored": [],
+        "expectations": [],
+        "throughput": config.throughput,
+        "sharding": config.sharding,
+        "wire": config.wire,
+        "warnings": header.warnings[:MAX_WARNINGS],
+    }
+    kept_runs = [run for run in runs if run.workload in entries]
+    trusted = Session(header=header.model_copy(update=update), runs=kept_runs)
+    if reasons := find_impossible_times(trusted, subject.job_s):
+        raise UnusableArtifact("its times cannot be true: ", UntrustedText(reasons[0]))
+    return trusted
+
+
+def _check_commits(header: SessionHeader, base: str, head: str) -> None:
+    """Check that the session compares the expected commits. Raises UnusableArtifact."""
+    if (header.base.name, header.head.name) != ("base", "head"):
+        raise UnusableArtifact("its arms are not base and head")
+    for arm, commit in ((header.base, base), (header.head, head)):
+        if arm.commit != commit:
+            raise UnusableArtifact(
+                f"its {arm.name} is {short_commit(arm.commit)}, but {short_commit(commit)} has to be judged"
+            )
+        if arm.overrides:
+            raise UnusableArtifact(f"{arm.name} ran with overrides, which are not part of a commit")
+
+
+def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
+    """Yield how a run differs from the planned workload that it names. Runs of unplanned workloads have no mismatch
+    here; ``build_trusted_session`` removes them."""
+    task = tasks.get(run.workload)
+    if task is None:
+        return
+    properties = [("shape", run.shape, task.shape.id), ("adapter", run.adapter, task.workload.adapter)]
+    if run.tier == "static":
+        properties.append(("variant", run.variant, task.variant.name))
+        size = run.ledger.world_size if run.ledger is not None else None
+        has_fixed_size = task.workload.adapter in ("smoke", "module")  # a recipe may have another world size
+        if run.ledger is not None and (has_fixed_size or (size is not None and not task.workload.recipe)):
+            properties.append(("world size", str(size), str(task.parallelism.world_size)))
+    for name, actual, planned in properties:
+        if actual != planned:
+            yield f"{run.workload} has the {name} {clip(actual, 80)}, but {planned} is planned"
+
+
+def _check_timed_plans(
+    header: SessionHeader, config: Config, tasks: Sequence[Task], runs: Sequence[Run]
+) -> list[TimedPlan]:
+    """Return the plans of the timed workloads in the header. They must match the base's configuration for some number
+    of GPUs, because the choice of the variant depends on the node. With ``slurm.gpus_per_node``, a run may use fewer
+    GPUs than its node lists. Raises UnusableArtifact."""
+    gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
+    planned = {count: _plan_timed(config, tasks, count) for count in (0, gpus, MAX_GPUS)}
+    paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
+    small = [_plan_timed(config, paper_tasks, count) for count in SMALL_NODES if count <= gpus]
+    plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
+    if missing_entries := sorted(planned[gpus].keys() - plans.keys()):
+        raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
+    for entry, timed_plan in plans.items():
+        if all(variants.get(entry) != _strip_plan(timed_plan) for variants in [*planned.values(), *small]):
+            raise UnusableArtifact("", UntrustedText(entry), " was not timed as regbot.toml of the base prescribes")
+    return list(plans.values())
+
+
+def _plan_timed(config: Config, tasks: Sequence[Task], gpus: int) -> dict[str, TimedPlan]:
+    try:
+        return {task.entry: _strip_plan(plan_of(task, config.session)) for task in timed_tasks(config, tasks, gpus)}
+    except ConfigError:  # the configuration names a variant that needs more GPUs
+        return {}
+
+
+def _strip_plan(plan: TimedPlan) -> TimedPlan:
+    """Return the plan without ``_SESSION_FIELDS``."""
+    return TimedPlan.model_validate(plan.model_dump(exclude=_SESSION_FIELDS))

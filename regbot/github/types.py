@@ -1,0 +1,288 @@
+"""GitHub's objects as frozen classes, parsed from GitHub's JSON. A missing field is an error.
+
+The text in these objects is untrusted. It is shown only through ``regbot.report.markdown``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+Role = Literal["none", "read", "triage", "write", "maintain", "admin"]
+"""Roles in a repository, the weakest first."""
+ROLES: tuple[Role, ...] = get_args(Role)
+
+MAX_COMPARED = 300
+"""GitHub lists at most this many changed files of a comparison."""
+CheckStatus = Literal["queued", "in_progress", "completed"]
+Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out", "action_required"]
+Level = Literal["notice", "warning", "failure"]
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A pull request. ``head_repository`` is '' where the fork was deleted. ``fork``: the head is in another
+    repository."""
+
+    number: int
+    title: str
+    author: str
+    open: bool
+    draft: bool
+    head_sha: str
+    head_repository: str
+    head_ref: str
+    base_ref: str
+    base_sha: str
+    labels: tuple[str, ...]
+    fork: bool
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Pull":
+        """Parse GitHub's JSON."""
+        head, base = data["head"], data["base"]
+        head_name, base_name = _read_full_name(head["repo"]), _read_full_name(base["repo"])
+        return cls(
+            number=int(data["number"]),
+            title=str(data["title"]),
+            author=_read_login(data["user"]),
+            open=data["state"] == "open",
+            draft=bool(data.get("draft")),
+            head_sha=str(head["sha"]),
+            head_repository=head_name,
+            head_ref=str(head["ref"]),
+            base_ref=str(base["ref"]),
+            base_sha=str(base["sha"]),
+            labels=tuple(str(label["name"]) for label in data["labels"]),
+            fork=head_name != base_name,
+        )
+
+
+@dataclass(frozen=True)
+class ClosedPull:
+    """A merged or closed pull request and its last head."""
+
+    number: int
+    head_sha: str
+    base_ref: str
+    merged: bool
+
+    @classmethod
+    def from_json(cls, data: Json) -> "ClosedPull":
+        """Parse GitHub's JSON."""
+        return cls(
+            number=int(data["number"]),
+            head_sha=str(data["head"]["sha"]),
+            base_ref=str(data["base"]["ref"]),
+            merged=data.get("merged_at") is not None,
+        )
+
+
+@dataclass(frozen=True)
+class CommitComparison:
+    """What a commit changes since its merge base with a branch.
+
+    ``files``: paths of the changed files, with both paths of a renamed file. None where GitHub may not list all files.
+    """
+
+    merge_base: str
+    files: tuple[str, ...] | None
+
+    @classmethod
+    def from_json(cls, data: Json) -> "CommitComparison":
+        """Parse GitHub's JSON."""
+        listed = data.get("files")
+        paths: dict[str, None] = {}
+        for file in listed or ():
+            paths[str(file["filename"])] = None
+            if file.get("previous_filename"):
+                paths[str(file["previous_filename"])] = None
+        is_complete = listed is not None and len(listed) < MAX_COMPARED
+        return cls(str(data["merge_base_commit"]["sha"]), tuple(paths) if is_complete else None)
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A comment of a pull request. ``created`` equals ``updated`` only if the comment was never edited."""
+
+    id: int
+    author: str
+    bot: bool
+    body: str
+    created: datetime
+    updated: datetime
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Comment":
+        """Parse GitHub's JSON."""
+        user = data["user"] or {}
+        return cls(
+            id=int(data["id"]),
+            author=_read_login(data["user"]),
+            bot=user.get("type") == "Bot",
+            body=str(data["body"] or ""),
+            created=_parse_time(data["created_at"]),
+            updated=_parse_time(data["updated_at"]),
+        )
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A message at a line of a file."""
+
+    path: str
+    line: int
+    level: Level
+    title: str
+    message: str
+
+
+@dataclass(frozen=True)
+class NewCheck:
+    """Content of a check run to write. ``conclusion`` is None until the check run is completed. With ``external_id``
+    '', the check run keeps its external id."""
+
+    name: str
+    sha: str
+    external_id: str
+    status: CheckStatus
+    conclusion: Conclusion | None
+    title: str
+    summary: str
+    annotations: tuple[Annotation, ...] = ()
+    details_url: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON of the request."""
+        output: dict[str, Any] = {"title": self.title, "summary": self.summary}
+        if self.annotations:
+            output["annotations"] = [
+                {
+                    "path": annotation.path,
+                    "start_line": annotation.line,
+                    "end_line": annotation.line,
+                    "annotation_level": annotation.level,
+                    "title": annotation.title,
+                    "message": annotation.message,
+                }
+                for annotation in self.annotations
+            ]
+        body: dict[str, Any] = {
+            "name": self.name,
+            "status": self.status,
+            "output": output,
+        }
+        if self.external_id:
+            body["external_id"] = self.external_id
+        if self.conclusion is not None:
+            body["conclusion"] = self.conclusion
+        if self.details_url:
+            body["details_url"] = self.details_url
+        return body
+
+
+@dataclass(frozen=True)
+class CheckRun:
+    """A check run on GitHub. ``annotations``: number of annotations, which cannot be removed. ``completed``: None until
+    the check run is completed."""
+
+    id: int
+    name: str
+    sha: str
+    external_id: str
+    status: str
+    conclusion: str | None
+    app: str
+    title: str = ""
+    summary: str = ""
+    annotations: int = 0
+    completed: datetime | None = None
+
+    @classmethod
+    def from_json(cls, data: Json) -> "CheckRun":
+        """Parse GitHub's JSON."""
+        output = data.get("output") or {}
+        app = data.get("app") or {}
+        return cls(
+            id=int(data["id"]),
+            name=str(data["name"]),
+            sha=str(data["head_sha"]),
+            external_id=str(data.get("external_id") or ""),
+            status=str(data["status"]),
+            conclusion=data["conclusion"],
+            app=str(app.get("slug") or ""),
+            title=str(output.get("title") or ""),
+            summary=str(output.get("summary") or ""),
+            annotations=int(output.get("annotations_count") or 0),
+            completed=_parse_time(data["completed_at"]) if data.get("completed_at") else None,
+        )
+
+
+@dataclass(frozen=True)
+class WorkflowRun:
+    """A run of a workflow. ``title``: the run-name of the workflow file. All fields come from GitHub, none from a
+    job."""
+
+    id: int
+    path: str
+    event: str
+    head_branch: str
+    head_sha: str
+    head_repository: str
+    title: str
+    status: str
+    conclusion: str | None
+    attempt: int
+    repository: str
+    started: datetime
+    updated: datetime
+    url: str = ""
+
+    @classmethod
+    def from_json(cls, data: Json) -> "WorkflowRun":
+        """Parse GitHub's JSON."""
+        return cls(
+            id=int(data["id"]),
+            path=str(data["path"]).partition("@refs/")[0],  # the file name itself may contain "@"
+            event=str(data["event"]),
+            head_branch=str(data["head_branch"] or ""),
+            head_sha=str(data["head_sha"]),
+            head_repository=_read_full_name(data["head_repository"]),
+            title=str(data["display_title"]),
+            status=str(data["status"] or ""),
+            conclusion=data["conclusion"],
+            attempt=int(data.get("run_attempt") or 1),
+            repository=_read_full_name(data["repository"]),
+            started=_parse_time(data.get("run_started_at") or data["created_at"]),
+            updated=_parse_time(data["updated_at"]),
+            url=str(data.get("html_url") or ""),
+        )
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact that a run uploaded. ``size``: bytes, as GitHub reports them."""
+
+    id: int
+    name: str
+    size: int
+    expired: bool = False
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Artifact":
+        """Parse GitHub's JSON."""
+        return cls(int(data["id"]), str(data["name"]), int(data["size_in_bytes"]), bool(data.get("expired")))
+
+
+def _read_full_name(repository: Json | None) -> str:
+    return "" if repository is None else str(repository["full_name"])
+
+
+def _read_login(user: Json | None) -> str:
+    """Return the login name; '' for a deleted account."""
+    return "" if user is None else str(user["login"])
+
+
+def _parse_time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,185 @@
+"""Text that surrounds a verdict on GitHub: origin of the result, acceptance, and commands that people can give next.
+
+``regbot.report`` writes the verdict and knows nothing about GitHub. This module adds text only below the first line of
+that report, so that readers see the verdict first.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from regbot.config import GitHub
+from regbot.github.checks import BLOCKING_CONCLUSIONS, conclude_without_shadow, get_least_strict
+from regbot.github.declarations import ReviewAcceptance
+from regbot.github.metadata import Subject
+from regbot.github.stamped_text import MAX_CHARACTERS
+from regbot.github.types import WorkflowRun
+from regbot.records.session import Session
+from regbot.records.verdict import Status, Verdict
+from regbot.report import comment_parts
+from regbot.report import headline as wording
+from regbot.report.markdown import LOG_LINE_CHARACTERS, Markdown, Words, code, fence, prose, sentence, visible
+from regbot.report.state import prepare_check
+from regbot.text.clip import short_commit
+
+HEADLINE_CHARACTERS = 160
+MAX_RULES = 3
+RESERVED_CHARACTERS = 4_000
+"""Characters that are reserved for the stamp, the banners and the line about an INVALID measurement."""
+_URL = re.compile(r"https?://[A-Za-z0-9.:/_-]{1,200}")
+
+SuggestedCommand = tuple[str, str]
+"""A sentence for the reader, and the command line that the sentence introduces."""
+
+
+def write_title(verdict: Verdict, session: Session, status: Status, subject: Subject, github: GitHub) -> str:
+    """Return the check run's title as plain text."""
+    headline = "".join(
+        visible(str(part), HEADLINE_CHARACTERS) for part in wording.headline(prepare_check(verdict, session))
+    )
+    word = f"{status}, accepted" if status != verdict.verdict else status
+    return visible(f"{_write_prefix(subject, github)}{word}: {headline}", HEADLINE_CHARACTERS)
+
+
+def write_invalid_title(reason: Words, subject: Subject, github: GitHub) -> str:
+    """Return the title of a check run without a verdict, as plain text."""
+    text = "".join(visible(str(part), HEADLINE_CHARACTERS) for part in reason)
+    return visible(f"{_write_prefix(subject, github)}INVALID: {text}", HEADLINE_CHARACTERS)
+
+
+def write_verdict_text(
+    verdict: Verdict, session: Session, subject: Subject, acceptance: ReviewAcceptance | None, github: GitHub
+) -> str:
+    """Return the report of a verdict with the text around it, as markdown without the stamp."""
+    report = comment_parts(verdict, session)
+    status: Status = verdict.verdict
+    top = []
+    if acceptance is not None:
+        status = "PASS"
+        heading = f"### ✅ PASS: accepted by {code(acceptance.login)}"
+        top = [heading, f"The reason: {prose(acceptance.reason, 500)}", "What was accepted:"]
+    notes = [f"> {note}" for note in _write_notes(status, subject, github)]
+    suggestions = [] if acceptance is not None else [*_list_suggestions(verdict, subject)]
+    return _join_within_limit(
+        [*top, report.heading, *notes, report.body], _write_suggestions(suggestions, subject), report.sections
+    )
+
+
+def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
+    """Return the text to post where there is no verdict: the reason, and what to do."""
+    parts = [f"### ⛔ INVALID: {sentence(reason)}"]
+    parts += [f"> {note}" for note in _write_notes("INVALID", subject, github)]
+    parts.append(
+        f"There is no verdict on {code(short_commit(subject.sha))}, neither a pass nor a regression."
+        f"{_link_log(subject)}"
+    )
+    suggestions = []
+    if subject.number:
+        suggestions = [("Somebody with the role write can have it measured with", f"/regbot run {subject.sha}")]
+    return _join_within_limit(parts, _write_suggestions(suggestions, subject), "")
+
+
+def _write_prefix(subject: Subject, github: GitHub) -> str:
+    """Return the words before the verdict in a title: shadow mode and a self-reported result, or ''."""
+    mode = "shadow, nothing is blocked: " if github.shadow else ""
+    return f"{mode}self-reported " if subject.tier == "static" else mode
+
+
+def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[Markdown]:
+    least_strict = get_least_strict(github, subject.tier, subject.number)
+    is_blocking = conclude_without_shadow(status, github, least_strict) in BLOCKING_CONCLUSIONS
+    if github.shadow:
+        would = "would have stopped" if is_blocking else "would not have stopped"
+        yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {would} this change.")
+    if subject.tier == "static":
+        origin = "this pull request" if subject.number else "this merge group"
+        needs_measurement = (
+            is_blocking and conclude_without_shadow(status, github) not in BLOCKING_CONCLUSIONS and not github.shadow
+        )
+        yield Markdown(
+            f"🔎 **Self-reported:** a job of {origin} traced this, with a workflow file and code that it may have "
+            f"changed. Nothing was timed."
+            f"{' The check blocks this change until somebody has it measured.' if needs_measurement else ''}"
+        )
+
+
+def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedCommand]:
+    """Yield the commands that people can give after this verdict. For a merge group, the commands are comments on its
+    last pull request."""
+    sha, status = subject.sha, verdict.verdict
+    if not subject.number:
+        if status == "REVIEW":
+            alone = " as the only one of its group" if subject.has_other_pulls else ""
+            text = (
+                f"Somebody with the role maintain can accept it in #{subject.comment_number}, before that is queued "
+                f"again{alone}, with"
+            )
+            yield text, f"/regbot accept {subject.acceptance_sha}: why"
+        return
+    if subject.tier == "static" or status == "INVALID":
+        text = "Somebody with the role write can have it measured, apart from the pull request's own jobs, with"
+        yield text, f"/regbot run {sha}"
+    elif status == "INCONCLUSIVE":
+        yield "Somebody with the role write can have more pairs timed with", f"/regbot more {sha}"
+    if status == "REVIEW":
+        text = "Somebody with the role maintain can accept it for this commit and its merge group with"
+        yield text, f"/regbot accept {sha}: why"
+    rules = [
+        rule for rule in _list_rules(verdict) if visible(rule, len(rule)) == rule and len(rule) < LOG_LINE_CHARACTERS
+    ]
+    if rules:
+        yield "Somebody with the role write can declare a change as expected with", "\n".join(rules[:MAX_RULES])
+    if subject.tier == "measured" and status == "FAIL":
+        text = "Somebody with the role write can search for the commit that caused it with"
+        yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
+
+
+def _list_rules(verdict: Verdict) -> list[str]:
+    """Return the ``/regbot expect`` lines that declare the findings. Equal findings of several workloads share one
+    line."""
+    workloads: dict[tuple[str, str], list[str]] = {}
+    for entry in verdict.workloads:
+        for finding in entry.sharding.findings if entry.sharding is not None else ():
+            if finding.status in ("FAIL", "REVIEW"):
+                workloads.setdefault((finding.pattern, finding.axis), []).append(entry.name)
+    return [
+        f"/regbot expect {pattern}@{axis}@{name}: why this is intended"
+        for (pattern, axis), names in workloads.items()
+        for name in (names if len(set(names)) < len(verdict.workloads) else ["*"])
+    ]
+
+
+def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject) -> list[str]:
+    if not suggestions:
+        return []
+    target = "this pull request" if subject.number else f"#{subject.comment_number}"
+    steps = [f"{text}\n\n{fence(line)}" for text, line in suggestions]
+    return [f"#### On {target}", "Post each command as a comment of its own, without other text.", *steps]
+
+
+def _join_within_limit(parts: Sequence[str], optional: Sequence[str], sections: str) -> str:
+    """Return all parts as one text. Where that is too long, leave out ``optional`` and cut off the end."""
+    full_text, short_text = (
+        "\n\n".join(part for part in chosen if part) + "\n"
+        for chosen in ([*parts, *optional, sections], [*parts, sections])
+    )
+    max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
+    return full_text if len(full_text) <= max_characters else short_text[:max_characters]
+
+
+def _link_log(subject: Subject) -> str:
+    url = subject.run.url
+    return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
+
+
+def explain_failed_run(run: WorkflowRun) -> Words:
+    """Return why there is no verdict: the job that should have measured the commit has failed."""
+    return (f"the job that was to measure it {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
+
+
+_CONCLUSIONS = {
+    "cancelled": "was cancelled",
+    "timed_out": "ran into its time limit",
+    "skipped": "was skipped",
+    "startup_failure": "could not be started",
+    "stale": "was given up by GitHub, because no machine took it",
+}

@@ -1,0 +1,80 @@
+"""Output values of collectives, computed under the assumption that every rank has the same input values.
+
+A trace has only one rank. The few values that a trace needs are token counts and the splits computed from these counts.
+They are assumed to be the same on every rank, as under balanced routing. This module serves both fake tensors with
+shadow values and the paper GPU.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, reduction_name
+
+_OUTPUTS = ("output", "output_tensor", "output_tensors", "output_lists", "outputs", "out", "arriving")
+_INPUTS = ("input", "input_tensor", "input_tensors", "input_list", "inputs")
+
+
+def outputs_and_inputs(call_arguments: Mapping[str, Any], result: Any = None) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the output tensors and the input tensors of a collective, found by the argument names of its schema.
+
+    If no argument is an output, the outputs are the tensors in ``result``.
+    """
+    in_place = flatten(call_arguments.get("tensors"))
+    if in_place:
+        return in_place, in_place
+    outputs = [tensor for name in _OUTPUTS for tensor in flatten(call_arguments.get(name))]
+    inputs = [tensor for name in _INPUTS for tensor in flatten(call_arguments.get(name))]
+    return outputs or flatten(result), inputs
+
+
+def find_source(
+    index: int, spec: CollectiveSpec, num_outputs: int, inputs: Sequence[Any], group: dist.ProcessGroup
+) -> Any:
+    """Return the input tensor that determines output number ``index``, or None if several inputs determine it.
+
+    ``inputs`` are the input tensors, or their values, and ``num_outputs`` is the number of output tensors of the
+    collective.
+    """
+    if len(inputs) == 1:
+        return inputs[0]
+    has_input_per_rank = spec.kind in ("all_to_all", "scatter") or (spec.kind == "reduce_scatter" and num_outputs == 1)
+    if has_input_per_rank and len(inputs) == group.size():
+        return inputs[group.rank()]  # every other rank sends this rank the same values as this rank sends itself
+    return inputs[index] if len(inputs) == num_outputs else None
+
+
+def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: Mapping[str, Any]) -> Tensor | None:
+    """Return the values of an output with ``shape``, or None if they cannot be derived.
+
+    The input of every rank is assumed to be ``values``.
+    """
+    group = find_process_group(call_arguments)
+    size, elements = group.size(), shape.numel()
+    output: Tensor | None
+    if kind == "all_to_all" and "output_tensors" not in call_arguments:
+        splits = call_arguments.get("input_split_sizes") or [values.shape[0] // size] * size
+        output = torch.cat([values.split(list(splits))[group.rank()]] * size)
+    elif kind == "all_gather" and values.numel() != elements:
+        output = torch.cat([values.reshape(-1)] * size)
+    elif kind == "all_reduce":
+        output = _reduce_equal(values, size, call_arguments)
+    elif kind == "reduce_scatter":
+        own = values if values.numel() == elements else values.flatten().chunk(size)[group.rank()]
+        output = _reduce_equal(own, size, call_arguments)
+    elif kind in ("all_to_all", "all_gather", "broadcast", "gather", "scatter"):
+        output = values
+    else:
+        return None
+    return output.reshape(shape).clone() if output is not None and output.numel() == elements else None
+
+
+def _reduce_equal(values: Tensor, size: int, call_arguments: Mapping[str, Any]) -> Tensor | None:
+    """Return the reduction of ``size`` equal inputs, or None for a reduction that this module does not compute."""
+    name = reduction_name(call_arguments["reduce_op"])
+    if name == "sum":
+        return values * size
+    return values if name in ("avg", "min", "max", "band", "bor") else None

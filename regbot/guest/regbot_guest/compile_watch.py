@@ -1,0 +1,68 @@
+"""Detection of code that ``torch.compile`` would compile.
+
+Under a dispatch mode such code runs eagerly. It executes other operators than the compiled code would, so the step must
+not be counted.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import nn
+
+from regbot_guest.crash import call_unchanged
+
+
+class CompileWatch:
+    """While active, ``torch.compile`` and ``Module.compile`` compile nothing, and each call of the affected code is
+    recorded.
+    """
+
+    def __init__(self) -> None:
+        self.called_names: list[str] = []
+        self._compile, self._module_compile = torch.compile, nn.Module.compile
+        self._optimize = torch._dynamo.optimize
+
+    def __enter__(self) -> "CompileWatch":
+        torch.compile = self._replacement
+        setattr(torch._dynamo, "optimize", lambda *_, **__: self._replacement)  # noqa: B010 (mypy rejects an assignment)
+        watch = self
+
+        def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:
+            watch._watch_module(module)
+
+        setattr(nn.Module, "compile", module_compile)  # noqa: B010 (mypy rejects an assignment)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.compile = self._compile
+        setattr(torch._dynamo, "optimize", self._optimize)  # noqa: B010
+        setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
+
+    def describe(self) -> str:
+        """Return up to five names of the modules and functions that were called."""
+        return ", ".join(sorted(set(self.called_names))[:5])
+
+    def _replacement(self, model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return partial(self._replacement, **options)
+        if options.get("disable"):
+            return model
+        if isinstance(model, nn.Module):
+            self._watch_module(model)
+            return model
+        return self._watch_function(model)
+
+    def _watch_module(self, module: nn.Module) -> None:
+        module.register_forward_pre_hook(
+            lambda called_module, _: self.called_names.append(type(called_module).__name__)
+        )
+
+    def _watch_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def eager(*args: Any, **kwargs: Any) -> Any:
+            self.called_names.append(getattr(function, "__qualname__", "a function"))
+            return call_unchanged(function, args, kwargs)
+
+        return eager

@@ -1,0 +1,12 @@
+"""The exception for a workload that the guest refuses. This module does not import torch."""
+
+
+class ContractError(Exception):
+    """The workload cannot be measured as requested, or its module violates the module contract.
+
+    ``kind`` is the kind of the refusal.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,0 +1,138 @@
+"""What the installed deep_ep offers, found by importing it in a separate process with a time limit.
+
+Several distributions provide a module of this name, in several versions. The import can raise any exception, hang, or
+end the process, because it loads a C++ extension and compares the loaded NCCL with the one on disk. This module does
+not import torch, so it is quick if deep_ep is missing.
+"""
+
+import importlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from importlib import metadata
+from typing import Any, NamedTuple
+
+TIMEOUT_S = 60.0
+
+REQUIRED_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "ElasticBuffer": {
+        "__init__": ("group", "num_max_tokens_per_rank", "hidden", "num_topk", "explicitly_destroy"),
+        "get_theoretical_num_sms": ("num_experts", "num_topk"),
+        "dispatch": ("x", "topk_idx", "topk_weights", "num_experts", "num_sms", "handle"),
+        "combine": ("x", "handle", "topk_weights"),
+    },
+    "Buffer": {
+        "__init__": ("group", "num_nvl_bytes", "num_rdma_bytes", "explicitly_destroy"),
+        "get_dispatch_config": ("num_ranks",),
+        "get_combine_config": ("num_ranks",),
+        "get_dispatch_layout": ("topk_idx", "num_experts"),
+        "dispatch": (
+            "x", "handle", "num_tokens_per_rank", "num_tokens_per_rdma_rank", "is_token_in_rank",
+            "num_tokens_per_expert", "topk_idx", "topk_weights",
+        ),
+        "combine": ("x", "handle", "topk_weights"),
+    },
+    "HybridEPBuffer": {
+        "__init__": ("group", "hidden_dim", "max_num_of_tokens_per_rank", "num_local_experts"),
+        "dispatch_with_permute": (
+            "hidden", "routing_map", "probs", "num_of_experts_per_rank", "handle", "num_permuted_tokens",
+        ),
+        "combine_with_unpermute": ("hidden", "probs", "handle"),
+    },
+}  # fmt: skip
+"""Every parameter that the dispatchers pass, by class and method. A version without one of these parameters cannot be
+used.
+"""
+
+
+class DeepEPInstallation(NamedTuple):
+    """The installed deep_ep. ``lacks`` maps each class that deep_ep offers to the required methods and parameters that
+    this class lacks.
+    """
+
+    importable: bool
+    reason: str = ""
+    version: str = ""
+    distributions: tuple[str, ...] = ()
+    lacks: "dict[str, list[str]]" = {}  # noqa: RUF012 (never written)
+
+
+@cache
+def inspect_deep_ep() -> DeepEPInstallation:
+    """Import deep_ep in another process and return what it offers. Never raises.
+
+    The other process uses the search path of this process.
+    """
+    with tempfile.TemporaryFile() as output:
+        # The child gets its own session, so that killing the session also ends the child's children. Its output goes to
+        # a file and not to a pipe, because reading would block as long as any child kept the pipe open.
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            child.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return DeepEPInstallation(False, f"the import was still running after {TIMEOUT_S:.0f} s")
+        output.seek(0)
+        lines = output.read().splitlines()
+    if child.returncode < 0:
+        names = {member.value: member.name for member in signal.Signals}  # real-time signals have no name
+        return DeepEPInstallation(
+            False, f"the import was ended by {names.get(-child.returncode, f'signal {-child.returncode}')}"
+        )
+    try:
+        answer = json.loads(lines[-1])
+        return DeepEPInstallation(**{**answer, "distributions": tuple(answer["distributions"])})
+    except (IndexError, ValueError, TypeError, KeyError):
+        return DeepEPInstallation(False, f"the import ended the process with exit code {child.returncode}")
+
+
+_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from regbot_guest import deepep_installation as d; d.print_result()"
+
+
+def print_result() -> None:
+    """Print the result as one line of JSON and exit. The other process runs this function."""
+    print(json.dumps(_import_deep_ep()._asdict()), flush=True)
+    os._exit(0)  # skips exit handlers, because the extension may crash in them
+
+
+def _import_deep_ep() -> DeepEPInstallation:
+    try:
+        module = importlib.import_module("deep_ep")
+    except (Exception, SystemExit) as error:  # code of others may raise anything; the error is the result
+        return DeepEPInstallation(False, f"{type(error).__name__}: {error}"[:300])
+    return DeepEPInstallation(
+        True,
+        "",
+        str(getattr(module, "__version__", "of unknown version"))[:50],
+        tuple(sorted(metadata.packages_distributions().get("deep_ep", []))),
+        {
+            name: list_missing(getattr(module, name), needs)
+            for name, needs in REQUIRED_PARAMETERS.items()
+            if hasattr(module, name)
+        },
+    )
+
+
+def list_missing(buffer_class: Any, needs: "dict[str, tuple[str, ...]]") -> list[str]:
+    """Return the methods and parameters in ``needs`` that a class lacks, as 'method' or 'method(parameter)'."""
+    missing = []
+    for method, parameters in needs.items():
+        if not hasattr(buffer_class, method):
+            missing.append(method)
+            continue
+        accepted = inspect.signature(getattr(buffer_class, method)).parameters
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values()):
+            missing += [f"{method}({name})" for name in parameters if name not in accepted]
+    return missing

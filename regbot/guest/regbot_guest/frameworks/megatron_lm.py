@@ -1,0 +1,240 @@
+"""Megatron-LM's own ``pretrain_gpt.py``: the command line for a shape, and the contents of the record.
+
+All code of the step comes from the checkout. Data and tokenizer are Megatron's own mocks. Nothing is saved, evaluated
+or uploaded.
+"""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
+from regbot_guest.frameworks.training_loop import Scalar
+from regbot_guest.paper.counter import PaperCounter
+from regbot_guest.paper.device import Device
+from regbot_guest.request import Request
+
+STEP = ("megatron.training.training", "train_step")
+
+AXES = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
+    "EXPERT_DATA_PARALLEL_GROUP": "edp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp_cp",
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
+    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "etp_ep_pp",
+    "MODEL_PARALLEL_GROUP": "tp_pp",
+    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "tp_dp_cp",
+}
+"""Mesh axes by the description of a process group in ``megatron.core.parallel_state``. Groups over one axis come first,
+then groups over several axes.
+"""
+
+_ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
+FLEX = ("deepep", "hybridep", "ncclep")
+"""Backends of Megatron's dispatcher ``flex``."""
+MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
+
+OFFLINE_FLAGS: Mapping[str, Scalar] = {
+    "mock_data": True,
+    "tokenizer_type": "NullTokenizer",
+    "eval_iters": 0,
+    "eval_interval": 1_000_000,
+    "log_interval": 1,
+    "distributed_timeout_minutes": 60,
+}
+"""Flags with which the program needs no files and no network."""
+DEFAULT_FLAGS: Mapping[str, Scalar] = {
+    "lr": 1e-4,
+    "swiglu": True,
+    "disable_bias_linear": True,
+    "normalization": "RMSNorm",
+    "untie_embeddings_and_output_weights": True,
+    "position_embedding_type": "rope",
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "moe_router_dtype": "fp32",
+    "moe_router_load_balancing_type": "none",
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "moe_grouped_gemm": True,
+}
+"""Flags for settings that a shape does not define. The values are those of Megatron's own MoE recipes. ``config`` can
+change them.
+"""
+FIXED_FLAGS = {
+    **dict.fromkeys(
+        ("num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads",
+         "num_query_groups", "kv_channels", "num_experts", "moe_router_topk", "qk_layernorm", "seq_length",
+         "micro_batch_size", "vocab_size", "bf16", "fp16"),
+        "it is fixed by the shape; choose another shape or variant",
+    ),
+    "expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
+    "world_size": "it is fixed by the mesh; set it with --world",
+    "moe_token_dispatcher_type": "set 'dispatcher' of the workload",
+    "moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
+}  # fmt: skip
+"""Flags that a user's ``config`` cannot set, each with the reason or with what to do instead."""
+
+
+def count_step(request: Request, device: Device) -> dict[str, Any]:
+    """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
+    script = (Path(request.root) / request.program).resolve()
+    if not script.is_file():
+        raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
+    # Megatron compiles its dataset helpers with the python3 on PATH. This must be the interpreter that runs here.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    program = TrainingProgram(
+        start=script,
+        arguments=command_line(request),
+        step=STEP,
+        models=_model_chunks,
+        axes=lambda *_: name_axes(AXES),
+        describe=lambda counter: _describe_program(request, counter),
+        experts=request.geometry.experts,
+        patches=[MOCKED],
+    )
+    return count_own_step(request, device, program)
+
+
+def command_line(request: Request) -> list[str]:
+    """Return the command line: the flags of the shape and the mesh, and then the user's own flags. Raises
+    ContractError.
+    """
+    if request.routing == "skewed":
+        raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
+    for key in request.config:
+        if key in FIXED_FLAGS:
+            raise ContractError("config", f"config.{key} cannot be set: {FIXED_FLAGS[key]}")
+    flags: dict[str, Scalar] = {**_shape_flags(request), **DEFAULT_FLAGS, **OFFLINE_FLAGS, **_dispatcher_flags(request)}
+    flags |= {key.replace("-", "_"): value for key, value in request.config.items()}
+    arguments: list[str] = []
+    for key, value in flags.items():
+        flag = f"--{key.replace('_', '-')}"
+        if value is True:
+            arguments.append(flag)
+        elif isinstance(value, str) and " " in value.strip():
+            arguments += [flag, *value.split()]
+        elif value is not False and value is not None:
+            arguments += [flag, str(value)]
+    return arguments
+
+
+def _shape_flags(request: Request) -> dict[str, Scalar]:
+    numbers, dense = request.geometry, request.mlp != "moe"
+    flags: dict[str, Scalar] = {
+        "num_layers": numbers.layers,
+        "hidden_size": numbers.hidden,
+        "ffn_hidden_size": numbers.dense_width if dense else numbers.expert_width,
+        "num_attention_heads": numbers.heads,
+        "group_query_attention": True,
+        "num_query_groups": numbers.kv_heads,
+        "kv_channels": numbers.head_dim,
+        "qk_layernorm": numbers.qk_norm,
+        "rotary_base": int(numbers.rope_theta),
+        "seq_length": numbers.sequence,
+        "max_position_embeddings": numbers.sequence,
+        "micro_batch_size": numbers.micro_batch,
+        "global_batch_size": numbers.micro_batch * request.world // _model_parallel_ranks(request),
+        "vocab_size": numbers.vocabulary - 1,  # the null tokenizer adds one token for the end of a document
+        "bf16": request.dtype == "bfloat16",
+        "fp16": request.dtype == "float16",
+        "train_iters": 1_000_000,  # regbot ends the program after the counted step
+    }
+    if not dense:
+        flags |= {
+            "num_experts": numbers.experts,
+            "moe_ffn_hidden_size": numbers.expert_width,
+            "moe_router_topk": numbers.top_k,
+            "expert_model_parallel_size": request.ep,
+        }
+    return flags
+
+
+def _model_parallel_ranks(request: Request) -> int:
+    """Return the number of ranks that work on the same micro-batch."""
+    sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    product = 1
+    for key in sizes:
+        product *= int(request.config.get(key) or 1)
+    return product
+
+
+def _dispatcher_flags(request: Request) -> dict[str, Scalar]:
+    if request.dispatcher in FLEX:
+        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
+    return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}
+
+
+def _model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
+    """Return the model chunks, an argument of ``train_step(forward_step_func, data_iterator, model, ...)``."""
+    model = kwargs["model"] if "model" in kwargs else args[2]
+    return list(model) if isinstance(model, (list, tuple)) else [model]
+
+
+def _describe_program(request: Request, counter: PaperCounter) -> ProgramDescription:
+    config = {name: value for name, value in sorted(vars(_megatron_arguments()).items()) if _is_scalar(value)}
+    core = importlib.import_module("megatron.core")
+    return ProgramDescription(
+        config={**config, "routing": request.routing, "mlp": request.mlp},
+        software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
+        backends={"attention": _describe_attention(counter), **_describe_dispatcher(request, counter, config)},
+    )
+
+
+def _megatron_arguments() -> Any:
+    return importlib.import_module("megatron.training").get_args()
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and "/" not in value)
+
+
+def _describe_attention(counter: PaperCounter) -> dict[str, str]:
+    launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
+    name = max(launches, key=lambda key: launches[key], default="")
+    evidence = f"launched {name} x{launches[name]}" if name else "no fused attention operator was launched"
+    return _backend_entry("", "", name.split("::")[-1].strip("_") or "unfused", evidence)
+
+
+def _describe_dispatcher(
+    request: Request, counter: PaperCounter, config: Mapping[str, Scalar]
+) -> dict[str, Mapping[str, str]]:
+    if request.mlp != "moe":
+        return {}
+    counts: dict[str, int] = {}
+    for key, times in counter.tally.count.items():
+        if key.role == "payload" and "ep" in key.axis.replace("_", "|").split("|") and ".mlp" in key.where:
+            exchange = key.via if key.via in FLEX else key.kind
+            counts[exchange] = counts.get(exchange, 0) + times
+    dispatcher_by_kind = {"all_to_all": "alltoall", "all_gather": "allgather"}
+    executed = next((library for library in FLEX if library in counts), "")
+    executed = executed or next((name for kind, name in dispatcher_by_kind.items() if counts.get(kind)), "none")
+    resolved = str(config.get("moe_token_dispatcher_type"))
+    if resolved == "flex":
+        resolved = str(config.get("moe_flex_dispatcher_backend"))
+    evidence = ", ".join(f"{times} {exchange}" for exchange, times in sorted(counts.items())) or "none"
+    if request.ep == 1:
+        return {}
+    evidence = f"exchanges of expert layers on axis ep: {evidence}"
+    return {"dispatcher": _backend_entry(request.dispatcher or resolved, resolved, executed, evidence)}
+
+
+def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
+    return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}

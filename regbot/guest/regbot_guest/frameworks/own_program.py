@@ -1,0 +1,338 @@
+"""Runs a framework's own training program on a paper GPU, and counts one step of the program.
+
+The program's script, command line, model, optimizer and loop are unmodified. regbot wraps only the function that makes
+one training step. The wrapper calls this function and counts what it executes. After the counted step, the wrapper ends
+the program.
+
+This module does not depend on any framework. A ``TrainingProgram`` says which script to run and which function to wrap.
+"""
+
+import importlib
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from regbot_guest.axes import Axes
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.contract import ContractError
+from regbot_guest.count import plant_on_groups, timed_stage
+from regbot_guest.crash import call_unchanged
+from regbot_guest.frameworks.training_loop import Scalar, track_phases
+from regbot_guest.module_tracker import ModuleTracker
+from regbot_guest.paper import libraries
+from regbot_guest.paper.counter import PaperCounter
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.groups import rank_zero_of
+from regbot_guest.paper.step import make_expert_choice
+from regbot_guest.request import Request
+from regbot_guest.stopwatch import peak_resident_bytes
+from regbot_guest.uncounted_collectives import UncountedWatch
+from regbot_guest.untraceable import Untraceable
+
+STEPS = 2
+"""Minimum number of steps. Only the last step is counted. In many frameworks the first step differs: it creates the
+state of the optimizer, and overlapped collectives learn their order in it.
+"""
+
+BAD_COMMAND_LINE = 2
+"""Exit code with which argparse, and most other parsers, report a wrong command line."""
+
+NO_PEERS = "process groups without peers (fake backend)"
+PAPER = "a paper GPU in place of one: kernels compute shapes"
+
+
+@dataclass(frozen=True)
+class TrainingProgram:
+    """A training program, and the function in it that makes one training step.
+
+    ``start`` is the path of a script, or the name of a module that is run as with ``python -m``. ``step`` is the module
+    and the dotted name of the step function. ``models`` and ``axes`` return the models and the mesh axes, given the
+    arguments of the first call of this function. ``describe`` is called after the counted step.
+    """
+
+    start: Path | str
+    arguments: Sequence[str]
+    step: tuple[str, str]
+    models: Callable[[Sequence[Any], Mapping[str, Any]], Sequence[nn.Module]]
+    axes: Callable[[Sequence[Any], Mapping[str, Any]], Axes]
+    describe: Callable[[PaperCounter], "ProgramDescription"]
+    experts: int
+    patches: Sequence[str] = ()
+    replacements: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Context that is active from before the first import of the program to its end."""
+
+    @property
+    def name(self) -> str:
+        """Name of the script or module, for messages."""
+        return self.start if isinstance(self.start, str) else self.start.name
+
+
+@dataclass(frozen=True)
+class ProgramDescription:
+    """Parts of the record that only the framework's own module can read from the program."""
+
+    config: Mapping[str, Scalar]
+    software: Mapping[str, str]
+    backends: Mapping[str, Mapping[str, str]]
+    warnings: Sequence[str] = ()
+
+
+class _StopProgram(BaseException):
+    """Raised to end the program after the counted step. It is not an Exception, so that no handler in the program
+    catches it.
+    """
+
+
+def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
+    """Run the program up to the counted step, and return this step's part of the raw record.
+
+    Raises ContractError or Untraceable.
+    """
+    torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
+    steps = max(STEPS, request.steps)
+    device.begin_program()
+    libraries.install(device)
+    device.set_expert_choice(program.experts, make_expert_choice(request))
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(other_threads=False)
+    watch = _StepWatch(request, device, program, steps)
+    with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
+        stack.enter_context(_command_line(program))
+        stack.enter_context(program.replacements())
+        stack.enter_context(_wrap_step_function(program, watch))
+        try:
+            with timed_stage("program", watch.seconds):
+                _run_program(program)
+        except _StopProgram:
+            pass
+        except (Exception, SystemExit) as error:
+            if device.refusals:  # the program may have caught the exception of the refusal
+                raise Untraceable(device.refusals[0]) from error
+            raise
+        finally:
+            watch.close()
+        if watch.record is None:
+            raise ContractError(
+                "config",
+                f"{program.name} ended after {watch.number} training steps, but regbot counts step {steps}; let "
+                "the program make more steps",
+            )
+        if device.refusals:  # the program may have caught the exception of this refusal
+            raise Untraceable(device.refusals[0])
+        if uncounted_watch.collectives:
+            raise ContractError(
+                "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
+            )
+        eager = (
+            [f"{compile_watch.describe()} would be compiled by torch.compile, and ran eagerly"]
+            if compile_watch.called_names
+            else []
+        )
+        watch.record["ledger"]["guesses"] = [*eager, *device.notes()][:20]
+        return watch.record
+
+
+class _StepWatch:
+    """Wraps the function that makes one training step. Counts its call number ``steps``, and then ends the program."""
+
+    def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
+        self._request, self._device, self._program, self._steps = request, device, program, steps
+        self._stack = ExitStack()
+        self._counter: PaperCounter | None = None
+        self._axes = Axes()
+        self.number = 0
+        self.seconds: dict[str, float] = {}
+        self.record: dict[str, Any] | None = None
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def step(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call ``original``, which makes one training step, and count what it executes.
+
+        Raises _StopProgram after the last step.
+        """
+        self.number += 1
+        if self._counter is None:
+            self._counter = self._make_counter(args, kwargs)
+        last = self.number == self._steps
+        if last:
+            liveness = plant_on_groups(self._counter, _groups(), torch.device("cuda", 0))
+        self._counter.new_step(program=last)
+        self._counter.phase = "forward"
+        self._device.reset_peak()
+        with timed_stage(f"step {self.number}", self.seconds), self._counter:
+            result = call_unchanged(original, args, kwargs)
+        if not last:
+            return result
+        peak = self._device.peak_bytes
+        self._counter.read_operators()
+        self.record = self._make_record(self._counter, liveness, peak)
+        raise _StopProgram
+
+    def _make_counter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PaperCounter:
+        """Return a counter for the program's models and process groups, which exist when the first step begins."""
+        models = [unwrap(model) for model in self._program.models(args, kwargs)]
+        self._axes = self._program.axes(args, kwargs)
+        tracker = self._stack.enter_context(ModuleTracker(*models))
+        counter = PaperCounter(self._device, self._axes, tracker)
+        self._stack.enter_context(track_phases(models, counter))
+        return counter
+
+    def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
+        description = self._program.describe(counter)
+        request = self._request
+        ledger = {
+            "schema": "regbot/ledger@1",
+            "source": "paper-gpu",
+            "device": "cuda",
+            "scope": "step",
+            "steps": 1,
+            "workload": request.workload,
+            "variant": request.variant,
+            "world_size": dist.get_world_size(),
+            "rank": dist.get_rank(),
+            "axes": self._axes.as_record(),
+            "entries": counter.tally.entries(),
+            "host_reads": dict(counter.host_reads),
+            "liveness": dict(liveness),
+            "program": self._device.fingerprint(),
+            "config": dict(description.config),
+            "software": dict(description.software),
+            "patches": [PAPER, NO_PEERS, *self._program.patches, *_list_stand_ins()],
+            "warnings": list(description.warnings),
+        }
+        return {
+            "ledger": ledger,
+            "loss": [],
+            "backends": {name: dict(backend) for name, backend in description.backends.items()},
+            "phases_s": self.seconds,
+            "peak_rss_bytes": peak_resident_bytes(),
+            "peak_device_bytes": peak_bytes,
+            "warnings": [],
+        }
+
+
+def _list_stand_ins() -> list[str]:
+    return [f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the model inside wrappers such as DistributedDataParallel. The attribute ``module`` of a wrapper is the
+    wrapped model.
+    """
+    while isinstance(inner := getattr(model, "module", None), nn.Module):
+        model = inner
+    return model
+
+
+def name_axes(names: Mapping[str, str]) -> Axes:
+    """Return the mesh axes of this rank's process groups. ``names`` maps descriptions of groups to axes.
+
+    Groups of one rank get no axis.
+    """
+    axes = Axes()
+    sizes: dict[str, int] = {}
+    for description, axis in names.items():
+        for group in _groups():
+            if group.group_desc != description:
+                continue
+            # The name of a group over several axes contains only the axes with several ranks. For example, etp_ep
+            # is named ep if etp has only one rank.
+            factors = [factor for factor in axis.split("_") if sizes.get(factor, 0) != 1] if "_" in axis else [axis]
+            name = "_".join(factors) or axis
+            known = axes.as_record().get(name)
+            if known is None or known["ranks"] == dist.get_process_group_ranks(group):
+                axes.add(name, group)
+            sizes.setdefault(axis, group.size())
+        sizes.setdefault(axis, 1)
+    return axes
+
+
+def _groups() -> list[Any]:
+    """Return the process groups that contain this rank and have more than one rank."""
+    return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
+
+
+@contextmanager
+def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator[None]:
+    """While active, calls of the program's step function go through ``watch``.
+
+    Raises ContractError if the function does not exist or its module cannot be imported.
+    """
+    module_name, path = program.step
+    try:
+        owner: Any = importlib.import_module(module_name)
+        *parents, name = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        original = getattr(owner, name)
+    except ImportError as error:
+        missing = getattr(error, "name", None) or ""
+        if not f"{module_name}.".startswith(f"{missing}."):
+            raise ContractError(
+                "no_framework",
+                f"{program.name} cannot be started: {error}; install what it needs in {sys.executable}, the "
+                "workload's 'python'",
+            ) from error
+        raise _unknown_revision(module_name, path, error) from error
+    except AttributeError as error:
+        raise _unknown_revision(module_name, path, error) from error
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return watch.step(original, args, kwargs)
+
+    setattr(owner, name, wrapper)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
+    return ContractError(
+        "revision",
+        f"regbot does not know this revision: there is no {module}.{name}, which makes a training step in the "
+        f"revisions that it knows ({error}). Update regbot, or compare revisions that have it",
+    )
+
+
+@contextmanager
+def _command_line(program: TrainingProgram) -> Iterator[None]:
+    """While active, ``sys.argv`` and ``sys.path`` are as in a process that was started with the program.
+
+    Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs.
+    """
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(program.start), *program.arguments]
+    if isinstance(program.start, Path):
+        sys.path.insert(0, str(program.start.parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def _run_program(program: TrainingProgram) -> None:
+    """Run the script or module as ``__main__``. Raises ContractError if it refuses its command line."""
+    try:
+        if isinstance(program.start, str):
+            runpy.run_module(program.start, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(program.start), run_name="__main__")
+    except SystemExit as error:
+        if error.code == BAD_COMMAND_LINE:
+            raise ContractError(
+                "config",
+                f"{program.name} refused its command line; its last lines of output say why. The command line: "
+                f"{' '.join(program.arguments)}",
+            ) from error
+        if error.code not in (None, 0):
+            raise

@@ -1,0 +1,199 @@
+"""Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU.
+
+The changes are the entries of ``DESCRIPTIONS``. Each is made only where its target exists. A change whose target has
+moved is skipped, and the record names it. None of them changes sharding, dispatch or FSDP's units.
+"""
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from regbot_guest.contract import ContractError
+from regbot_guest.crash import call_unchanged
+
+DESCRIPTIONS = {
+    "settings": "regbot's keys are set in the configuration after ConfigManager has loaded the recipe",
+    "data": "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot",
+    "set_timeout": "torch.distributed.set_timeout does nothing, because this torch lacks it",
+    "spmd_backend": "parallelism.spmd_backend = 'partial_dtensor' in place of 'spmd_types', which torch 2.13's FSDP "
+    "refuses",
+}
+"""What each change does, by its name."""
+
+SPMD_BACKEND = "parallelism.spmd_backend"
+OLDEST_TORCH_WITH_SPMD_TYPES = (2, 14)
+TEST_DATASET = "c4_test"
+ASSETS = "tests/assets"
+"""Folder of torchtitan's test assets, relative to the working directory. Paths in recipes are relative too."""
+WORDS = "abcdefghijklmnopqrstuvwxyz"
+TEXTS, WORDS_PER_TEXT = 64, 997
+
+
+@dataclass
+class Changes:
+    """Descriptions of the changes that were made, and warnings that name those that were skipped."""
+
+    made: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def make(self, name: str) -> None:
+        self.made.append(DESCRIPTIONS[name])
+
+    def skip(self, name: str, missing: str) -> None:
+        self.skipped.append(f"skipped, because there is no {missing}: {DESCRIPTIONS[name]}")
+
+
+@contextmanager
+def replacements(
+    configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
+) -> Iterator[None]:
+    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
+    loads. ``refuse_recipe`` returns the refusal of a recipe that torchtitan cannot load.
+
+    Raises ContractError if torchtitan cannot be imported or has no such loader.
+    """
+    with _asset_folder(), _no_op_timeout(changes):
+        manager = import_torchtitan("torchtitan.config").ConfigManager
+        load = getattr(manager, "_load_config", None)
+        if load is None:
+            raise ContractError(
+                "revision",
+                "regbot does not know this revision: there is no torchtitan.config.ConfigManager._load_config, which "
+                "loads the recipe in the revisions that it knows. Update regbot, or compare revisions that have it",
+            )
+
+        def load_config(*args: Any, **kwargs: Any) -> Any:
+            try:
+                loaded = call_unchanged(load, args, kwargs)
+            except (ValueError, ImportError) as error:
+                raise refuse_recipe(error) from error
+            configure(loaded[0])
+            return loaded
+
+        changes.make("settings")
+        manager._load_config = load_config
+        try:
+            yield
+        finally:
+            manager._load_config = load
+
+
+def import_torchtitan(name: str) -> Any:
+    """Import the module ``name`` of torchtitan. Raises ContractError if torchtitan or a package that it needs is
+    missing.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        reason = "it is neither in the checkout nor installed" if error.name == "torchtitan" else f"{error}"
+        raise ContractError(
+            "no_framework",
+            f"torchtitan cannot be imported: {reason}; install it and its requirements in {sys.executable}, the "
+            "workload's 'python', and set 'source_roots' to the folder that contains torchtitan/",
+        ) from error
+
+
+def use_test_data(config: Any, changes: Changes) -> None:
+    """Set the tokenizer and the dataset of ``config`` to those of the asset folder."""
+    config.hf_assets_path = f"./{ASSETS}/tokenizer"
+    known = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
+    if TEST_DATASET not in known:
+        changes.skip("data", f"dataset {TEST_DATASET!r} in torchtitan.hf_datasets.text_datasets.DATASETS")
+    elif not hasattr(config.dataloader, "dataset"):
+        changes.skip("data", f"field 'dataset' in {type(config.dataloader).__qualname__}")
+    else:
+        config.dataloader = _with_test_dataset(config.dataloader, known[TEST_DATASET])
+        changes.make("data")
+
+
+def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
+    """Return ``config``, which is a data loader or a packing of samples, on the test dataset.
+
+    A dataset is a name, or from August 2026 on a configuration.
+    """
+    dataset = config.dataset
+    if hasattr(dataset, "dataset"):
+        return dataclasses.replace(config, dataset=_with_test_dataset(dataset, test_dataset))
+    if not isinstance(dataset, str):
+        return dataclasses.replace(config, dataset=test_dataset)
+    no_path = {"dataset_path": None} if hasattr(config, "dataset_path") else {}
+    return dataclasses.replace(config, dataset=TEST_DATASET, **no_path)
+
+
+def use_known_backend(config: Any, changes: Changes) -> None:
+    """Change the SPMD backend of ``config`` if the installed torch refuses it."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    parallelism = getattr(config, "parallelism", None)
+    if version < OLDEST_TORCH_WITH_SPMD_TYPES and getattr(parallelism, "spmd_backend", None) == "spmd_types":
+        parallelism.spmd_backend = "partial_dtensor"  # type: ignore[union-attr]
+        changes.make("spmd_backend")
+
+
+@contextmanager
+def _no_op_timeout(changes: Changes) -> Iterator[None]:
+    """While active, ``torch.distributed.set_timeout`` exists. torchtitan calls it between steps."""
+    if hasattr(dist, "set_timeout"):
+        yield
+        return
+    setattr(dist, "set_timeout", lambda *_, **__: None)  # noqa: B010 (mypy rejects an assignment)
+    changes.make("set_timeout")
+    try:
+        yield
+    finally:
+        delattr(dist, "set_timeout")
+
+
+@contextmanager
+def _asset_folder() -> Iterator[None]:
+    """While active, the working directory is a new folder with test assets. torchtitan writes its output there too."""
+    before, cache = Path.cwd(), os.environ.get("HF_HOME")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_assets(folder / ASSETS)
+        os.environ["HF_HOME"] = str(folder / "cache")
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            os.environ.pop("HF_HOME") if cache is None else os.environ.update(HF_HOME=cache)
+
+
+def _write_assets(folder: Path) -> None:
+    """Write a tokenizer of single letters, and texts of letters, in the form of torchtitan's own test assets."""
+    tokenizer, texts = folder / "tokenizer", folder / TEST_DATASET
+    special = ("<unk>", "<s>", "</s>")
+    tokens = [
+        {"id": number, "content": token, "special": True} | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+        | {"normalized": False}
+        for number, token in enumerate(special)
+    ]  # fmt: skip
+    vocabulary = {token: number for number, token in enumerate((*special, *WORDS))}
+    document = {
+        "version": "1.0",
+        "added_tokens": tokens,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": special[0]},
+    }
+    tokenizer.mkdir(parents=True)
+    texts.mkdir()
+    (tokenizer / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    (tokenizer / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": special[1], "eos_token": special[2]}), encoding="utf-8"
+    )
+    lines = (
+        " ".join(WORDS[(number + 1) * position % len(WORDS)] for position in range(WORDS_PER_TEXT))
+        for number in range(TEXTS)
+    )
+    (texts / "data.json").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")

@@ -1,0 +1,215 @@
+"""Counts one steady step of a framework that has its own training loop.
+
+The module of a framework builds a trainer and passes it as a ``TrainingLoop``. This module does the work that is the
+same for all frameworks. It runs steps until they are steady, plants collectives, counts one step, reads sequence
+numbers, and refuses steps that cannot be counted.
+
+Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
+the phase is ``backward``. After this call the phase is ``optimizer`` (clipping, the optimizer and its reductions),
+until the model's forward runs again.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from regbot_guest.axes import Axes
+from regbot_guest.compile_watch import CompileWatch
+from regbot_guest.contract import ContractError
+from regbot_guest.count import measure_sequence_advance, plant_on_groups, read_sequence_numbers
+from regbot_guest.crash import call_unchanged
+from regbot_guest.module_tracker import ModuleTracker
+from regbot_guest.observer import Observer
+from regbot_guest.request import Request
+from regbot_guest.shadow_values import ShadowValues
+from regbot_guest.stopwatch import peak_resident_bytes
+from regbot_guest.tally import StepCounter
+from regbot_guest.uncounted_collectives import UncountedWatch
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """A framework's training loop, ready to run.
+
+    ``step`` runs one whole step and returns the loss, or None if tensors are fake. ``backends`` is the record's table
+    of backends, or a function that returns this table for the counted step. ``build_watch`` is the CompileWatch that
+    was active while the loop was built. It is needed because code that was compiled during the build is called later.
+    """
+
+    models: Sequence[nn.Module]
+    axes: Axes
+    groups: Sequence[dist.ProcessGroup]
+    step: Callable[[], float | None]
+    backends: Mapping[str, Mapping[str, str]] | Callable[[Observer], Mapping[str, Mapping[str, str]]]
+    config: Mapping[str, Scalar]
+    software: Mapping[str, str]
+    patches: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    expert_axes: Sequence[str] = ("ep",)
+    seconds: dict[str, float] = field(default_factory=dict)
+    build_watch: CompileWatch | None = None
+    device: torch.device | None = None
+
+
+def count_loop(request: Request, loop: TrainingLoop, shadows: ShadowValues | None, steps: int) -> dict[str, Any]:
+    """Run ``steps`` steps, count the last step, and return its part of the raw record. Raises ContractError.
+
+    In static mode, ``shadows`` supplies values, and the caller has entered a FakeTensorMode. On real ranks ``shadows``
+    is None.
+    """
+    static = shadows is not None
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
+    losses: list[float] = []
+    liveness: dict[str, Any] = {}
+    numbers_before = None
+    with compile_watch, ExitStack() as modes:
+        tracker = modes.enter_context(ModuleTracker(*loop.models))
+        observer = Observer(loop.axes, tracker, shadows)
+        modes.enter_context(track_phases(loop.models, observer))
+        for number in range(steps):
+            is_last = number == steps - 1
+            if is_last:
+                liveness = plant_on_groups(observer, loop.groups, loop.device)
+                numbers_before = read_sequence_numbers()
+            observer.new_step(program=is_last)
+            observer.phase = "forward"
+            start = time.perf_counter()
+            with ExitStack() as counting:
+                if static or is_last:
+                    counting.enter_context(uncounted_watch)
+                    counting.enter_context(observer)
+                loss = loop.step()
+            loop.seconds[f"step {number + 1}"] = round(time.perf_counter() - start, 3)
+            if loss is not None:
+                losses.append(loss)
+        if numbers_before is not None:
+            liveness.update(measure_sequence_advance(observer, numbers_before))
+    _refuse_unreliable_count(request, loop, compile_watch, uncounted_watch, observer)
+    backends = loop.backends(observer) if callable(loop.backends) else loop.backends
+    all_finite = all(math.isfinite(loss) for loss in losses)
+    loss_warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
+    return {
+        "ledger": {
+            "schema": "regbot/ledger@1",
+            "source": "dispatch-mode",
+            "scope": "step",
+            "steps": 1,
+            "workload": request.workload,
+            "variant": request.variant,
+            "world_size": dist.get_world_size(),
+            "rank": dist.get_rank(),
+            "axes": loop.axes.as_record(),
+            "entries": observer.tally.entries(),
+            "host_reads": dict(observer.host_reads),
+            "liveness": liveness,
+            "program": observer.fingerprint.hexdigest(),
+            "config": dict(loop.config),
+            "software": dict(loop.software),
+            "patches": list(loop.patches),
+            "guesses": sorted(shadows.guesses)[:20] if shadows is not None else [],
+            "warnings": list(loop.warnings),
+        },
+        "loss": losses if all_finite else [],
+        "backends": {name: dict(backend) for name, backend in backends.items()},
+        "phases_s": loop.seconds,
+        "peak_rss_bytes": peak_resident_bytes(),
+        "warnings": loss_warnings,
+    }
+
+
+@contextmanager
+def fake_world(size: int) -> Iterator[FakeTensorMode]:
+    """Open a fake world of ``size`` ranks, in which this process is rank 0. Yield a FakeTensorMode, which the caller
+    enters.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
+
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        yield FakeTensorMode(allow_non_fake_inputs=True)
+    finally:
+        dist.destroy_process_group()
+
+
+class _TrackedEngine:
+    """Wrapper of autograd's engine that sets the observer's phase while backward runs."""
+
+    def __init__(self, engine: Any, observer: StepCounter) -> None:
+        self._engine, self._observer = engine, observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        observer = self._observer
+        is_recomputing = observer.phase == "backward"  # a checkpoint calls backward on the part that it has recomputed
+        observer.phase = "backward"
+        try:
+            return call_unchanged(self._engine.run_backward, args, kwargs)
+        finally:
+            observer.phase = "backward" if is_recomputing else "optimizer"
+
+
+@contextmanager
+def track_phases(models: Sequence[nn.Module], observer: StepCounter) -> Iterator[None]:
+    """While active, set the observer's phase as steps run."""
+    variable: Any = torch.autograd.Variable
+    engine = variable._execution_engine
+
+    def forward(*_: Any) -> None:
+        if observer.phase == "optimizer":  # the phase stays backward while backward recomputes a part
+            observer.phase = "forward"
+
+    hooks = [model.register_forward_pre_hook(forward) for model in models]
+    variable._execution_engine = _TrackedEngine(engine, observer)  # every call of backward looks up the engine here
+    try:
+        yield
+    finally:
+        variable._execution_engine = engine
+        for hook in hooks:
+            hook.remove()
+
+
+def _refuse_unreliable_count(
+    request: Request,
+    loop: TrainingLoop,
+    compile_watch: CompileWatch,
+    uncounted_watch: UncountedWatch,
+    observer: Observer,
+) -> None:
+    """Raise ContractError if the count misses a collective, if ``torch.compile`` would compile part of the step, or if
+    the step did not follow the requested routing.
+    """
+    if uncounted_watch.collectives:
+        raise ContractError(
+            "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
+        )
+    if called := {
+        *compile_watch.called_names,
+        *(loop.build_watch.called_names if loop.build_watch is not None else ()),
+    }:
+        raise ContractError(
+            "compiled",
+            f"{', '.join(sorted(called)[:5])} would be compiled by torch.compile; counted eagerly it "
+            "would be another program. Turn compilation off for this workload, or read a profile of a compiled run "
+            "with 'regbot ledger read'",
+        )
+    if request.routing == "balanced":
+        for axis, splits in observer.payload_splits:
+            if set(axis.split("|")) & set(loop.expert_axes) and len(set(splits)) > 1:
+                raise ContractError(
+                    "routing",
+                    f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
+                    "rank",
+                )

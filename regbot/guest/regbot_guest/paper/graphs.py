@@ -1,0 +1,70 @@
+"""CUDA graphs on a paper GPU. A capture runs its region eagerly, and a replay repeats the counts of the capture.
+
+``torch.cuda.graph`` and ``make_graphed_callables`` are torch's own functions, and use the ``CUDAGraph`` defined here.
+On a real GPU a capture launches nothing, so the captured region is not counted during the capture. A replay computes
+nothing. Its outputs keep their values from the capture, and the ledger states this.
+"""
+
+from typing import Any
+
+import torch
+
+from regbot_guest.paper.device import Device
+
+NOTE = (
+    "a CUDA graph was captured: its region ran eagerly, each replay counts what the capture counted, and integers that "
+    "the region computes keep their values of the capture"
+)
+
+
+def install_functions(device: Device) -> None:
+    """Add the functions for CUDA graphs to ``torch.cuda``."""
+    pools = iter(range(1, 2**31))
+
+    class CUDAGraph:
+        """Replacement for ``torch.cuda.CUDAGraph``."""
+
+        def __init__(self, **_: Any) -> None:
+            self._content: Any = None
+            self._pool = (0, next(pools))
+
+        def capture_begin(self, pool: Any = None, **_: Any) -> None:
+            if device.is_capturing:
+                raise RuntimeError("a CUDA graph is already being captured")
+            self._pool = pool or self._pool
+            device.is_capturing = True
+            device.assumptions.add(NOTE)
+            if device.counter is not None:
+                device.counter.begin_capture()
+
+        def capture_end(self) -> None:
+            device.is_capturing = False
+            self._content = device.counter.end_capture() if device.counter is not None else None
+
+        def replay(self) -> None:
+            if self._content is None:
+                device.refuse("a CUDA graph was replayed that was not captured during the counted steps")
+            elif device.counter is not None:
+                device.counter.replay(self._content)
+
+        def reset(self) -> None:
+            self._content = None
+
+        def pool(self) -> tuple[int, int]:
+            return self._pool
+
+        def instantiate(self) -> None: ...
+
+        def enable_debug_mode(self) -> None: ...
+
+        def debug_dump(self, debug_path: str) -> None: ...
+
+        def register_generator_state(self, generator: Any) -> None: ...
+
+    graphs: Any = torch.cuda.graphs
+    for module in (torch.cuda, graphs):
+        setattr(module, "CUDAGraph", CUDAGraph)  # noqa: B010 (typed as a class otherwise)
+        setattr(module, "graph_pool_handle", lambda: (0, next(pools)))  # noqa: B010
+        setattr(module, "is_current_stream_capturing", lambda: device.is_capturing)  # noqa: B010
+    if not hasattr(torch._C, "_host_emptyCache"):
+        setattr(torch._C, "_host_emptyCache", lambda: None)  # noqa: B010

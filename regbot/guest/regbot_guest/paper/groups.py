@@ -1,0 +1,80 @@
+"""Process groups on a paper GPU. They use fake backends, because the other ranks do not exist.
+
+A framework initialises ``torch.distributed`` and creates its groups by itself. Its calls are accepted, but a fake
+backend replaces the requested backend. The description with which a group is created (``group_desc``) identifies the
+mesh axis of the group.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+GPU_BACKEND = "cuda:fake"
+"""Replacement for the backend NCCL. A group with this backend accepts only GPU tensors, so object collectives use the
+GPU too.
+"""
+HOST_BACKEND = "fake"
+"""Replacement for the backend gloo. A group with this backend also accepts host tensors."""
+
+
+@contextmanager
+def rank_zero_of(world: int) -> Iterator[None]:
+    """While active, this process is rank 0 of ``world`` ranks, with the environment variables that a launcher would
+    set.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
+
+    variables = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(min(world, 8)),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+    original_variables = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    original_init, original_new_group = dist.init_process_group, dist.new_group
+
+    def init_process_group(backend: Any = None, *_: Any, **options: Any) -> None:
+        kept = {name: options[name] for name in ("timeout", "group_name") if name in options}
+        original_init(fake_backend(backend), rank=0, world_size=world, store=FakeStore(), **kept)
+
+    def new_group(ranks: Any = None, _timeout: Any = None, backend: Any = None, *_: Any, **options: Any) -> Any:
+        kept = {name: options[name] for name in ("group_desc", "sort_ranks") if name in options}
+        return original_new_group(ranks, backend=fake_backend(backend or dist.get_backend()), **kept)
+
+    with _replace_functions({"init_process_group": init_process_group, "new_group": new_group}):
+        try:
+            yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            for name, value in original_variables.items():
+                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def fake_backend(backend: Any) -> str:
+    """Return the fake backend that replaces ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'."""
+    name = str(backend or "").lower()
+    return HOST_BACKEND if "gloo" in name or "cpu:" in name or name == HOST_BACKEND else GPU_BACKEND
+
+
+@contextmanager
+def _replace_functions(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """While active, use ``functions`` in place of the functions of torch.distributed with the same names."""
+    modules = (dist, dist.distributed_c10d)
+    originals = {name: getattr(dist, name) for name in functions}
+    for module in modules:
+        for name, function in functions.items():
+            setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for module in modules:
+            for name, function in originals.items():
+                setattr(module, name, function)

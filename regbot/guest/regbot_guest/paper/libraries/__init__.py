@@ -1,0 +1,68 @@
+"""Compiled libraries on a paper GPU: modules whose functions compute shapes instead of running kernels.
+
+Code that passes raw pointers to its own kernels cannot run without a GPU. Each module here is a stand-in for one
+library with such code. The functions of a stand-in return outputs of the right shape and type. They report to the
+counter which kernels the library would launch and which exchanges it would make. A call of a function that the stand-in
+lacks is refused, with the names of the library and the function.
+
+Stand-ins are loaded only on a paper GPU. For Transformer Engine and Triton, the Python part of the library must be
+installed. ``deep_ep`` needs no installation, because no package index offers it.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries import deep_ep, flex_attention, fused_wgrad, transformer_engine, triton
+
+MAKERS: dict[str, Callable[[Device], ModuleType]] = {
+    transformer_engine.NAME: transformer_engine.stand_in,
+    fused_wgrad.NAME: fused_wgrad.stand_in,
+    "deep_ep": lambda device: deep_ep.modules(device)["deep_ep"],
+    "deep_ep.utils": lambda device: deep_ep.modules(device)["deep_ep.utils"],
+}
+"""For each compiled module, the function that creates its stand-in. It is called when the program first imports the
+module.
+"""
+
+_finder: "_Finder | None" = None
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Import hook that returns stand-ins for compiled modules, and records the names of the imported modules."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.imported: list[str] = []
+
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self, is_package=name == "deep_ep") if name in MAKERS else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        self.imported.append(spec.name)
+        return MAKERS[spec.name](self._device)
+
+    def exec_module(self, module: ModuleType) -> None: ...
+
+
+def install(device: Device) -> None:
+    """Install the stand-ins. From then on, importing one of the compiled modules returns its stand-in."""
+    global _finder
+    if _finder is not None:
+        return
+    transformer_engine.prepare()
+    flex_attention.replace_kernels(device)
+    if importlib.util.find_spec("triton") is not None:
+        triton.replace_launches(device)
+    _finder = _Finder(device)
+    sys.meta_path.insert(0, _finder)
+
+
+def imported() -> list[str]:
+    """Return the names of the compiled modules that the program imported as stand-ins."""
+    return sorted(_finder.imported) if _finder is not None else []

@@ -1,0 +1,296 @@
+"""``deep_ep`` on a paper GPU: DeepEP's ``Buffer`` and ``ElasticBuffer``, and HybridEP's ``HybridEPBuffer``.
+
+The signatures are the published ones (``tests/contracts``). The real libraries exchange tokens without
+torch.distributed, so each call announces its exchange to the counter, with ``deepep`` or ``hybridep`` as ``via``. The
+numbers of rows follow from the routing. Every other rank is assumed to send the same rows as this rank. If the routing
+is unknown, the call is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regbot_guest.paper.device import Device
+from regbot_guest.tally import announce
+
+NAMES = ("deep_ep", "deep_ep.utils")
+DEEPEP, HYBRIDEP = "deepep", "hybridep"
+BUFFER_BYTES = 1 << 20
+
+
+class EventHandle:
+    """Replacement for the library's event. All work is complete at once, so waiting does nothing."""
+
+    def current_stream_wait(self) -> None: ...
+
+
+class EventOverlap:
+    def __init__(self, event: Any = None, extra_tensors: Any = None) -> None:
+        self.event = event
+
+    def current_stream_wait(self) -> None: ...
+
+    def __enter__(self) -> "EventOverlap":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class BufferConfig:
+    """Sizes of the buffer in version 1. The buffer takes no memory of the paper GPU."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        return BUFFER_BYTES
+
+    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        return BUFFER_BYTES
+
+
+@dataclass(frozen=True)
+class Route:
+    """The experts to which this rank's tokens go. ``experts`` is a boolean host tensor ``[tokens, experts]``."""
+
+    experts: Tensor
+    ranks: int
+
+    @property
+    def local_experts(self) -> int:
+        return self.experts.shape[1] // self.ranks
+
+    @property
+    def in_rank(self) -> Tensor:
+        """For each token, which ranks hold one of its experts: boolean ``[tokens, ranks]``."""
+        return self.experts.view(-1, self.ranks, self.local_experts).any(2)
+
+    @property
+    def rows_sent(self) -> int:
+        """Number of rows that this rank sends. A token is sent once to each rank that holds one of its experts."""
+        return int(self.in_rank.sum())
+
+    @property
+    def rows_received(self) -> int:
+        """Number of rows that this rank, rank 0, receives.
+
+        Every rank is assumed to send as many rows to this rank as this rank sends to itself.
+        """
+        return int(self.in_rank[:, 0].sum()) * self.ranks
+
+    @property
+    def tokens_per_expert(self) -> Tensor:
+        """Number of received rows for each local expert, ``[local experts]``."""
+        return self.experts[:, : self.local_experts].sum(0) * self.ranks
+
+
+def modules(device: Device) -> dict[str, ModuleType]:
+    """Return the stand-ins for the modules ``deep_ep`` and ``deep_ep.utils``."""
+    package, utils = ModuleType("deep_ep"), ModuleType("deep_ep.utils")
+    for module in (package, utils):
+        module.__file__ = "<stand-in for deep_ep on a paper GPU>"
+        module.EventHandle, module.EventOverlap = EventHandle, EventOverlap  # type: ignore[attr-defined]
+    contents = {
+        "__path__": [],
+        "__version__": "2.1.0",
+        "utils": utils,
+        "topk_idx_t": torch.int64,
+        "Config": BufferConfig,
+        "Buffer": _buffer(device),
+        "ElasticBuffer": _elastic_buffer(device),
+        "HybridEPBuffer": _hybrid_buffer(device),
+    }
+    for name, value in contents.items():
+        setattr(package, name, value)
+    return {"deep_ep": package, "deep_ep.utils": utils}
+
+
+def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
+    """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert."""
+    chosen = device.values(experts) if experts is not None else None
+    if chosen is None:
+        device.refuse("DeepEP's dispatch was given experts whose numbers are not known")
+        raise AssertionError("refuse returned")
+    routing = torch.zeros(chosen.shape[0], num_experts + 1, dtype=torch.bool)
+    routing.scatter_(1, chosen.long().where(chosen >= 0, num_experts), True)
+    return Route(routing[:, :num_experts].contiguous(), ranks)
+
+
+def _announce(via: str, group: Any, rows: int, like: Tensor) -> None:
+    """Announce an exchange of ``rows`` rows with the width and dtype of ``like``."""
+    announce(via, group, like.dtype, lambda: rows * like.shape[-1] * like.element_size())
+
+
+def _received_experts(route: Route, experts: Tensor, device: Device) -> Tensor:
+    """Return the local expert numbers of the received rows, ``[rows, top_k]``. Experts on other ranks are -1."""
+    chosen = device.values(experts)
+    received = chosen[route.in_rank[:, 0]].repeat(route.ranks, 1)
+    return received.where(received < route.local_experts, -1).to(experts.dtype).to(experts.device)
+
+
+def _padded_rows_per_expert(route: Route, alignment: "int | None") -> list[int]:
+    """Return the number of received rows for each local expert, rounded up to a multiple of ``alignment``."""
+    multiple = alignment or 1
+    return [-(-int(rows) // multiple) * multiple for rows in route.tokens_per_expert]
+
+
+def _buffer(device: Device) -> type:
+    class Buffer:
+        """Replacement for the buffer of version 1."""
+
+        num_sms = 20
+
+        def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, *_: Any, **__: Any) -> None:
+            self.group, self.num_nvl_bytes, self.num_rdma_bytes = group, num_nvl_bytes, num_rdma_bytes
+
+        @staticmethod
+        def set_num_sms(count: int) -> None:
+            Buffer.num_sms = count
+
+        @staticmethod
+        def get_dispatch_config(num_ranks: int) -> BufferConfig:
+            return BufferConfig()
+
+        @staticmethod
+        def get_combine_config(num_ranks: int) -> BufferConfig:
+            return BufferConfig()
+
+        @staticmethod
+        def capture() -> EventOverlap:
+            return EventOverlap()
+
+        def get_dispatch_layout(self, topk_idx: Tensor, num_experts: int, *_: Any, **__: Any) -> tuple[Any, ...]:
+            route = _route(device, topk_idx, num_experts, self.group.size())
+            device.launch("deep_ep::get_dispatch_layout", [topk_idx])
+            per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device)
+            per_expert = route.experts.sum(0, dtype=torch.int32).to(topk_idx.device)
+            nodes = per_rank.new_empty(-(-self.group.size() // 8)) if self.group.size() > 8 else None
+            return per_rank, nodes, per_expert, route.in_rank.to(topk_idx.device), EventOverlap()
+
+        def dispatch(
+            self, x: Tensor, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,
+            is_token_in_rank: Any = None, num_tokens_per_expert: Any = None, topk_idx: "Tensor | None" = None,
+            topk_weights: "Tensor | None" = None, expert_alignment: int = 1, num_worst_tokens: int = 0, **_: Any,
+        ) -> tuple[Any, ...]:  # fmt: skip
+            has_handle = handle is not None
+            route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
+            device.launch("deep_ep::dispatch", [x])
+            _announce(DEEPEP, self.group, route.rows_sent, x)
+            rows = x.new_empty(num_worst_tokens or route.rows_received, x.shape[1])
+            if has_handle or topk_idx is None or topk_weights is None:
+                return rows, None, None, None, None, EventOverlap()
+            experts = _received_experts(route, topk_idx, device)
+            weights = topk_weights.new_empty(experts.shape)
+            return rows, experts, weights, _padded_rows_per_expert(route, expert_alignment), route, EventOverlap()
+
+        def combine(self, x: Tensor, handle: Route, topk_weights: "Tensor | None" = None, **_: Any) -> tuple[Any, ...]:
+            return (*_combine(device, self.group, x, handle, topk_weights), EventOverlap())
+
+    return Buffer
+
+
+def _combine(
+    device: Device, group: Any, x: Tensor, route: Route, weights: "Tensor | None"
+) -> tuple[Tensor, "Tensor | None"]:
+    device.launch("deep_ep::combine", [x])
+    _announce(DEEPEP, group, route.rows_received, x)
+    tokens = route.experts.shape[0]
+    return x.new_empty(tokens, x.shape[1]), weights.new_empty(tokens, weights.shape[1]) if weights is not None else None
+
+
+def _elastic_buffer(device: Device) -> type:
+    class ElasticBuffer:
+        """Replacement for the buffer of version 2, in its compact layout."""
+
+        def __init__(self, group: Any, *_: Any, **__: Any) -> None:
+            self.group = group
+
+        def get_theoretical_num_sms(self, *_: Any, **__: Any) -> int:
+            return 20
+
+        def dispatch(
+            self, x: Tensor, topk_idx: "Tensor | None" = None, topk_weights: "Tensor | None" = None,
+            cumulative_local_expert_recv_stats: Any = None, num_experts: int = 0, *_: Any, handle: Any = None,
+            do_expand: bool = False, **__: Any,
+        ) -> tuple[Any, ...]:  # fmt: skip
+            if do_expand:
+                device.refuse(
+                    "deep_ep.ElasticBuffer.dispatch was called with do_expand=True, which has no stand-in yet"
+                )
+            has_handle = handle is not None
+            route = handle or _route(device, topk_idx, num_experts, self.group.size())
+            device.launch("deep_ep::dispatch", [x])
+            _announce(DEEPEP, self.group, route.rows_sent, x)
+            rows = x.new_empty(route.rows_received, x.shape[1])
+            if has_handle or topk_idx is None or topk_weights is None:
+                return rows, None, None, route, EventOverlap()
+            experts = _received_experts(route, topk_idx, device)
+            return rows, experts, topk_weights.new_empty(experts.shape), route, EventOverlap()
+
+        def combine(self, x: Tensor, handle: Route, topk_weights: "Tensor | None" = None, **_: Any) -> tuple[Any, ...]:
+            return (*_combine(device, self.group, x, handle, topk_weights), EventOverlap())
+
+    return ElasticBuffer
+
+
+@dataclass(frozen=True)
+class _HybridHandle:
+    """Handle that a dispatch returns and the combine receives. ``rows`` has the padded number of rows for each local
+    expert.
+    """
+
+    route: Route
+    rows: Sequence[int]
+
+
+def _hybrid_buffer(device: Device) -> type:
+    class HybridEPBuffer:
+        def __init__(
+            self, group: Any, hidden_dim: int, max_num_of_tokens_per_rank: int, num_local_experts: int, *_: Any,
+            **__: Any,
+        ) -> None:  # fmt: skip
+            self.group, self.local_experts = group, num_local_experts
+
+        def dispatch_with_permute(
+            self, *, hidden: Tensor, topk_idx: "Tensor | None" = None, topk_weights: "Tensor | None" = None,
+            num_of_experts_per_rank: Any = None, num_of_experts: "int | None" = None,
+            routing_map: "Tensor | None" = None, probs: "Tensor | None" = None, scaling_factor: Any = None,
+            num_permuted_tokens: "int | None" = None, pad_multiple: "int | None" = None, handle: Any = None,
+            non_blocking: bool = False, fuse_permute_dispatch: bool = False, **_: Any,
+        ) -> tuple[Any, ...]:  # fmt: skip
+            has_handle = handle is not None
+            if handle is None:
+                route = self._route(topk_idx, routing_map, num_of_experts)
+                handle = _HybridHandle(route, _padded_rows_per_expert(route, pad_multiple))
+            device.launch("hybrid_ep::dispatch_with_permute", [hidden])
+            _announce(HYBRIDEP, self.group, handle.route.rows_sent, hidden)
+            count = num_permuted_tokens or sum(handle.rows)
+            count_device = hidden.device if non_blocking else "cpu"  # the blocking mode returns counts in pinned memory
+            per_expert = torch.tensor(handle.rows, dtype=torch.int32, device=count_device)
+            sent_weights = probs if probs is not None else topk_weights
+            weights = None if has_handle or sent_weights is None else sent_weights.new_empty(count)
+            return hidden.new_empty(count, hidden.shape[1]), weights, None, per_expert, handle
+
+        def combine_with_unpermute(
+            self, *, hidden: Tensor, probs: "Tensor | None" = None, handle: Any = None, **_: Any
+        ) -> tuple[Tensor, "Tensor | None"]:
+            route = handle.route
+            device.launch("hybrid_ep::combine_with_unpermute", [hidden])
+            _announce(HYBRIDEP, self.group, route.rows_received, hidden)
+            tokens, experts = route.experts.shape
+            dense = probs.new_empty(tokens, experts) if probs is not None else None
+            return hidden.new_empty(tokens, hidden.shape[1]), dense
+
+        def _route(self, experts: "Tensor | None", routing: "Tensor | None", num_experts: "int | None") -> Route:
+            ranks = self.group.size()
+            if routing is None:
+                return _route(device, experts, num_experts or self.local_experts * ranks, ranks)
+            known = device.values(routing)
+            if known is None:
+                device.refuse("HybridEP's dispatch was given a routing map whose values are not known")
+            return Route(known.bool(), ranks)
+
+    return HybridEPBuffer

@@ -1,0 +1,74 @@
+"""Flex attention on a paper GPU: output and log-sum-exp, without the matrix of scores.
+
+On a GPU ``torch.compile`` makes one kernel of ``flex_attention``, which never stores the scores. The eager fallback of
+torch stores them, so it would have other launches and another peak of memory. Selective checkpointing still sees the
+operator, and saves its output. Gradients of tensors that a score function captures are not computed, so a call that
+needs them is refused.
+"""
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+
+from regbot_guest.paper.device import Device
+
+FORWARD, BACKWARD = "higher_order::flex_attention", "higher_order::flex_attention_backward"
+
+
+def replace_kernels(device: Device) -> None:
+    """Replace the two kernels behind ``flex_attention``, with and without autograd, for GPU tensors."""
+    operator: Any = importlib.import_module("torch._higher_order_ops.flex_attention").flex_attention
+    with_autograd = operator.py_kernels[DispatchKey.Autograd]
+    without_autograd = operator.py_kernels[DispatchKey.CompositeExplicitAutograd]
+
+    def differentiate(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **named: Any) -> Any:
+        if not query.is_cuda:
+            return with_autograd(query, key, value, *settings, **named)
+        buffers = named.get("score_mod_other_buffers", settings[4] if len(settings) > 4 else ())
+        if any(isinstance(buffer, Tensor) and buffer.requires_grad for buffer in buffers):
+            device.refuse("flex_attention was called with a score function that captures a tensor with gradients")
+        return _FlexAttention.apply(device, lambda *inputs: operator(*inputs, *settings, **named), query, key, value)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **named: Any) -> Any:
+        if not query.is_cuda:
+            return without_autograd(query, key, value, *settings, **named)
+        device.launch(FORWARD, [query, key, value])
+        return _empty_outputs(query, value)
+
+    operator.py_kernels[DispatchKey.Autograd] = differentiate
+    operator.py_kernels[DispatchKey.CompositeExplicitAutograd] = attend
+    operator._dispatch_cache.clear()
+
+
+def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return output ``[batch, heads, queries, value width]``, and log-sum-exp and largest scores ``[batch, heads,
+    queries]`` in float32. The output has the memory order of the query, as in torch's kernel.
+    """
+    order = sorted(range(query.dim()), key=query.stride, reverse=True)
+    shape = (*query.shape[:-1], value.shape[-1])
+    output = torch.empty_permuted(shape, order, dtype=query.dtype, device=query.device)
+    sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return output, sums, torch.empty_like(sums)
+
+
+class _FlexAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, device: Device, attend: Any, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            output, sums, largest = attend(query, key, value)
+        ctx.mark_non_differentiable(largest)
+        ctx.set_materialize_grads(False)
+        ctx.device = device
+        ctx.save_for_backward(query, key, value, output, sums)
+        return output, sums, largest
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        query, key, value, output, _ = ctx.saved_tensors
+        ctx.device.launch(BACKWARD, [query, key, value, output])
+        return None, None, torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)

@@ -1,0 +1,24 @@
+"""Stand-in for ``fused_weight_gradient_mlp_cuda``, an extension of Apex. It adds a weight gradient to the main gradient
+in place.
+"""
+
+import torch
+from torch import Tensor
+
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.stand_in import StandIn
+
+NAME = "fused_weight_gradient_mlp_cuda"
+
+
+def stand_in(device: Device) -> StandIn:
+    plain = {"wgrad_gemm_accum_fp32": _accumulate, "wgrad_gemm_accum_fp16": _accumulate}
+    return StandIn(NAME, device, {}, plain)
+
+
+def _accumulate(rows: Tensor, gradient: Tensor, main_gradient: Tensor) -> None:
+    """Compute ``main_gradient += gradientᵀ rows``. This uses torch's matrix product, so that it is counted as a matrix
+    product.
+    """
+    product = gradient.reshape(-1, gradient.shape[-1]).t() @ rows.reshape(-1, rows.shape[-1])
+    main_gradient.add_(product.to(main_gradient.dtype) if torch.is_tensor(product) else product)

@@ -1,0 +1,287 @@
+"""Stand-in for ``transformer_engine_torch``, the compiled extension of Transformer Engine, in bf16.
+
+The Python part of Transformer Engine runs as it is installed. Only its compiled module is replaced. The functions here
+follow the calls in ``transformer_engine/pytorch/cpp_extensions`` of version 2.20. Matrix products call torch's
+operators, so that they are counted as matrix products. FP8 and FP4 recipes call functions that do not exist here. Such
+calls are refused with the name of the function.
+"""
+
+import enum
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.stand_in import StandIn
+
+NAME = "transformer_engine_torch"
+PACKAGE = "transformer_engine"
+SEED_WORDS = 2
+"""Number of elements in the random state that fused attention keeps for its backward."""
+
+
+class DType(enum.IntEnum):
+    """Element types. The numbers are those that the Python part of Transformer Engine expects."""
+
+    kByte, kInt32, kFloat32, kFloat16, kBFloat16 = 0, 2, 4, 5, 6
+    kFloat8E4M3, kFloat8E5M2, kFloat4E2M1 = 7, 8, 10
+
+
+class FusedAttention(enum.IntEnum):
+    NVTE_No_Backend, NVTE_F16_arbitrary_seqlen, NVTE_FP8 = -1, 1, 2
+
+
+def prepare() -> None:
+    """Let the installed Python part of Transformer Engine load without its compiled libraries."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        return
+    os.environ["NVTE_PROJECT_BUILDING"] = "1"  # Transformer Engine's own switch for loading no library
+    # With another value, the import below would look for the extension, which does not exist yet.
+    os.environ["NVTE_FRAMEWORK"] = "none"
+    version = importlib.metadata.version
+
+    def version_of_package(name: str) -> str:
+        is_part = name.replace("_", "-").startswith("transformer-engine")
+        return version(PACKAGE) if is_part else version(name)
+
+    setattr(importlib.metadata, "version", version_of_package)  # noqa: B010 (typed by the name of its parameter)
+    common: Any = importlib.import_module(f"{PACKAGE}.common")
+    common.load_framework_extension = lambda _: None
+    os.environ["NVTE_FRAMEWORK"] = "pytorch"
+
+
+def stand_in(device: Device) -> StandIn:
+    """Return the stand-in module. The import of Transformer Engine already reads some of its attributes."""
+    kernels: dict[str, Callable[..., Any]] = {
+        "rmsnorm_fwd": _rms_norm,
+        "rmsnorm_bwd": lambda gradient, rows, scale, weight, *_: (
+            torch.empty_like(rows),
+            torch.empty_like(weight),
+        ),
+        "layernorm_fwd": _layer_norm,
+        "layernorm_bwd": lambda gradient, rows, mean, scale, weight, *_: (
+            torch.empty_like(rows),
+            torch.empty_like(weight),
+            torch.empty_like(weight),
+        ),
+        "fused_attn_fwd": _attention,
+        "fused_attn_bwd": _attention_backward,
+        "fused_rope_forward": lambda rows, *_: torch.empty_like(rows),
+        "fused_rope_backward": lambda gradient, *_: torch.empty_like(gradient),
+        "multi_tensor_l2norm": _norms,
+        "multi_tensor_unscale_l2norm": _norms,
+        "fused_topk_with_score_function_fwd": _top_k(device),
+        "fused_topk_with_score_function_bwd": _top_k_backward,
+        "fused_score_for_moe_aux_loss_fwd": _scores(device),
+        "fused_score_for_moe_aux_loss_bwd": lambda *args: torch.empty_like(_float_tensors(args)[-1]),
+        "fused_moe_aux_loss_fwd": _auxiliary_loss,
+        "fused_moe_aux_loss_bwd": lambda *args: torch.empty(
+            _first_two_integers(args), dtype=torch.float32, device="cuda"
+        ),
+    }
+    kernels |= dict.fromkeys(("swiglu", "geglu", "reglu", "glu"), _gated)
+    kernels |= dict.fromkeys(("dswiglu", "dgeglu", "dreglu", "dglu", "dgelu", "drelu", "dsilu"), _empty_like_second)
+    kernels |= dict.fromkeys(("gelu", "relu", "silu", "srelu"), lambda rows, *_: torch.empty_like(rows))
+    kernels |= dict.fromkeys(("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_scale",
+        "multi_tensor_adam_capturable_master", "multi_tensor_adam_param_remainder", "multi_tensor_sgd",
+        "multi_tensor_scale_tensor"), lambda *_, **__: None)  # fmt: skip
+    plain: dict[str, Any] = {
+        "DType": DType,
+        "NVTE_Fused_Attn_Backend": FusedAttention,
+        "__version__": importlib.metadata.version(PACKAGE) if importlib.util.find_spec(PACKAGE) else "2.20.2",
+        "generic_gemm": _product,
+        "te_general_grouped_gemm": _grouped_product,
+        "get_fused_attn_backend": lambda *_, **__: (FusedAttention.NVTE_F16_arbitrary_seqlen, ""),
+        "get_cudnn_version": lambda: 92000,
+        "get_cublasLt_version": lambda: 130000,
+        "get_num_cublas_streams": lambda: 4,
+        "get_stream_priority_range": lambda *_: (0, -5),
+        "device_supports_multicast": lambda *_: True,
+        "ubuf_built_with_mpi": lambda: False,
+        "get_grouped_gemm_setup_workspace_size": lambda *_: 1 << 20,
+    }
+    return StandIn(NAME, device, kernels, plain, enumerations=("NVTE", "FP8"))
+
+
+def _product(
+    first: Tensor,
+    is_first_transposed: bool,
+    second: Tensor,
+    is_second_transposed: bool,
+    out: "Tensor | None",
+    quantizer: Any,
+    out_type: Any,
+    bias: "Tensor | None",
+    bias_type: Any,
+    gelu: bool,
+    gelu_input: Any,
+    is_gradient: bool,
+    workspace: Any,
+    workspace_size: int,
+    accumulate: bool,
+    *_: Any,
+    extra_output: Any = None,
+    **__: Any,
+) -> tuple[Any, Any, Any, Any]:
+    """Compute ``op(second) @ op(first)``, where ``op`` transposes an operand if its flag ``is_..._transposed`` is set.
+
+    Return the product, the gradient of the bias, the input of the activation, and the extra output.
+    """
+    left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
+    product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
+    if not is_second_transposed:
+        product = product.reshape(*second.shape[:-1], product.shape[-1])
+    dtype = _torch_type(out_type) if out is None else out.dtype
+    if dtype is not None and product.dtype != dtype:
+        product = torch.empty_like(product, dtype=dtype)  # cuBLAS writes this type without a further kernel
+    if out is not None:
+        product = out.add_(product.reshape(out.shape)) if accumulate else out.copy_(product.reshape(out.shape))
+    bias_gradient = left.sum(0) if is_gradient and bias is not None else None
+    return product, bias_gradient, torch.empty_like(product) if gelu and not is_gradient else None, extra_output
+
+
+def _grouped_product(
+    firsts: Sequence[Tensor],
+    is_first_transposed: bool,
+    seconds: Sequence[Tensor],
+    is_second_transposed: bool,
+    outs: Sequence[Tensor],
+    out_type: Any,
+    splits: Sequence[int],
+    bias: Any,
+    bias_type: Any,
+    is_one_out: bool,
+    pre_activations: Any,
+    is_gradient: bool,
+    workspace: Any,
+    workspace_size: int,
+    accumulate: bool,
+    *_: Any,
+    **__: Any,
+) -> Any:
+    """Compute one product per expert and write the products into ``outs``.
+
+    If ``is_one_out`` is set, ``outs`` has a single tensor with the rows of all experts.
+    """
+    start = 0
+    for number, (first, second) in enumerate(zip(firsts, seconds)):
+        left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
+        product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
+        if is_one_out:
+            rows = outs[0].reshape(-1, product.shape[-1])[start : start + product.shape[0]]
+            start += product.shape[0]
+        else:
+            rows = outs[number].reshape(product.shape)
+        if accumulate:
+            rows.add_(product)
+        else:
+            rows.copy_(product)
+    return bias
+
+
+def _torch_type(name: Any) -> "torch.dtype | None":
+    known = {DType.kFloat32: torch.float32, DType.kFloat16: torch.float16, DType.kBFloat16: torch.bfloat16}
+    return known.get(name)
+
+
+def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -> tuple[Any, None, Tensor]:
+    """Return the normalised rows, None in place of a mean, and the reciprocal root mean square of each row."""
+    scale = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
+    return torch.empty_like(rows) if out is None else out, None, scale
+
+
+def _layer_norm(
+    rows: Tensor, weight: Tensor, bias: Tensor, epsilon: float, out: Any, *_: Any
+) -> tuple[Any, Tensor, Tensor]:
+    mean = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
+    return torch.empty_like(rows) if out is None else out, mean, torch.empty_like(mean)
+
+
+def _gated(rows: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a tensor that is half as wide as ``rows``, because one half of each row gates the other half."""
+    return rows.new_empty(*rows.shape[:-1], rows.shape[-1] // 2)
+
+
+def _empty_like_second(gradient: Tensor, rows: Tensor, *_: Any, **__: Any) -> Tensor:
+    return torch.empty_like(rows)
+
+
+def _float_tensors(values: Sequence[Any]) -> list[Tensor]:
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+
+
+def _first_two_integers(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(value for value in values if isinstance(value, int))[:2]
+
+
+def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
+    """Return the output, the log-sum-exp and the random state.
+
+    The output has the layout of the query and the width of the value.
+    """
+    query, _, value = _float_tensors(args)[:3]
+    output = query.new_empty(*query.shape[:-1], value.shape[-1])
+    heads = query.shape[-2]
+    batch = max(1, query.numel() // (query.shape[-1] * heads * longest))
+    softmax = torch.empty(batch, heads, longest, 1, dtype=torch.float32, device=query.device)
+    return [output, softmax, torch.zeros(SEED_WORDS, dtype=torch.int64, device=query.device)]
+
+
+def _attention_backward(*args: Any) -> list[Any]:
+    """Return the gradients of query, key and value, and None for the bias and the softmax offset."""
+    query, key, value = _float_tensors(args)[:3]
+    return [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None]
+
+
+def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
+    """Return the norm of all tensors together, and the norm of each tensor."""
+    count = len(lists[0]) if any(args) else 0
+    return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
+
+
+def _top_k(device: Device) -> Callable[..., Any]:
+    """Return the fused router. ``device.choose_experts`` decides which experts the scores select."""
+
+    def forward(logits: Tensor, top_k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
+        chosen = device.choose_experts(
+            "aten::topk", logits, logits.new_empty(logits.shape[0], top_k, dtype=torch.int64)
+        )
+        routing = torch.empty(logits.shape, dtype=torch.bool, device=logits.device)
+        device.write(routing, _routing_map(chosen, logits.shape))
+        probabilities = torch.empty_like(logits)
+        return probabilities, routing, torch.empty_like(logits, dtype=torch.float32)
+
+    return forward
+
+
+def _routing_map(chosen: Tensor, shape: Sequence[int]) -> "Tensor | None":
+    """Return a boolean host tensor ``[tokens, experts]`` from the experts of each token, or None if these are
+    unknown.
+    """
+    if chosen.numel() == 0:
+        return None
+    return torch.zeros(tuple(shape), dtype=torch.bool).scatter_(1, chosen.view(shape[0], -1), True)
+
+
+def _top_k_backward(*args: Any, **__: Any) -> Any:
+    return torch.empty_like(_float_tensors(args)[-1])
+
+
+def _scores(device: Device) -> Callable[..., Any]:
+    def forward(logits: Tensor, top_k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
+        scores, routing, state = _top_k(device)(logits, top_k)
+        return scores.float(), routing, state
+
+    return forward
+
+
+def _auxiliary_loss(probabilities: Tensor, tokens_per_expert: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    """Return the loss, and the factor that backward uses."""
+    loss = torch.empty((), dtype=probabilities.dtype, device=probabilities.device)
+    return loss, torch.empty((), dtype=torch.float32, device=probabilities.device)

@@ -1,0 +1,311 @@
+"""Shadow values: real values for the few fake tensors whose values decide sizes.
+
+Under FakeTensorMode a tensor has a shape but no values. MoE code needs some values. For example, ``counts.tolist()``
+gives the splits of an all-to-all. Such counts follow from the routing. The routing is forced or assumed to be balanced,
+so the counts are known. A *shadow* is a real tensor that holds the values of a fake tensor. Three kinds of tensors get
+a shadow:
+
+- tensors that are made without inputs (``arange``, ``zeros``, constants), up to ``MAX_INTEGERS`` elements,
+- the indices of a top-k, sort or argmax over the experts, when the scores are unknown. The indices are those that
+  balanced or skewed routing chooses.
+- results that are computed only from tensors with shadows. For collectives, every rank is assumed to have the same
+  values as this rank.
+
+Shadows give the results of ``.item()``, ``.tolist()``, ``nonzero`` and masks. A size that depends on real data raises
+Untraceable. The only guesses are reads of a single float or bool without a shadow, such as a logged loss or a compared
+gradient norm. Such a read returns 1.0 or False, and ``guesses`` records it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from regbot_guest.collective_values import find_source, output_values, outputs_and_inputs
+from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, name_arguments
+from regbot_guest.crash import call_unchanged
+from regbot_guest.untraceable import Untraceable
+
+aten = torch.ops.aten
+
+MAX_INTEGERS, MAX_FLOATS, MAX_MASK = 4 * 2**20, 2**20, 32 * 2**20
+"""Largest number of elements of a shadow: of integers, of floats, and of a boolean mask. Larger tensors get no shadow,
+because their shadows would cost time and memory, and splits are never this long.
+
+A mask of 4096 tokens x top-8 x 128 experts has 4 Mi elements of one byte. A gather over an expert group of 8 ranks
+makes the mask 8 times as large. Floats are needed only for one-hot counts of 4096 tokens x 256 experts.
+"""
+
+Route = Callable[[int, int, int], Tensor]
+"""Function from (tokens, experts, top_k) to expert numbers, a real tensor ``[tokens, top_k]``."""
+
+_METADATA_OPERATORS = {
+    aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like,
+    aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty, aten.new_empty_strided,
+}  # fmt: skip
+"""Operators that use the shape and the dtype of their argument, but not the values of the argument."""
+_UNINITIALISED_OPERATORS = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
+"""Operators whose results have undefined values. Only integer results get a shadow, because these are the receive
+buffers of token counts.
+"""
+
+
+class _Storage:
+    """State that all shadows of one storage share. ``is_known`` becomes False when an unknown value is written."""
+
+    __slots__ = ("is_known",)
+
+    def __init__(self) -> None:
+        self.is_known = True
+
+
+class _Shadow:
+    __slots__ = ("storage", "value")
+
+    def __init__(self, value: Tensor, storage: _Storage) -> None:
+        self.value, self.storage = value, storage
+
+
+class ShadowValues:
+    """Runs operators on fake tensors and updates the shadows of these tensors."""
+
+    def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
+        self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
+        self.guesses: set[str] = set()
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Execute ``func`` on fake tensors and return its fake result. The result gets a shadow where possible.
+
+        Raises Untraceable if a size or an integer depends on real data.
+        """
+        packet = func.overloadpacket
+        if packet is aten._local_scalar_dense:
+            return self._read_scalar(args[0])
+        inputs = flatten([*args, *kwargs.values()])
+        shadows = [self.find_values(tensor) for tensor in inputs]
+        known = all(shadow is not None for shadow in shadows)
+        if torch.Tag.dynamic_output_shape in func.tags:
+            return self._call_data_dependent(func, args, kwargs, known)
+        result = call_unchanged(func, args, kwargs)
+        if _can_propagate(func, inputs, known, result):
+            self._propagate_shadows(func, args, kwargs, result)
+            return result
+        self._forget_written_values(func, args, kwargs)
+        if not known:
+            self._seed_routing(packet, name_arguments(func, args, kwargs), result)
+        return result
+
+    def update_collective(self, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
+        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank."""
+        outputs, inputs = outputs_and_inputs(call_arguments, result)
+        group = find_process_group(call_arguments)
+        values = [self.find_values(tensor) for tensor in inputs]
+        for index, output in enumerate(outputs):
+            source = find_source(index, spec, len(outputs), values, group)
+            with _disable_current_modes():
+                value = output_values(spec.kind, source, output.shape, call_arguments) if source is not None else None
+            self._write(output, value)
+
+    @contextmanager
+    def numpy_from_shadows(self) -> Iterator[None]:
+        """While active, ``.numpy()`` of a fake tensor returns the values of its shadow.
+
+        ``.numpy()`` of a tensor without a shadow raises Untraceable.
+        """
+
+        def numpy(tensor: Tensor, *, force: bool = False) -> Any:
+            value = self.find_values(tensor)
+            if value is None:
+                raise Untraceable("a tensor whose values depend on real data was turned into a numpy array")
+            with _disable_current_modes():
+                return value.numpy(force=force)
+
+        setattr(FakeTensor, "numpy", numpy)  # noqa: B010 (mypy rejects an assignment)
+        try:
+            yield
+        finally:
+            delattr(FakeTensor, "numpy")
+
+    def find_values(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of ``tensor``, or None if they are unknown.
+
+        The values of a fake tensor are its shadow. The values of a real tensor are the tensor itself.
+        """
+        if not isinstance(tensor, FakeTensor):
+            return tensor if tensor.device.type != "meta" else None
+        shadow: _Shadow | None = tensor.__dict__.get("_regbot_shadow")
+        return shadow.value if shadow is not None and shadow.storage.is_known else None
+
+    def _read_scalar(self, tensor: Tensor) -> Any:
+        value = self.find_values(tensor)
+        if value is not None:
+            with _disable_current_modes():
+                return value.item()
+        if tensor.dtype.is_floating_point:
+            self.guesses.add("a float that depends on data was read and answered with 1.0")
+            return 1.0
+        if tensor.dtype is torch.bool:
+            self.guesses.add("a condition that depends on data was read and answered with False")
+            return False
+        raise Untraceable(
+            f"an integer that depends on real data was read with .item() or .tolist() ({tensor.dtype}); only counts "
+            "from a top-k over the experts are known: force the routing, or run this workload on real ranks"
+        )
+
+    def _call_data_dependent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], known: bool) -> Any:
+        """Execute an operator whose result has a size that depends on values. ``known`` says whether all input values
+        are known. Raises Untraceable.
+        """
+        if known:
+            real = self._run_on_real(func, args, kwargs)
+            result = tree_map_only(Tensor, self._mode.from_tensor, real)
+            for fake, value in zip(flatten(result), flatten(real), strict=True):
+                self._attach_shadow(fake, value, _Storage())
+            return result
+        if func.overloadpacket is aten.masked_select and (mask_values := self.find_values(args[1])) is not None:
+            return self._select_by_mask(args[0], args[1], mask_values)
+        if func.overloadpacket is aten.index:  # a known mask that selects rows whose values are unknown
+            indices = [self._mask_to_indices(index) for index in args[1]]
+            flat = [index for entry in indices for index in (entry if isinstance(entry, list) else [entry])]
+            return func(args[0], flat, **kwargs)
+        raise Untraceable(
+            f"{func._schema.name} makes a tensor whose size depends on real data; a size is known only if all inputs "
+            "come from a top-k over the experts or from constants"
+        )
+
+    @staticmethod
+    def _select_by_mask(tensor: Tensor, mask: Tensor, mask_values: Tensor) -> Tensor:
+        """Return a flat fake tensor with one element for each element that ``mask`` selects. ``mask_values`` is the
+        mask's shadow.
+        """
+        with _disable_current_modes():
+            count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+        return tensor.new_empty(count)
+
+    def _mask_to_indices(self, index: Tensor | None) -> Any:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            return index
+        values = self.find_values(index)
+        if values is None:
+            raise Untraceable("a mask that depends on real data selects rows; their number is not known")
+        with _disable_current_modes():
+            indices = list(values.nonzero().unbind(1))
+        fakes = [self._mode.from_tensor(real) for real in indices]
+        for fake, real in zip(fakes, indices, strict=True):
+            self._attach_shadow(fake, real, _Storage())
+        return fakes
+
+    def _propagate_shadows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Run ``func`` on the shadows of its arguments. The results become the shadows of the tensors in ``result``."""
+        real = self._run_on_real(func, args, kwargs)
+        if func.overloadpacket in _UNINITIALISED_OPERATORS:
+            with _disable_current_modes():
+                real.zero_()  # make undefined values equal in every run
+        storages = {
+            value.untyped_storage()._cdata: shadow.storage
+            for tensor in flatten([*args, *kwargs.values()])
+            if isinstance(tensor, FakeTensor) and (shadow := tensor.__dict__.get("_regbot_shadow")) is not None
+            for value in (shadow.value,)
+        }
+        for fake, value in zip(flatten(result), flatten(real), strict=True):
+            self._attach_shadow(fake, value, storages.get(value.untyped_storage()._cdata) or _Storage())
+
+    def _run_on_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        def real_values(tensor: Tensor) -> Tensor:
+            value = self.find_values(tensor)
+            return value if value is not None else torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+        with _disable_current_modes():
+            return func(
+                *tree_map_only(Tensor, real_values, list(args)), **tree_map_only(Tensor, real_values, dict(kwargs))
+            )
+
+    def _seed_routing(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
+        """Set the shadow of the indices that a top-k, sort or argmax returns for unknown scores over the experts.
+
+        The shadow has the indices that the requested routing chooses.
+        """
+        if packet not in (aten.topk, aten.sort, aten.argmax) or not call_arguments["self"].ndim:
+            return
+        scores, dim = call_arguments["self"], call_arguments.get("dim", None if packet is aten.argmax else -1)
+        if dim is None or dim % scores.ndim != scores.ndim - 1 or scores.shape[-1] != self._experts:
+            return
+        indices = result if packet is aten.argmax else result[1]
+        tokens = scores.numel() // self._experts
+        if tokens * self._experts > MAX_INTEGERS:
+            return
+        with _disable_current_modes():
+            if packet is aten.sort:
+                value = self._order_experts(tokens)
+            else:
+                value = self._route(tokens, self._experts, call_arguments["k"] if packet is aten.topk else 1)
+            self._attach_shadow(indices, value.reshape(indices.shape), _Storage())
+
+    def _order_experts(self, tokens: int) -> Tensor:
+        """Return all experts for every token, ``[tokens, experts]``. The experts that the routing chooses come
+        first.
+        """
+        chosen = self._route(tokens, self._experts, self._top_k)
+        rest = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
+        others = rest.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
+        return torch.cat([chosen, others], dim=1)
+
+    def _write(self, output: Tensor, value: Tensor | None) -> None:
+        """Record that ``value`` was written to ``output`` and its views, by an operator without alias annotations.
+
+        None as ``value`` means that the written values are unknown.
+        """
+        shadow: _Shadow | None = output.__dict__.get("_regbot_shadow")
+        if value is None:
+            self._forget_values(output)
+        elif shadow is not None and shadow.storage.is_known:
+            with _disable_current_modes():
+                shadow.value.copy_(value)
+        else:
+            self._attach_shadow(output, value, _Storage())
+
+    def _attach_shadow(self, fake: Tensor, value: Tensor, storage: _Storage) -> None:
+        """Make ``value`` the shadow of ``fake``, unless it is too large."""
+        if _is_small(value) and isinstance(fake, FakeTensor):
+            fake.__dict__["_regbot_shadow"] = _Shadow(value, storage)
+
+    def _forget_written_values(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Mark the values of the arguments that ``func`` writes to as unknown."""
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                target = args[position] if position < len(args) else kwargs.get(argument.name)
+                for tensor in flatten(target):
+                    self._forget_values(tensor)
+
+    @staticmethod
+    def _forget_values(tensor: Tensor) -> None:
+        """Mark the values of ``tensor`` and of its views as unknown."""
+        shadow: _Shadow | None = tensor.__dict__.pop("_regbot_shadow", None)
+        if shadow is not None:
+            shadow.storage.is_known = False
+
+
+def _can_propagate(func: Any, inputs: list[Tensor], known: bool, result: Any) -> bool:
+    """Whether the shadow of ``result`` can be computed: the needed inputs are known and all tensors are small
+    enough.
+    """
+    packet = func.overloadpacket
+    outputs = flatten(result)
+    if not outputs or torch.Tag.nondeterministic_seeded in func.tags:
+        return False
+    if not all(_is_small(output) for output in outputs):
+        return False
+    if packet in _UNINITIALISED_OPERATORS and (outputs[0].dtype.is_floating_point or outputs[0].dtype.is_complex):
+        return False
+    return known or (packet in _METADATA_OPERATORS and all(_is_small(tensor) for tensor in inputs))
+
+
+def _is_small(tensor: Tensor) -> bool:
+    limit = MAX_FLOATS if tensor.dtype.is_floating_point or tensor.dtype.is_complex else MAX_INTEGERS
+    limit = MAX_MASK if tensor.dtype is torch.bool else limit
+    return tensor.numel() <= limit and tensor.device.type != "meta"

@@ -1,0 +1,99 @@
+"""Detection of collectives that a dispatch mode does not see: issued by other threads, or called on a backend directly.
+
+A dispatch mode is active in the thread that enters it and in autograd's device threads, which run backward of GPU
+tensors with the modes of the thread that called it. Other threads do not have the mode. Only methods of a process group
+pass through torch's dispatcher. A count must not silently leave out a collective. So uncounted calls are recorded, and
+regbot refuses the count if there are any. On real ranks, the sequence numbers of the backend also reveal such calls.
+"""
+
+import threading
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from regbot_guest.collectives import collective_spec
+from regbot_guest.crash import call_unchanged
+from regbot_guest.tally import StepCounter
+
+METHODS = (
+    "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single",
+    "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "allreduce", "allreduce_coalesced", "alltoall",
+    "alltoall_base", "all_to_all_single", "broadcast", "reduce", "gather", "scatter", "send", "recv", "recv_anysource",
+    "barrier",
+)  # fmt: skip
+"""Methods of a process group that issue a collective, in torch 2.8 to 2.13."""
+
+
+class UncountedWatch:
+    """While active, records a description of each uncounted collective in ``collectives``.
+
+    Without sequence numbers, enter it before the code under test is imported: a method that the code has saved earlier
+    is not watched. With sequence numbers, enter it with the counter.
+
+    ``other_threads`` says whether collectives of threads without the counter's dispatch mode are uncounted. It is False
+    with a paper GPU, which counts the collectives of every thread.
+    """
+
+    def __init__(self, other_threads: bool = True) -> None:
+        self._watch_threads = other_threads
+        self.collectives: list[str] = []
+        self._counting_thread = threading.get_ident()
+        self._replaced: list[tuple[type, str, Any]] = []
+
+    def __enter__(self) -> "UncountedWatch":
+        for name in METHODS:
+            if hasattr(dist.ProcessGroup, name):
+                self._replace(dist.ProcessGroup, name, self._watch_group(name))
+            if hasattr(Backend, name):
+                self._replace(Backend, name, self._watch_backend(name))
+        # FakeTensor's own dispatch runs even in threads without an active dispatch mode, so it is watched too.
+        self._replace(FakeTensor, "__torch_dispatch__", self._watch_fake())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, original in reversed(self._replaced):
+            setattr(owner, name, original)
+        self._replaced.clear()
+
+    def _replace(self, owner: type, name: str, replacement: Any) -> None:
+        self._replaced.append((owner, name, owner.__dict__.get(name, getattr(owner, name))))
+        setattr(owner, name, replacement)
+
+    def _is_uncounted_thread(self) -> bool:
+        if not self._watch_threads or threading.get_ident() == self._counting_thread:
+            return False
+        return not any(isinstance(mode, StepCounter) for mode in _get_current_dispatch_mode_stack())
+
+    def _watch_group(self, name: str) -> Any:
+        original = getattr(dist.ProcessGroup, name)
+
+        def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_uncounted_thread():
+                self.collectives.append(f"{name} from thread {threading.current_thread().name}")
+            return call_unchanged(original, (group, *args), kwargs)
+
+        return wrapper
+
+    def _watch_backend(self, name: str) -> Any:
+        original = getattr(Backend, name)
+
+        def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(backend, dist.ProcessGroup):
+                self.collectives.append(f"{name} on the backend itself")
+            return call_unchanged(original, (backend, *args), kwargs)
+
+        return wrapper
+
+    def _watch_fake(self) -> Any:
+        dispatch = FakeTensor.__torch_dispatch__
+
+        def wrapper(_: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if self._is_uncounted_thread() and hasattr(func, "_opname") and collective_spec(func) is not None:
+                self.collectives.append(f"{func._opname} from thread {threading.current_thread().name}")
+            return call_unchanged(dispatch, (func, types, args, kwargs or {}), {})
+
+        return classmethod(wrapper)

@@ -1,0 +1,94 @@
+"""Facts about this machine. Step times are compared only between machines of the same class."""
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from regbot.records.run import Node
+from regbot.text.clip import clip_label
+from regbot.text.printable import printable
+from regbot.text.words import count
+
+QUERY_TIMEOUT_S = 30.0
+NO_DRIVER = "none"
+CONTAINER = "REGBOT_CONTAINER"
+"""Environment variable that names the container image. The value ends with the image's digest, ``sha256:...``."""
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])")
+
+
+@cache
+def this_node() -> Node:
+    """Return this machine as a node. Its class names the GPUs, or without GPUs the processor and its number of cores.
+
+    These determine the machine's speed.
+    """
+    gpus, driver = _gpus()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if gpus:
+        counts = {name: gpus.count(name) for name in dict.fromkeys(gpus)}
+        description = " + ".join(f"{number} x {name}" for name, number in counts.items())
+    else:
+        description = _processor_class(cores)
+    return Node(
+        name=clip_label(printable(socket.gethostname())),
+        node_class=clip_label(description),
+        cores=cores,
+        gpus=gpus,
+        driver=driver,
+        container=image_digest(os.environ.get(CONTAINER, "")),
+    )
+
+
+def without_gpus(node: Node) -> Node:
+    """Return this machine's ``node`` as runs on its processors see it, so that their times get no GPU's class."""
+    if not node.gpus:
+        return node
+    return node.model_copy(
+        update={"gpus": [], "driver": NO_DRIVER, "node_class": clip_label(_processor_class(node.cores))}
+    )
+
+
+def image_digest(image: str) -> str | None:
+    """Return the digest in ``image``, the value of REGBOT_CONTAINER; None if the value has no digest.
+
+    A name or a tag does not identify an image, because it may denote another image tomorrow.
+    """
+    match = DIGEST.search(image)
+    return match.group() if match else None
+
+
+def _gpus() -> tuple[list[str], str]:
+    """Return the names of the GPUs and the version of the driver from nvidia-smi; [] and 'none' if there is no GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return [], NO_DRIVER
+    try:
+        result = subprocess.run(
+            [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=QUERY_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return [], NO_DRIVER
+    lines = [printable(line).rpartition(",") for line in result.stdout.splitlines() if line and result.returncode == 0]
+    drivers = dict.fromkeys(driver.strip() for _, _, driver in lines)
+    return [clip_label(name.strip()) for name, _, _ in lines], clip_label(", ".join(drivers)) or NO_DRIVER
+
+
+def _processor_class(cores: int) -> str:
+    return f"{_processor()}, {count(cores, 'core')}"
+
+
+def _processor() -> str:
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        match = None
+    return printable(match.group(1)) if match else platform.processor() or platform.machine()

@@ -1,0 +1,199 @@
+"""Decide what ``regbot init`` does with each file, from the existing file and the options. Nothing is written here."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from regbot import __version__
+from regbot.config import FILE_NAME, Config, ConfigError, parse_config
+from regbot.init.configuration import configuration
+from regbot.init.detection import RepositoryFacts
+from regbot.init.repository import find_link, read_text
+from regbot.init.templates import (
+    FOLDER,
+    WorkflowSettings,
+    compare_installed,
+    custom_settings,
+    install_sources,
+    render,
+    version_of,
+)
+from regbot.records.base import Record
+from regbot.text.printable import printable
+
+Action = Literal["created", "kept", "unchanged", "upgraded", "overwritten", "outdated", "edited", "removed"]
+WRITTEN: frozenset[Action] = frozenset({"created", "upgraded", "overwritten", "removed"})
+WAITING: frozenset[Action] = frozenset({"outdated", "edited"})
+
+
+@dataclass(frozen=True)
+class InitOptions:
+    """Options of ``regbot init``. For most options, None keeps what is installed.
+
+    If nothing is installed, ``only_static`` None means all workflows, and ``enterprise`` None means that the repository
+    is not on a GitHub Enterprise Server. ``source`` None means the source of this regbot, or else the installed source.
+    ``version`` is the version of regbot that is written into the files.
+    """
+
+    folder: Path = Path()
+    branch: str | None = None
+    labels: Sequence[str] = ()
+    only_static: bool | None = None
+    shadow: bool = False
+    upgrade: bool = False
+    force: bool = False
+    dry_run: bool = False
+    version: str = __version__
+    source: str | None = None
+    enterprise: bool | None = None
+
+
+class InitFile(Record):
+    """What ``regbot init`` did with one file, or would do without ``--dry-run``. ``diff`` shows the change of its
+    text."""
+
+    path: str
+    action: Action
+    why: str = ""
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file, what to do with it, and its new text. ``text`` is None if the file is kept or removed."""
+
+    file: InitFile
+    text: str | None = None
+
+
+def workflow_path(name: str) -> str:
+    """Return the path in the repository of the workflow ``name``."""
+    return f"{FOLDER}/{name}.yml"
+
+
+def read_configuration(root: Path) -> Config | None:
+    """Return the repository's configuration; None if it has no ``regbot.toml``. Raises ConfigError if it is invalid."""
+    installed = _installed(root, FILE_NAME)
+    if installed is None:
+        return None
+    if not isinstance(installed, str):
+        raise ConfigError(f"{FILE_NAME}: cannot be read as text", "nothing was written. Repair or move the file")
+    return parse_config(installed, FILE_NAME)
+
+
+def plan_configuration(config: Config | None, facts: RepositoryFacts, shadow: bool, docs: str) -> PlannedFile:
+    """Plan ``regbot.toml``. ``docs`` is the address of regbot's documentation; '' if unknown. Raises ConfigError."""
+    if config is None:
+        text = configuration(facts, shadow, docs)
+        parse_config(text, FILE_NAME)
+        return PlannedFile(InitFile(path=FILE_NAME, action="created"), text)
+    reason = "your file; regbot never changes it"
+    if shadow and not config.github.shadow:
+        reason += "; for shadow mode, write 'shadow = true' below [github]"
+    return PlannedFile(InitFile(path=FILE_NAME, action="kept", why=reason))
+
+
+def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: InitOptions) -> PlannedFile:
+    """Plan the workflow ``name``, which is to be installed. Raises ConfigError if its path contains a link or cannot be
+    written."""
+    path = workflow_path(name)
+    content = _installed(root, path)
+    installed = content if isinstance(content, str) else None
+    wanted = render(name, settings, installed)
+    if content is None:
+        return PlannedFile(InitFile(path=path, action="created"), wanted)
+    if installed is None:
+        reason = "cannot be read as text"
+        if options.force:
+            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), wanted)
+        return PlannedFile(InitFile(path=path, action="edited", why=reason))
+    file_state = compare_installed(installed, wanted)
+    if file_state == "unchanged":
+        return PlannedFile(InitFile(path=path, action="unchanged"))
+    writer = version_of(installed)
+    diff = _diff(path, installed, wanted)
+    if file_state == "outdated":
+        reason = "" if writer == settings.version else f"written by regbot {writer}"
+        if options.upgrade or options.force:
+            return PlannedFile(InitFile(path=path, action="upgraded", why=reason, diff=diff), wanted)
+        return PlannedFile(InitFile(path=path, action="outdated", why=reason, diff=diff))
+    reason = f"edited since regbot {writer} wrote it" if writer else "not written by regbot init"
+    if options.force:
+        return PlannedFile(InitFile(path=path, action="overwritten", why=reason, diff=diff), wanted)
+    return PlannedFile(InitFile(path=path, action="edited", why=reason, diff=diff))
+
+
+def plan_removal(
+    root: Path, name: str, settings: WorkflowSettings, options: InitOptions, reason: str, explicit: bool
+) -> PlannedFile | None:
+    """Plan the removal of a workflow; None if it is not installed. ``reason`` says why it is removed.
+
+    An edited workflow is removed only with --force. A workflow that nobody edited is removed with --upgrade, with
+    --force, or if ``explicit`` says that an option requests the removal.
+    """
+    file = plan_workflow(root, name, settings, replace(options, upgrade=False, force=False)).file
+    if file.action == "created":
+        return None
+    if file.action == "edited" and not options.force:
+        return PlannedFile(InitFile(path=file.path, action="edited", why=f"{file.why}; {reason}: --force removes it"))
+    if not (explicit or options.upgrade or options.force):
+        return PlannedFile(InitFile(path=file.path, action="outdated", why=f"{reason}: --upgrade removes it"))
+    custom = custom_settings(name, read_text(root, file.path) or "")
+    lost_text = f"; its own settings are lost: {', '.join(custom)}" if custom else ""
+    return PlannedFile(InitFile(path=file.path, action="removed", why=f"{reason}{lost_text}"))
+
+
+def is_edited(root: Path, name: str, settings: WorkflowSettings) -> bool:
+    """Return whether a user has edited an installed workflow."""
+    return plan_workflow(root, name, settings, InitOptions()).file.action == "edited"
+
+
+def read_sources(root: Path, name: str) -> list[str]:
+    """Return the sources from which a workflow's jobs install regbot; [] if the workflow is not installed."""
+    path = workflow_path(name)
+    return install_sources(read_text(root, path) or "") if (root / path).is_file() else []
+
+
+def sources_after(root: Path, planned_files: Sequence[PlannedFile]) -> list[str]:
+    """Return the sources from which the jobs of all workflows install regbot, after ``planned_files`` are written."""
+    remaining = (
+        remaining_file
+        for remaining_file in planned_files
+        if remaining_file.file.action != "removed" and remaining_file.file.path != FILE_NAME
+    )
+    return [
+        source
+        for remaining_file in remaining
+        for source in install_sources(remaining_file.text or read_text(root, remaining_file.file.path) or "")
+    ]
+
+
+def _installed(root: Path, path: str) -> str | bytes | None:
+    """Return the text of a file; b"" if it is not text; None if it does not exist.
+
+    Raises ConfigError if the path contains a link, is a folder, or has a file in place of a folder.
+    """
+    link = find_link(root, path)
+    if link is not None:
+        raise ConfigError(
+            f"{link}: is a symbolic link, and regbot init does not write through links", "nothing was written"
+        )
+    target = root / path
+    blocked = next((parent for parent in target.parents if root in parent.parents and parent.is_file()), None)
+    if blocked is not None:
+        raise ConfigError(f"{blocked.relative_to(root)}: is a file, but must be a folder", "nothing was written")
+    if not target.exists():
+        return None
+    if target.is_dir():
+        raise ConfigError(f"{path}: is a folder", "nothing was written. Move the folder")
+    text = read_text(root, path)
+    return b"" if text is None else text
+
+
+def _diff(path: str, installed: str, wanted: str) -> str:
+    lines = difflib.unified_diff(
+        installed.splitlines(), wanted.splitlines(), f"a/{path}", f"b/{path}", n=3, lineterm=""
+    )
+    return "".join(f"{printable(line)}\n" for line in lines)

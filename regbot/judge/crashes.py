@@ -1,0 +1,51 @@
+"""Decide whether a crash of head's trace shows a fault of the pull request.
+
+A trace runs without a GPU, so regbot replaces parts of torch and of the framework. If a pull request moves what regbot
+replaces, the trace crashes although the pull request is right. So a crash is the pull request's fault only if
+
+- the checkout's own code raised the error, in a file that differs between base and head,
+- the error passed through no code of regbot, and
+- the error names no configuration key that regbot set.
+
+The traceback is the guest's claim. A false claim can only turn FAIL into INVALID, and neither is green.
+"""
+
+from collections.abc import Sequence
+
+from regbot.records.crash import Crash, CrashFrame
+
+UNKNOWN_REVISION = "regbot does not know this revision"
+TRACE_LIMIT = (
+    "A trace has no GPU, so it cannot tell whether head passed a wrong value; run head on real ranks to see whether it "
+    "crashes there too"
+)
+
+
+def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
+    """Return why ``crash`` does not show a fault of the pull request; '' if it does.
+
+    ``changed_files`` are the paths that differ between base and head; None if they are not known. A submodule is one
+    path.
+    """
+    if not crash.frames:
+        return "the process left no traceback, so nothing shows whose fault this is"
+    own_frames = [frame for frame in crash.frames if frame.owner == "checkout"]
+    caller = f", called from {_describe(own_frames[-1])}" if own_frames else ", before any code of the checkout"
+    if replacements := [frame for frame in crash.frames if frame.owner == "regbot"]:
+        return f"{UNKNOWN_REVISION}: the error passed through code of regbot, {_describe(replacements[-1])}{caller}"
+    if crash.keys:
+        return f"{UNKNOWN_REVISION}: the error names {', '.join(crash.keys[:5])}, which regbot sets"
+    last = crash.frames[-1]
+    if last.owner != "checkout":
+        return f"the error was raised in {_describe(last)}{caller}. {TRACE_LIMIT}"
+    if changed_files is None:
+        return "the list of files that differ between base and head is not known, so nothing shows whose fault this is"
+    if not any(last.file == path or last.file.startswith(f"{path}/") for path in changed_files):
+        return f"head does not change {last.file}, whose code raised the error. {TRACE_LIMIT}"
+    return ""
+
+
+def _describe(frame: CrashFrame) -> str:
+    """Return the place of a frame, such as ``pkg/moe.py:42 in forward``. The line of a class is not known."""
+    line = f":{frame.line}" if frame.line else ""
+    return f"{frame.file}{line} in {frame.function}"

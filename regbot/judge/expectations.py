@@ -1,0 +1,103 @@
+"""Declared changes. The rule ``--expect "pattern@axis@workload: reason"`` accepts the findings that it covers.
+
+A rule is narrow on purpose. Its pattern must be a known name, while axis and workload may be globs. The reason is
+mandatory, because the comment shows the reason in place of the failure. This module does not check who may declare a
+change.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from regbot.errors import UserError
+from regbot.ledgers.patterns import EXPLANATIONS
+from regbot.records.verdict import Finding
+from regbot.text.clip import clip
+
+FORM = "pattern@axis@workload: reason"
+REASON_CHARACTERS = 4000
+_AXIS_SEPARATORS = re.compile(r" -> |, ")
+
+
+class ExpectationError(UserError):
+    """An invalid ``--expect`` rule. ``problem`` says what is wrong and how to fix it, without repeating the rule."""
+
+    def __init__(self, rule: str, problem: str) -> None:
+        super().__init__(f"--expect {rule!r}: {problem}")
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One declared change: findings of ``pattern`` on ``axis`` of ``workload`` are expected for ``reason``."""
+
+    pattern: str
+    axis: str
+    workload: str
+    reason: str
+
+    def covers(self, finding: Finding, workload: str) -> bool:
+        """Return whether the rule covers the finding. A finding on several axes is covered only if every axis
+        matches."""
+        return (
+            finding.pattern == self.pattern
+            and _matches(workload, self.workload)
+            and (
+                _matches(finding.axis, self.axis)
+                or all(_matches(axis, self.axis) for axis in _AXIS_SEPARATORS.split(finding.axis))
+            )
+        )
+
+    def __str__(self) -> str:
+        return f"{self.pattern}@{self.axis}@{self.workload}"
+
+
+def parse_expectation(text: str) -> Expectation:
+    """Parse ``text`` as an expectation. Raises ExpectationError.
+
+    The first two '@' are separators. Patterns and axes contain no '@', but a workload may ('qwen3-30b-a3b@1/ep'). The
+    workload ends at the first colon after the second '@'.
+    """
+    rule, colon, reason = _split_reason(text)
+    if not colon or not reason:
+        raise ExpectationError(text, f"the reason is missing; write '{FORM}'")
+    parts = [part.strip() for part in rule.split("@", 2)]
+    if len(parts) != 3 or not all(parts):
+        raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
+    pattern, axis, workload = parts
+    names = {_normalise(name): name for name in EXPLANATIONS}
+    if _normalise(pattern) not in names:
+        raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(EXPLANATIONS)}")
+    return Expectation(names[_normalise(pattern)], axis, workload, reason)
+
+
+def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], workload: str) -> list[Finding]:
+    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first such
+    rule."""
+    rules = list(expectations)
+    judged = []
+    for finding in findings:
+        covering = next((rule for rule in rules if rule.covers(finding, workload)), None)
+        accepted = {"status": "PASS", "accepted": clip(covering.reason, REASON_CHARACTERS)} if covering else {}
+        judged.append(finding.model_copy(update=accepted))
+    return judged
+
+
+def _split_reason(text: str) -> tuple[str, str, str]:
+    """Split at the first colon after the second '@'. Earlier colons may belong to an axis that is a rank list
+    ('[0-8:4]')."""
+    second_at = text.find("@", text.find("@") + 1) if "@" in text else -1
+    start = second_at + 1 if second_at > 0 else 0
+    rule, colon, reason = text[start:].partition(":")
+    return text[:start] + rule, colon, reason.strip()
+
+
+def _normalise(name: str) -> str:
+    return " ".join(name.replace("-", " ").casefold().split())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether the name equals the pattern or matches it as a glob. A pattern such as '[0-3]' may be the literal name of
+    an axis."""
+    return name == pattern or fnmatchcase(name, pattern)

@@ -1,0 +1,155 @@
+"""Decide on the pairs of a workload that exist so far, by the planned looks or by an always-valid interval.
+
+One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. Where the noise
+of the node class is known, the pairs of the first block may already pass (look 0). Timing the same
+trees again does not start a new test. The pairs of both sessions are then judged together by an always-valid interval,
+which allows any number of looks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from regbot.judge.pairs import PairSet, pair_up
+from regbot.judge.references import select_reference
+from regbot.judge.steadiness import has_gpus, warn_of_unsteady_arms
+from regbot.records.calibration_summary import PairNoise
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.settings import ThroughputThresholds
+from regbot.records.verdict import Decision
+from regbot.stats.anytime import decide_anytime
+from regbot.stats.launch import SUMMARIES
+from regbot.stats.look0 import LOOK0_PAIRS, look0
+from regbot.stats.paired import Interval, Thresholds, sequential_test
+from regbot.stats.slow_launches import PairOutlier
+
+
+@dataclass(frozen=True)
+class InterimDecision:
+    """The decision on the pairs so far. ``tests`` is empty if there are too few pairs for an interval."""
+
+    pair_set: PairSet
+    decision: Decision = "undecided"
+    pairs: int = 0
+    """Number of pairs that the decision uses."""
+    unused: int = 0
+    """Number of later valid pairs, which the decision does not use."""
+    final: bool = False
+    """Whether the decision is final, so that this session needs no further pairs."""
+    continued: bool = False
+    """Whether pairs of an earlier session are included and the interval is the always-valid one."""
+    alpha: float | None = None
+    tests: dict[str, tuple[Decision, Interval]] = field(default_factory=dict)
+    class_noise: PairNoise | None = None
+    """Noise of the node class, if the interval is that of look 0."""
+    outliers: tuple[PairOutlier, ...] = ()
+    """Pairs with a slow launch."""
+    withheld: bool = False
+    """Whether head does not pass because it has more slow launches than base."""
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """Intervals of all summaries."""
+        return [interval for _, interval in self.tests.values()]
+
+
+def count_primary_tests(header: SessionHeader) -> int:
+    """Return the number of primary tests of the whole check. There is one for each timed workload and each summary."""
+    return max(1, len(header.timed)) * len(SUMMARIES)
+
+
+def thresholds(header: SessionHeader) -> Thresholds:
+    """Return the check's thresholds on the log scale."""
+    return thresholds_from(header.throughput)
+
+
+def thresholds_from(settings: ThroughputThresholds) -> Thresholds:
+    """Return the thresholds of ``settings`` on the log scale."""
+    return Thresholds.from_percent(settings.threshold_pct, settings.indifference_pct)
+
+
+def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> InterimDecision:
+    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order."""
+    pair_set = pair_up(runs)
+    # ``joined`` identifies the earlier session that a run comes from. It is None for runs of this session.
+    sessions = list(dict.fromkeys(pair.head.joined for pair in pair_set.valid))
+    if len(sessions) > 1:
+        return _decide_joined(pair_set, sum(pair.head.joined == sessions[0] for pair in pair_set.valid), header, plan)
+    decision = _decide_at_looks(pair_set, len(pair_set.valid), header, plan)
+    if any(run.joined is None for run in runs) and sessions and sessions[0] is not None:
+        return replace(decision, final=False)  # this session has no pair yet, so the earlier session decided
+    return decision
+
+
+def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
+    """Decide on the first ``pairs`` pairs by the planned looks. These pairs must belong to one session."""
+    ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
+    # Later pairs exist only if look 0 has not passed, so it is taken on a session of one block only.
+    if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
+        first = look0(ratios, noise, count_primary_tests(header), thresholds(header))
+        return InterimDecision(
+            pair_set, first.decision, pairs, 0, first.final, False, first.alpha, first.tests, class_noise=noise
+        )
+    result = sequential_test(ratios, count_primary_tests(header), thresholds(header))
+    if result is None:
+        return InterimDecision(pair_set)
+    return InterimDecision(
+        pair_set,
+        result.decision,
+        result.pairs,
+        result.unused,
+        result.final,
+        alpha=result.alpha,
+        tests=result.tests,
+        outliers=result.outliers,
+        withheld=result.withheld,
+    )
+
+
+def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
+    """Return the noise for a look 0 on the first block, None if the gate takes no look 0 or the noise is not known.
+
+    Stored pairs are of the committed configuration, so arms with overrides have no look 0. It is also left out where
+    calibration has removed the gate's vote, and where an arm has no steady state.
+    """
+    first_block = pair_set.valid[:LOOK0_PAIRS]
+    if header.throughput.gate in ("pairs", "stored") or header.base.overrides or header.head.overrides:
+        return None
+    reference = select_reference(plan, first_block[0].head)
+    if isinstance(reference, str) or (reference.calibrated is not None and reference.calibrated.contradicted):
+        return None
+    if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
+        return None
+    return reference.noise
+
+
+def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
+    """Decide on all pairs by the always-valid interval.
+
+    The first ``first_pairs`` pairs belong to the first session. If that session decided by its looks, this decision
+    stays until the always-valid interval decides. A few more pairs can therefore not turn a decision into "undecided",
+    unless they show that head has more slow launches than base. A decision of look 0 does not stay, because it rests on
+    stored noise, and more pairs show the noise themselves.
+    """
+    pairs = len(pair_set.valid)
+    test = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header))
+    is_finite = all(math.isfinite(interval.low) and math.isfinite(interval.high) for _, interval in test.tests.values())
+    first_decision = _decide_at_looks(pair_set, first_pairs, header, plan)
+    has_decided = first_decision.decision != "undecided" and first_decision.class_noise is None
+    if test.decision == "undecided" and has_decided and not test.withheld:
+        return replace(first_decision, unused=pairs - first_decision.pairs, final=False)
+    if not is_finite:
+        return InterimDecision(pair_set, continued=True)
+    return InterimDecision(
+        pair_set,
+        test.decision,
+        pairs,
+        0,
+        test.decision != "undecided",
+        True,
+        test.alpha,
+        test.tests,
+        outliers=test.outliers,
+        withheld=test.withheld,
+    )

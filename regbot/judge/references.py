@@ -1,0 +1,82 @@
+"""Select the stored reference that a run may be compared with: of the same node class, environment and clock."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from regbot.baselines.intake import environment_of, node_class_of
+from regbot.judge.backends import DISPATCHER
+from regbot.records.baseline import InvalidTime, parse_time
+from regbot.records.reference import Reference
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.stats.prediction import MIN_NODES, SESSION_RUNS, session_level
+from regbot.text.clip import clip
+from regbot.text.words import count
+
+
+def select_reference(plan: TimedPlan, run: Run) -> Reference | str:
+    """Return the reference with the node class, environment and clock of ``run``, or the reason why there is no such
+    reference."""
+    node_class, environment = node_class_of(run), environment_of(run)
+    same_class = [reference for reference in plan.references if reference.node_class == node_class]
+    if not same_class:
+        return plan.no_reference or f"no session of this workload is stored for the node class {node_class}"
+    for reference in same_class:
+        if reference.environment == environment and run.timing is not None and reference.clock == run.timing.clock:
+            return reference
+    head_environment = environment.model_dump()
+    nearest = min(same_class, key=lambda reference: _environment_differences(reference, head_environment)[0])
+    _, differences = _environment_differences(nearest, head_environment)
+    return f"stored sessions of this node class cannot be compared: {differences or 'they used another clock'}"
+
+
+def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, list[float]]:
+    """Return the levels of the stored sessions by summary, each over the first ``runs`` runs of its session."""
+    return {
+        "median": [session_level(session.log_median, runs) for session in reference.sessions],
+        "mean": [session_level(session.log_mean, runs) for session in reference.sessions],
+    }
+
+
+def find_age_days(measured: str, header: SessionHeader) -> float | None:
+    """Return how many days before this session something was measured, at least 0; None if a time is unreadable."""
+    try:
+        age = parse_time(header.created) - parse_time(measured)
+    except InvalidTime:
+        return None
+    return max(0.0, age / timedelta(days=1))
+
+
+def explain_unknown_node(reference: Reference, run: Run) -> str:
+    """Return why stored sessions cannot be used for the node of ``run``, '' if they can. They cannot be used if they
+    come from other nodes only, and from fewer than ``MIN_NODES``."""
+    nodes = {session.node for session in reference.sessions}
+    node = run.node.name if run.node is not None else None
+    if node in nodes or len(nodes) >= MIN_NODES:
+        return ""
+    return f"stored sessions are of {count(len(nodes), 'other node')}, and at least {MIN_NODES} are needed"
+
+
+def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
+    """Return why the times of ``runs``, which are of one arm, are of another dispatcher than the stored ones; '' if
+    they are not."""
+    executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
+    if reference.executed is None or executed == {reference.executed}:
+        return ""
+    arm, arm_executed = runs[0].arm.name, ", ".join(sorted(executed)) or "an unknown one"
+    return f"stored sessions executed the dispatcher {reference.executed!r}, and {arm} executed {arm_executed}"
+
+
+def _environment_differences(reference: Reference, environment: dict[str, object]) -> tuple[int, str]:
+    """Return how many fields of the environment differ from ``reference``, and a phrase that lists them."""
+    stored = reference.environment.model_dump()
+    differing = [name for name in stored if stored[name] != environment[name]]
+    phrases = [
+        f"{name} is {_format_value(stored[name])} in stored sessions, {_format_value(environment[name])} here"
+        for name in differing
+    ]
+    return len(differing), "; ".join(phrases)
+
+
+def _format_value(value: object) -> str:
+    return "unknown" if value is None else clip(repr(value), 80)

@@ -1,0 +1,105 @@
+"""Build the verdict on every timed run of a workload: the role of the run, its step times, and why it was left out.
+
+Step times are taken after the same cut as in the statistical tests. A run of a valid pair uses the shared cut of the
+pair. Any other run uses its own cut.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key, summarise_timing
+from regbot.records.run import RankSteps, Run
+from regbot.records.verdict import RankTimes, RunRole, RunVerdict
+from regbot.stats.launch import SUMMARIES, launch_cut
+from regbot.stats.summary import summarise
+from regbot.text.clip import clip_label, clip_message
+
+
+def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> list[RunVerdict]:
+    """Return the verdict on each of ``runs``, the timed runs of one workload in session order.
+
+    ``used``: number of valid pairs that the decision used, counted from the first one; None for all.
+    """
+    pairs = {pair.key: (number, pair) for number, pair in enumerate(pair_set.valid, 1)}
+    used = len(pairs) if used is None else used
+    last_attempt = max((run.attempt for run in runs if is_head_only(run)), default=1)
+    verdicts = []
+    for position, run in enumerate(runs, 1):
+        key = pair_key(run)
+        if key in pairs:
+            number, pair = pairs[key]
+            role: RunRole = "pair" if number <= used else "unused"
+            reason = "" if number <= used else "earlier pairs had already decided"
+            verdicts.append(run_verdict(run, position, role, reason, number, pair.cut))
+        else:
+            role, reason = _assign_unpaired_role(run, last_attempt)
+            if key is not None and not reason:
+                reason = pair_set.reasons[key]
+                role = "unused" if key in pair_set.unstarted else "void"
+            verdicts.append(run_verdict(run, position, role, reason))
+    return verdicts
+
+
+def run_verdict(
+    run: Run, number: int, role: RunRole, reason: str = "", pair: int | None = None, cut: int | None = None
+) -> RunVerdict:
+    """Return the verdict on one run, with its step times after ``cut``. By default, ``cut`` is the run's own cut."""
+    fields: dict[str, object] = {}
+    timing = run.timing
+    if timing is not None and timing.steady_s:
+        cut = min(launch_cut(timing), len(timing.step_s) - 1) if cut is None else cut
+        slowest = summarise_timing(timing, cut)
+        fields = {
+            "cut": cut,
+            **{f"{name}_s": math.exp(slowest[name]) for name in SUMMARIES},
+            "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
+        }
+    return RunVerdict.model_validate(
+        {
+            "number": number,
+            "arm": run.arm.name,
+            "role": role,
+            "pair": pair,
+            "reason": clip_message(reason),
+            **fields,
+        }
+    )
+
+
+def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> float | None:
+    """Return the step time of ``arm`` in seconds: the median, over its runs with ``role``, of their median step times.
+    None if no such run has times."""
+    medians = [run.median_s for run in runs if run.arm == arm and run.role == role and run.median_s is not None]
+    return math.exp(median(map(math.log, medians))) if medians else None
+
+
+def rank_order(name: str) -> tuple[bool, int, str]:
+    """Return the sort key of a rank's name: numeric names by value, then the other names."""
+    numeric = name.isascii() and name.isdigit() and len(name) < 10
+    return not numeric, int(name) if numeric else 0, name
+
+
+def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
+    """Return the role of a run that is in no valid pair, and the reason if the run is void."""
+    if is_warm(run) and run.outcome == "ok":
+        return "warm-up", ""
+    if reason := describe_fault(run):
+        return "void", reason
+    if is_head_only(run):
+        return ("stored", "") if run.attempt == last_attempt else ("void", "the runs of head were repeated")
+    return "void", ""
+
+
+def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
+    return RankTimes(
+        rank=clip_label(name),
+        step_s=math.exp(summarise(steps.step_s[cut:])["median"]),
+        cpu_s=_median_or_none(steps.cpu_s[cut:]),
+        wait_s=_median_or_none(steps.wait_s[cut:]),
+        peak_bytes=steps.peak_bytes,
+    )
+
+
+def _median_or_none(seconds: Sequence[float]) -> float | None:
+    return median(seconds) if seconds else None

@@ -1,0 +1,54 @@
+"""Check whether the timed runs reached a steady state, and whether the pairs may decide at all.
+
+On a node with GPUs, a run without a steady state does not show the speed of its arm. Such runs are not excluded one by
+one, because exclusion would bias the result. The pairs decide nothing if half of an arm's runs have no steady state, or
+if the arms differ significantly in the number of such runs. On a CPU, other work makes step times drift, so a missing
+steady state is only a warning.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from regbot.judge.pairs import Pair
+from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.run import Run
+from regbot.stats.launch import launch_steady_state
+from regbot.stats.steady import unsettled_warnings
+
+
+def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary | None) -> str:
+    """Return why the pairs must not decide, '' if they may decide."""
+    if calibrated is not None and calibrated.contradicted:
+        return f"the gate does not decide on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
+    if has_gpus(pairs[-1].head) and (warnings := warn_of_unsteady_arms(pairs)):
+        return f"no steady state: {warnings[0]}; raise the number of steps (session.steps), or find what drifts"
+    return ""
+
+
+def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Return warnings if too many runs of the pairs have no steady state, else ()."""
+    return unsettled_warnings(
+        *([_is_steady(run) for run in runs] for runs in zip(*((p.base, p.head) for p in pairs), strict=True))
+    )
+
+
+def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
+    """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends at the
+    last change of its step-time level."""
+    warmups = [
+        steady_state.warmup_steps
+        for run in runs
+        if run.timing is not None and (steady_state := launch_steady_state(run.timing))
+    ]
+    known_steps = [steps for steps in warmups if steps is not None]
+    return float(median(known_steps)) if known_steps else None
+
+
+def has_gpus(run: Run) -> bool:
+    """Whether the run was timed on a node with GPUs."""
+    return run.node is not None and bool(run.node.gpus)
+
+
+def _is_steady(run: Run) -> bool:
+    summary = launch_steady_state(run.timing) if run.timing is not None else None
+    return summary is None or summary.steady

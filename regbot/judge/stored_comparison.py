@@ -1,0 +1,114 @@
+"""Compare the pairs of a session with the stored sessions of its node class and environment, beside the verdict.
+
+The comparison decides nothing. It shows whether base is still as fast as main was when it was stored. If base is not,
+the node or the environment has drifted since, or main has changed, and the stored sessions are out of date.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from regbot.judge.estimates import format_estimate, percent
+from regbot.judge.interim import count_primary_tests
+from regbot.judge.pairs import Pair, pair_up, summarise_timing
+from regbot.judge.references import (
+    explain_other_dispatcher,
+    explain_unknown_node,
+    find_age_days,
+    select_reference,
+    stored_levels,
+)
+from regbot.records.reference import Reference
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.verdict import StoredTest, StoredTimes
+from regbot.stats.launch import SUMMARIES
+from regbot.stats.prediction import MIN_SESSIONS, SESSION_ALPHA, SESSION_RUNS, PredictionInterval, prediction_interval
+from regbot.text.clip import clip_message
+from regbot.text.words import count
+
+MIN_INTERVAL_SESSIONS = 2
+"""Minimum number of stored sessions for an interval. It is very wide with two sessions, but still calibrated. A warning
+needs ``MIN_SESSIONS``, as a decision does."""
+
+
+def compare_times(
+    header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
+) -> tuple[StoredTimes | None, tuple[str, ...]]:
+    """Return where base and head of this session lie against the stored sessions of main, and a warning if base lies
+    outside.
+
+    ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
+    if this session has no valid pair. Arms with overrides are left out, because no stored session has them.
+    """
+    pairs = [pair for pair in pair_up(runs).valid if pair.head.joined is None][:SESSION_RUNS]
+    is_stored = bool(plan.references or plan.no_reference)
+    if not pairs or not is_stored or (header.base.overrides and header.head.overrides):
+        return None, ()
+    reference = select_reference(plan, pairs[-1].head)
+    if isinstance(reference, str):
+        return StoredTimes(reason=clip_message(reference)), ()
+    if reason := _explain_incomparable(reference, pairs):
+        return StoredTimes(reason=clip_message(reason), sessions=len(reference.sessions)), ()
+    alpha = SESSION_ALPHA / count_primary_tests(header)
+    base = _predict(reference, pairs, "base", alpha) if not header.base.overrides else {}
+    head = _predict(reference, pairs, "head", alpha) if not header.head.overrides else {}
+    outside = next((prediction for prediction in base.values() if prediction.p_value < alpha), None)
+    is_drifted = outside is not None and len(reference.sessions) >= MIN_SESSIONS
+    times = StoredTimes(
+        sessions=len(reference.sessions),
+        newest=reference.sessions[-1].measured,
+        age_days=find_age_days(reference.sessions[-1].measured, header),
+        runs=len(pairs),
+        alpha=alpha,
+        tests=[*_stored_tests("base", base), *_stored_tests("head", head)],
+        base_drifted=is_drifted,
+    )
+    return times, (_describe_drift(header, reference, outside),) if is_drifted and outside is not None else ()
+
+
+def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
+    """Return why base cannot be compared with the stored sessions of its own class and environment, '' if it can."""
+    if (stored := len(reference.sessions)) < MIN_INTERVAL_SESSIONS:
+        verb = "is" if stored == 1 else "are"
+        return f"{count(stored, 'comparable session')} {verb} stored, and {MIN_INTERVAL_SESSIONS} are needed"
+    base = [pair.base for pair in pairs]
+    return explain_unknown_node(reference, base[-1]) or explain_other_dispatcher(reference, base)
+
+
+def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
+    """Return the prediction intervals of one arm by summary. The level of every session is that of as many runs."""
+    levels = stored_levels(reference, len(pairs))
+    summaries = []
+    for pair in pairs:
+        run = pair.base if arm == "base" else pair.head
+        assert run.timing is not None
+        summaries.append(summarise_timing(run.timing, pair.cut))
+    return {
+        name: prediction_interval(levels[name], fmean(summary[name] for summary in summaries), alpha)
+        for name in SUMMARIES
+    }
+
+
+def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:
+    for name, prediction in predictions.items():
+        yield StoredTest.model_validate(
+            {
+                "arm": arm,
+                "summary": name,
+                "estimate_pct": percent(prediction.estimate),
+                "low_pct": percent(prediction.low),
+                "high_pct": percent(prediction.high),
+                "p_value": prediction.p_value,
+            }
+        )
+
+
+def _describe_drift(header: SessionHeader, reference: Reference, base: PredictionInterval) -> str:
+    """Return the warning that base does not lie where the stored sessions predict."""
+    is_same_commit = reference.sessions[-1].commit == header.base.commit
+    cause = "the node or the environment has drifted since" + ("" if is_same_commit else ", or main has changed")
+    return (
+        f"base is {format_estimate(base)} against the last {count(len(reference.sessions), 'session')} of main, which "
+        f"is outside the prediction: {cause}. Pairs decide, so the verdict stands; 'regbot baseline refresh' measures "
+        "main again"
+    )

@@ -1,0 +1,173 @@
+"""Judge ``gate = "stored"``: a few runs of head are compared with stored sessions, for users who cannot run pairs.
+
+The stored sessions have the same node class, environment and clock as head's runs. Their prediction interval decides,
+and may fail a change. If head trains differently, ran another dispatcher or has no steady state, nothing is decided.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from regbot.judge.estimates import format_estimate, percent
+from regbot.judge.interim import count_primary_tests, thresholds
+from regbot.judge.pairs import is_head_only, is_sound, summarise_timing
+from regbot.judge.references import (
+    explain_other_dispatcher,
+    explain_unknown_node,
+    select_reference,
+    stored_levels,
+)
+from regbot.judge.training import has_other_trajectory, loss_rounding
+from regbot.records.reference import Reference
+from regbot.records.run import Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.verdict import Decision
+from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state
+from regbot.stats.prediction import MIN_SESSIONS, SESSION_RUNS, PredictionInterval, stored_gate
+from regbot.text.words import count
+
+SLOTS = 1 + SESSION_RUNS
+"""Number of runs of head: the warm launch and the runs that count."""
+MAX_ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class StoredVerdict:
+    """Result of the comparison. ``decision`` is None if stored sessions cannot decide; ``reason`` then says why."""
+
+    decision: Decision | None
+    reason: str
+    reference: Reference | None = None
+    tests: dict[str, tuple[Decision, PredictionInterval]] | None = None
+    bound: float | None = None
+    """Largest slowdown that is not excluded, as a log-ratio."""
+
+
+def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of a complete comparison, beginning with its warm launch; [] if none is complete."""
+    for attempt in range(MAX_ATTEMPTS, 0, -1):
+        attempt_runs = [run for run in runs if is_head_only(run) and run.attempt == attempt]
+        if len(attempt_runs) >= SLOTS and all(is_sound(run) for run in attempt_runs[:SLOTS]):
+            return attempt_runs[:SLOTS]
+    return []
+
+
+def has_enough_sessions(header: SessionHeader, plan: TimedPlan) -> bool:
+    """Whether head can be run alone for ``plan``: enough stored sessions exist, and no arm has overrides, because the
+    stored sessions are of the committed configuration."""
+    return (
+        any(len(reference.sessions) >= MIN_SESSIONS for reference in plan.references)
+        and not header.base.overrides
+        and not header.head.overrides
+    )
+
+
+def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> StoredVerdict | None:
+    """Return the result of the comparison, None if more runs of head are needed."""
+    attempt = max((run.attempt for run in runs), default=1)
+    attempt_runs = [run for run in runs if run.attempt == attempt]
+    failed = [run for run in attempt_runs if not is_sound(run)]
+    if failed and (attempt >= MAX_ATTEMPTS or failed[0].outcome == "refused"):
+        return StoredVerdict(None, "the runs of head did not end well")
+    if failed or not attempt_runs:
+        return None
+    reference = select_reference(plan, attempt_runs[0])
+    if isinstance(reference, str):
+        return StoredVerdict(None, reference)
+    if len(reference.sessions) < MIN_SESSIONS:
+        too_few = f"{len(reference.sessions)} comparable sessions are stored, and {MIN_SESSIONS} are needed"
+        return StoredVerdict(None, too_few, reference)
+    if len(attempt_runs) < SLOTS:
+        return None
+    head = attempt_runs[1:SLOTS]
+    if (
+        reason := explain_unknown_node(reference, head[-1])
+        or _explain_difference(reference, head)
+        or _explain_unsteady_head(head)
+    ):
+        return StoredVerdict(None, reason, reference)
+    levels = {name: fmean(_summarise_run(run)[name] for run in head) for name in SUMMARIES}
+    bound = math.log1p(header.throughput.screen_bound_pct / 100)
+    decision, tests = stored_gate(
+        stored_levels(reference), levels, count_primary_tests(header), thresholds(header), bound
+    )
+    return StoredVerdict(decision, "", reference, tests, max(prediction.high for _, prediction in tests.values()))
+
+
+def explain_stored(result: StoredVerdict) -> list[str]:
+    """Return the reasons for a throughput section that is decided by stored sessions."""
+    assert result.reference is not None
+    assert result.tests is not None
+    session_count = len(result.reference.sessions)
+    median_prediction = result.tests["median"][1]
+    compared = f"{SESSION_RUNS} runs of head against the last {count(session_count, 'session')} of main"
+    spread_text = f"sessions of one commit differ by {100 * median_prediction.sd:.2g}%"
+    if result.decision == "within_bound":
+        assert result.bound is not None
+        largest = percent(result.bound)
+        sentence = f"head is within the stored baseline: {compared} give {format_estimate(median_prediction)}"
+        excluded = f"slowdowns above {largest:.2g}% against these sessions are excluded, smaller ones are not"
+        return [f"{sentence}; {excluded}, because {spread_text}"]
+    if result.decision in ("regressed", "improved"):
+        word = "slower" if result.decision == "regressed" else "faster"
+        sentences = [
+            f"head is {word} than the stored baseline by the {name} step time: {compared} give "
+            f"{format_estimate(prediction)}"
+            for name, (decision, prediction) in result.tests.items()
+            if decision == result.decision
+        ]
+        return [*sentences, f"{spread_text}; pairs on one node can detect smaller changes (gate = 'pairs')"]
+    if result.decision == "no_change":
+        return [f"no change: {compared} give {format_estimate(median_prediction)}"]
+    advice = "pairs on one node would settle it (gate = 'look0')"
+    return [f"undecided: {compared} give {format_estimate(median_prediction)}, and {spread_text}; {advice}"]
+
+
+def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
+    """Return the numbers of the comparison as fields of a throughput section."""
+    if result.tests is None or result.reference is None:
+        return {}
+    median_prediction = result.tests["median"][1]
+    fields: dict[str, Any] = {
+        "estimate_pct": percent(median_prediction.estimate),
+        "low_pct": percent(median_prediction.low),
+        "high_pct": percent(median_prediction.high),
+        "alpha": median_prediction.alpha,
+        "sessions": len(result.reference.sessions),
+        "base_step_s": math.exp(fmean(stored_levels(result.reference)["median"])),
+    }
+    if result.bound is not None and result.decision in ("within_bound", "no_change", "improved"):
+        fields["bound_pct"] = percent(result.bound)
+    return fields
+
+
+def _summarise_run(run: Run) -> dict[str, float]:
+    assert run.timing is not None
+    return summarise_timing(run.timing, launch_cut(run.timing))
+
+
+def _explain_unsteady_head(head: Sequence[Run]) -> str:
+    """Return a reason if at least half of head's runs have no steady state, else ''. Only GPU nodes are checked."""
+    unsteady = [
+        not summary.steady for run in head if run.timing is not None and (summary := launch_steady_state(run.timing))
+    ]
+    if head[-1].node is None or not head[-1].node.gpus or 2 * sum(unsteady) < len(head):
+        return ""
+    return f"{sum(unsteady)} of {len(head)} runs of head have no steady state"
+
+
+def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
+    """Return how head differs from the stored sessions in its dispatcher, loss or number of dropped tokens; '' if they
+    agree. A head that differs cannot pass by its times alone."""
+    if other_dispatcher := explain_other_dispatcher(reference, head):
+        return other_dispatcher
+    if has_other_trajectory(reference.loss, head, loss_rounding(head)):
+        return "head does not train as the newest stored session did"
+    dropped = [run.timing.dropped_tokens for run in head if run.timing is not None]
+    if reference.dropped_tokens is not None and any(
+        dropped_count is None or dropped_count > reference.dropped_tokens for dropped_count in dropped
+    ):
+        return "head drops more tokens than the newest stored session did"
+    return ""

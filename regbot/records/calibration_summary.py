@@ -1,0 +1,58 @@
+"""Summary of the calibration of a node class, as it appears in a verdict."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from regbot.records.base import Record
+from regbot.records.ledger import Text
+
+
+class Rate(Record):
+    """How often something happened, with the exact 95% interval (Clopper and Pearson)."""
+
+    count: Annotated[int, Field(ge=0)]
+    total: Annotated[int, Field(ge=0)]
+    low: float
+    high: float
+
+
+class PairNoise(Record):
+    """Noise of a pair on a node class, from stored pairs whose true effect is known or constant."""
+
+    df: Annotated[int, Field(ge=1)] = Field(description="degrees of freedom: stored pairs less one for each group")
+    median_sd: Annotated[float, Field(ge=0)] = Field(description="sd of the log-ratio of medians of one pair")
+    mean_sd: Annotated[float, Field(ge=0)] = Field(description="sd of the log-ratio of means of one pair")
+
+
+class Correlation(Record):
+    """Correlation of placebo pairs, with Fisher's 95% interval."""
+
+    value: Annotated[float, Field(ge=-1, le=1)]
+    low: Annotated[float, Field(ge=-1, le=1)]
+    high: Annotated[float, Field(ge=-1, le=1)]
+    count: Annotated[int, Field(ge=0)] = Field(description="number of products that were summed")
+
+
+class CalibrationSummary(Record):
+    """Summary of the calibrations of a node class."""
+
+    measured: Text = Field(description="when the newest placebo session began, UTC")
+    pairs: Annotated[int, Field(ge=0)] = Field(description="placebo pairs")
+    sd_pct: Annotated[float, Field(ge=0)] = Field(description="sd of a placebo pair's log-ratio of medians")
+    sd_low_pct: Annotated[float, Field(ge=0)]
+    sd_high_pct: Annotated[float, Field(ge=0)]
+    false_flags: Rate = Field(description="placebo sessions that the gate called regressed or improved")
+    covered: Rate = Field(description="placebo and injected sessions whose intervals contained the true effect")
+    injected_pct: float | None = Field(description="the injected slowdown; None where none was injected")
+    detected: Rate | None = Field(alias="found", description="injected sessions that the gate called regressed")
+    resampled_false: float | None = Field(
+        description="share of sessions resampled from placebo pairs that the gate flags; known early, and optimistic"
+    )
+    lag_correlation: Correlation | None = Field(
+        default=None, description="of neighbouring pairs of a session; None if there are too few pairs"
+    )
+    block_correlation: Correlation | None = Field(default=None, description="of the two pairs of a block")
+    contradicted: Text = Field(
+        default="", description="why the gate may not decide on this node class; '' where it may"
+    )

@@ -1,0 +1,40 @@
+"""Records of a crash: which code raised the error, and through whose code the error passed.
+
+The guest reports these facts, so they are only claims. The judge uses them only to answer INVALID in place of FAIL, and
+neither is green (``regbot/judge/crashes.py``).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from regbot.records.base import Record
+from regbot.records.hang import Frame
+from regbot.records.ledger import Text
+
+Owner = Literal["checkout", "regbot", "torch", "installed"]
+"""Whose code a frame runs.
+
+- checkout: the code under test.
+- regbot: regbot's code inside the process, such as a replacement of a framework's function.
+- torch: torch.
+- installed: other packages, and Python's own library."""
+
+
+class CrashFrame(Frame):
+    """One line of a traceback."""
+
+    owner: Owner
+
+
+class Crash(Record):
+    """The traceback of a crash, as far as it shows whose fault the crash is."""
+
+    frames: Annotated[list[CrashFrame], Field(max_length=100)] = Field(
+        default_factory=list,
+        description="frames of the checkout and of regbot, and the innermost one, which is the last; [] if the process "
+        "died without a traceback",
+    )
+    keys: Annotated[list[Text], Field(max_length=20)] = Field(
+        default_factory=list, description="configuration keys that regbot set and that the error names"
+    )

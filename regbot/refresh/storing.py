@@ -1,0 +1,89 @@
+"""Store one night: the session of main, the session of the anchor's commit, and a first or accepted anchor."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from regbot.baselines import Intake, Store
+from regbot.baselines.intake import distil
+from regbot.baselines.store import BaselineError
+from regbot.records.baseline import Anchor, MoveEvidence, format_time
+from regbot.records.run import Arm
+from regbot.refresh.context import MeasuredNight, RefreshOptions
+from regbot.refresh.store_changes import release
+from regbot.sessions.worktrees import folder_name
+
+
+def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, store: Store, now: datetime) -> str:
+    """Store the session of main, the session of the anchor's commit, and a first or accepted anchor, as the night
+    allows.
+
+    Return the reason if nothing could be stored; '' on success.
+    """
+    night, tonight = measured.night, measured.tonight
+    if night.series is None or tonight is None:
+        return ""
+    session, verdict = measured.checked.session, measured.checked.verdict
+    origin = str(options.out / folder_name(measured.task.entry) / "session.jsonl")
+    timed = session.timed_runs(measured.task.entry)
+    if other_classes := {run.node.node_class for run in timed if run.node is not None} - {measured.node_class}:
+        mismatch = f"it was timed on {', '.join(sorted(other_classes))}, and its anchor is of {measured.node_class}"
+        return f"{mismatch}; make the engine take nodes of one class (docs/slurm.md)"
+    is_same_commit = tonight.commit == head.commit
+    intake = Intake(
+        origin=origin,
+        who=options.who,
+        why=options.why,
+        arm="head",
+        workloads=measured.entries,
+        series=night.series,
+        against=tonight,
+    )
+    try:
+        distilled_arms = [distil(session, verdict, intake, now)]
+        # If main is the anchor's commit, a second session would count the same commit twice.
+        if not is_same_commit:
+            distilled_arms.append(
+                distil(session, verdict, replace(intake, arm="base", series="anchor", against=None), now)
+            )
+        if night.series == "rolling":
+            release(store, distilled_arms[0].baselines)
+        for distilled_arm in distilled_arms:
+            baselines = [
+                baseline
+                for baseline in distilled_arm.baselines
+                if baseline.tier == "timed" or night.series == "rolling"
+            ]
+            digests = {baseline.ledger for baseline in baselines}
+            store.add(
+                baselines, {digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in digests}
+            )
+        if measured.anchor is None or night.accepted is not None:
+            store.move_anchor(_make_anchor(measured, options, head, now))
+    except BaselineError as error:
+        return str(error)[:3500]  # the warning that names the workload may have 4000 characters
+    return ""
+
+
+def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
+    night, tonight = measured.night, measured.night.tonight
+    evidence = None
+    if measured.anchor is not None and tonight is not None:
+        evidence = MoveEvidence(
+            estimate_pct=tonight.estimate_pct,
+            low_pct=tonight.low_pct,
+            high_pct=tonight.high_pct,
+            pairs=max(1, night.pairs),
+        )
+    return Anchor(
+        workload=measured.task.entry,
+        variant=measured.task.variant.name,
+        node_class=measured.node_class,
+        commit=head.commit,
+        tree=head.tree,
+        moved=format_time(now),
+        who=options.who,
+        why=options.why if measured.anchor is not None else "the first anchor",
+        previous=None,
+        evidence=evidence,
+        accepted=night.accepted,
+    )

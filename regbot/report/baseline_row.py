@@ -1,0 +1,67 @@
+"""The row of a workload against the stored baseline, beside the verdict. Comment, page and terminal use the same
+words."""
+
+from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes
+from regbot.report.markdown import Name, UntrustedText, Words
+from regbot.report.quantities import with_interval
+from regbot.text.clip import clip, short_commit
+from regbot.text.words import count
+
+REASON_CHARACTERS = 300
+MAX_PATTERNS = 4
+MIN_P_VALUE = 0.0001
+"""Smaller p values are shown as below this value, because the tail of the t distribution is not known better."""
+
+
+def describe_stored(comparison: StoredComparison) -> Words:
+    """Return where base and head lie against the last sessions of main, and whether head has the stored collectives."""
+    times = describe_stored_times(comparison.times) if comparison.times is not None else ()
+    collectives = describe_stored_collectives(comparison.collectives) if comparison.collectives is not None else ()
+    return (*times, *(("; ",) if times and collectives else ()), *collectives)
+
+
+def describe_stored_times(times: StoredTimes) -> Words:
+    """Return each arm with its prediction interval, or why no stored session can be compared. A test of the mean is
+    named only if it alone is outside."""
+    if times.reason:
+        return ("no comparison with stored times: ", UntrustedText(clip(times.reason, REASON_CHARACTERS)))
+    tests = [test for test in times.tests if test.summary == "median" or _is_outside_alone(test, times)]
+    age = f", the newest {_describe_age(times.age_days)}" if times.age_days is not None else ""
+    return (
+        f"against the last {count(times.sessions, 'session')} of main in this class and environment{age}: "
+        + ", ".join(_describe_test(test, times) for test in tests),
+    )
+
+
+def _describe_test(test: StoredTest, times: StoredTimes) -> str:
+    """Return an arm with its prediction interval: ``base +0.41% [−1.20, +2.02] (p = 0.61)``."""
+    p_value = f"p < {MIN_P_VALUE:g}" if test.p_value < MIN_P_VALUE else f"p = {test.p_value:.2g}"
+    summary = " by the mean" if test.summary == "mean" else ""
+    note = f"{p_value}, outside the prediction" if _is_outside(test, times) else p_value
+    return f"{test.arm}{summary} {with_interval(test.estimate_pct, test.low_pct, test.high_pct)} ({note})"
+
+
+def _is_outside_alone(test: StoredTest, times: StoredTimes) -> bool:
+    outside = [other.summary for other in times.tests if other.arm == test.arm and _is_outside(other, times)]
+    return outside == [test.summary]
+
+
+def _is_outside(test: StoredTest, times: StoredTimes) -> bool:
+    return times.alpha is not None and test.p_value < times.alpha
+
+
+def describe_stored_collectives(collectives: StoredCollectives) -> Words:
+    """Return whether head's collectives equal those of the stored ledger, or the patterns of the differences."""
+    age = f", {_describe_age(collectives.age_days)}" if collectives.age_days is not None else ""
+    stored: Words = ("the stored ledger of ", Name(short_commit(collectives.commit)), age)
+    if collectives.reason:
+        reason = UntrustedText(clip(collectives.reason, REASON_CHARACTERS))
+        return ("head's collectives cannot be compared with ", *stored, ": ", reason)
+    if not collectives.patterns:
+        return ("head's collectives equal ", *stored)
+    patterns = ", ".join(collectives.patterns[:MAX_PATTERNS])
+    return ("head's collectives differ from ", *stored, ": ", UntrustedText(clip(patterns, REASON_CHARACTERS)))
+
+
+def _describe_age(days: float) -> str:
+    return "less than a day old" if days < 1 else f"{count(round(days), 'day')} old"

@@ -1,0 +1,193 @@
+"""Write the folded sections of the comment, which contain the evidence for its tables."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from regbot.records.run import Run
+from regbot.report.evidence import collect_timed_evidence, compare_evidence, format_outcome
+from regbot.report.markdown import code, fence, fit, prose, sentence
+from regbot.report.quantities import milliseconds
+from regbot.report.state import Check
+from regbot.report.timed_runs import TimedRun
+from regbot.report.workload_section import WorkloadSection, kind_words
+from regbot.text.table import markdown_head, markdown_row
+from regbot.text.units import binary_bytes
+from regbot.text.words import count, listed
+
+SECTION_BUDGET = 9_000
+"""Largest number of characters of a section."""
+MAX_LOGS = 3
+
+
+@dataclass(frozen=True)
+class Section:
+    """One folded section. The title is trusted text, the body is markdown."""
+
+    title: str
+    body: str
+
+
+def folded_sections(check: Check) -> list[Section]:
+    """Return all folded sections that are not empty, the most useful first."""
+    writers: list[tuple[str, Callable[[Check], list[str]]]] = [
+        ("Ends of the logs", _list_logs),
+        ("All collectives, with phase and role", _list_collectives),
+        ("Modelled wire time (a model, not a measurement)", _list_wire_times),
+        ("Configuration that differs", _list_configuration_changes),
+        ("Can this be trusted: code, backends, counter", _list_trust_facts),
+        ("Step times, run by run", _list_timed_runs),
+        ("How it was measured", _list_runs),
+    ]
+    return [Section(title, body) for title, list_lines in writers if (body := _join_lines(list_lines(check)))]
+
+
+def _join_lines(lines: Sequence[str]) -> str:
+    fitting_lines, cut = fit(lines, SECTION_BUDGET)
+    note = ["", f"…and {cut} more lines, see the report."] if cut else []
+    return "\n".join([*fitting_lines, *note]).strip()
+
+
+def _list_logs(check: Check) -> list[str]:
+    """Return the ends of the logs of failed runs. Equal logs of one arm appear once."""
+    failed = [run for entry in check.entries for run in sorted(entry.failed, key=_get_arm_name) if run.log_tail]
+    runs_by_log: dict[str, Run] = {}
+    for run in failed:
+        runs_by_log.setdefault(f"{run.arm.name} {run.log_tail}", run)
+    lines = []
+    for run in list(runs_by_log.values())[:MAX_LOGS]:
+        lines += [f"{code(run.workload)} at {run.arm.name}, {format_outcome(run)}:\n\n{fence(run.log_tail)}\n"]
+    if len(runs_by_log) > MAX_LOGS:
+        lines.append(f"…and {len(runs_by_log) - MAX_LOGS} more, see the report.")
+    return lines
+
+
+def _get_arm_name(run: Run) -> str:
+    return run.arm.name
+
+
+def _list_collectives(check: Check) -> list[str]:
+    head = markdown_head("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes")
+    lines = []
+    for names, rows in _merge_entries((entry for entry in check.entries if entry.judged), _format_collective_rows):
+        lines += [names, "", *head, *rows, ""]
+    return lines
+
+
+def _format_collective_rows(entry: WorkloadSection) -> list[str]:
+    lines = []
+    for row in entry.rows:
+        counts = [str(row.base.count), str(row.head.count)]
+        size = binary_bytes(max(row.base.bytes, row.head.bytes))
+        if row.changed:
+            counts[1] = f"**{row.head.count}**"
+            size = f"{binary_bytes(row.base.bytes)} → {binary_bytes(row.head.bytes)}"
+        cells = (
+            kind_words(row.kind),
+            f"{code(row.axis, 40)} ({row.group_size})",
+            row.phase,
+            row.role,
+            code(row.dtype, 20),
+        )
+        lines.append(markdown_row([*cells, code(row.template or "(root)", 60), *counts, size]))
+    return lines
+
+
+def _list_wire_times(check: Check) -> list[str]:
+    wires = [(entry.name, entry.verdict.sharding.wire) for entry in check.entries if entry.verdict.sharding]
+    rows = []
+    for name, wire in wires:
+        if wire is not None:
+            ratio = f"{100 * (wire.head_s / wire.base_s - 1):+.1f}%" if wire.base_s > 0 else ""
+            ratio = "0%" if wire.head_s == wire.base_s else ratio
+            rows.append(markdown_row([code(name), milliseconds(wire.base_s), milliseconds(wire.head_s), ratio]))
+    note = (
+        "Payload bytes divided by the bandwidth of their axis, without overlap. It ranks changes; it is no prediction."
+    )
+    return [note, "", *markdown_head("workload", "base", "head", "change"), *rows] if rows else []
+
+
+def _list_configuration_changes(check: Check) -> list[str]:
+    lines = []
+    for names, rows in _merge_entries(check.entries, _format_setting_rows):
+        lines += [names, "", *markdown_head("setting", "base", "head"), *rows, ""]
+    return lines
+
+
+def _format_setting_rows(entry: WorkloadSection) -> list[str]:
+    changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
+    return [
+        markdown_row([code(key), code(_format_setting(old)), code(_format_setting(new))])
+        for key, (old, new) in changes.items()
+    ]
+
+
+def _format_setting(value: object) -> str:
+    return "absent" if value is None else str(value)
+
+
+def _list_trust_facts(check: Check) -> list[str]:
+    lines = []
+    for names, facts in _merge_entries(check.entries, _format_facts):
+        lines += [names, "", *facts, ""]
+    return lines
+
+
+def _format_facts(entry: WorkloadSection) -> list[str]:
+    facts = [f"- {prose(reason, 400)}" for reason in entry.verdict.validity.reasons]
+    arm_facts = [*compare_evidence(entry.base, entry.head), *collect_timed_evidence(entry.timed)]
+    fact_lines = [f"- {arm}: {sentence(fact)}" for arm, fact in arm_facts]
+    return [*facts, *fact_lines]
+
+
+def _list_runs(check: Check) -> list[str]:
+    head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "counted by", "world")
+    rows = []
+    for entry in check.entries:
+        for run in entry.runs:
+            source = code(run.ledger.source, 40) if run.ledger else ""
+            world = str(run.ledger.world_size or "") if run.ledger else ""
+            cells = (
+                code(run.workload),
+                run.arm.name,
+                str(run.attempt),
+                format_outcome(run),
+                f"{run.wall_s:.1f}",
+                source,
+                world,
+            )
+            rows.append(markdown_row(cells))
+    created = f"Session of {prose(check.session.header.created, 40)}, regbot {prose(check.session.header.regbot, 40)}."
+    return [created, "", *head, *rows] if rows else [created]
+
+
+def _list_timed_runs(check: Check) -> list[str]:
+    """Return every timed run in session order, with its outcome and role."""
+    head = markdown_head("run", "arm", "block", "outcome", "median step", "counts as")
+    lines = []
+    for entry in check.entries:
+        rows = [_format_timed_row(run) for run in entry.timed.runs]
+        cost = entry.throughput.cost if entry.throughput else None
+        cost_text = f": {count(cost.runs, 'run')}, {cost.minutes:.1f} minutes" if cost else ""
+        lines += [f"{code(entry.name)}{cost_text}", "", *head, *rows, ""] if rows else []
+    return lines
+
+
+def _format_timed_row(run: TimedRun) -> str:
+    repeated = " (repeated)" if run.run.attempt > 1 else ""
+    block = f"{run.block}{repeated}" if run.block else ""
+    verdict = run.verdict
+    step = "" if verdict.median_s is None else milliseconds(verdict.median_s, 4)
+    role = f"{verdict.role}: {prose(verdict.reason, 200)}" if verdict.reason else verdict.role
+    return f"| {verdict.number} | {run.arm} | {block} | {format_outcome(run.run)} | {step} | {role} |"
+
+
+def _merge_entries(
+    entries: Iterable[WorkloadSection], list_lines: Callable[[WorkloadSection], list[str]]
+) -> list[tuple[str, list[str]]]:
+    """Return pairs of workload names and lines. ``list_lines`` gives the lines of a workload. Workloads with equal
+    lines share one pair."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for entry in entries:
+        if lines := list_lines(entry):
+            groups.setdefault(tuple(lines), []).append(code(entry.name, 80))
+    return [(listed(names, 8), list(lines)) for lines, names in groups.items()]

@@ -1,0 +1,356 @@
+"""The headline of a check: the icon and the word of the verdict, and one sentence with the reason.
+
+Every state of a check has its own small function, which returns the sentence for that state. Comment and page use the
+same sentences. A sentence is a tuple in which untrusted parts are marked by their type.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from regbot.records.run import Arm, Outcome
+from regbot.records.verdict import Finding, Status
+from regbot.report.markdown import Name, UntrustedText, Words
+from regbot.report.state import Check, State
+from regbot.report.throughput import (
+    ThroughputAnswer,
+    describe_change,
+    describe_reference,
+    describe_undecided,
+    exclude_slowdowns,
+    has_times,
+    select_mean_only_test,
+)
+from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
+from regbot.text.clip import clip
+
+ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
+
+PATTERN_CHARACTERS = 120
+REASON_CHARACTERS = 300
+
+_AXIS_SEPARATOR = re.compile(r" -> |, ")
+"""Separators between the axes of a finding."""
+
+
+def headline(check: Check) -> Words:
+    """Return the sentence of the headline, without the icon and the word."""
+    return _HEADLINES[check.state](check)
+
+
+def word(check: Check) -> str:
+    """Return the word of the verdict."""
+    return "SHOWN, NOT JUDGED" if check.state is State.NOT_JUDGED else check.verdict.verdict
+
+
+def icon(check: Check) -> str:
+    """Return the icon of the verdict."""
+    return "🔎" if check.state is State.NOT_JUDGED else ICONS[check.verdict.verdict]
+
+
+def _sharding_fail_headline(check: Check) -> Words:
+    failing = check.decisive
+    return (*_describe_worst_change(failing, "FAIL"), f", in {_count_workloads(failing, check)}")
+
+
+def _both_fail_headline(check: Check) -> Words:
+    return (*_sharding_fail_headline(check), "; and ", *_describe_slowest(check))
+
+
+def _throughput_fail_headline(check: Check) -> Words:
+    return (*_describe_slowest(check), *_append_wall(check.slower))
+
+
+def _head_breaks_headline(check: Check) -> Words:
+    failing = check.decisive
+    failure = _describe_outcome(failing[0]) if failing else "fails"
+    return (f"the head {failure} in {_count_workloads(failing, check)}, the base does not",)
+
+
+def _neither_runs_headline(check: Check) -> Words:
+    invalid = check.decisive
+    timed = all(run is not None and run.outcome == "ok" for entry in invalid for run in (entry.base, entry.head))
+    condition = " when they are timed" if timed else ""
+    return (
+        f"base and head both fail to run{condition} in {_count_workloads(invalid, check)}, so nothing can be compared",
+    )
+
+
+def _base_breaks_headline(check: Check) -> Words:
+    scope = _count_workloads(check.decisive, check)
+    return (f"the base cannot be measured in {scope}, so there is nothing to compare with",)
+
+
+def _foreign_code_headline(check: Check) -> Words:
+    invalid = check.decisive
+    packages = [name for entry in invalid for name in entry.foreign]
+    return (
+        "the code that ran is not the code of the commit: ",
+        Name(packages[0] if packages else ""),
+        f" was imported from outside the checkout in {_count_workloads(invalid, check)}",
+    )
+
+
+def _doubtful_crash_headline(check: Check) -> Words:
+    scope = _count_workloads(check.decisive, check)
+    return (f"the head crashes in {scope}, and nothing shows that the change is the cause",)
+
+
+def _no_record_headline(check: Check) -> Words:
+    invalid = check.decisive
+    first_entry = invalid[0]
+    arm = next(
+        (
+            name
+            for name, run in (("base", first_entry.base), ("head", first_entry.head))
+            if run is None or run.outcome != "ok"
+        ),
+        "",
+    )
+    scope = _count_workloads(invalid, check)
+    return (f"the {arm} ended without a usable record in {scope}, so its collectives are unknown",)
+
+
+def _environment_headline(check: Check) -> Words:
+    sentence = f"this machine lacks the requested dispatcher in {_count_workloads(check.decisive, check)}"
+    return (sentence, "; the runs used another dispatcher, so their times cannot be used")
+
+
+def _untimed_headline(check: Check) -> Words:
+    invalid = check.decisive
+    return (
+        "the step times could not be measured in ",
+        _count_workloads(invalid, check),
+        *_append_first_reason(invalid),
+    )
+
+
+def _unmeasured_headline(check: Check) -> Words:
+    invalid = check.decisive
+    if not check.entries:
+        return ("there was no workload to measure",)
+    return ("could not be measured in ", _count_workloads(invalid, check), *_append_first_reason(invalid))
+
+
+def _trains_differently_headline(check: Check) -> Words:
+    reasons = [reason for entry in check.decisive for reason in entry.verdict.validity.reasons]
+    cause: Words = (
+        (UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". ")),) if reasons else ("head trains differently",)
+    )
+    return (
+        *cause,
+        f", in {_count_workloads(check.decisive, check)}; a reviewer has to decide whether this is intended",
+    )
+
+
+def _review_headline(check: Check) -> Words:
+    waiting = check.decisive
+    return (
+        *_describe_worst_change(waiting, "REVIEW"),
+        f", in {_count_workloads(waiting, check)}; a reviewer has to decide whether this is intended",
+    )
+
+
+def _inconclusive_headline(check: Check) -> Words:
+    undecided = check.decisive
+    unchanged = "" if check.changed else "the sharding is unchanged; "
+    timed = [entry.throughput for entry in undecided if entry.throughput]
+    if not any(has_times(section) for section in timed):
+        return (f"{unchanged}there are no step times yet in {_count_timed_workloads(undecided, check)}",)
+    causes = [describe_undecided(section) for section in timed]
+    cause = next((f": {text}" for text in causes if text), "")
+    return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
+
+
+def _not_judged_headline(check: Check) -> Words:
+    base, head = (overrides(arm) or "as configured" for arm in (check.verdict.base, check.verdict.head))
+    if not check.changed:
+        return (Name(base), " against ", Name(head), ", and the collectives are the same", *_append_throughput(check))
+    differ = f", and the collectives differ in {_count_workloads(check.changed, check)}"
+    return (Name(base), " against ", Name(head), differ, *_append_throughput(check))
+
+
+def _accepted_headline(check: Check) -> Words:
+    declared = [entry for entry in check.entries if any(finding.accepted for finding in entry.findings)]
+    scope = f", in {_count_workloads(declared, check)}, declared as intended"
+    return (*_describe_worst_change(declared, None), scope, *_append_throughput(check))
+
+
+def _improved_headline(check: Check) -> Words:
+    changed = [entry for entry in check.entries if entry.findings]
+    scope = f", in {_count_workloads(changed, check)}; this is no regression"
+    return (*_describe_worst_change(changed, None), scope, *_append_throughput(check))
+
+
+def _faster_headline(check: Check) -> Words:
+    best = min(
+        check.with_answer(ThroughputAnswer.FASTER),
+        key=lambda entry: (entry.throughput and entry.throughput.estimate_pct) or 0.0,
+    )
+    return (
+        *_describe_step_change(best, check.with_answer(ThroughputAnswer.FASTER), check),
+        *_append_wall([best]),
+        "; the sharding is unchanged",
+    )
+
+
+def _identical_headline(check: Check) -> Words:
+    sentence = f"base and head dispatch the same device program in {_count_workloads(check.entries, check)}"
+    return (sentence, *_append_throughput(check))
+
+
+def _unchanged_headline(check: Check) -> Words:
+    sentence = f"the sharding is unchanged in {_count_workloads(check.entries, check)}"
+    throughput = _append_throughput(check)
+    return (sentence, *(throughput or ("; the device program differs",)))
+
+
+def _describe_slowest(check: Check) -> Words:
+    return _describe_step_change(check.slower[0], check.slower, check)
+
+
+def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSection], check: Check) -> Words:
+    """Return text like ``a training step is 46.7% slower [+38.2, +55.9] than base in 1 of 2 timed workloads``."""
+    section = worst.throughput
+    change_text = f"{describe_change(section)} than {describe_reference(section)}" if section else "slower"
+    up_to = "up to " if len(changed) > 1 else ""
+    stalls = ", because a few steps stall," if section and select_mean_only_test(section) else ""
+    return (f"a training step is {up_to}{change_text}{stalls} in {_count_timed_workloads(changed, check)}",)
+
+
+def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
+    """Return the wall that explains the change of the first entry, such as ``(cause: communication)``; () if it is
+    unknown. The line below the table shows the wall's share."""
+    kind = entries[0].throughput.wall_kind if entries and entries[0].throughput else None
+    return (f" (cause: {kind})",) if kind else ()
+
+
+def _append_throughput(check: Check) -> Words:
+    """Return the words about throughput in the headline of a passing check; () if nothing was timed."""
+    if faster := check.with_answer(ThroughputAnswer.FASTER):
+        return ("; ", *_describe_step_change(faster[0], faster, check))
+    passed = [*check.with_answer(ThroughputAnswer.NO_CHANGE), *check.with_answer(ThroughputAnswer.WITHIN_BOUND)]
+    bounded: dict[str, list[tuple[float, WorkloadSection]]] = {}
+    for entry in passed:
+        if entry.throughput and entry.throughput.bound_pct is not None:
+            reference = describe_reference(entry.throughput)
+            bounded.setdefault(reference, []).append((entry.throughput.bound_pct, entry))
+    if bounded:
+        clauses = [
+            f"{exclude_slowdowns(max(bound for bound, _ in group), reference)} is excluded in "
+            f"{_count_timed_workloads([entry for _, entry in group], check)}"
+            for reference, group in bounded.items()
+        ]
+        return (f"; {', and '.join(clauses)}",)
+    if passed:
+        return (f"; no change of throughput in {_count_timed_workloads(passed, check)}",)
+    if check.with_answer(ThroughputAnswer.IDENTICAL):
+        return ("; nothing that affects step time differs, so nothing was timed",)
+    return ()
+
+
+_HEADLINES: dict[State, Callable[[Check], Words]] = {
+    State.SHARDING_FAIL: _sharding_fail_headline,
+    State.BOTH_FAIL: _both_fail_headline,
+    State.THROUGHPUT_FAIL: _throughput_fail_headline,
+    State.HEAD_BREAKS: _head_breaks_headline,
+    State.NEITHER_RUNS: _neither_runs_headline,
+    State.BASE_BREAKS: _base_breaks_headline,
+    State.FOREIGN_CODE: _foreign_code_headline,
+    State.DOUBTFUL_CRASH: _doubtful_crash_headline,
+    State.NO_RECORD: _no_record_headline,
+    State.ENVIRONMENT: _environment_headline,
+    State.UNTIMED: _untimed_headline,
+    State.UNMEASURED: _unmeasured_headline,
+    State.TRAINS_DIFFERENTLY: _trains_differently_headline,
+    State.REVIEW: _review_headline,
+    State.INCONCLUSIVE: _inconclusive_headline,
+    State.NOT_JUDGED: _not_judged_headline,
+    State.ACCEPTED: _accepted_headline,
+    State.IMPROVED: _improved_headline,
+    State.FASTER: _faster_headline,
+    State.IDENTICAL: _identical_headline,
+    State.UNCHANGED: _unchanged_headline,
+}
+
+
+def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | None) -> Words:
+    """Return text like ``expert axis mapped twice, all-to-all on `ep` 5 per layer → 0``."""
+    for entry in entries:
+        for finding in entry.findings:
+            if status is None or finding.status == status:
+                line = _select_clearest_line(entry, finding)
+                return (
+                    UntrustedText(clip(finding.pattern, PATTERN_CHARACTERS)),
+                    *((", ", *_describe_line_change(line)) if line else ()),
+                )
+    return ("the program has changed", *_append_first_reason(entries))
+
+
+def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:
+    """Return the line of collectives that shows a finding best. Only lines on the axes of the finding count, if there
+    are any. Lines with a reduced count come first, and among them the line with the largest change in bytes."""
+    axes = _AXIS_SEPARATOR.split(finding.axis)
+    candidates = [line for line in entry.changed if line.axis in axes] or entry.changed
+    ranked = sorted(
+        candidates, key=lambda line: (line.head.count >= line.base.count, -abs(line.head.bytes - line.base.bytes))
+    )
+    return ranked[0] if ranked else None
+
+
+def _describe_line_change(line: CollectiveLine) -> Words:
+    base_count, head_count = line.describe_count(line.base), line.describe_count(line.head)
+    if line.base.count == line.head.count or base_count == head_count:
+        base_count, head_count = str(line.base.count), str(line.head.count)
+    if line.base.count == line.head.count:
+        return (kind_words(line.kind), " on ", Name(line.axis), f" still {head_count}, but with other bytes or layers")
+    return (
+        kind_words(line.kind),
+        " on ",
+        Name(line.axis),
+        f" {base_count or line.base.count} → {head_count or line.head.count}",
+    )
+
+
+def _count_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
+    return _format_count(len(entries), len(check.entries), "workload")
+
+
+def _count_timed_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
+    """Return the number of ``entries`` among all workloads with a throughput section: ``1 of 2 timed workloads``."""
+    return _format_count(len(entries), sum(entry.throughput is not None for entry in check.entries), "timed workload")
+
+
+def _format_count(number: int, total: int, noun: str) -> str:
+    """Return text like ``both workloads``, ``all 4 workloads``, ``1 of 4 workloads`` or ``the workload``."""
+    if number != total:
+        return f"{number} of {total} {noun}s"
+    return {1: f"the {noun}", 2: f"both {noun}s"}.get(total, f"all {total} {noun}s")
+
+
+def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
+    reasons = [reason for entry in entries for reason in entry.reasons]
+    return (": ", UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". "))) if reasons else ()
+
+
+OUTCOMES: dict[Outcome, str] = {
+    "crashed": "crashes",
+    "hung": "hangs",
+    "no_record": "ends without a record",
+    "bad_record": "ends without a record",
+    "short": "stops before its last step",
+    "diverged": "diverges (its loss is not finite, or the optimizer skips steps)",
+}
+
+
+def _describe_outcome(entry: WorkloadSection) -> str:
+    """Return how the head of ``entry`` fails. If its static run did not fail, return how its last failed timed run
+    fails."""
+    run = next((run for run in entry.failed if run.arm.name == "head"), None)
+    if run is None:
+        return "fails" if entry.head or entry.timed.runs else "was not run"
+    return OUTCOMES.get(run.outcome, "fails")
+
+
+def overrides(arm: Arm) -> str:
+    """Return the overrides of an arm, such as ``dispatcher=allgather``; '' if the arm has none."""
+    return " ".join(f"{key}={value}" for key, value in arm.overrides.items())

@@ -1,0 +1,62 @@
+"""Sentences about the parts that a check did not measure, with the option that would measure them."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from regbot.records.session import SessionHeader
+from regbot.records.verdict import Verdict
+from regbot.report.markdown import Name, Words
+
+TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
+    "check": (" Run without ", Name("--no-timing"), " to measure it."),
+    "demo": (" Add ", Name("--timed"), " to measure it."),
+}
+"""For each regbot command, the option to leave out or to add, so that base and head are timed too."""
+
+MAX_NAMES = 4
+
+
+def list_unmeasured(verdict: Verdict, header: SessionHeader) -> list[Words]:
+    """Return one or two sentences for each part that was not measured: throughput, and workloads of the
+    configuration."""
+    parts: list[Words] = []
+    if not any(entry.throughput for entry in verdict.workloads):
+        is_timing_off = (
+            not header.timing and verdict.verdict != "INVALID"
+        )  # in an INVALID check, workloads that cannot be traced are not timed either
+        parts.append(("Throughput: not measured.", *(TIMING_ADVICE[header.command] if is_timing_off else ())))
+    if header.left_out:
+        parts.append(_describe_left_out(header))
+    return parts
+
+
+def _describe_left_out(header: SessionHeader) -> Words:
+    """Return a sentence about the entries that were left out. If no workload was measured on the meshes of these
+    entries, the sentence names only the meshes, else every entry."""
+    measured, missing = _list_meshes(header.workloads), _list_meshes(header.left_out)
+    if not set(measured) & set(missing):
+        total = len(measured) + len(missing)
+        connector: Words = ("; ", Name("--timed"), " adds ") if header.command == "demo" else ("; left out: ",)
+        return (
+            f"Sharding: traced on {len(measured)} of {total} meshes, ",
+            *_list_names(measured),
+            *connector,
+            *_list_names(missing),
+            ".",
+        )
+    total = len(header.workloads) + len(header.left_out)
+    return (f"Measured: {len(header.workloads)} of {total} workloads; left out: ", *_list_names(header.left_out), ".")
+
+
+def _list_meshes(entries: Sequence[str]) -> list[str]:
+    """Return the meshes in the names of ``entries`` (``[label:]shape/mesh``), without duplicates."""
+    return list(dict.fromkeys(entry.rpartition("/")[2] for entry in entries))
+
+
+def _list_names(names: Sequence[str]) -> Words:
+    """Return a list of names: ``a``, ``b`` and 3 more."""
+    words: list[str] = []
+    for name in names[:MAX_NAMES]:
+        words += [", ", Name(name)]
+    more = (f" and {len(names) - MAX_NAMES} more",) if len(names) > MAX_NAMES else ()
+    return (*words[1:], *more)

@@ -1,0 +1,1 @@
+"""Measurement of a check: static traces of both arms, and blocks of timed pairs."""

@@ -1,0 +1,67 @@
+"""Blocks of runs: two arms in the order ABBA or BAAB. A block has two pairs, in which a linear drift cancels.
+
+If a run fails or loses its nodes, its attempt at the block is void, and the block begins again. All state is computed
+from the runs so far, so a killed measurement can resume. This module neither launches nor judges runs.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+BLOCK_SLOTS, BLOCK_PAIRS = 4, 2
+
+MAX_ATTEMPTS = 2
+"""Maximum number of attempts at a block that fail because of the code under test. Lost nodes are counted separately."""
+
+Order = Literal["ABBA", "BAAB"]
+Fault = Literal["", "run", "nodes", "final"]
+"""Why an attempt does not count: a run failed, nodes were lost or replaced, or the session must not continue."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a block: the number of its runs, and why the attempt does not count ('' if it counts)."""
+
+    runs: int
+    fault: Fault = ""
+
+
+@dataclass(frozen=True)
+class BlockState:
+    """State of a block. If the block is open, ``attempt`` and ``slot`` are those of its next run."""
+
+    status: Literal["open", "complete", "failed", "lost"]
+    attempt: int
+    """Number of the attempt, from 1."""
+    slot: int = 0
+
+
+def draw_order(seed: int, name: str, block: int) -> Order:
+    """Draw the order of a block. It is random, but always the same for the same arguments."""
+    return random.Random(f"{seed}/{name}/{block}").choice(("ABBA", "BAAB"))
+
+
+def pair_slots(order: Order) -> list[tuple[int, int]]:
+    """Return the slots of both pairs of a block. In each tuple, the slot of A comes first."""
+    return [(0, 1), (3, 2)] if order == "ABBA" else [(1, 0), (2, 3)]
+
+
+def block_count(pairs: int) -> int:
+    """Return how many whole blocks hold at least ``pairs`` pairs."""
+    return -(-pairs // BLOCK_PAIRS)
+
+
+def block_state(attempts: Iterable[Attempt], max_lost: int, slots: int = BLOCK_SLOTS) -> BlockState:
+    """Return the state of a block after ``attempts``. The block is lost if nodes were lost ``max_lost`` times."""
+    attempt_number = failed = lost = 0
+    for attempt_number, attempt in enumerate(attempts, start=1):
+        if not attempt.fault:
+            return BlockState("open" if attempt.runs < slots else "complete", attempt_number, attempt.runs)
+        failed += attempt.fault == "run"
+        lost += attempt.fault == "nodes"
+        if failed == MAX_ATTEMPTS or attempt.fault == "final":
+            return BlockState("failed", attempt_number)
+        if lost == max_lost:
+            return BlockState("lost", attempt_number)
+    return BlockState("open", attempt_number + 1)

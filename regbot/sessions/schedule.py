@@ -1,0 +1,222 @@
+"""Schedule of one workload's session: computes the next run from the runs so far.
+
+There is no other state, so a killed session continues from its file. A session has these parts:
+
+    warm      one discarded launch of each arm: it fills compiler caches and shows whether the arm runs at all
+    blocks    ABBA or BAAB at random (A is base): two pairs, in which a linear drift cancels
+    looks     after 4, 8 and 12 pairs; the first look that decides ends the session. Where the noise of the node class
+              is known, a look 0 after the first block may pass
+
+With ``gate = "stored"`` a session has one discarded launch of head and three runs of head, and no blocks.
+
+If a run fails, or ran on an unfit node, its pair is void and its block ends. The block is repeated once from its
+beginning, and a second failure ends the session. The judge decides what the failure means. If a run loses its nodes,
+that is no failure: on other nodes, the arms are warmed again and the block begins anew.
+
+If there was an earlier session of the same code, the session has only warm launches and blocks. After each block the
+always-valid interval is computed over all pairs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+from regbot.judge.estimates import format_estimate, percent
+from regbot.judge.health import find_slowed_blocks
+from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
+from regbot.judge.pairs import is_head_only, is_sound, pair_up
+from regbot.judge.stored_gate import MAX_ATTEMPTS as HEAD_ATTEMPTS
+from regbot.judge.stored_gate import has_enough_sessions, judge_by_stored
+from regbot.records.run import Node, Position, Run
+from regbot.records.session import SessionHeader, TimedPlan
+from regbot.sessions.blocks import (
+    BLOCK_SLOTS,
+    MAX_ATTEMPTS,
+    Attempt,
+    Fault,
+    Order,
+    block_count,
+    block_state,
+    draw_order,
+)
+from regbot.stats.paired import LOOK_ALPHA, LOOKS, mde
+
+MAX_MOVES = 5
+"""Maximum number of times that a block begins again because its nodes were lost or replaced."""
+MAX_ATTEMPTS_WITH_MOVES = MAX_ATTEMPTS + MAX_MOVES
+
+WARM_STEPS = 3
+"""Steps of a warm launch. The first compiles, the second may compile again, and the third proves that the arm runs."""
+
+WARM_SLOTS = 2
+
+ArmName = Literal["base", "head"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One run to launch."""
+
+    position: Position
+    attempt: int
+    arm: ArmName
+    steps: int
+
+
+def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None = None) -> Slot | None:
+    """Return the run that follows ``runs``, the timed runs of ``plan`` in order; None at the end of the session.
+
+    ``node`` is the node where the run would be launched. A block that was begun on another node begins again if it is
+    incomplete, and counts if it is complete.
+    """
+    if header.throughput.gate == "stored":
+        if not has_enough_sessions(header, plan) or judge_by_stored(header, plan, runs) is not None:
+            return None
+        return _head_slot(plan, runs, node)
+    return _pair_slot(runs, header, plan, node)
+
+
+def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
+    attempt = max((run.attempt for run in runs), default=1)
+    attempt_runs = [run for run in runs if run.attempt == attempt]
+    if any(not is_sound(run) for run in attempt_runs) or _is_on_other_node(attempt_runs, node):
+        attempt = min(attempt + 1, HEAD_ATTEMPTS)
+    slot = sum(run.attempt == attempt for run in runs)
+    steps = plan.steps if slot else min(WARM_STEPS, plan.steps)
+    return Slot(Position(block=0, slot=slot, order="screen"), attempt, "head", steps)
+
+
+def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
+    session_runs = [run for run in runs if not is_head_only(run) and run.joined is None]
+    for block in (0, *block_numbers(runs, plan)):
+        slots = BLOCK_SLOTS if block else WARM_SLOTS
+        state = block_state(_attempts(session_runs, block, slots, node), MAX_ATTEMPTS_WITH_MOVES, slots)
+        if state.status == "open" and state.attempt <= MAX_ATTEMPTS_WITH_MOVES:
+            return _make_slot(header, plan, block, state.slot, state.attempt)
+        if state.status != "complete":
+            return None
+        runs_so_far = [run for run in runs if run.position and run.position.block <= block]
+        if block and decide_so_far(runs_so_far, header, plan).final:
+            return None
+    return None
+
+
+def _attempts(runs: Sequence[Run], block: int, slots: int, node: Node | None) -> Iterator[Attempt]:
+    """Yield the attempts at a block.
+
+    If an incomplete attempt or an attempt at the warm launches was on another node than ``node``, its fault is "nodes".
+    """
+    slow_blocks = find_slowed_blocks(runs)
+    block_runs = [run for run in runs if run.position is not None and run.position.block == block]
+    for attempt in range(1, max((run.attempt for run in block_runs), default=0) + 1):
+        attempt_runs = [run for run in block_runs if run.attempt == attempt]
+        fault: Fault = ""
+        if any(run.outcome == "refused" for run in attempt_runs):
+            fault = "final"
+        elif (len(attempt_runs) < slots or not block) and _is_on_other_node(attempt_runs, node):
+            fault = "nodes"
+        elif not all(is_sound(run) for run in attempt_runs) or (block, attempt) in slow_blocks:
+            fault = "nodes" if any(run.outcome == "lost" for run in attempt_runs) else "run"
+        yield Attempt(len(attempt_runs), fault)
+
+
+def _is_on_other_node(runs: Sequence[Run], node: Node | None) -> bool:
+    """Return whether any of ``runs`` was on another node than ``node``."""
+    return node is not None and any(run.node not in (None, node) for run in runs)
+
+
+def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
+    """Return the numbers of a session's blocks. If there are pooled runs, the numbers continue after their blocks."""
+    last_block = max((run.position.block for run in runs if run.joined is not None and run.position), default=0)
+    pairs = (plan.more_pairs if last_block else 0) or plan.max_pairs or LOOKS[-1]
+    return range(last_block + 1, last_block + 1 + block_count(pairs))
+
+
+def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
+    """Return the number of runs of a session of pairs that does not stop early. Runs of head alone count if they were
+    made."""
+    head_only = sum(is_head_only(run) for run in runs)
+    return head_only + WARM_SLOTS + BLOCK_SLOTS * len(block_numbers(runs, plan))
+
+
+def is_block_start(slot: Slot) -> bool:
+    """Return whether ``slot`` is the first slot of a block. A session can end before this slot without losing runs."""
+    return slot.position.slot == 0
+
+
+def is_block_end(slot: Slot) -> bool:
+    """Return whether ``slot`` is the last slot of a block. A look is possible after this slot."""
+    return slot.position.slot == BLOCK_SLOTS - 1
+
+
+def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
+    """Return whether another block fits into ``budget_s`` seconds, after the time that ``runs`` have used.
+
+    Before the first block, the estimate uses the warm launches, which are shorter than other runs. So the first block
+    may exceed the budget.
+    """
+    spent_s = sum(run.wall_s for run in runs if run.joined is None)
+    paired_s = [run.wall_s for run in runs if run.position is not None and run.position.block]
+    expected_s = paired_s or [run.wall_s for run in runs]
+    return spent_s + BLOCK_SLOTS * (mean(expected_s) if expected_s else 0.0) < budget_s
+
+
+def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> str:
+    """Return a short text: the estimate so far, the pairs measured, and the maximum remaining cost."""
+    if header.throughput.gate == "stored":
+        return "compared with stored sessions"
+    ratios = pair_up(runs).log_ratios()
+    pairs = len(ratios["median"])
+    state = decide_so_far(runs, header, plan)
+    if state.tests:
+        estimate = f"{format_estimate(state.tests['median'][1])} after {state.pairs} pairs"
+    elif pairs:
+        estimate = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
+    else:
+        estimate = "no pair yet"
+    session_runs = [run for run in runs if run.joined is None]
+    paired_s = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
+    if not paired_s:
+        return estimate
+    runs_left = max(0, max_runs(runs, plan) - len(session_runs))
+    minutes = runs_left * mean(paired_s) / 60
+    if header.budget_min is not None:
+        minutes = min(minutes, max(0.0, header.budget_min - sum(run.wall_s for run in session_runs) / 60))
+    return f"{estimate}, at most {runs_left} runs and {minutes:.1f} min more"
+
+
+def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> str:
+    """Return a text with the maximum cost, and the smallest slowdown that can be detected with the recorded noise."""
+    text = f"{plan.entry}: at most {max_runs(runs, plan)} runs"
+    run_seconds = [reference.run_s for reference in plan.references if reference.run_s is not None]
+    if run_seconds:
+        text += f" of about {mean(run_seconds):.0f} s"
+    if header.budget_min is not None:
+        text += f", {header.budget_min:g} min of them"
+    if noise := [
+        reference.calibrated.sd_pct / 100 for reference in plan.references if reference.calibrated is not None
+    ]:
+        limits = thresholds(header)
+        alpha = LOOK_ALPHA / count_primary_tests(header)
+        detectable_pct = percent(mde(max(noise), LOOKS[-1], alpha, limits.eps))
+        text += (
+            f"; pairs differ by {100 * max(noise):.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
+        )
+    return text
+
+
+def block_order(header: SessionHeader, plan: TimedPlan, block: int) -> Order:
+    """Return the order of a block.
+
+    Block 0 has the warm launches. They begin with base, because a failure of head can be blamed on head only if base
+    has run.
+    """
+    return draw_order(header.seed, plan.entry, block) if block else "ABBA"
+
+
+def _make_slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt: int) -> Slot:
+    order = block_order(header, plan, block)
+    arm: ArmName = "base" if order[slot] == "A" else "head"
+    steps = plan.steps if block else min(WARM_STEPS, plan.steps)
+    return Slot(Position(block=block, slot=slot, order=order), attempt, arm, steps)

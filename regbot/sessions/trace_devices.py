@@ -1,0 +1,70 @@
+"""Device for the traces of each workload: a paper GPU, or CPU programs if one arm fails on a paper GPU."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from regbot.checkout import Worktree
+from regbot.records.run import Run
+from regbot.text.clip import clip_message
+from regbot.workloads import Task, interpreter
+from regbot.workloads.paper import Libraries
+
+
+class TraceDevices:
+    """Chooses one device for both arms of a workload. ``known`` has the runs of an earlier start of this check."""
+
+    def __init__(self, tasks: Iterable[Task], known: Sequence[Run], libraries: Libraries) -> None:
+        self._libraries = libraries
+        self._rejected: dict[str, str] = {}  # workload name -> why the workload cannot be traced on a paper GPU
+        self._on_paper: set[str] = set()
+        self._without_cpu_program: set[str] = set()
+        traced_devices = {run.workload: run.ledger.device for run in known if run.ledger is not None}
+        for task in tasks:
+            if not task.wants_paper_gpu:
+                continue
+            self._on_paper.add(task.workload_name)
+            if not task.has_cpu_program:
+                self._without_cpu_program.add(task.workload_name)
+            if traced_devices.get(task.entry, "cuda") != "cuda":
+                self.reject(task, "it was traced as a CPU program before this check was resumed")
+        self.drop_rejected()
+
+    def is_on_paper(self, task: Task) -> bool:
+        """Return whether the workload of ``task`` is traced on a paper GPU."""
+        return task.workload_name in self._on_paper
+
+    def library(self, task: Task, tree: Worktree) -> Path | None:
+        """Return the paper GPU library for ``task``; None if its workload was rejected before or is rejected in this
+        call.
+        """
+        if task.workload_name in self._rejected:
+            return None
+        library = self._libraries.library(interpreter(task, tree.path), tree.path)
+        if isinstance(library, str):
+            self.reject(task, library)
+            return None
+        return library.path
+
+    def reject(self, task: Task, reason: str) -> None:
+        """Mark the workload of ``task`` as not traceable on a paper GPU. Only the first reason is recorded."""
+        self._rejected.setdefault(task.workload_name, reason)
+
+    def rejection(self, task: Task) -> str:
+        """Return why the workload of ``task`` cannot be traced on a paper GPU; '' if it can be."""
+        return self._rejected.get(task.workload_name, "")
+
+    def drop_rejected(self) -> set[str]:
+        """Switch rejected workloads to CPU programs from now on, if they have one. Return the names of
+        these workloads.
+        """
+        dropped = self._on_paper & self._rejected.keys() - self._without_cpu_program
+        self._on_paper -= dropped
+        return dropped
+
+    def with_device_warning(self, run: Run, task: Task) -> Run:
+        """Return ``run``, with a warning if its workload was rejected on a paper GPU and traced as a CPU program."""
+        reason = self._rejected.get(task.workload_name)
+        if reason is None:
+            return run
+        warning = f"traced as a CPU program, not on a paper GPU: {reason}"
+        return run.model_copy(update={"warnings": [*run.warnings, clip_message(warning)]})

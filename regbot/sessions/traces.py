@@ -1,0 +1,185 @@
+"""Static traces of one check: runs a few traces at a time and saves each as it ends.
+
+Both arms of a workload are traced on the same device, a paper GPU if possible. If one arm cannot be traced on a paper
+GPU, both arms are traced as CPU programs, and their runs say why (see ``trace_devices.py``).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from regbot.checkout import Worktree
+from regbot.engines import Engine
+from regbot.records.run import Arm, Outcome, Run
+from regbot.sessions.trace_devices import TraceDevices
+from regbot.sessions.worktrees import Worktrees, folder_name, with_build_changes
+from regbot.text.progress import Progress, Watcher
+from regbot.workloads import Checkout, Scratch, Task, bare_run, trace, trace_together
+from regbot.workloads.paper import Libraries
+
+REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
+"""Outcomes of head that must occur in two attempts before head is blamed."""
+
+Job = tuple[Arm, Task]
+Outcomes = dict[tuple[str, str, int], Outcome]
+"""Outcome by arm, entry and attempt."""
+
+
+class TraceRunner:
+    """Traces jobs, and repeats failures that head has and base does not have."""
+
+    def __init__(
+        self,
+        trees: Worktrees,
+        engine: Engine,
+        scratch: Scratch,
+        keep: Callable[[Run], None],
+        watch: Watcher,
+        libraries: Libraries,
+        *,
+        parallel: int,
+    ) -> None:
+        self._trees, self._engine, self._scratch = trees, engine, scratch
+        self._parallel, self._save_run, self._watch, self._libraries = parallel, keep, watch, libraries
+        self._lock = threading.Lock()
+        self._hung: dict[tuple[str, str], str] = {}
+        self._done = self._total = 0
+
+    def run(self, jobs: Sequence[Job], known: Sequence[Run] = ()) -> None:
+        """Trace the jobs that are missing in ``known``. ``known`` has the static runs of an earlier start of this
+        check.
+        """
+        outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in known}
+        self._devices = TraceDevices([task for _, task in jobs], known, self._libraries)
+        self._total = len(jobs)
+        self._trace_all([job for job in jobs if _outcome_key(job, 1) not in outcomes], 1, outcomes)
+        dropped = self._devices.drop_rejected()
+        cpu_jobs = [job for job in jobs if job[1].workload_name in dropped]
+        self._hung.clear()
+        self._trace_all(cpu_jobs, 1, outcomes)
+        repeats = [
+            (arm, task)
+            for arm, task in jobs
+            if arm.name == "head"
+            and outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
+            and outcomes["base", task.entry, 1] == "ok"
+            and ("head", task.entry, 2) not in outcomes
+        ]
+        self._total += len(repeats)
+        self._hung.clear()
+        self._trace_all(repeats, 2, outcomes)
+
+    def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
+        for arm, task in jobs:
+            self._trees.worktree(arm, task)  # worktrees are made one after the other, because all use the same clone
+        with _pool(self._parallel) as pool:
+            futures = [pool.submit(self._trace_batch, batch, attempt) for batch in self._batches(jobs)]
+            runs = [run for future in futures for run in future.result()]
+        outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
+
+    def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Group jobs by process. On a paper GPU, several jobs of one arm and workload share a process."""
+        groups: dict[tuple[str, str], list[Job]] = {}
+        batches: list[list[Job]] = []
+        for arm, task in jobs:
+            if self._devices.is_on_paper(task):
+                groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
+            else:
+                batches.append([(arm, task)])
+        for group in groups.values():
+            parts = min(len(group), max(1, self._parallel // len(groups)))
+            batches += [group[part::parts] for part in range(parts)]
+        return batches
+
+    def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
+        """Trace and save one batch. If a common process fails, its jobs are traced separately."""
+        runs = self._trace_together(batch, attempt) if len(batch) > 1 else []
+        traced_workloads = {run.workload for run in runs}
+        separate_runs = [
+            self._trace_one(arm, task, attempt) for arm, task in batch if task.entry not in traced_workloads
+        ]
+        return runs + [run for run in separate_runs if run is not None]
+
+    def _trace_together(self, batch: Sequence[Job], attempt: int) -> list[Run]:
+        """Trace a batch in one process on a paper GPU and save the runs; return [] if any of them failed."""
+        arm, task = batch[0]
+        tree = self._trees.worktree(arm, task)
+        library = self._devices.library(task, tree) if not isinstance(tree, str) else None
+        if isinstance(tree, str) or library is None:
+            return []
+        names = ", ".join(task.entry for _, task in batch)
+        self._say(f"{names} at {arm.name} {arm.commit[:7]}")
+        tasks = [task.at(arm.overrides) for _, task in batch]
+        checkout = Checkout(arm, tree.path, tree.environment)
+        scratch = self._scratch.child(
+            f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
+        )
+        runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
+        if any(run.outcome != "ok" for run in runs):
+            return []
+        return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+
+    def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
+        """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
+        program.
+        """
+        key = (arm.name, task.workload_name)
+        tree = self._trees.worktree(arm, task)
+        if isinstance(tree, str):
+            return self._record(bare_run(task, arm, "crashed", tree, attempt), task)
+        if key in self._hung:
+            reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
+            return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
+        if not self._devices.is_on_paper(task):
+            self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
+            return self._record(self._devices.with_device_warning(self._trace(arm, task, attempt, tree), task), task)
+        library = self._devices.library(task, tree)
+        if library is None and not task.has_cpu_program:
+            reason = f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
+            return self._record(bare_run(task, arm, "refused", reason, attempt), task)
+        if library is None:
+            return None
+        self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
+        run = self._trace(arm, task, attempt, tree, library)
+        if run.outcome != "ok" and task.has_cpu_program:
+            self._devices.reject(task, f"{task.entry} at {arm.name}: {run.reason}")
+            return None
+        return self._record(run, task)
+
+    def _record(self, run: Run, task: Task) -> Run:
+        """Save and return ``run``."""
+        with self._lock:
+            if run.outcome == "hung":
+                self._hung[run.arm.name, task.workload_name] = task.entry
+            self._save_run(run)
+            self._done += 1
+        self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
+        return run
+
+    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, paper: Path | None = None) -> Run:
+        kind = "paper" if paper is not None else str(attempt)
+        scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{kind}")
+        checkout = Checkout(arm, tree.path, tree.environment)
+        return with_build_changes(trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, paper), tree)
+
+    def _say(self, text: str) -> None:
+        self._watch(Progress(self._done, self._total, text))
+
+
+@contextmanager
+def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
+    """Return a thread pool that starts no new jobs after an interrupt. The engine ends the running jobs."""
+    pool = ThreadPoolExecutor(size)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _outcome_key(job: Job, attempt: int) -> tuple[str, str, int]:
+    arm, task = job
+    return arm.name, task.entry, attempt

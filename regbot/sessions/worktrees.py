@@ -1,0 +1,120 @@
+"""Worktrees of one check: one per commit and workload, created at first use."""
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from regbot.checkout import Build, Builder, BuildError, Worktree, check_out
+from regbot.engines import EngineError, Launch, LocalEngine, Sandbox, clean_environment
+from regbot.records.run import Arm, Run
+from regbot.text.clip import clip, clip_label
+from regbot.workloads import Task
+
+BUILD_TIMEOUT_S = 3600.0
+BUILD_OUTPUT_BYTES = 2**20
+MAX_CHANGED_FILES = 100
+"""Maximum number of changed file names in a run. One changed file already invalidates the run."""
+
+
+class Worktrees:
+    """Built worktrees of ``repo`` in ``cache``. Thread-safe."""
+
+    def __init__(self, repo: Path, cache: Path, say: Callable[[str], None], sandbox: Sandbox | None = None) -> None:
+        """``sandbox`` confines the build commands and limits the hosts from which git fetches submodules."""
+        self.repo, self.cache, self._say = repo, cache, say
+        self._builder = confined_builder(sandbox.for_builds) if sandbox is not None else None
+        self._hosts = sandbox.submodule_hosts if sandbox is not None else None
+        self._by_key: dict[tuple[str, str, str], Worktree | str] = {}
+        self._lock = threading.Lock()
+
+    def worktree(self, arm: Arm, task: Task) -> Worktree | str:
+        """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""
+        with self._lock:
+            key = (arm.name, arm.commit, task.workload_name)
+            if key not in self._by_key:
+                self._say(f"check out {arm.name} {arm.commit[:7]}")
+                self._by_key[key] = self._check_out(arm, task)
+            elif isinstance(tree := self._by_key[key], Worktree):
+                # If the worktree was removed, create it again. Otherwise set built=False, because its build was
+                # reported before.
+                self._by_key[key] = replace(tree, built=False) if tree.path.is_dir() else self._check_out(arm, task)
+            return self._by_key[key]
+
+    def check_out(self, commit: str, commands: Sequence[str], python: str) -> Worktree | str:
+        """Return the worktree of ``commit`` built by ``commands``, or the reason why there is none.
+
+        A failed build is repeated once, because the network may have caused the failure.
+        """
+        build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
+        with suppress(BuildError):
+            return check_out(self.repo, commit, self.cache, build, self._hosts)
+        try:
+            return check_out(self.repo, commit, self.cache, build, self._hosts)
+        except BuildError as error:
+            return f"the build failed twice: {error}"
+
+    def _check_out(self, arm: Arm, task: Task) -> Worktree | str:
+        workload = task.at(arm.overrides).workload
+        return self.check_out(arm.commit, workload.build, workload.python)
+
+
+def confined_builder(sandbox: Sandbox) -> Builder:
+    """Return a builder that runs build commands in ``sandbox``.
+
+    The commands can write only to the checkout and to the private folder of the build.
+    """
+
+    def build(
+        command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
+    ) -> tuple[int | None, bytes]:
+        with tempfile.TemporaryDirectory(prefix="regbot-") as name:
+            launch = Launch(
+                command=("bash", "-euo", "pipefail", "-c", command),
+                cwd=at,
+                env=env,
+                log=Path(name) / "build.log",
+                record_dir=Path(name) / "record",
+                timeout_s=seconds,
+                max_output_bytes=BUILD_OUTPUT_BYTES,
+                max_dir_bytes=BUILD_OUTPUT_BYTES,
+                writable=(at, private),
+            )
+            try:
+                result = LocalEngine(sandbox=sandbox).run(launch)
+            except EngineError as error:
+                raise BuildError(f"the build command {command} could not be confined: {error}") from error
+        if result.dir_overflow:
+            raise BuildError(f"the build command {command} wrote more than sandbox.disk_mb allows, so it was stopped")
+        return result.exit_code, result.log_tail.encode()
+
+    return build
+
+
+def with_build_changes(run: Run, tree: Worktree) -> Run:
+    """Return ``run`` with the tracked files that its build changed, and a warning about them.
+
+    This warning comes before the other warnings. The code under test can write the other warnings, and a comment shows
+    only the first ones.
+    """
+    changed = [clip_label(name) for name in tree.changed[:MAX_CHANGED_FILES]]
+    return run.model_copy(
+        update={"changed_by_build": changed, "warnings": [*build_change_warnings(tree), *run.warnings]}
+    )
+
+
+def build_change_warnings(tree: Worktree) -> list[str]:
+    """Return a list with the warning that the code is not exactly the commit; [] if the build changed no
+    tracked file.
+    """
+    if not tree.changed:
+        return []
+    names = ", ".join(clip(name, 200) for name in tree.changed[:5])
+    return [f"the build changed tracked files: {names}; the code that ran is not exactly the commit"]
+
+
+def folder_name(name: str) -> str:
+    """Return ``name``, with every character that is unsafe in folder names replaced by ``_``."""
+    return "".join(character if character.isalnum() or character in "-." else "_" for character in name)

@@ -1,0 +1,32 @@
+"""Hash of regbot's own part of the timed program: the smoke model, or the transformer around a user's layer.
+
+A shape's version covers only its numbers. When this code becomes faster or slower, the times of both versions must not
+be compared, so the hash is part of the environment of timed runs.
+"""
+
+import hashlib
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from regbot.text.python_code import dump_code
+
+TRANSFORMER = ("harness.py", "model.py")
+LAYER = ("moe.py", "routing.py", "rows.py", "dispatch.py", "exchange.py", "deepep.py", "hybridep.py")
+MODEL_FILES = {"module": TRANSFORMER, "smoke": TRANSFORMER + LAYER}
+"""Files of the guest's code that run in timed steps, by adapter. Other adapters run none of regbot's code there."""
+
+
+@cache
+def model_hash(adapter: str) -> str | None:
+    """Return the SHA-256 of the model code that ``adapter`` runs, or None if it runs none."""
+    if adapter not in MODEL_FILES:
+        return None
+    folder = resources.files("regbot") / "guest" / "regbot_guest"
+    return hash_files(folder, MODEL_FILES[adapter])
+
+
+def hash_files(folder: Traversable, names: tuple[str, ...]) -> str:
+    """Return the SHA-256 of Python files without comments, layout and docstrings. It is the same in every Python."""
+    code = [dump_code((folder / name).read_text(encoding="utf-8")) for name in names]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()

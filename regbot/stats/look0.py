@@ -1,0 +1,88 @@
+"""Look 0: may a session pass after its first block, because the noise of its node class is known?
+
+Two pairs have one degree of freedom, so their own variance decides nothing. Stored pairs of the same node class have
+many. Look 0 takes the larger of both standard deviations, with the degrees of freedom of the stored pairs. It passes a
+change or leaves the decision to more pairs; it never fails a change. Stored sessions give the noise only: the effect
+comes from pairs of base and head on one node. A base that differs from the stored sessions, or a node that has drifted
+since, therefore changes nothing.
+
+Look 0 assumes that a session is as noisy as the stored ones. If the variance of its own pairs is above
+``NOISE_LEVEL`` of what the class explains, it does not pass. The level is low because one degree of freedom detects
+little: in a session that is twice as noisy as its class, 5% of true 2% slowdowns pass at the usual level of 0.95 and an
+alpha of 5%, and 2.5% at this level and the alpha of a look (``benchmarks/gate.py``).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scipy.special import fdtri, stdtrit
+
+from regbot.records.calibration_summary import PairNoise
+from regbot.records.verdict import Decision
+from regbot.stats.paired import LOOK_ALPHA, Interval, SequentialTest, Thresholds, interval
+
+LOOK0_PAIRS = 2
+"""Pairs of the first block, in which a linear drift cancels."""
+
+NOISE_LEVEL = 0.8
+"""Probability with which the own variance of a session that is as noisy as its class stays below the limit of one
+summary."""
+
+MIN_NOISE_DF = 8
+"""Minimum degrees of freedom of the stored noise. With fewer, the sd is not known to a factor of two (95%)."""
+
+
+def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
+    """Return the noise of a pair from the log-ratios of stored pairs. Returns None below ``MIN_NOISE_DF``.
+
+    Each group has log-ratios by summary, as many for each summary, of pairs with one true effect. Their deviations from
+    the mean of the group are pooled. Pairs of several sessions of one commit against itself are one group, so that the
+    noise contains what differs from session to session.
+    """
+    groups = [group for group in groups if group.get("median")]
+    df = sum(len(group["median"]) - 1 for group in groups)
+    if df < MIN_NOISE_DF:
+        return None
+    return PairNoise(df=df, median_sd=_pooled_sd(groups, "median", df), mean_sd=_pooled_sd(groups, "mean", df))
+
+
+def look0(
+    log_ratios: Mapping[str, Sequence[float]], noise: PairNoise, primary_tests: int, thresholds: Thresholds
+) -> SequentialTest:
+    """Judge the ``LOOK0_PAIRS`` pairs of a first block. The decision is ``within_bound`` or ``undecided``.
+
+    It is ``within_bound`` if, for every summary, the interval contains 0, its upper end is below delta, and the own
+    variance of the pairs is within the limit. Outside of 0 the pairs go on, so that a slowdown below delta and an
+    improvement are decided by more pairs. Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``.
+    Raises ValueError for another number of pairs.
+    """
+    if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
+        raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")
+    alpha = LOOK_ALPHA / primary_tests
+    class_sds = {"median": noise.median_sd, "mean": noise.mean_sd}
+    tests: dict[str, tuple[Decision, Interval]] = {}
+    for name, values in log_ratios.items():
+        own = interval(values, alpha)
+        sd = max(own.sd, class_sds[name])
+        half_width = float(stdtrit(noise.df, 1 - alpha / 2)) * sd / math.sqrt(LOOK0_PAIRS)
+        bounds = Interval(own.estimate, own.estimate - half_width, own.estimate + half_width, sd, own.pairs, alpha)
+        is_quiet = own.sd**2 <= max_own_variance(class_sds[name], noise.df)
+        is_inside = bounds.low <= 0 <= bounds.high < thresholds.delta
+        tests[name] = ("within_bound" if is_quiet and is_inside else "undecided", bounds)
+    has_passed = all(decision == "within_bound" for decision, _ in tests.values())
+    return SequentialTest("within_bound" if has_passed else "undecided", LOOK0_PAIRS, 0, alpha, tests, 0)
+
+
+def max_own_variance(class_sd: float, df: int) -> float:
+    """Return the largest variance of the pairs of a first block with which look 0 may pass: the quantile of F with 1
+    and ``df`` degrees of freedom at ``NOISE_LEVEL``, times the variance of the class."""
+    return float(fdtri(LOOK0_PAIRS - 1, df, NOISE_LEVEL)) * class_sd**2
+
+
+def _pooled_sd(groups: Sequence[Mapping[str, Sequence[float]]], name: str, df: int) -> float:
+    squares = 0.0
+    for group in groups:
+        values = group[name]
+        mean = math.fsum(values) / len(values)
+        squares += math.fsum((value - mean) ** 2 for value in values)
+    return math.sqrt(squares / df)

@@ -1,0 +1,152 @@
+"""Prediction interval of one more session from stored sessions, and the gate that decides by it.
+
+All runs of a session share a node and a day. The effects of node and day do not cancel here as they do in a pair. So
+each session is reduced to one number, its level. The level of head's session is compared with the prediction interval
+for one more session, which is computed from the scatter of the stored levels. Welch's test of three head runs against
+120 stored runs would mistake the shared effects for an effect of the code: it calls 8 to 22% of harmless changes
+slower, at a nominal 2.5%.
+
+The interval assumes that stored levels are roughly normal and that head's session has the same distribution: the same
+node class and environment, the same number of runs, and no node that is new to the class. The caller chooses such
+sessions. The comparison is with main as it was stored, not with base: it cannot detect that head undoes a gain that
+main made since.
+
+All values are on the log scale; positive means slower. ``benchmarks/gate.py`` measures what the gate costs and misses.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtr, stdtrit
+
+from regbot.records.verdict import Decision
+from regbot.stats.paired import Thresholds, combine, decide
+
+SESSION_RUNS = 3
+"""Runs of a session that make its level, after one discarded warm launch. More runs hardly narrow the interval, because
+on most nodes the levels scatter more with node and day than with the single run.
+"""
+
+MIN_SESSIONS = 8
+"""Minimum number of stored sessions for a decision. For normal levels the interval is calibrated from two sessions on.
+But with fewer than eight sessions, their standard deviation is not known to a factor of two (95%). It is also
+impossible to check whether the levels are normal, or whether all of them come from one node.
+"""
+
+MIN_NODES = 3
+"""If no stored session is from head's node, the stored sessions must come from at least this many other nodes.
+
+Fewer nodes do not show how much the nodes of a class differ.
+"""
+
+SESSION_ALPHA = 0.05
+"""Two-sided error of the prediction intervals of all summaries together."""
+
+
+@dataclass(frozen=True)
+class PredictionInterval:
+    """Two-sided interval of head's effect against the mean of the stored sessions, at level 1 - ``alpha``."""
+
+    estimate: float
+    low: float
+    high: float
+    sd: float
+    """Standard deviation of a session's level, not of a pair."""
+    sessions: int
+    """Number of stored sessions."""
+    alpha: float
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided probability, in [0, 1], that one more session without an effect lies as far from the stored mean.
+
+        It is below ``alpha`` exactly if the interval does not contain 0.
+        """
+        if self.sd == 0:
+            return 1.0 if self.estimate == 0 else 0.0
+        distance = abs(self.estimate) / (self.sd * math.sqrt(1 + 1 / self.sessions))
+        return 2 * float(stdtr(self.sessions - 1, -distance))
+
+
+def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> float:
+    """Return the level of a session: the mean of one summary over its first ``runs`` runs, log scale.
+
+    Stored sessions have more runs than head's session. Only as many runs are used as head's session has, because a mean
+    over more runs scatters less and the interval would be too narrow. The first runs are used, so that warm-up or drift
+    of a node over a session affects all levels equally. Raises ValueError for a value that is not finite, or for fewer
+    than ``runs`` runs, because their mean would scatter more.
+    """
+    if len(run_values) < runs:
+        raise ValueError(f"a session's level needs {runs} runs; there are {len(run_values)}")
+    mean = math.fsum(run_values[:runs]) / runs
+    if not math.isfinite(mean):
+        raise ValueError("the summary of a run is not finite")
+    return mean
+
+
+def prediction_interval(stored: Sequence[float], head: float, alpha: float = SESSION_ALPHA) -> PredictionInterval:
+    """Return the interval of head - mean(stored): the difference +- t(1 - alpha/2, n - 1) s sqrt(1 + 1/n).
+
+    s is the standard deviation of the n stored levels. In the root, 1 stands for the variance of head's session, and
+    1/n for the variance of the stored mean. Raises ValueError for fewer than two sessions, or a level that is not
+    finite.
+    """
+    sessions = len(stored)
+    if sessions < 2:
+        raise ValueError(f"a prediction interval needs 2 stored sessions; there are {sessions}")
+    mean = math.fsum(stored) / sessions
+    if not (math.isfinite(mean) and math.isfinite(head)):
+        raise ValueError("the level of a session is not finite")
+    # As in the paired test, the mean of equal values can have a rounding error.
+    all_equal = min(stored) == max(stored)
+    sd = 0.0 if all_equal else math.sqrt(math.fsum((x - mean) ** 2 for x in stored) / (sessions - 1))
+    estimate = head - (stored[0] if all_equal else mean)
+    half_width = float(stdtrit(sessions - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / sessions)
+    return PredictionInterval(estimate, estimate - half_width, estimate + half_width, sd, sessions, alpha)
+
+
+def stored_gate(
+    stored: Mapping[str, Sequence[float]],
+    head: Mapping[str, float],
+    primary_tests: int,
+    thresholds: Thresholds,
+    bound: float,
+) -> tuple[Decision, dict[str, tuple[Decision, PredictionInterval]]]:
+    """Decide by stored sessions alone, for users who cannot run pairs. This gate can fail a change.
+
+    Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs.
+    ``primary_tests`` is the number of primary tests of the whole check. If the result is undecided, but every interval
+    contains 0 and no upper end exceeds ``bound``, the decision is ``within_bound``. With fewer than ``MIN_SESSIONS``
+    sessions everything is undecided; with fewer than two sessions there are no tests. Raises ValueError if
+    ``primary_tests`` is less than the number of summaries.
+    """
+    if primary_tests < len(head):
+        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(head)} summaries")
+    predictions = _compute_predictions(stored, head, SESSION_ALPHA / primary_tests)
+    if _count_sessions(stored) < MIN_SESSIONS:
+        return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
+    tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}
+    decision = combine(tests.values(), thresholds)
+    if decision == "undecided" and all(
+        prediction.low <= 0 <= prediction.high <= bound for prediction in predictions.values()
+    ):
+        decision = "within_bound"
+    return decision, tests
+
+
+def _compute_predictions(
+    stored: Mapping[str, Sequence[float]], head: Mapping[str, float], alpha: float
+) -> dict[str, PredictionInterval]:
+    if not head or stored.keys() != head.keys():
+        raise ValueError("give at least one summary, and the same summaries for stored sessions and head")
+    if _count_sessions(stored) < 2:
+        return {}
+    return {name: prediction_interval(stored[name], value, alpha) for name, value in head.items()}
+
+
+def _count_sessions(stored: Mapping[str, Sequence[float]]) -> int:
+    lengths = {len(values) for values in stored.values()}
+    if len(lengths) != 1:
+        raise ValueError("give at least one summary, and the same number of stored sessions for each summary")
+    return lengths.pop()

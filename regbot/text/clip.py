@@ -1,0 +1,33 @@
+"""Cut long text. An ellipsis marks the cut, so that readers see that something is missing."""
+
+LABEL_CHARACTERS = 500
+"""Largest length of a name, title or other label in a record."""
+MESSAGE_CHARACTERS = 4000
+"""Largest length of a sentence or paragraph in a record."""
+COMMIT_CHARACTERS = 12
+"""Number of digits of a shortened commit hash. 12 digits are unique even in very large repositories."""
+
+
+def clip(text: str, characters: int) -> str:
+    """Return ``text`` cut to at most ``characters``, including the ellipsis."""
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+def clip_label(text: str) -> str:
+    """Return ``text`` cut to ``LABEL_CHARACTERS``."""
+    return clip(text, LABEL_CHARACTERS)
+
+
+def clip_message(text: str) -> str:
+    """Return ``text`` cut to ``MESSAGE_CHARACTERS``."""
+    return clip(text, MESSAGE_CHARACTERS)
+
+
+def clip_line(text: str, characters: int) -> str:
+    """Return ``text`` on one line of at most ``characters``, with white space collapsed."""
+    return clip(" ".join(text[: 4 * characters].split()), characters)
+
+
+def short_commit(commit: str) -> str:
+    """Return the first ``COMMIT_CHARACTERS`` digits of a commit hash."""
+    return commit[:COMMIT_CHARACTERS]

@@ -1,0 +1,193 @@
+"""Build the paper GPU's library into the cache: ``<cache>/paper/<key>/libregbot_paper.so``.
+
+The key is a hash of torch's libraries and headers, of the device's source and of the compiler options. A build runs
+outside of the sandbox and under a lock. It is moved into the cache when it is complete. Code under test may only read
+it. A hash of the library is stored beside it. If the library does not match the hash, it is built again.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from regbot.errors import UserError
+from regbot.workloads.paper.torch_files import NoTorchError, TorchFiles, find_torch
+
+NAME = "libregbot_paper.so"
+DIGEST_NAME = "sha256"
+OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared")
+BUILD_TIMEOUT_S = 600.0
+LOCK_TIMEOUT_S = 900.0
+UNWRITABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
+COMPILERS = ("c++", "g++", "clang++")
+MAX_LINES, MAX_CHARACTERS = 5, 1500
+
+
+class NoPaperGpuError(UserError):
+    """The paper GPU cannot be built here. The message says why. Programs are traced as CPU programs instead."""
+
+
+@dataclass(frozen=True)
+class PaperLibrary:
+    """A library that can be loaded. ``built_s`` is its build time in seconds, None if it was in the cache.
+
+    ``temporary`` says that the library is outside of the cache, because the cache is not writable.
+    """
+
+    path: Path
+    built_s: float | None = None
+    temporary: bool = False
+
+
+def source_folder() -> Path:
+    """Return the folder of the C++ source of the device."""
+    return Path(str(resources.files("regbot"))) / "guest" / "regbot_guest" / "paper" / "cpp"
+
+
+def library_folder(cache: Path) -> Path:
+    """Return the folder of cached libraries: REGBOT_PAPER_CACHE, or else ``paper`` in ``cache``."""
+    return Path(os.environ.get("REGBOT_PAPER_CACHE") or cache / "paper")
+
+
+def library_for(python: str, cache: Path, spare: Path, inside: Path | None = None) -> PaperLibrary:
+    """Return the library for the torch that ``python`` imports. Build it if it is not in the cache.
+
+    ``spare`` is a folder to build in if the cache is not writable. ``inside`` is the checkout. An interpreter in the
+    checkout is not started. Raises NoPaperGpuError.
+    """
+    folder = library_folder(cache)
+    try:
+        torch = find_torch(python, inside)
+        torch_digest = torch.digest(folder)
+    except NoTorchError as error:
+        raise NoPaperGpuError(str(error)) from error
+    except OSError as error:
+        raise NoPaperGpuError(f"torch's files cannot be read: {error}") from error
+    key = _key(torch_digest)
+    entry = folder / key
+    if _is_whole(entry):
+        return PaperLibrary(entry / NAME)
+    compiler = _compiler()
+    if not compiler:
+        raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(entry.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
+            if _is_whole(entry):  # another process has built it while this one waited for the lock
+                return PaperLibrary(entry / NAME)
+            return PaperLibrary(entry / NAME, _build(torch, compiler, entry))
+    except Timeout as error:
+        raise NoPaperGpuError(f"{entry}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
+    except OSError as error:
+        if error.errno not in UNWRITABLE_ERRORS:
+            raise NoPaperGpuError(f"the paper GPU cannot be built in {entry.parent}: {error}") from error
+    try:
+        return PaperLibrary(spare / key / NAME, _build(torch, compiler, spare / key), temporary=True)
+    except OSError as error:
+        raise NoPaperGpuError(
+            f"the paper GPU can be built neither in {entry.parent} nor in {spare}: {error}"
+        ) from error
+
+
+Readiness = Literal["built", "buildable", "missing"]
+
+
+def readiness(python: str, cache: Path) -> Readiness:
+    """Return whether the library for ``python`` is built, can be built, or is not available. Does not start a build."""
+    folder = library_folder(cache)
+    try:
+        if _is_whole(folder / _key(find_torch(python).digest(folder))):
+            return "built"
+    except (NoTorchError, OSError):
+        return "missing"
+    return "buildable" if _compiler() else "missing"
+
+
+def _key(torch_digest: str) -> str:
+    """Return the cache key: a hash of torch, the device's source and the options. The compiler is not part of it."""
+    state = hashlib.sha256(torch_digest.encode())
+    for path in sorted(source_folder().glob("*.*")):
+        state.update(f"{path.name}\n".encode() + path.read_bytes())
+    state.update(" ".join(OPTIONS).encode())
+    return state.hexdigest()[:32]
+
+
+def _compiler() -> str:
+    """Return the path of the C++ compiler: $CXX, or else the first one on PATH; '' if there is none."""
+    configured = os.environ.get("CXX", "")
+    return next((path for name in (configured, *COMPILERS) if name and (path := shutil.which(name))), "")
+
+
+def _is_whole(entry: Path) -> bool:
+    """Whether the library in the cache folder ``entry`` exists and matches its stored hash."""
+    try:
+        recorded = (entry / DIGEST_NAME).read_text(encoding="ascii").strip()
+        with (entry / NAME).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == recorded
+    except OSError:
+        return False
+
+
+def _build(torch: TorchFiles, compiler: str, entry: Path) -> float:
+    """Compile the library, and move the result to ``entry``. Return the build time in seconds.
+
+    Raises NoPaperGpuError, OSError.
+    """
+    start = time.monotonic()
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".build-") as scratch:
+        target = Path(scratch) / "entry"
+        target.mkdir()
+        library = target / NAME
+        command = [
+            compiler,
+            *OPTIONS,
+            *(word for folder in torch.include_folders for word in ("-isystem", str(folder))),
+            str(source_folder() / "all.cpp"),
+            f"-L{torch.folder / 'lib'}",
+            "-lc10",
+            "-ltorch_cpu",
+            "-o",
+            str(library),
+        ]
+        try:
+            result = subprocess.run(
+                command,
+                cwd=scratch,
+                env={**os.environ, "TMPDIR": scratch, "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=BUILD_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NoPaperGpuError(f"{compiler} did not end within {BUILD_TIMEOUT_S:.0f} s") from error
+        if result.returncode != 0:
+            raise NoPaperGpuError(
+                f"{compiler} could not compile the paper GPU against {torch.folder}: {_first_error(result.stderr)}"
+            )
+        with library.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        (target / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
+        library.chmod(0o444)
+        if entry.exists():  # the old entry is incomplete or does not match its hash
+            shutil.rmtree(entry)
+        target.replace(entry)
+    return time.monotonic() - start
+
+
+def _first_error(text: str) -> str:
+    """Return the first line with an error and the lines after it. If no line has an error, return the last lines."""
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if "error:" in line or "fatal" in line), -MAX_LINES)
+    return "\n".join(lines[start:][:MAX_LINES])[:MAX_CHARACTERS] or "it gave no reason"

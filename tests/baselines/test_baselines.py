@@ -1,0 +1,668 @@
+"""The baseline store: intake and refusals, crashes, git, damage, and comparable sessions."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from regbot.baselines import commands
+from regbot.baselines.intake import environment_of
+from regbot.baselines.names import class_folder, environment_folder, workload_folder
+from regbot.baselines.query import ReferenceRefusal, RollingReference, load_rolling_reference, stored_ledger
+from regbot.baselines.store import BaselineError, Store
+from regbot.baselines.verify import verify
+from regbot.check.static_trace import WORKING_TREE
+from regbot.records.baseline import Acceptance, Baseline, EnvironmentKey, MoveEvidence, format_time
+from regbot.records.files import RecordError
+from regbot.records.run import Node, Run
+from regbot.records.session import Session
+from regbot.sessions.worktrees import with_build_changes
+from regbot.shapes.model_code import model_hash
+from support.baseline_builder import BASELINE, CPU, distilled, make_query, put, session_of, timed_baseline
+from support.baseline_cases import NOW, add, block_runs, header_of, make_intake, store_one, write_session
+from support.git_repos import Repository
+from support.ledger_builder import WORKLOAD, backend, smoke_ledger
+from support.store_cases import holds, script
+from support.store_cases import store as store
+from support.timed_builder import BASE, NODE, slot, statics, timed_run
+
+# ---- intake
+
+
+def test_a_session_is_stored_as_its_trace_and_its_good_runs(store: Store, tmp_path: Path) -> None:
+    file = write_session(tmp_path / "session.jsonl", block_runs(blocks=2))
+    added = add(store, file, make_intake(file, container="sha256:abc"), NOW)
+    trace, timed = (store.session(PurePosixPath(item)) for item in added.files)
+    assert (trace.tier, trace.variant, trace.runs) == ("static", "full", [])
+    assert (timed.tier, timed.commit, timed.measured) == ("timed", BASE.commit, "2026-01-01T00:00:00Z")
+    assert [(run.block, run.slot) for run in timed.runs] == [(1, 0), (1, 3), (2, 0), (2, 3)], "no warm launch, no head"
+    assert timed.provenance.who == "ada"
+    assert timed.environment.container == timed.provenance.container == "sha256:abc"
+    assert timed.environment.framework == "torch 2.13.0"
+    assert timed.environment.driver == "none", "known not to be there: the node has no GPU"
+    assert timed.environment.unknown == ["variables"]
+    assert "variables" in added.warnings[0]
+    assert timed.ledger is not None
+    assert store.ledger(timed.ledger).variant == CPU
+    assert sorted(path.name for path in store.root.iterdir()) == [
+        ".gitattributes", ".incoming", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
+    ]  # fmt: skip
+    assert verify(store, NOW).problems == []
+
+
+def test_a_session_that_no_check_will_be_compared_with_is_stored_with_a_warning(store: Store, tmp_path: Path) -> None:
+    """A session that look 0 ends has two runs of each arm, and references need three."""
+    for number, (blocks, warned) in enumerate([(1, True), (2, False)]):
+        file = write_session(tmp_path / f"{number}.jsonl", block_runs(number, blocks), number)
+        warnings = [
+            text for text in add(store, file, make_intake(file), NOW).warnings if "will not be compared" in text
+        ]
+        assert bool(warnings) is warned
+        assert all("2 runs of base in valid pairs, and 3 are needed" in text for text in warnings)
+
+
+def test_only_the_repeat_of_a_block_is_stored() -> None:
+    head_failed = [
+        *block_runs()[:2],
+        timed_run(slot(1, 0, "base"), 0.5),
+        timed_run(slot(1, 1, "head"), 0.5, "crashed"),
+        *(timed_run(slot(1, place, arm, attempt=2), 0.1) for place, arm in enumerate(("base", "head", "head", "base"))),
+    ]
+    result = distilled(Session(header=header_of(0), runs=[*statics(), *head_failed]))
+    (timed,) = (item for item in result.baselines if item.tier == "timed")
+    assert [(run.attempt, run.slot) for run in timed.runs] == [(2, 0), (2, 3)]
+    assert timed.level_s["median"] == pytest.approx(0.1)
+
+
+def test_a_session_is_stored_once_even_by_different_users(store: Store, tmp_path: Path) -> None:
+    file = write_session(tmp_path / "session.jsonl")
+    first = add(store, file, make_intake(file), NOW)
+    assert add(store, file, make_intake(file), NOW).files == first.files
+    assert add(store, file, make_intake(file, who="bob", why="again"), NOW).files == first.files
+    longer = write_session(tmp_path / "longer.jsonl", [*block_runs(), *block_runs(blocks=2)[6:]])
+    with pytest.raises(BaselineError, match=r"has the same session .* with 2 runs, and the new one has 4: delete it"):
+        add(store, longer, make_intake(longer), NOW)
+    assert verify(store, NOW).sessions == 2
+
+
+def spoiled(arm_name: str = "base", tier: str = "timed", **changes: object) -> Callable[[list[Run]], list[Run]]:
+    """Return a function that changes the last run of an arm."""
+
+    def spoil(runs: list[Run]) -> list[Run]:
+        last = next(n for n in reversed(range(len(runs))) if (runs[n].arm.name, runs[n].tier) == (arm_name, tier))
+        return [*runs[:last], runs[last].model_copy(update=changes), *runs[last + 1 :]]
+
+    return spoil
+
+
+REFUSED: dict[str, tuple[Callable[[list[Run]], list[Run]], str]] = {
+    "a crash": (spoiled(outcome="crashed", reason="no kernel"), r"ended as 'crashed' \(no kernel\)"),
+    "a trace that failed": (spoiled(tier="static", outcome="refused"), "a static run of base ended as 'refused'"),
+    "a warm launch that failed": (
+        lambda runs: [*runs[:2], runs[2].model_copy(update={"outcome": "hung"}), *runs[3:]],
+        "ended as 'hung'",
+    ),
+    "a dirty tree": (spoiled(changed_by_build=["moe.py"]), "was of a dirty tree: .* moe.py"),
+    "another commit": (spoiled(arm=BASE.model_copy(update={"commit": "3" * 40})), "333333"),
+    "code from elsewhere": (
+        spoiled(code=block_runs()[0].code.model_copy(update={"foreign": {"moe": "/opt"}})),  # type: ignore[union-attr]
+        "imported moe from outside",
+    ),
+    "no proof of code": (spoiled(code=None), "does not prove which code"),
+    "a fallback": (spoiled(backends={"dispatcher": backend("alltoall", "deepep")}), "executed dispatcher 'alltoall'"),
+    "another node": (spoiled(node=Node(name="node-4", node_class=NODE.node_class, cores=2)), "the node differs"),
+    "another environment": (
+        spoiled(environment=block_runs()[0].environment.model_copy(update={"torch": "2.14"})),  # type: ignore[union-attr]
+        "the environment differs between runs",
+    ),
+    "no environment": (spoiled(environment=None), "or is missing in a run"),
+    "warm launches only": (lambda runs: runs[:4], "there are only warm launches"),
+    "a dead counter": (
+        spoiled(tier="static", ledger=smoke_ledger().model_copy(update={"liveness": None})),
+        "not proven to work",
+    ),
+    "no run": (lambda runs: [run for run in runs if run.arm.name == "head"], "has no run of base"),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_a_session_with_any_bad_run_is_refused(store: Store, tmp_path: Path, fault: str) -> None:
+    spoil, reason = REFUSED[fault]
+    runs = spoil([*statics(), *block_runs()])
+    file = tmp_path / "session.jsonl"
+    file.write_text("".join(line.to_line() for line in (header_of(0), *runs)))
+    with pytest.raises(BaselineError, match=reason) as caught:
+        add(store, file, make_intake(file), NOW)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"base": WORKING_TREE.model_copy(update={"name": "base"})}, "uncommitted files"),
+        ({"base": BASE.model_copy(update={"overrides": {"dispatcher": "allgather"}})}, "ran with overrides"),
+        (
+            {"created": format_time(NOW + timedelta(days=2))},
+            "was measured at 2026-06-03T00:00:00Z, and it is 2026-06-01",
+        ),
+        ({"created": "yesterday"}, "is no ISO 8601 time"),
+        ({"created": "2026-01-01T00:00:00"}, "does not say its offset"),
+    ],
+    ids=["no commit", "overrides", "the future", "no time", "no offset"],
+)
+def test_a_session_with_an_unfit_header_is_refused(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(BaselineError, match=reason):
+        distilled(session_of(0, **changes))
+
+
+def test_a_fault_of_the_other_arm_does_not_matter(store: Store, tmp_path: Path) -> None:
+    runs = spoiled("head", outcome="crashed")(block_runs())
+    file = write_session(tmp_path / "session.jsonl", runs)
+    assert len(add(store, file, make_intake(file), NOW).files) == 2
+    with pytest.raises(BaselineError, match="a timed run of head ended as 'crashed'"):
+        add(store, file, make_intake(file, arm="head"), NOW)
+
+
+def test_a_run_of_a_tree_changed_by_its_build_has_a_warning_and_is_refused() -> None:
+    class Changed:
+        changed = ("moe.py",)
+
+    run = with_build_changes(block_runs()[0], Changed())  # type: ignore[arg-type]
+    assert run.warnings == ["the build changed tracked files: moe.py; the code that ran is not exactly the commit"]
+    session = Session(header=header_of(0), runs=[*statics(), run])
+    with pytest.raises(BaselineError, match=r"the build changed tracked files: moe\.py"):
+        distilled(session)
+
+
+# ---- crashes and full disks
+
+
+@pytest.fixture
+def volatile(tmp_path: Path) -> Iterator[Store]:
+    """A store in memory if possible, because these tests do thousands of syncs that a killed process does not need."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
+        yield Store(Path(folder) / "baselines")
+
+
+@pytest.mark.slow
+def test_two_writers_killed_at_any_moment_leave_a_sound_store_with_all_reported_sessions(volatile: Store) -> None:
+    store = volatile
+    output = script("killed", store.root)
+    assert [item["problems"] for item in output] == [[]] * 32
+    assert holds(store, output) > 32
+    result = load_rolling_reference(store, make_query(), NOW + timedelta(days=10_000), limit=10**6)
+    assert isinstance(result, RollingReference)
+    names = [item.session for item in result.sessions]
+    assert len(names) == len(set(names)) >= 16
+
+
+@pytest.mark.slow
+def test_a_writer_killed_before_any_of_its_operations_leaves_a_sound_store(volatile: Store) -> None:
+    output = script("everywhere", volatile.root)
+    dead, again = output[::2], output[1::2]
+    assert sum(item["killed"] for item in dead) > 40, "it does that much"
+    assert all(item["problems"] == [] for item in output)
+    assert all(not item["files"] for item in dead if item["killed"])
+    assert {(len(item["files"]), item["left"]) for item in again} == {(2, 2)}, "both files; the lock and .gitignore"
+
+
+@pytest.mark.slow
+def test_a_file_beyond_the_size_limit_is_not_left_behind(store: Store) -> None:
+    output = script("limited", store.root)
+    failed = [item for item in output if item["code"]]
+    assert {item["code"] for item in failed} == {3}
+    assert 3 < len(failed) < len(output) - 3
+    assert all("File too large" in item["errors"][0] for item in failed)
+    assert all(item["problems"] == [] for item in output)
+    assert holds(store, output) == 2 * (len(output) - len(failed))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small disk takes the right to mount one")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_at_any_byte_loses_no_stored_session(small_disk: Path, tmp_path: Path) -> None:
+    store = Store(small_disk / "baselines")
+    acknowledged: list[str] = []
+    refused = 0
+    ballast = small_disk / "ballast"
+    for pages in range(30):
+        ballast.write_bytes(b"")
+        free = os.statvfs(small_disk)
+        ballast.write_bytes(bytes(max(0, free.f_bavail - pages) * free.f_frsize))
+        for number in (2 * pages, 2 * pages + 1):
+            files, error = stored_or_refused(store, tmp_path, number)
+            acknowledged += files
+            refused += bool(error)
+            assert bool(files) != ("No space left on device" in error)
+        if store.root.exists():
+            assert verify(store, NOW).problems == []
+    ballast.unlink()
+    assert refused >= 8
+    assert len(acknowledged) > 20
+    assert {str(path) for group in store.groups() for path in store.sessions(group)} >= set(acknowledged)
+    assert store_one(store.root, tmp_path, 0)
+    assert holds(store, [{"files": acknowledged}]) == len(set(acknowledged))
+
+
+def stored_or_refused(store: Store, scratch: Path, number: int) -> tuple[list[str], str]:
+    try:
+        return store_one(store.root, scratch, number), ""
+    except OSError as error:
+        return [], str(error)
+
+
+# ---- git
+
+
+@pytest.fixture
+def clones(tmp_path: Path) -> tuple[Repository, Repository]:
+    """Two clones of a repository with one session and its anchor."""
+    origin = Repository.create(tmp_path / "origin")
+    store = Store(origin.path / "baselines")
+    store_one(store.root, tmp_path, 0)
+    commands.move_anchor(store, commands.AnchorMove(WORKLOAD, BASE.commit[:7], "ada", "release 1"), NOW)
+    origin.commit("baselines")
+    assert origin.git("status", "--porcelain") == ""
+    return origin.clone_to(tmp_path / "one"), origin.clone_to(tmp_path / "two")
+
+
+def merge(target: Repository, source: Repository) -> str:
+    """Pull ``source`` into ``target``. Return git's output if that fails."""
+    target.git("fetch", "-q", str(source.path), "HEAD")
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@e", "merge", "-q", "--no-edit", "FETCH_HEAD"]
+    done = subprocess.run(command, cwd=target.path, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def test_two_refreshes_merge_without_a_conflict(clones: tuple[Repository, Repository], tmp_path: Path) -> None:
+    for clone, numbers in zip(clones, ((1, 2, 5), (3, 4, 5)), strict=True):
+        for number in numbers:  # the fifth is the same
+            store_one(clone.path / "baselines", tmp_path, number)
+        clone.commit("refresh")
+        assert ".incoming" not in clone.git("ls-files")
+    assert merge(*clones) == ""
+    store = Store(clones[0].path / "baselines")
+    assert verify(store, NOW).problems == []
+    result = load_rolling_reference(store, make_query(), NOW)
+    assert isinstance(result, RollingReference)
+    assert [item.measured[11:13] for item in result.sessions] == ["00", "01", "02", "03", "04", "05"]
+
+
+def test_two_moves_of_an_anchor_conflict_with_a_clear_message(
+    clones: tuple[Repository, Repository], tmp_path: Path
+) -> None:
+    for number, clone in enumerate(clones):
+        store = Store(clone.path / "baselines")
+        digit = str(7 + number)
+        put(store, timed_baseline(9 + number, commit=digit * 40))
+        moved = commands.move_anchor(store, commands.AnchorMove(WORKLOAD, digit * 9, "ada", f"release {digit}"), NOW)
+        assert (moved.commit, moved.previous) == (digit * 40, BASE.commit)
+        clone.commit("move the anchor")
+    assert "CONFLICT" in merge(*clones)
+    store = Store(clones[0].path / "baselines")
+    (problem,) = verify(store, NOW).problems
+    assert "anchor.json: has a merge conflict of two anchors: choose a commit" in problem
+    with pytest.raises(BaselineError, match="conflict of two anchors"):
+        commands.find_anchors(store, WORKLOAD)
+    clones[0].git("checkout", "--theirs", "baselines")
+    assert verify(store, NOW).problems == []
+    assert [anchor.commit[:1] for anchor in commands.find_anchors(store, WORKLOAD)] == ["8"]
+
+
+def test_git_does_not_change_line_ends(clones: tuple[Repository, Repository], tmp_path: Path) -> None:
+    clone = clones[0].clone_to(tmp_path / "windows", "-c", "core.autocrlf=true")
+    assert verify(Store(clone.path / "baselines"), NOW).problems == []
+
+
+# ---- damage
+
+
+def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Path, Path], None]:
+    def spoil(root: Path, path: Path) -> None:
+        path.write_bytes(change(path.read_bytes()))
+
+    return spoil
+
+
+def replaced(**changes: object) -> Callable[[Path, Path], None]:
+    """Put another session into the folder of the first, named after the correct hash."""
+
+    def spoil(root: Path, path: Path) -> None:
+        other = Baseline.model_construct(**(timed_baseline(1).model_dump(by_alias=False) | changes))
+        text = json.dumps(other.model_dump(by_alias=True, warnings=False), indent=1) + "\n"
+        renamed(path.parent, text)
+
+    return spoil
+
+
+def renamed(folder: Path, text: str) -> None:
+    (folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json").write_text(text)
+
+
+def moved(root: Path, path: Path) -> None:
+    folder = path.parent.parent / "torch-9-0123456789"
+    folder.mkdir()
+    shutil.move(path, folder)
+
+
+def stored_twice(root: Path, path: Path) -> None:
+    result = Baseline.model_validate_json(path.read_bytes())
+    put(Store(root), result.model_copy(update={"provenance": result.provenance.model_copy(update={"who": "eve"})}))
+
+
+def next_version(root: Path, path: Path) -> None:
+    """A session of version 2 of the shape, in the folder of version 1."""
+    result = timed_baseline(1, workload=WORKLOAD.replace("@1", "@2"), shape_version=2)
+    renamed(path.parent, result.to_json())
+
+
+def old_shape(root: Path, path: Path) -> None:
+    put(Store(root), timed_baseline(1, workload=WORKLOAD.replace("@1", "@99"), shape_version=99))
+
+
+def without_ledger(root: Path, path: Path) -> None:
+    result = Baseline.model_validate_json(path.read_bytes())
+    (root / "ledgers" / f"{result.ledger}.json").unlink()
+
+
+def linked(root: Path, path: Path) -> None:
+    path.rename(root.parent / "elsewhere.json")
+    path.symlink_to(root.parent / "elsewhere.json")
+
+
+def stray(root: Path, path: Path) -> None:
+    (root / "notes.txt").write_text("slow node")
+
+
+def lost_anchor(root: Path, path: Path) -> None:
+    anchor = commands.move_anchor(Store(root), commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release"), NOW)
+    file = root / class_folder(WORKLOAD, CPU, anchor.node_class) / "anchor.json"
+    file.write_text(anchor.model_copy(update={"commit": "9" * 40}).to_json())
+
+
+def bad_anchor(root: Path, path: Path) -> None:
+    (path.parent.parent / "anchor.json").write_text("{}")
+
+
+CONFLICT = b'<<<<<<< HEAD\n "steps": 8,\n=======\n "steps": 9,\n>>>>>>> other\n'
+FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
+    "truncated": (rewrite(lambda data: data[: len(data) // 2]), "is truncated after", "restore it"),
+    "empty": (rewrite(lambda data: b""), "is truncated after 0 bytes", "restore it"),
+    "edited": (rewrite(lambda data: data.replace(b'"steps": 8', b'"steps": 9')), "was edited", "restore it"),
+    "one blank more": (rewrite(lambda data: data + b" "), "was edited", "restore it"),
+    "conflict": (rewrite(lambda data: data.replace(b' "steps": 8,\n', CONFLICT)), "has conflict markers", "restore"),
+    "not text": (rewrite(lambda data: b"\xff" + data), "was edited", "restore it"),
+    "of the future": (
+        replaced(measured="2031-01-01T00:00:00Z"),
+        "was written at 2031-01-01T00:00:00Z, and it is",
+        "restore it",
+    ),
+    "another schema": (replaced(schema_id="regbot/baseline@2"), "is of schema 'regbot/baseline@2'", "store it again"),
+    "not of the model": (replaced(steps="8"), "steps: Input should be a valid integer", "store it again"),
+    "version and entry differ": (replaced(shape_version=2), "is not of shape version 2", "store it again"),
+    "another shape version": (next_version, "is of shape version 2 in the folder of version 1", "move it to"),
+    "a shape that is not here": (old_shape, "has a shape or version that this regbot does not have", "delete it"),
+    "another class": (replaced(node_class="8 x B200"), "is in the folder of another node class", "move it to"),
+    "another environment": (moved, "is in the folder of another environment", "move it to"),
+    "stored twice": (stored_twice, "has the same session as", "delete one"),
+    "no ledger": (without_ledger, "is missing or unusable", "restore it"),
+    "a link": (linked, "is a link", "replace it by the file itself"),
+    "a stray file": (stray, "does not belong to the store", "delete or move it"),
+    "an anchor without a session": (lost_anchor, "no session of its commit 999999999999", "add a session of it"),
+    "an anchor that is none": (bad_anchor, "is of schema 'None'", "write it again"),
+}
+
+
+@pytest.mark.parametrize("fault", FOUND)
+def test_every_fault_is_one_line_that_names_file_fault_and_remedy(store: Store, tmp_path: Path, fault: str) -> None:
+    spoil, what, fix = FOUND[fault]
+    (file,) = [file for file in store_one(store.root, tmp_path, 0) if "cpu" in file]
+    assert verify(store, NOW).problems == []
+    spoil(store.root, store.root / file)
+    result = verify(store, NOW)
+    (problem,) = result.problems
+    assert "\n" not in problem
+    named, _, rest = problem.partition(": ")
+    assert PurePosixPath(named).parts[0] in (PurePosixPath(file).parts[0], "qwen3-30b-a3b+ep+cpu@99", "notes.txt")
+    assert what in rest
+    assert f": {fix}" in rest
+    assert "1 problem in" in commands.verify_page(result)
+
+
+def test_a_session_that_is_broken_is_never_used(store: Store, tmp_path: Path) -> None:
+    store_one(store.root, tmp_path, 0)
+    (path,) = put(store, timed_baseline(1))
+    (store.root / path).write_text((store.root / path).read_text().replace('"log_median": -', '"log_median": -1'))
+    with pytest.raises(BaselineError, match="was edited"):
+        load_rolling_reference(store, make_query(), NOW)
+
+
+def test_a_session_of_the_future_is_never_used(store: Store) -> None:
+    put(store, timed_baseline(0), timed_baseline(1, measured="2027-01-01T00:00:00Z"))
+    with pytest.raises(BaselineError, match="was measured at 2027-01-01T00:00:00Z, and it is 2026-06-01"):
+        load_rolling_reference(store, make_query(), NOW)
+
+
+# ---- comparable sessions
+
+
+def test_the_last_forty_sessions_are_the_rolling_reference(store: Store) -> None:
+    put(store, *(timed_baseline(number) for number in range(45)), timed_baseline(50, series="anchor"))
+    result = load_rolling_reference(store, make_query(), NOW)
+    assert isinstance(result, RollingReference)
+    assert [item.measured for item in result.sessions] == [timed_baseline(n).measured for n in range(5, 45)]
+    assert "variables of the environment are unknown" in result.warnings[0]
+    anchor = load_rolling_reference(store, make_query(), NOW, series="anchor")
+    assert isinstance(anchor, RollingReference)
+    assert len(anchor.sessions) == 1
+
+
+OTHER = BASELINE.environment.model_copy(update={"framework": "torch 2.14.0", "python": None})
+REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    "another class": (
+        {"node_class": "8 x H100"},
+        ("node_class",),
+        "node class is 'a processor, 2 cores' in store, '8 x H100' here",
+    ),
+    "another environment": (
+        {"environment": OTHER},
+        ("framework", "python"),
+        "framework is 'torch 2.13.0' in store, 'torch 2.14.0' here; python is '3.11.1' in store, unknown here",
+    ),
+    "another length": ({"steps": 50}, ("steps",), "steps is 8 in store, 50 here"),
+    "another dispatcher": ({"dispatcher": "deepep"}, ("dispatcher",), "dispatcher is '' in store, 'deepep' here"),
+    "another variant": ({"variant": "smoke"}, (), "no session of qwen3-30b-a3b@1/ep (smoke) is stored"),
+    "another version": ({"workload": WORKLOAD.replace("@1", "@2")}, (), "no session of qwen3-30b-a3b@2/ep"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_an_incomparable_session_is_refused_with_the_differing_field(store: Store, case: str) -> None:
+    changes, fields, text = REFUSALS[case]
+    put(store, timed_baseline(0), timed_baseline(1))
+    result = load_rolling_reference(store, make_query(**changes), NOW)
+    assert isinstance(result, ReferenceRefusal)
+    assert tuple(item.field for item in result.differences) == fields
+    assert text in result.text
+
+
+def with_model(number: int, model: str | None) -> Baseline:
+    """Return a stored session of a version of the smoke model."""
+    environment = BASELINE.environment.model_copy(update={"model": model})
+    return timed_baseline(number, environment=environment)
+
+
+def test_times_of_another_smoke_model_are_not_compared(store: Store) -> None:
+    put(store, with_model(0, None), with_model(1, "0" * 64))
+    current = with_model(2, model_hash("smoke"))
+    result = load_rolling_reference(store, make_query(environment=current.environment), NOW)
+    assert isinstance(result, ReferenceRefusal)
+    assert [item.field for item in result.differences] == ["model"]
+    put(store, current)
+    result = load_rolling_reference(store, make_query(environment=current.environment), NOW)
+    assert isinstance(result, RollingReference)
+    assert [session.session for session in result.sessions] == [current.session]
+
+
+def test_times_of_another_smoke_model_are_listed_until_they_are_measured_again(store: Store) -> None:
+    put(store, with_model(0, "0" * 64), with_model(1, "0" * 64))
+    (note,) = verify(store, NOW).notes
+    assert "2 sessions of another version of regbot's model code" in note
+    assert note.endswith(f"measure again with 'regbot baseline refresh --workload {WORKLOAD}'")
+    put(store, with_model(2, model_hash("smoke")))
+    assert verify(store, NOW).notes == []
+
+
+def test_a_session_without_a_model_keeps_its_folder() -> None:
+    key = EnvironmentKey(framework="torch 2.13.0+cpu", python="3.11.7")
+    assert environment_folder(key) == "torch-2.13.0-cpu-python-3.11.7-4c5484f1bd"
+    assert environment_folder(key.model_copy(update={"model": "0" * 64})) != environment_folder(key)
+
+
+def test_a_session_stored_twice_counts_once(store: Store) -> None:
+    branch = timed_baseline(0)
+    put(store, branch, branch.model_copy(update={"provenance": branch.provenance.model_copy(update={"who": "eve"})}))
+    result = load_rolling_reference(store, make_query(), NOW)
+    assert isinstance(result, RollingReference)
+    assert len(result.sessions) == 1
+
+
+def test_no_two_classes_or_environments_share_a_folder() -> None:
+    texts = ["8 x H100", "8-x-H100", "8 x  H100", "../H100", "8 x H100 " + "y" * 300, "8 x H100 " + "z" * 300, "ä", "."]
+    folders = {str(class_folder(WORKLOAD, CPU, text)) for text in texts}
+    assert len(folders) == len(texts)
+    assert all(len(PurePosixPath(folder).parts) == 2 and len(folder) < 140 and ".." not in folder for folder in folders)
+    keys = [EnvironmentKey(driver=None), EnvironmentKey(driver="none"), EnvironmentKey(nccl="none"), OTHER]
+    assert len({environment_folder(key) for key in keys}) == len(keys)
+    names = {workload_folder(entry, CPU) for entry in ("a:b@1/ep", "b@1/ep", "b@1/ep-dp", "b@2/ep", "a.b@1/ep")}
+    assert len(names) == 5
+    with pytest.raises(ValueError, match="is not a workload entry"):
+        workload_folder("../../etc@1/ep", CPU)
+
+
+@pytest.mark.slow
+def test_a_query_among_ten_thousand_sessions_opens_one_folder_and_reads_forty(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = BASELINE.to_json()
+    for number in range(10_000):
+        node_class, day = f"class {number % 25}", header_of(number // 25)
+        text = template.replace(BASELINE.measured, day.created.replace("+00:00", "Z"))
+        text = text.replace(BASELINE.session, f"{number:064x}").replace(BASELINE.node_class, node_class)
+        folder = store.root / class_folder(WORKLOAD, CPU, node_class) / environment_folder(BASELINE.environment)
+        if number < 25:
+            folder.mkdir(parents=True)
+        renamed(folder, text)
+    opened, read = [], []
+    opens, reads = Path.open, Store.session
+    monkeypatch.setattr(Path, "open", lambda self, *rest: opened.append(self) or opens(self, *rest))
+    monkeypatch.setattr(Store, "session", lambda self, path: read.append(path) or reads(self, path))
+    result = load_rolling_reference(store, make_query(node_class="class 7"), NOW)
+    assert isinstance(result, RollingReference)
+    assert len(result.sessions) == len(read) == 40
+    assert {path.parent.parent.name[:8] for path in opened} == {"class-7-"}
+    assert len(opened) <= 2 * 400
+    assert result.sessions[-1].measured == "2026-01-17T15:00:00Z"
+
+
+def test_the_stored_ledger_is_found_across_environments_and_by_commit_first(store: Store, tmp_path: Path) -> None:
+    for number in (0, 1):
+        store_one(store.root, tmp_path, number)
+    newer = timed_baseline(5, environment=OTHER, commit="5" * 40)
+    put(store, newer)
+    result = stored_ledger(store, WORKLOAD, CPU, "timed")
+    assert result is not None
+    assert result.baseline == newer
+    assert result.ledger.variant == CPU
+    of_commit = stored_ledger(store, WORKLOAD, CPU, "timed", commit=BASE.commit)
+    assert of_commit is not None
+    assert of_commit.baseline.measured == timed_baseline(1).measured
+    assert stored_ledger(store, WORKLOAD, "smoke", "timed") is None
+
+
+def test_a_missing_environment_field_is_unknown_and_not_absent() -> None:
+    run = block_runs()[0].model_copy(update={"node": NODE.model_copy(update={"gpus": ["H100"]})})
+    assert environment_of(run).unknown == ["driver", "toolkit", "nccl", "container", "variables"]
+    assert environment_of(block_runs()[0]).unknown == ["container", "variables"]
+
+
+# ---- commands
+
+
+def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
+    assert "no session is stored" in commands.list_page(commands.list_groups(store))
+    with pytest.raises(BaselineError, match="is not a folder: give the folder"):
+        commands.verify_store(store, NOW)
+    files = store_one(store.root, tmp_path, 0)
+    move = commands.AnchorMove(
+        WORKLOAD,
+        BASE.commit[:8],
+        "ada",
+        "release 1",
+        evidence=MoveEvidence(estimate_pct=1.2, low_pct=0.4, high_pct=2.0, pairs=6),
+        accepted=Acceptance(who="bob", slowdown_pct=1.2, why="dropless routing"),
+    )
+    commands.move_anchor(store, move, NOW)
+    page = commands.list_page(commands.list_groups(store))
+    assert "qwen3-30b-a3b@1/ep  cpu  timed\n  class        a processor, 2 cores\n" in page
+    assert "  sessions     1, 2026-01-01T00:00:00Z to 2026-01-01T00:00:00Z\n  anchor       111111111111\n" in page
+    assert "unknown: container, variables" in page
+    page = commands.show_page(*commands.find_session(store, PurePosixPath(files[1]).name[:10]))
+    assert "  stored by    ada: nightly\n" in page
+    assert "  timed        8 steps, 2 of them warm-up, on 2 ranks\n" in page
+    assert "    block 1 slot 0 " in page
+    page = commands.anchor_page(commands.find_anchors(store, WORKLOAD))
+    assert "  absorbed   +1.2% [+0.4, +2.0] in 6 pairs\n  accepted   +1.2% by bob: dropless routing" in page
+    note, summary = commands.verify_page(commands.verify_store(store, NOW)).splitlines()
+    assert summary == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
+    assert "was traced as a CPU program" in note
+    assert "replace it by 'regbot baseline refresh'" in note
+
+
+@pytest.mark.parametrize(
+    ("move", "reason"),
+    [
+        (
+            commands.AnchorMove(WORKLOAD, "abcdef", "ada", "why"),
+            "0 commits with stored sessions begin with 'abcdef': add a",
+        ),
+        (
+            commands.AnchorMove("mixtral-8x7b@1/ep", "1", "ada", "why"),
+            "no timed session of mixtral-8x7b@1/ep is stored",
+        ),
+        (commands.AnchorMove(WORKLOAD, "1", "ada", "why", node_class="8 x H100"), "no timed session"),
+    ],
+)
+def test_an_anchor_needs_a_stored_session_of_its_commit(
+    store: Store, tmp_path: Path, move: commands.AnchorMove, reason: str
+) -> None:
+    store_one(store.root, tmp_path, 0)
+    with pytest.raises(BaselineError, match=reason):
+        commands.move_anchor(store, move, NOW)
+
+
+@pytest.mark.parametrize("name", ["abc", "0123456789"])
+def test_a_hash_that_names_no_session_is_refused(store: Store, name: str) -> None:
+    put(store, BASELINE)
+    with pytest.raises(RecordError, match=r"regbot baseline list|characters of the hash"):
+        commands.find_session(store, name)

@@ -1,0 +1,289 @@
+"""The trend of a workload: what it shows, what it leaves out, and that it decides nothing.
+
+After a change of wording that is meant, write the golden page anew and read the difference:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/baselines/test_history.py
+"""
+
+import json
+import math
+import os
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from regbot.baselines import commands
+from regbot.baselines.history import history, history_page
+from regbot.baselines.store import BaselineError, Store
+from regbot.cli import baseline as baseline_commands
+from regbot.records.baseline import Baseline
+from regbot.records.history import History, HistorySeries
+from regbot.records.schema_files import FOLDER as SCHEMAS
+from regbot.stats.history import MAX_LEVELS, MIN_SESSIONS, bucket_starts, change_points, without_outliers
+from support.baseline_builder import BASELINE, CPU, put, timed_baseline
+from support.baseline_cases import NOW
+from support.ledger_builder import WORKLOAD
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "history" / "page.txt"
+NEWER = BASELINE.environment.model_copy(update={"framework": "torch 2.14.0", "python": None})
+Array = NDArray[np.float64]
+
+
+def session(number: int, level_s: float = 0.1, runs: int = 2, **changes: Any) -> Baseline:
+    """Return a session with its own commit, whose runs take ``level_s`` per step."""
+    run = BASELINE.runs[0]
+    result = [run.model_copy(update={"slot": slot % 4, "log_median": math.log(level_s)}) for slot in range(runs)]
+    return timed_baseline(number, **({"runs": result, "commit": f"{number + 1:04x}" * 10} | changes))
+
+
+def noisy(numbers: Sequence[int], level_s: float, **changes: Any) -> list[Baseline]:
+    draw = random.Random(numbers[0])
+    return [session(number, level_s * (1 + draw.gauss(0, 0.003)), **changes) for number in numbers]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "baselines")
+
+
+def only_series(result: History) -> HistorySeries:
+    (trend,) = result.trends
+    (series,) = trend.series
+    return series
+
+
+def load_history(store: Store, **changes: Any) -> History:
+    given: dict[str, Any] = {"workload": WORKLOAD, "now": NOW}
+    return history(Store(store.root), **(given | changes))
+
+
+# ---- content
+
+
+def test_the_page_of_a_workload_with_a_change_an_anchor_and_a_new_environment(store: Store) -> None:
+    put(store, *noisy(range(30), 0.1), *noisy(range(30, 54), 0.104), *noisy(range(60, 70), 0.092, environment=NEWER))
+    put(store, session(80, 0.1002, series="anchor", commit="0006" * 10))
+    commands.move_anchor(store, commands.AnchorMove(WORKLOAD, "0006" * 10, "ada", "release 1"), NOW)
+    page = history_page(load_history(store)) + "\n"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        GOLDEN.write_text(page, encoding="utf-8")
+    assert page == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_the_document_is_of_the_shipped_schema(store: Store) -> None:
+    put(store, *noisy(range(20), 0.1), *noisy(range(20, 40), 0.11))
+    document = json.loads(load_history(store).to_json())
+    schema = json.loads((SCHEMAS / "history@1.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["schema"] == "regbot/history@1"
+    (change,) = document["trends"][0]["series"][0]["changes"]
+    assert change["change_pct"] == pytest.approx(10, abs=0.5)
+    assert (change["before"][:4], change["commit"][:4], change["grain"]) == ("0014", "0015", 1)
+    assert change["at"] == session(20).measured
+
+
+def test_points_have_equal_session_counts_with_mean_and_range(store: Store) -> None:
+    levels = [0.1 * (1 + number / 1000) for number in range(31)]
+    put(store, *(session(number, level) for number, level in enumerate(levels)))
+    series = only_series(load_history(store, points=4))
+    assert [point.sessions for point in series.points] == [7, 8, 8, 8]
+    assert [point.first for point in series.points] == [session(number).measured for number in (0, 7, 15, 23)]
+    first = series.points[0]
+    assert [first.low_s, first.high_s] == pytest.approx([levels[0], levels[6]])
+    assert first.level_s == pytest.approx(math.exp(sum(map(math.log, levels[:7])) / 7))
+    assert len(only_series(load_history(store)).points) == 31
+    assert sum(point.sessions for point in series.stretches) == series.sessions == 31
+
+
+def test_the_last_sessions_are_the_newest(store: Store) -> None:
+    put(store, *(session(number, 0.1 + number / 1000) for number in range(12)))
+    series = only_series(load_history(store, last=5))
+    assert (series.sessions, series.first) == (5, session(7).measured)
+    assert series.points[-1].level_s == pytest.approx(0.111)
+
+
+def test_a_long_history_is_searched_in_buckets_and_no_session_is_lost(store: Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr("regbot.baselines.history.MAX_LEVELS", 20)
+    put(store, *noisy(range(50), 0.1), *noisy(range(50, 100), 0.105))
+    series = only_series(load_history(store))
+    assert (series.sessions, len(series.points)) == (100, 20)
+    (change,) = series.changes
+    assert (change.at, change.grain) == (session(50).measured, 5)
+    assert [stretch.sessions for stretch in series.stretches] == [50, 50]
+
+
+def test_incomparable_sessions_form_separate_series(store: Store) -> None:
+    put(store, session(0), session(1, 0.2, dispatcher="deepep"), session(2), session(3, 0.3, node_class="8 x B200"))
+    put(store, session(4, 0.4, environment=NEWER))
+    result = load_history(store)
+    of_class = {trend.node_class: trend.series for trend in result.trends}
+    assert {name: [item.sessions for item in series] for name, series in of_class.items()} == {
+        BASELINE.node_class: [2, 1, 1],
+        "8 x B200": [1],
+    }
+    assert [item.changed for item in of_class[BASELINE.node_class]] == [
+        [],
+        ["dispatcher"],
+        ["framework", "python", "dispatcher"],
+    ]
+    (trend,) = load_history(store, node_class="8 x B200").trends
+    assert trend.series[0].points[0].level_s == pytest.approx(0.3)
+
+
+def test_a_rerun_of_the_anchor_is_not_in_the_trend(store: Store) -> None:
+    put(store, *(session(number) for number in range(3)), session(9, 0.2, series="anchor", commit="0002" * 10))
+    commands.move_anchor(store, commands.AnchorMove(WORKLOAD, "0002" * 10, "ada", "release 1"), NOW)
+    (trend,) = load_history(store).trends
+    (series,) = trend.series
+    assert trend.anchor == "0002" * 10
+    assert (series.sessions, series.anchor_sessions) == (3, 2)
+    assert series.anchor_s == pytest.approx(math.sqrt(0.1 * 0.2))
+    assert [point.anchor for point in series.points] == [False, True, False]
+
+
+def test_a_session_excluded_from_the_reference_is_in_the_trend(store: Store) -> None:
+    put(store, session(0), session(1, 0.12, series="held"), session(2))
+    result = load_history(store)
+    assert (only_series(result).sessions, only_series(result).excluded_sessions) == (3, 1)
+    assert ", 1 of them held back from the reference\n" in history_page(result)
+    assert only_series(load_history(store, last=2)).points[0].level_s == pytest.approx(0.12)
+
+
+def test_a_session_stored_twice_counts_once(store: Store) -> None:
+    first = session(0)
+    put(
+        store,
+        first,
+        first.model_copy(update={"provenance": first.provenance.model_copy(update={"who": "eve"})}),
+        session(1),
+    )
+    assert only_series(load_history(store)).sessions == 2
+
+
+def test_all_variants_are_listed_without_a_filter(store: Store) -> None:
+    put(store, session(0), session(1, variant="smoke"), session(2, workload=f"a:{WORKLOAD}"))
+    shape, _, mesh = WORKLOAD.replace("@1/", " @1/ ").split()
+    put(store, session(3, workload=f"{shape}:{mesh}@1/dp"))
+    assert [trend.variant for trend in load_history(store).trends] == [CPU, "smoke"]
+    assert [trend.variant for trend in load_history(store, variant="smoke").trends] == ["smoke"]
+    assert [trend.series[0].first for trend in load_history(store, workload=f"a:{WORKLOAD}").trends] == [
+        session(2).measured
+    ]
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"workload": "mixtral-8x7b@1/ep"}, "no timed session of mixtral-8x7b@1/ep is stored: see"),
+        ({"variant": "smoke"}, r"no timed session of qwen3-30b-a3b@1/ep \(smoke\) is stored"),
+        ({"node_class": "8 x B200"}, r"no timed session of qwen3-30b-a3b@1/ep \(8 x B200\) is stored"),
+        ({"workload": "qwen3"}, "'qwen3' is not a workload entry"),
+    ],
+)
+def test_missing_sessions_are_an_error(store: Store, changes: dict[str, Any], reason: str) -> None:
+    put(store, session(0))
+    with pytest.raises(BaselineError, match=reason):
+        load_history(store, **changes)
+
+
+def test_a_future_or_broken_session_is_an_error(store: Store) -> None:
+    (late,) = put(store, session(1, measured="2027-01-01T00:00:00Z"))
+    with pytest.raises(BaselineError, match="was measured at 2027-01-01T00:00:00Z, and it is 2026-06-01"):
+        load_history(store)
+    (store.root / late).unlink()
+    (path,) = put(store, session(0))
+    (store.root / path).write_text((store.root / path).read_text().replace('"slot": 0', '"slot": 3'))
+    with pytest.raises(BaselineError, match="was edited"):
+        load_history(store)
+
+
+# ---- the command
+
+
+def test_the_command_prints_the_page_or_one_document_and_a_change_fails_nothing(store: Store) -> None:
+    put(store, *noisy(range(20), 0.1), *noisy(range(20, 40), 0.13))
+    runner = CliRunner()
+    page = runner.invoke(baseline_commands.app, ["history", WORKLOAD, "--store", str(store.root)])
+    assert page.exit_code == 0, "a change of level is an annotation"
+    assert "+30" in page.stdout
+    assert page.stdout == history_page(load_history(store)) + "\n"
+    arguments = ["history", WORKLOAD, "--store", str(store.root), "--last", "6", "--points", "3", "--variant", CPU]
+    result = runner.invoke(baseline_commands.app, [*arguments, "--class", BASELINE.node_class, "--json"])
+    series = only_series(History.model_validate_json(result.stdout))
+    assert [point.sessions for point in series.points] == [2, 2, 2]
+    assert runner.invoke(baseline_commands.app, ["history", "x@1/ep", "--store", str(store.root)]).exit_code == 2
+
+
+def test_only_the_history_command_imports_the_history() -> None:
+    root = Path(__file__).resolve().parents[2] / "regbot"
+    uses = [
+        path.relative_to(root).as_posix()
+        for path in sorted(root.rglob("*.py"))
+        if any(name in path.read_text() for name in ("stats.history", "baselines.history", "records.history"))
+    ]
+    assert uses == ["baselines/history.py", "cli/baseline.py", "records/schema_files.py"]
+
+
+# ---- change points
+
+
+def flat(rng: np.random.Generator, sessions: int, sd: float = 0.01) -> Array:
+    """Return levels of a quiet history with 2% outliers."""
+    return rng.normal(0, sd, sessions) + (rng.random(sessions) < 0.02) * rng.exponential(0.05, sessions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sessions", "at_most"), [(10, 0.10), (30, 0.08), (200, 0.02), (MAX_LEVELS, 0.02)])
+def test_a_flat_history_seldom_shows_a_change(sessions: int, at_most: float) -> None:
+    """``benchmarks/history.py --rates`` prints the documented rate; this is the bound for 300 series."""
+    rng = np.random.default_rng(20260901)
+    assert sum(len(change_points(flat(rng, sessions))) for _ in range(300)) / 300 <= at_most
+
+
+@pytest.mark.parametrize(("step", "old", "at_least"), [(0.02, 100, 0.95), (0.02, 10, 0.8), (0.05, 4, 0.95)])
+def test_a_step_is_detected_at_its_position(step: float, old: int, at_least: float) -> None:
+    rng = np.random.default_rng(20260901)
+    moved = [change_points(flat(rng, 200) + step * (np.arange(200) >= 200 - old)) for _ in range(200)]
+    assert sum(any(abs(at - (200 - old)) <= 5 for at in result) for result in moved) / 200 >= at_least
+
+
+def test_two_steps_are_two_changes_and_a_bad_night_is_no_change() -> None:
+    levels = np.repeat([0.0, 0.05, 0.02], 30) + np.random.default_rng(1).normal(0, 0.005, 90)
+    levels[[10, 45, 70]] += 0.3
+    assert change_points(levels) == [30, 60]
+    assert change_points(-levels) == [30, 60]
+    assert change_points(levels + 7.0) == [30, 60], "no unit"
+    assert {10, 45, 70} <= {*np.flatnonzero(np.abs(without_outliers(levels) - levels) > 0.2)}
+
+
+def test_equal_levels_have_no_change_and_few_levels_are_not_searched() -> None:
+    assert change_points([0.0] * 50) == []
+    assert change_points([0.0] * 25 + [0.01] * 25) == [25]
+    assert change_points([0.0, 9.0] * 3 + [5.0]) == change_points([]) == []
+    assert MIN_SESSIONS == 8
+
+
+@pytest.mark.parametrize("levels", [[0.0] * (MAX_LEVELS + 1), [0.0, math.nan] * 10, [[0.0, 1.0]] * 10])
+def test_invalid_levels_are_refused(levels: Any) -> None:
+    with pytest.raises(ValueError, match=r"average neighbouring levels|finite numbers"):
+        change_points(levels)
+
+
+@pytest.mark.parametrize(("total", "most"), [(1, 60), (60, 60), (61, 60), (1001, 1000), (12345, 60)])
+def test_buckets_differ_by_one_session_at_most(total: int, most: int) -> None:
+    starts = [*bucket_starts(total, most), total]
+    sizes = {after - before for before, after in pairwise(starts)}
+    assert starts[0] == 0
+    assert len(starts) - 1 == min(total, most)
+    assert max(sizes) - min(sizes) <= 1

@@ -1,0 +1,92 @@
+"""``regbot bisect --axis``: versions of a dependency from a local index, really installed and run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.git_repos import Repository
+from support.version_packages import wheel
+
+REGBOT = str(Path(sys.executable).with_name("regbot"))
+
+WORK = """\
+def work(rounds):
+    total = 0
+    for number in range(rounds * {factor}):
+        total += number * number
+    return total
+"""
+
+TIMED = """\
+import time
+from gathertool import work
+work(1000)
+start = time.process_time()
+work(150_000)
+print(time.process_time() - start)
+"""
+
+COUNTED = """\
+import gathertool
+print(gathertool.work(10) + EXTRA)
+"""
+
+
+class Case:
+    """A repository whose program uses ``gathertool``, of which a folder has several versions."""
+
+    def __init__(self, home: Path, factors: dict[str, int]) -> None:
+        self.home, self.repository = home, Repository.create(home / "repository")
+        self.index = home / "index"
+        for version, factor in factors.items():
+            wheel(self.index, "gathertool", version, WORK.format(factor=factor))
+
+    def bisect(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        before = self.repository.fingerprint()
+        env = {**os.environ, "REGBOT_CACHE": str(self.home / "cache")}
+        local = ("--pip=--no-index", f"--pip=--find-links={self.index}")
+        command = [REGBOT, "bisect", *arguments, *local, "--json", "--out", str(self.home / "out")]
+        result = subprocess.run(
+            command, cwd=self.repository.path, env=env, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert self.repository.fingerprint() == before
+        assert result.stdout, result.stderr
+        return result.returncode, json.loads(result.stdout)
+
+
+@pytest.mark.long
+def test_the_slower_version_is_named_by_its_real_times(tmp_path: Path) -> None:
+    case = Case(tmp_path, {"1.0": 1, "1.1": 1, "1.2": 2, "2.0": 2})
+    commit = case.repository.commit("use gathertool", {"cost.py": TIMED})
+    code, result = case.bisect(commit, commit, "--axis", "gathertool=1.0..2.0", "--command", "python cost.py")
+    assert (code, result["version"], result["culprit"]) == (0, "1.2", commit), result["reasons"]
+    assert result["axis"] == "gathertool"
+    assert result["changes"][0]["confirmed"] == "yes"
+    assert result["changes"][0]["estimate"]["pct"] > 40
+
+
+@pytest.mark.parametrize(
+    ("good_extra", "bad_extra", "factors", "found_it", "words"),
+    [
+        pytest.param(0, 5, {"1.0": 1, "1.1": 1, "1.2": 2}, "culprit", "share the blame", marks=pytest.mark.slow),
+        (0, 0, {"1.0": 1, "1.1": 1, "1.2": 2}, "culprit", "gathertool alone is to blame"),
+        pytest.param(
+            0, 5, {"1.0": 1, "1.1": 1, "1.2": 1}, "none", "the code alone is to blame", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_between_two_commits_it_says_whose_blame_it_is(
+    tmp_path: Path, good_extra: int, bad_extra: int, factors: dict[str, int], found_it: str, words: str
+) -> None:
+    case = Case(tmp_path, factors)
+    good = case.repository.commit("good", {"cost.py": COUNTED.replace("EXTRA", str(good_extra))})
+    bad = case.repository.commit("bad", {"cost.py": COUNTED.replace("EXTRA", str(bad_extra)), "more.txt": "x"})
+    code, found = case.bisect(good, bad, "--axis", "gathertool=1.0..1.2", "--command", "python cost.py", "--exact")
+    assert (code, found["found"]) == (0 if found_it == "culprit" else 3, found_it), found["reasons"]
+    assert words in found["blame"]
+    assert found["version"] == ("1.2" if found_it == "culprit" else "")

@@ -1,0 +1,499 @@
+"""What users, commands and machines do to a bisection: each is told in a sentence, or does no harm."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regbot.bisect.costs import parse_cost
+from support.costs import Bisecting, line, state_of
+from support.git_repos import Repository
+
+CULPRIT = 5
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, list[str]]:
+    """Nine commits, and one beside them. The file ``step.txt`` has the number of each."""
+    repository, commits = line(tmp_path_factory.mktemp("history") / "repository", 8)
+    repository.git("checkout", "--quiet", "-b", "other", commits[3])
+    repository.commit("Beside the line")
+    repository.git("checkout", "--quiet", "--orphan", "stranger")
+    repository.commit("Of another origin")
+    repository.git("checkout", "--quiet", "main")
+    hook = repository.path / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho it ran >> hook.txt\n")
+    hook.chmod(hook.stat().st_mode | stat.S_IXUSR)
+    (repository.path / "step.txt").write_text("stashed\n")
+    repository.git("stash", "push", "--quiet")
+    return repository, commits
+
+
+@pytest.fixture(scope="module")
+def worktrees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def untouched(history: tuple[Repository, list[str]]) -> Iterator[None]:
+    before = state_of(history[0])
+    yield
+    assert state_of(history[0]) == before
+
+
+@pytest.fixture
+def commits(history: tuple[Repository, list[str]]) -> list[str]:
+    return history[1]
+
+
+@pytest.fixture
+def case(tmp_path: Path, history: tuple[Repository, list[str]], worktrees: Path) -> Bisecting:
+    """Where the command does no harm to the checkouts."""
+    return Bisecting(tmp_path, history[0], worktrees)
+
+
+@pytest.fixture
+def alone(tmp_path: Path, history: tuple[Repository, list[str]]) -> Bisecting:
+    """With a cache of its own."""
+    return Bisecting(tmp_path, history[0])
+
+
+STEP = f"n=$(cat step.txt); test $n -lt {CULPRIT} && cost=100 || cost=120"
+"""Sets the cost of a commit."""
+
+
+# ---- which commits
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("main", "main~4", "good and bad seem to be swapped: BAD 'main~4' is an ancestor of GOOD 'main'"),
+        ("main", "main", "no commit lies between GOOD 'main' and BAD 'main': both are commit"),
+        ("nowhere", "main", "GOOD 'nowhere' names no commit here; check its spelling, or fetch it first"),
+        ("main~1", "nowhere", "BAD 'nowhere' names no commit here"),
+        ("other", "main", "GOOD 'other' is not an ancestor of BAD 'main'"),
+        ("stranger", "main", "GOOD 'stranger' and BAD 'main' have unrelated histories"),
+        ("--output=x", "main", "No such option"),
+    ],
+)
+def test_ends_that_are_no_range_are_refused_before_anything_is_made(
+    alone: Bisecting, good: str, bad: str, message: str
+) -> None:
+    result = alone.typed(good, bad, "--command", "echo 1", "--exact")
+    assert result.exit_code == 2, result.stdout
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert list(alone.home.iterdir()) == []
+
+
+def test_a_range_of_one_commit_is_answered_by_two_measurements(case: Bisecting, commits: list[str]) -> None:
+    result = case.found(commits[CULPRIT - 1], commits[CULPRIT], f"{STEP}; echo $cost", exact=True)
+    assert (result.culprit, result.search_runs) == (commits[CULPRIT], 2)
+
+
+def test_good_and_bad_that_cost_the_same_leave_nothing_to_find(case: Bisecting, commits: list[str]) -> None:
+    result = case.typed(commits[0], commits[-1], "--command", "echo 7", "--exact")
+    assert result.exit_code == 3
+    assert "good and bad have the same value: there is nothing to find" in " ".join(result.stdout.split())
+    noisy = case.typed(commits[0], commits[-1], "--command", "echo 7", "--effect", "5")
+    assert noisy.exit_code == 3
+    assert noisy.stdout.startswith("NO CULPRIT"), "no scatter at all is no fault either"
+
+
+# ---- which options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--command", ""), "--command is empty"),
+        (("--command", "  "), "--command is empty"),
+        (("--on", "command"), "--on command needs --command CMD"),
+        (("--on", "ledger", "--command", "echo 1"), "--command cannot be combined with --on ledger"),
+        (("--on", "time", "--exact"), "step times are never exact"),
+        (("--command", "echo 1", "--workload", "moe"), "leave out --workload or --command"),
+        (("--command", "echo 1", "--axis", "torch=1..2", "--full"), "leave out one of them"),
+        (("--command", "echo 1", "--check", "regbot-out"), "--check: the runs of a check are step times"),
+        (("--command", "echo 1", "--exact", "--noise", "3"), "--noise: exact values have no noise"),
+        (("--command", "echo 1", "--exact", "--effect", "3"), "--effect: exact values have no noise"),
+        (("--command", "echo 1", "--pip", "--no-index"), "--pip needs --axis"),
+        (("--build", "true"), "--build needs --command"),
+        (("--command", "echo 1", "--engine", "cloud"), "there is no such engine"),
+        (("--command", "echo 1", "--runs", "1"), "--runs"),
+        (("--command", "echo 1", "--posterior", "2"), "--posterior"),
+        (("--command", "echo 1", "--slots", "0"), "--slots"),
+        (("--command", "echo 1", "--suspect", "nowhere"), "suspect 'nowhere' names no commit"),
+        (("--exact",), "has a regbot.toml"),
+    ],
+)
+def test_options_that_do_not_go_together_are_a_sentence_and_exit_code_2(
+    alone: Bisecting, commits: list[str], options: tuple[str, ...], message: str
+) -> None:
+    result = alone.typed(commits[0], commits[-1], *options)
+    assert result.exit_code == 2, result.stdout
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert list(alone.home.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_out_that_is_a_file_or_that_cannot_be_made_is_refused(case: Bisecting, commits: list[str]) -> None:
+    (case.home / "out").write_text("my thesis")
+    result = case.typed(commits[0], commits[-1], "--command", "echo 1", "--exact")
+    assert result.exit_code == 2
+    assert f"--out {case.out}: is a file; give a folder" in result.stderr
+    assert case.out.read_text() == "my thesis"
+    below = case.regbot(commits[0], commits[-1], "--command", "echo 1", "--exact", "--out", str(case.out / "below"))
+    assert (below.returncode, "Traceback" in below.stderr) == (2, False)
+    assert str(case.out / "below") in below.stderr
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes anywhere")
+def test_an_out_that_is_not_writable_is_refused(case: Bisecting, commits: list[str]) -> None:
+    case.out.mkdir(mode=0o500)
+    result = case.typed(commits[0], commits[-1], "--command", "echo 1", "--exact")
+    assert result.exit_code == 2
+    assert str(case.out) in result.stderr
+
+
+# ---- which repository
+
+
+@pytest.mark.slow
+def test_what_is_not_committed_is_not_measured_and_the_answer_says_so(
+    case: Bisecting, history: tuple[Repository, list[str]]
+) -> None:
+    _, commits = history
+    dirty = history[0].clone_to(case.home / "dirty")
+    (dirty.path / "step.txt").write_text("9999\n")
+    case.repository = dirty
+    before = state_of(dirty)
+    result = case.found(commits[0], commits[-1], f"{STEP}; echo $cost", exact=True)
+    assert result.culprit == commits[CULPRIT]
+    assert any("uncommitted changes are not measured (1 file: step.txt)" in warning for warning in result.warnings)
+    assert state_of(dirty) == before
+
+
+@pytest.mark.slow
+def test_a_bare_repository_serves_as_well(case: Bisecting, history: tuple[Repository, list[str]]) -> None:
+    _, commits = history
+    case.repository = history[0].clone_to(case.home / "bare", "--bare")
+    before = state_of(case.repository)
+    assert case.found(commits[0], commits[-1], f"{STEP}; echo $cost", exact=True).culprit == commits[CULPRIT]
+    assert state_of(case.repository) == before
+
+
+def test_a_shallow_repository_says_how_to_deepen(case: Bisecting, history: tuple[Repository, list[str]]) -> None:
+    _, commits = history
+    case.repository = history[0].clone_to(case.home / "shallow", "--depth", "4")
+    before = state_of(case.repository)
+    missing = case.typed(commits[0], "HEAD", "--command", "echo 1", "--exact")
+    assert missing.exit_code == 2
+    assert "git fetch --unshallow" in missing.stderr
+    within = case.found("HEAD~2", "HEAD", "cat step.txt", exact=True)
+    assert len(within.changes) == 2, "what is there can be bisected"
+    assert state_of(case.repository) == before
+
+
+def test_a_partial_clone_says_how_to_fetch_the_missing_files(
+    case: Bisecting, history: tuple[Repository, list[str]]
+) -> None:
+    _, commits = history
+    source = history[0].clone_to(case.home / "source")
+    source.git("config", "uploadpack.allowFilter", "true")
+    case.repository = source.clone_to(case.home / "partial", "--filter=blob:none")
+    for _ in range(2):
+        before = state_of(case.repository)
+        refused = case.typed(commits[0], "HEAD", "--command", "cat step.txt", "--exact")
+        assert (refused.exit_code, state_of(case.repository)) == (2, before)
+        assert "is a partial clone (git clone --filter) and lacks files" in refused.stderr
+        assert "git fetch --refetch --no-filter" in refused.stderr
+        # git fetches the files of good, but those of the commits between are still missing
+        case.repository.git("checkout", "--quiet", commits[0])
+        case.repository.git("checkout", "--quiet", "main")
+    case.repository.git("fetch", "--quiet", "--refetch", "--no-filter")
+    assert case.found(commits[0], "HEAD", "cat step.txt", exact=True).outcome == "culprit"
+
+
+def test_a_folder_that_is_no_repository_is_named(case: Bisecting) -> None:
+    (case.home / "plain").mkdir()
+    case.repository = Repository(case.home / "plain")
+    result = case.typed("a", "b", "--command", "echo 1")
+    assert result.exit_code == 2
+    assert "not a git repository" in result.stderr
+    case.repository = Repository(case.home / "nowhere")
+    assert "is not a folder; give the path of a git repository" in case.typed("a", "b", "--command", "echo 1").stderr
+
+
+# ---- what the command prints
+
+
+@pytest.mark.parametrize(
+    ("printed", "exact", "number"),
+    [
+        ("5\n", True, 5.0),
+        ("5", True, 5.0),
+        ("warming up\n5\n\n\n  \n", True, 5.0),
+        ("5\r\n", True, 5.0),
+        ("  5.25e-3  \n", False, 0.00525),
+        ("-3\n", True, -3.0),
+        ("0\n", True, 0.0),
+    ],
+)
+def test_a_number_is_read_from_the_last_line(printed: str, exact: bool, number: float) -> None:
+    assert parse_cost(printed, exact) == (number, "")
+
+
+@pytest.mark.parametrize(
+    ("printed", "exact", "complaint"),
+    [
+        ("", True, "the command printed nothing"),
+        ("\n \n", True, "the command printed nothing"),
+        ("5\ndone\n", True, "no number: 'done'; print one number, the cost"),
+        ("5 6\n", True, "2 numbers: '5 6'"),
+        ("5 ms\n", True, "no number: '5 ms'"),
+        ("5,0\n", True, "no number: '5,0'"),
+        ("0x10\n", True, "no number"),
+        ("nan\n", True, "is nan; it must be finite"),
+        ("-inf\n", True, "is -inf; it must be finite"),
+        ("1e999\n", True, "is 1e999; it must be finite"),
+        ("0\n", False, "is 0; a noisy cost must be positive (or give --exact)"),
+        ("-3\n", False, "is -3; a noisy cost must be positive (or give --exact)"),
+        ("9" * 5000, True, "must be finite"),
+        ("x" * 5000, True, "no number"),
+        ("\x1b[31mred\x1b[0m\n", True, "no number"),
+    ],
+)
+def test_what_is_no_cost_is_told_in_a_line(printed: str, exact: bool, complaint: str) -> None:
+    number, reason = parse_cost(printed, exact)
+    assert number is None
+    assert complaint in reason
+    assert len(reason) < 400
+    assert reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("exit 125", "the command says that it cannot be measured (exit code 125)"),
+        ("echo 5; exit 3", "the command exited with code 3: 5"),
+        ("echo 5; echo out of memory >&2; exit 1", "the command exited with code 1: out of memory"),
+        ("kill -9 $$", "the command was killed by signal 9: it printed nothing"),
+        ("no_such_program", "exited with code 127: bash: line 1: no_such_program: command not found"),
+        ("if then", "exited with code 2: bash: -c: line 1: `if then'"),
+        ("echo 5 >&2", "the command printed nothing; its last line must be one number, the cost"),
+        pytest.param(
+            "sleep 60", "the command did not end within 0.02 min (--timeout) and was killed", marks=pytest.mark.slow
+        ),
+        ("yes x | head -c 40000000 >&2; echo 5", "more than 32 MiB on standard error and was killed"),
+    ],
+)
+def test_a_good_commit_that_cannot_be_measured_ends_it_with_the_reason(
+    case: Bisecting, commits: list[str], command: str, reason: str
+) -> None:
+    found = case.typed(commits[0], commits[1], "--command", command, "--exact", "--timeout", "0.02")
+    assert found.exit_code == 4, found.stderr
+    told = " ".join(found.stdout.split())
+    assert told.startswith("NOT MEASURABLE: ")
+    assert reason in told.split("good cannot be measured: ")[1]
+    (first, *_) = case.recorded().observations
+    assert not first.usable
+    assert (case.out / first.record).is_file(), "what it printed can be looked at"
+
+
+def test_a_noisy_command_that_prints_no_positive_number_says_what_to_do(case: Bisecting, commits: list[str]) -> None:
+    result = case.typed(commits[0], commits[-1], "--command", "echo -3")
+    assert result.exit_code == 4
+    assert "a noisy cost must be positive (or give --exact)" in " ".join(result.stdout.split())
+
+
+def test_megabytes_of_output_and_words_after_the_number_on_standard_error_do_no_harm(
+    case: Bisecting, commits: list[str]
+) -> None:
+    loud = f"yes warming up | head -c 10000000; echo; {STEP}; echo $cost; echo; yes done | head -c 1000000 >&2"
+    result = case.found(commits[3], commits[-1], loud, exact=True)
+    assert result.culprit == commits[CULPRIT]
+
+
+@pytest.mark.slow
+def test_commits_that_hang_print_rubbish_or_crash_are_left_out_with_their_reasons(
+    case: Bisecting, commits: list[str]
+) -> None:
+    """1 hangs, 2 prints two numbers, 3 crashes, and the culprit is among those after them."""
+    command = "n=$(cat step.txt); test $n = 1 && sleep 60; test $n = 2 && { echo 1 2; exit; }; test $n = 3 && exit 1; "
+    command += "test $n -lt 4 && echo 100 || echo 120"
+    result = case.found(commits[0], commits[4], command, exact=True, timeout_min=0.02)
+    (change,) = result.changes
+    said = {commits.index(candidate.point.commit): candidate.reason for candidate in change.candidates}
+    assert sorted(said) == [1, 2, 3, 4]
+    assert "did not end within" in said[1]
+    assert "2 numbers: '1 2'" in said[2]
+    assert "exited with code 1" in said[3]
+    assert (result.outcome, result.culprit) == ("culprit", None)
+
+
+# ---- what the command does
+
+
+@pytest.mark.slow
+def test_processes_that_a_command_leaves_are_gone(alone: Bisecting, commits: list[str]) -> None:
+    stray = "(setsid sleep 600 &) ; sleep 601 & "
+    result = alone.found(commits[3], commits[-1], f"{stray} {STEP}; echo $cost", exact=True)
+    assert result.culprit == commits[CULPRIT]
+    assert alone.processes() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "echo left > left.txt",
+        "mkdir -p build && echo left > build/left.txt && echo build > .gitignore",
+        "echo 1 > step.txt",
+        "echo 1 > step.txt; git add -A; git -c user.name=x -c user.email=x@example.org commit -q -m mine",
+        "git checkout -q HEAD~1",
+        "git checkout -q -b mine-$RANDOM$RANDOM",
+        "git update-index --assume-unchanged step.txt; echo 1 > step.txt",
+        "rm -rf .git",
+        "git stash push -q -u; git gc -q; git branch -f main HEAD~1",
+        'rm -rf "$PWD"',
+        "chmod 500 .",
+    ],
+)
+def test_what_a_command_does_to_its_checkout_is_not_seen_by_the_next(
+    alone: Bisecting, commits: list[str], harm: str
+) -> None:
+    """Measured twice, with the same cache: the second time as if there had been no first."""
+    wary = f'test -e left.txt -o -e build && exit 9; {STEP}; test -z "$(git status --porcelain)" || exit 8; {harm}'
+    for _ in range(2):
+        result = alone.found(commits[3], commits[-1], f"{wary}; echo $cost", exact=True)
+        assert [observation.reason for observation in result.observations if not observation.usable] == []
+        assert result.culprit == commits[CULPRIT]
+
+
+def test_what_a_command_plants_in_the_configuration_of_git_is_not_run_by_regbot(
+    alone: Bisecting, commits: list[str]
+) -> None:
+    hook, ran = alone.home / "hooks" / "post-checkout", alone.home / "ran"
+    hook.parent.mkdir()
+    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.chmod(0o755)
+    plant = f"git config core.hooksPath {hook.parent}; git config core.fsmonitor {hook}; cat step.txt"
+    alone.found(commits[3], commits[4], plant, exact=True)
+    (configuration,) = alone.cache.glob("repos/*/config")
+    assert str(hook) in configuration.read_text(), "or the test has shown nothing"
+    result = alone.found(commits[5], commits[6], "cat step.txt", exact=True)
+    assert (result.changes[0].before, result.changes[0].after) == ("5", "6")
+    assert not ran.exists()
+
+
+def test_a_checkout_that_is_removed_while_the_command_runs_is_made_again(alone: Bisecting, commits: list[str]) -> None:
+    once = alone.home / "once"
+    command = f'{STEP}; test -e {once} || {{ touch {once}; rm -rf "$PWD"; exit 1; }}; echo $cost'
+    result = alone.found(commits[3], commits[-1], command, exact=True)
+    assert once.exists()
+    assert [observation.reason for observation in result.observations if not observation.usable] == []
+    assert result.culprit == commits[CULPRIT]
+
+
+def test_a_command_that_kills_its_supervisor_spoils_its_commit_only(alone: Bisecting, commits: list[str]) -> None:
+    command = f"{STEP}; test $n = 4 && kill -9 $PPID; echo $cost"
+    result = alone.found(commits[0], commits[-1], command, exact=True)
+    (change,) = result.changes
+    assert {candidate.point.commit for candidate in change.candidates} == {commits[4], commits[CULPRIT]}
+    assert alone.processes() == []
+
+
+# ---- what happens to the cache
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["worktrees", "repos", "running", "."])
+def test_a_cache_that_was_deleted_is_made_again(alone: Bisecting, commits: list[str], lost: str) -> None:
+    command = f"{STEP}; echo $cost"
+    first = alone.found(commits[0], commits[-1], command, exact=True)
+    assert (alone.cache / lost).is_dir()
+    shutil.rmtree(alone.cache / lost)
+    again = alone.found(commits[0], commits[-1], command, exact=True)
+    assert first.culprit == again.culprit == commits[CULPRIT]
+    assert again.unmeasurable == []
+
+
+@pytest.mark.slow
+def test_checkouts_that_are_deleted_under_a_running_bisection_are_made_again(
+    alone: Bisecting, commits: list[str]
+) -> None:
+    """Again and again, at any moment: a run may be spoilt by that, and the culprit is found all the same."""
+    command, ended = f"{STEP}; sleep 0.2; test -e step.txt && echo $cost", threading.Event()
+
+    def vandal() -> None:
+        while not ended.wait(0.7):
+            for tree in (alone.cache / "worktrees").glob("*/"):
+                shutil.rmtree(tree, ignore_errors=True)
+
+    thread = threading.Thread(target=vandal)
+    thread.start()
+    try:
+        found = alone.found(commits[0], commits[-1], command, exact=True)
+    finally:
+        ended.set()
+        thread.join()
+    assert commits[CULPRIT] in [candidate.point.commit for candidate in found.candidates]
+
+
+# ---- build commands
+
+
+def test_a_build_that_fails_leaves_its_commit_out_and_says_why(case: Bisecting, commits: list[str]) -> None:
+    build = "test $(cat step.txt) != 4 || { echo no compiler; exit 7; }; echo built > built.txt"
+    result = case.found(commits[0], commits[-1], f"{STEP}; cat built.txt; echo $cost", exact=True, build=[build])
+    (change,) = result.changes
+    said = {commits.index(candidate.point.commit): candidate.reason for candidate in change.candidates}
+    assert sorted(said) == [4, CULPRIT]
+    assert "failed with exit code 7" in said[4]
+    assert "no compiler" in said[4]
+
+
+# ---- an interrupt
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_at_once_though_commands_run_in_several_slots(alone: Bisecting, commits: list[str]) -> None:
+    process = alone.begin(commits[0], commits[-1], "--command", "sleep 40; echo 1", "--exact", "--slots", "2")
+    try:
+        until = time.monotonic() + 60
+        while len([each for each in alone.processes() if "sleep" in each]) < 2:
+            assert time.monotonic() < until, "nothing runs"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 130
+    assert "--resume" in message
+    until = time.monotonic() + 5
+    while alone.processes() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert alone.processes() == []
+
+
+@pytest.mark.slow
+def test_json_of_an_error_leaves_standard_output_empty(case: Bisecting, commits: list[str]) -> None:
+    found = case.regbot(commits[-1], commits[0], "--command", "echo 1", "--json")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("regbot: ")
+    refused = case.typed(commits[0], commits[-1], "--command", "echo 1", "--json", "--noise", "30", "--effect", "1")
+    assert refused.exit_code == 4
+    assert json.loads(refused.stdout)["found"] == "unmeasurable"

@@ -1,0 +1,310 @@
+"""A bisection that is ended, in any way and at any moment, goes on from its log: no observation is lost, none counts
+twice, and the culprit is the one that it would have found anyway."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regbot.bisect.flow import PAGE, RESULT
+from regbot.records.bisection import read_bisection
+from support.costs import Bisecting, line, state_of
+from support.git_repos import Repository
+
+SEED = int(os.environ.get("REGBOT_TEST_SEED", "20260914"))
+CULPRIT = 11
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, list[str]]:
+    return line(tmp_path_factory.mktemp("history") / "repository", 16)
+
+
+@pytest.fixture(autouse=True)
+def untouched(history: tuple[Repository, list[str]]) -> Iterator[None]:
+    before = state_of(history[0])
+    yield
+    assert state_of(history[0]) == before
+
+
+@pytest.fixture
+def commits(history: tuple[Repository, list[str]]) -> list[str]:
+    return history[1]
+
+
+@pytest.fixture
+def case(tmp_path: Path, history: tuple[Repository, list[str]]) -> Bisecting:
+    return Bisecting(tmp_path, history[0])
+
+
+def slower(commits: list[str]) -> dict[str, float | str]:
+    return dict.fromkeys(commits[CULPRIT:], 120.0)
+
+
+def printed(commit: str, number: int, costs: dict[str, float | str], noise: float) -> float:
+    """What the made-up command prints at its n-th run of a commit."""
+    cost = costs.get(commit, 100.0)
+    assert isinstance(cost, float)
+    return cost * (1 + random.Random(f"0 {commit} {number}").gauss(0, noise))
+
+
+def gone(case: Bisecting, wait_s: float = 3.0) -> list[str]:
+    """What of the launches still runs after ``wait_s`` to end."""
+    until = time.monotonic() + wait_s
+    while (result := case.processes()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return result
+
+
+# ---- kill -9
+
+
+@pytest.mark.parametrize(
+    ("kills", "slots"),
+    [pytest.param(10, "1", marks=pytest.mark.long), pytest.param(4, "3", marks=pytest.mark.slow)],
+)
+def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_counts_none_twice(
+    case: Bisecting, commits: list[str], kills: int, slots: str
+) -> None:
+    """SIGKILL of regbot alone: what it started must notice."""
+    noise, costs = 0.02, slower(commits)
+    asked = (commits[0], commits[-1], "--command", case.costing(costs, noise=noise, sleep_s=0.1), "--slots", slots)
+    moments = random.Random(SEED)
+    print(f"REGBOT_TEST_SEED={SEED}")  # pytest shows it where a test fails
+    kept, in_the_middle = b"", 0
+    for kill in range(kills):
+        process = case.begin(*asked, "--resume")
+        moment = moments.uniform(0.0, 1.2)
+        if kill % 3:  # where a machine is slow to start, most kills would come before the first run
+            before = len(case.runs())
+            until = time.monotonic() + 20
+            while process.poll() is None and len(case.runs()) == before and time.monotonic() < until:
+                time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=moment)
+        process.kill()
+        _, message = process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0), message
+        in_the_middle += process.returncode == -signal.SIGKILL
+        written = case.complete_lines()
+        assert written.startswith(kept), "what was written is never written again"
+        kept = written
+        assert gone(case) == []
+    assert in_the_middle >= 3, "or the test has shown nothing"
+    code, document = case.answer(*asked, "--resume")
+    assert (code, document["culprit"]) == (0, commits[CULPRIT])
+    assert case.log.read_bytes().startswith(kept)
+
+    logged = case.recorded().observations
+    assert [each.reason for each in logged if not each.usable] == []
+    assert len(document["observations"]) == len(logged)
+    spent = document["search_runs"] + document["confirm_runs"] + document["remainder_runs"]
+    assert spent == len(logged), "every line of the log is counted once"
+    values = Counter((each.point, round(2.718281828459045 ** each.values["cost"], 6)) for each in logged)
+    assert set(values.values()) == {1}, "every run of a commit prints another cost: none stands twice"
+    ran = Counter(commit for commit, _, _ in case.runs())
+    genuine = {
+        (commit, round(printed(commit, number, costs, noise), 6))
+        for commit, times in ran.items()
+        for number in range(1, times + kills * int(slots) + 1)
+    }
+    assert set(values) <= genuine
+    assert sum(ran.values()) - len(logged) <= kills * int(slots), "only what was running at a kill may be lost"
+
+
+# ---- other ends
+
+
+@pytest.mark.slow
+def test_an_interrupted_bisection_says_how_to_go_on_and_goes_on(case: Bisecting, commits: list[str]) -> None:
+    asked = (commits[0], commits[-1], "--command", case.costing(slower(commits), noise=0.02, sleep_s=0.2))
+    process = case.begin(*asked)
+    until = time.monotonic() + 60
+    while case.complete_lines().count(b"\n") < 4:
+        assert time.monotonic() < until, "the log does not grow"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    printed_, message = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert printed_ == ""
+    assert message.splitlines()[-1] == (
+        f"regbot: interrupted; the finished runs are in {case.log}, go on with --resume"
+    )
+    assert "Traceback" not in message
+    assert gone(case) == []
+    kept = case.complete_lines()
+    result = case.found(commits[0], commits[-1], asked[3], resume=True)
+    assert result.culprit == commits[CULPRIT]
+    assert case.log.read_bytes().startswith(kept)
+
+
+@pytest.mark.slow
+def test_a_torn_last_line_is_dropped_and_its_run_made_again(case: Bisecting, commits: list[str]) -> None:
+    command = case.costing(slower(commits))
+    first = case.found(commits[0], commits[-1], command, exact=True)
+    whole = case.log.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    case.log.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
+    made = len(case.runs())
+    again = case.found(commits[0], commits[-1], command, exact=True, resume=True)
+    assert again.culprit == first.culprit == commits[CULPRIT]
+    assert len(case.runs()) == made + 1
+    assert case.log.read_bytes().startswith(b"".join(lines[:-1]))
+    assert len(case.recorded().observations) == len(lines) - 1
+
+
+@pytest.mark.slow
+def test_a_finished_bisection_that_is_resumed_runs_nothing_and_says_the_same(
+    case: Bisecting, commits: list[str]
+) -> None:
+    command = case.costing(slower(commits), noise=0.02)
+    first = case.found(commits[0], commits[-1], command)
+    log, made = case.log.read_bytes(), len(case.runs())
+    assert case.found(commits[0], commits[-1], command, resume=True) == first
+    assert (case.log.read_bytes(), len(case.runs())) == (log, made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "a torn header"])
+def test_to_resume_what_has_not_begun_is_to_begin(case: Bisecting, commits: list[str], left: str) -> None:
+    case.out.mkdir()
+    if left != "nothing":
+        case.log.write_text('{"schema":"regbot/bisection-l' if left == "a torn header" else "")
+    result = case.found(commits[0], commits[-1], case.costing(slower(commits)), exact=True, resume=True)
+    assert result.culprit == commits[CULPRIT]
+    assert len(case.recorded().observations) == result.search_runs
+
+
+@pytest.mark.slow
+def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case: Bisecting, commits: list[str]) -> None:
+    command = case.costing(slower(commits))
+    case.found(commits[0], commits[-1], command, exact=True)
+    log, made = case.log.read_bytes(), len(case.runs())
+    results = {path: path.read_bytes() for path in (case.out / RESULT, case.out / PAGE)}
+    for good, bad, options, differs in (
+        (commits[0], commits[-1], ("--command", command), "exact"),
+        (commits[0], commits[-1], ("--command", f"{command} ", "--exact"), "command"),
+        (commits[1], commits[-1], ("--command", command, "--exact"), "points"),
+        (commits[0], commits[-2], ("--command", command, "--exact"), "points"),
+    ):
+        result = case.typed(good, bad, *options, "--resume")
+        assert result.exit_code == 2, result.stdout
+        assert f"is of another bisection ({differs} differs)" in result.stderr
+        assert "leave out --resume to begin anew, or give another --out" in result.stderr
+        assert (case.log.read_bytes(), len(case.runs())) == (log, made)
+        assert {path: path.read_bytes() for path in results} == results
+
+
+@pytest.mark.slow
+def test_a_new_bisection_keeps_the_log_of_the_one_before(case: Bisecting, commits: list[str]) -> None:
+    command = case.costing(slower(commits))
+    case.found(commits[0], commits[-1], command, exact=True)
+    log = case.log.read_bytes()
+    case.found(commits[0], commits[-1], command, exact=True)
+    assert (case.out / "bisection.previous.jsonl").read_bytes() == log
+    assert len(case.recorded().observations) > 2
+
+
+@pytest.mark.slow
+def test_a_damaged_log_is_not_resumed(case: Bisecting, commits: list[str]) -> None:
+    """A line that was complete and is none now was not torn by a crash."""
+    command = case.costing(slower(commits))
+    case.found(commits[0], commits[-1], command, exact=True)
+    log = case.log.read_bytes()
+    case.log.write_bytes(log.replace(b'"usable"', b'"usual"', 1))
+    damaged = case.log.read_bytes()
+    result = case.typed(commits[0], commits[-1], "--command", command, "--exact", "--resume")
+    assert result.exit_code == 2
+    assert "bisection.jsonl:2: " in result.stderr
+    assert case.log.read_bytes() == damaged
+
+
+@pytest.mark.slow
+def test_two_bisections_do_not_write_one_log(case: Bisecting, commits: list[str]) -> None:
+    asked = (commits[0], commits[-1], "--command", case.costing(slower(commits), sleep_s=0.5), "--exact")
+    first = case.begin(*asked, "--json")
+    until = time.monotonic() + 60
+    while not case.complete_lines():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    for more in ((), ("--resume",)):
+        result = case.typed(*asked, *more)
+        assert result.exit_code == 2, result.stdout
+        assert (
+            f"{case.out}: another bisection is writing there; wait until it ends, or give another --out"
+            in result.stderr
+        )
+    message, errors = first.communicate(timeout=60)
+    assert first.returncode == 0, errors
+    assert json.loads(message)["culprit"] == commits[CULPRIT]
+
+
+# ---- no room
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [8, 10])
+def test_a_disk_that_fills_ends_it_with_a_sentence_and_costs_no_observation(
+    case: Bisecting, commits: list[str], blocks: int
+) -> None:
+    """A file that would grow past the limit takes what fits, as on a disk that fills."""
+    asked = (commits[0], commits[-1], "--command", case.costing(slower(commits)), "--exact")
+    case.found(commits[0], commits[-1], asked[3], exact=True)  # the checkouts are there
+    full = case.regbot(*asked, before=f"ulimit -f {blocks}")
+    assert full.returncode == 2, full.stdout
+    assert "Traceback" not in full.stderr
+    assert f"{case.out}" in full.stderr.splitlines()[-1]
+    assert "File too large" in full.stderr
+    assert "--resume" in full.stderr
+    kept = case.log.read_bytes()
+    assert kept.endswith(b"\n"), "no line is left half written"
+    assert len(kept) <= 1024 * blocks
+    before = len(case.runs())
+    result = case.found(commits[0], commits[-1], asked[3], exact=True, resume=True)
+    assert result.culprit == commits[CULPRIT]
+    assert case.log.read_bytes().startswith(kept)
+    assert len(case.runs()) - before == len(result.observations) - (kept.count(b"\n") - 1)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 200 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small disk takes the right to mount one")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.slow
+def test_no_commit_is_blamed_for_a_disk_that_has_no_room_for_what_it_prints(
+    case: Bisecting, commits: list[str], small_disk: Path
+) -> None:
+    asked = (commits[0], commits[-1], "--command", case.costing(slower(commits)), "--exact", "--out")
+    unlogged = 0
+    for pages in range(3, 12, 2):
+        shutil.rmtree(small_disk / "out", ignore_errors=True)
+        free = os.statvfs(small_disk)
+        (small_disk / "ballast").write_bytes(bytes(max(0, free.f_bavail - pages) * free.f_frsize))
+        full = case.typed(*asked, str(small_disk / "out"))
+        assert full.exit_code == 2, full.stdout
+        assert "No space left on device" in full.stderr
+        assert "--resume" in full.stderr
+        (small_disk / "ballast").unlink()
+        logged = read_bisection(small_disk / "out" / "bisection.jsonl").observations
+        assert [each.reason for each in logged if not each.usable] == []
+        unlogged += "runs/" in full.stderr
+    assert unlogged, "or the test has shown nothing"
+    result = case.typed(*asked, str(small_disk / "out"), "--resume")
+    assert result.exit_code == 0, result.stderr

@@ -1,0 +1,360 @@
+"""The whole check on small real repositories: verdicts, bad input, exit codes, and cleanup."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from regbot.check.configuration import find_config
+from regbot.checkout import resolve_arms
+from regbot.config import SandboxSettings, SlurmSettings, with_machine_tables
+from support.check_cases import REGBOT, Case, guests_of, only
+from support.layers import CONFIG, GOOD_LAYER
+
+EXCHANGE = """\
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.contiguous(), group=group)
+        return out
+"""
+FALLBACK = """\
+        everyone = x.new_empty(x.shape[0] * group.size(), x.shape[1])
+        dist.all_gather_into_tensor(everyone, x.contiguous(), group=group)
+        out = torch.empty_like(x)
+        dist.reduce_scatter_tensor(out, everyone, group=group)
+        return out
+"""
+FALLBACK_LAYER = GOOD_LAYER.replace(EXCHANGE, FALLBACK)
+"""A meaningless model with exactly the collectives of a fallback: two for every all-to-all."""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def test_a_comment_is_no_change_of_the_program(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert only(verdict)["sharding"]["identical_program"] is True
+
+
+def test_a_fallback_on_two_ranks_is_detected_accepted_and_judged_again(case: Case) -> None:
+    case.pull_request(FALLBACK_LAYER)
+    code, verdict = case.check()
+    sharding = only(verdict)["sharding"]
+    assert sharding["base"]["all_to_all"] == {"payload": 8, "control": 0}
+    assert sharding["head"]["all_to_all"] == {"payload": 0, "control": 0}
+    (finding,) = [f for f in sharding["findings"] if f["pattern"] == "expert axis mapped twice"]
+    assert finding["axis"] == "ep"
+    assert finding["modules"] == ["layers.*.moe"]
+    assert code == {"FAIL": 1, "REVIEW": 5}[verdict["verdict"]]
+
+    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
+    assert json.loads(again.stdout) == verdict, "the verdict depends on the records alone"
+    assert again.returncode == code
+
+    rule = "expert axis mapped twice@ep@mixtral-8x7b@1/*: two ranks gather less"
+    accepted = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--expect", rule, "--json")
+    assert accepted.returncode == 0, accepted.stdout
+    assert json.loads(accepted.stdout)["workloads"][0]["sharding"]["findings"][0]["accepted"] == "two ranks gather less"
+
+
+@pytest.mark.slow
+def test_a_head_that_crashes_twice_is_the_heads_fault(case: Case) -> None:
+    case.pull_request("raise RuntimeError('no such kernel')\n")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert only(verdict)["sharding"] is None
+    assert only(verdict)["validity"]["status"] == "FAIL"
+    assert "no such kernel" in only(verdict)["validity"]["reasons"][0]
+    assert [(run["arm"]["name"], run["attempt"], run["outcome"]) for run in case.runs()].count(
+        ("head", 2, "crashed")
+    ) == 1
+    comment = (case.home / "out" / "comment.md").read_text()
+    assert "userpkg/moe.py:1" in comment
+
+
+@pytest.mark.slow
+def test_a_crash_of_both_arms_is_invalid(case: Case) -> None:
+    broken = "raise RuntimeError('no such kernel')\n"
+    case.pull_request("# why\n" + broken, base=broken)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert len(case.runs()) == 2, "a fault of both arms is not repeated"
+
+
+@pytest.mark.long
+def test_a_head_that_hangs_twice_fails_and_leaves_nothing(case: Case) -> None:
+    config = CONFIG.replace("timeout_min = 1", "timeout_min = 0.3")
+    case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
+    start = time.monotonic()
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert "0.3 minutes" in only(verdict)["validity"]["reasons"][0]
+    assert time.monotonic() - start < 120
+    assert guests_of(case.home) == []
+
+
+@pytest.mark.slow
+def test_a_bad_record_is_invalid_and_never_pass(case: Case) -> None:
+    forged = (
+        "import json, os, sys\nopen(json.load(open(sys.argv[-1]))['record'], 'w').write('{\"a\": NaN}')\nos._exit(0)\n"
+    )
+    case.pull_request(forged)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "NaN" in only(verdict)["validity"]["reasons"][0]
+
+
+@pytest.mark.slow
+def test_an_entry_point_that_is_missing_in_both_arms_is_invalid(case: Case) -> None:
+    config = CONFIG.replace("userpkg.moe:build_layer", "userpkg.moe:build")
+    case.pull_request("# why\n" + GOOD_LAYER, config=config)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "has no function 'build'" in only(verdict)["validity"]["reasons"][0]
+
+
+@pytest.mark.slow
+def test_code_that_is_not_the_arms_own_is_invalid(case: Case) -> None:
+    """Both arms import the package from an editable install of another checkout."""
+    elsewhere = case.home / "elsewhere" / "userpkg"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "__init__.py").write_text("")
+    (elsewhere / "moe.py").write_text(GOOD_LAYER)
+    shim = f"import sys\nsys.path.insert(0, {str(elsewhere.parent)!r})\n"
+    shim += "del sys.modules['userpkg'], sys.modules[__name__]\n"
+    layer = shim + "from userpkg.moe import build_layer\n"
+    case.pull_request("# why\n" + layer, base=layer)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "userpkg" in only(verdict)["validity"]["reasons"][0]
+    assert str(elsewhere) in only(verdict)["validity"]["reasons"][0]
+
+
+@pytest.mark.slow
+def test_a_build_that_fails_in_the_head_is_the_heads_fault(case: Case) -> None:
+    config = CONFIG + 'build = ["test ! -e broken || { echo the compiler says no >&2; exit 3; }"]\n'
+    case.commit(GOOD_LAYER, config)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(GOOD_LAYER, config, broken="yes")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert "the compiler says no" in only(verdict)["validity"]["reasons"][0]
+
+
+@pytest.mark.slow
+def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
+    soft = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep-dp"]') + "[sharding]\nwire_rise_pct = 100000\n"
+    case.pull_request(FALLBACK_LAYER, head_config=soft)
+    _, verdict = case.check()
+    assert only(verdict)["name"] == "mixtral-8x7b@1/ep"
+    assert any("regbot.toml differs" in warning for warning in verdict["warnings"])
+
+
+@pytest.mark.slow
+def test_the_heads_configuration_is_used_if_the_base_has_none(case: Case) -> None:
+    case.commit(config=None)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(config=CONFIG)
+    code, verdict = case.check()
+    assert code == 0
+    assert any("the base has no regbot.toml" in warning for warning in verdict["warnings"])
+
+
+@pytest.mark.slow
+def test_no_configuration_at_all_is_a_usage_error(case: Case) -> None:
+    case.commit(config=None)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit("# why\n" + GOOD_LAYER, config=None)
+    result = case.regbot("check", "--base", "main")
+    assert result.returncode == 2
+    assert "has a regbot.toml" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_bad_configuration_names_key_commit_and_fix(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('adapter = "module"', 'adapter = "modul"'))
+    result = case.regbot("check", "--base", "main")
+    assert result.returncode == 2
+    assert "workloads.moe.adapter" in result.stderr
+    assert "regbot.toml at" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--base", "no-such-branch"), "no-such-branch"),
+        (("--head", "no-such-branch"), "no-such-branch"),
+        (("--base", "main", "--workload", "dense"), "there is no workload or entry 'dense'"),
+        (("--base", "main", "--config", "missing.toml"), "missing.toml: cannot be read"),
+        (("--base", "main", "--head-set", "routing=random"), "routing"),
+    ],
+)
+def test_a_missing_revision_workload_or_file_is_a_usage_error(
+    case: Case, arguments: tuple[str, ...], message: str
+) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    result = case.regbot("check", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+
+
+@pytest.mark.slow
+def test_a_shallow_repository_without_the_merge_base_says_what_to_fetch(case: Case) -> None:
+    case.commit()
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit("# a\n" + GOOD_LAYER)
+    case.repository.git("checkout", "-q", "main")
+    case.commit("# b\n" + GOOD_LAYER)
+    shallow = case.repository.clone_to(case.home / "shallow", "--depth=1", "--no-single-branch")
+    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
+    command = [REGBOT, "check", "--base", "origin/main", "--head", "origin/pr"]
+    result = subprocess.run(command, cwd=shallow.path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert "shallow" in result.stderr
+    assert "--unshallow" in result.stderr
+
+
+@pytest.mark.slow
+def test_differences_by_overrides_of_one_commit_are_reported_and_not_judged(case: Case) -> None:
+    smoke = '[workloads.smoke]\nadapter = "smoke"\nshapes = ["mixtral-8x7b"]\nvariant = "cpu"\nmeshes = ["ep"]\n'
+    smoke += "timed = []\n"
+    case.commit(config=smoke)
+    code, verdict = case.check("--head-set", "dispatcher=allgather")
+    assert code == 0
+    sharding = only(verdict)["sharding"]
+    assert sharding["config_changes"] == {"dispatcher": ["alltoall", "allgather"]}
+    assert sharding["head"]["all_to_all"]["payload"] == 0
+    assert sharding["findings"]
+    assert "not judged" in sharding["reasons"][0]
+
+
+def test_machine_tables_do_not_come_from_the_commit(case: Case, tmp_path: Path) -> None:
+    machine_tables = '[sandbox]\nwrite = ["/srv"]\n\n[slurm]\npython = "/tmp/own"\n'
+    case.pull_request("# why\n" + GOOD_LAYER, config=f"{CONFIG}\n{machine_tables}")
+    node = tmp_path / "node.toml"
+    node.write_text('version = 1\n[sandbox]\npids = 99\n[slurm]\npartition = "bench"\n')
+    base, head, _ = resolve_arms(case.repository.path, "main", "HEAD", {}, {})
+    loaded = find_config(case.repository.path, base.commit, head.commit, target="main", exact=False)
+    config = loaded.config
+    assert config.sandbox.write == ["/srv"]
+    result = with_machine_tables(loaded, node).config
+    assert result.sandbox == SandboxSettings(pids=99)
+    assert result.slurm == SlurmSettings(partition="bench")
+    assert result.workloads == config.workloads
+
+
+@pytest.mark.slow
+def test_one_entry_can_be_selected_by_name(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]'))
+    _, verdict = case.check("--workload", "mixtral-8x7b@1/ep-dp")
+    assert only(verdict)["name"] == "mixtral-8x7b@1/ep-dp"
+
+
+@pytest.mark.slow
+def test_a_killed_check_leaves_no_process_and_keeps_its_runs(case: Case) -> None:
+    config = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]')
+    slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
+    case.pull_request(slow_head, config=config)
+    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
+    command = [REGBOT, "check", "--base", "main", "--out", str(case.home / "out")]
+    process = subprocess.Popen(command, cwd=case.repository.path, env=env, stderr=subprocess.DEVNULL)
+    session = case.home / "out" / "session.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (session.exists() and len(session.read_text().splitlines()) >= 2):
+        time.sleep(0.1)
+    assert guests_of(case.home), "the head must be running"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert guests_left(case.home) == []
+    assert case.runs()[0]["outcome"] == "ok"
+
+
+def guests_left(home: Path) -> list[str]:
+    """Return guest processes that still exist after 15 s. A supervisor may start one more just before it ends."""
+    deadline, quiet = time.monotonic() + 15, 0
+    while time.monotonic() < deadline and quiet < 10:
+        quiet = 0 if guests_of(home) else quiet + 1
+        time.sleep(0.1)
+    return guests_of(home)
+
+
+@pytest.mark.slow
+def test_an_interrupted_check_ends_at_once_and_leaves_no_process(case: Case) -> None:
+    slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
+    case.pull_request(slow_head)
+    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
+    command = [REGBOT, "check", "--base", "main", "--out", str(case.home / "out")]
+    process = subprocess.Popen(command, cwd=case.repository.path, env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not guests_of(case.home):
+        time.sleep(0.1)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 10
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert guests_left(case.home) == []
+
+
+@pytest.mark.long
+def test_a_second_check_into_the_same_folder_starts_clean(case: Case) -> None:
+    """Files of an earlier run must not be read as the record of a later run that crashed."""
+    case.pull_request("# why\n" + GOOD_LAYER)
+    assert case.check()[0] == 0
+    case.commit("import os; os.kill(os.getpid(), 11)\n", config=None)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert "signal 11" in only(verdict)["validity"]["reasons"][0]
+
+
+@pytest.mark.long
+def test_after_a_hang_the_other_entries_of_the_workload_are_skipped(case: Case) -> None:
+    """The report is written all the same."""
+    config = (
+        CONFIG.replace("timeout_min = 1", "timeout_min = 0.3").replace('["ep"]', '["ep", "ep-dp"]')
+        + "[local]\nparallel = 1\n"
+    )
+    case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
+    code, verdict = case.check()
+    assert code == 1, verdict
+    assert verdict["workloads"][0]["validity"]["status"] == "FAIL"
+    assert {run["outcome"] for run in case.runs() if run["arm"]["name"] == "head"} >= {"hung", "skipped"}
+    assert (case.home / "out" / "comment.md").exists()
+
+
+@pytest.mark.slow
+def test_judge_uses_the_settings_of_the_check(case: Case) -> None:
+    """Two ranks gather less than they exchange, so the thresholds alone decide between REVIEW and FAIL."""
+    config = CONFIG + "[wire]\ngpus_per_node = 1\n"
+    case.pull_request(FALLBACK_LAYER, config=config)
+    _, verdict = case.check()
+    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
+    assert json.loads(again.stdout) == verdict
+
+
+@pytest.mark.long
+def test_control_characters_of_a_guest_do_not_reach_the_terminal(case: Case) -> None:
+    case.pull_request("raise RuntimeError('\\x1b]0;title\\x07\\n::error::forged')\n")
+    result = case.regbot("check", "--base", "main", "--out", str(case.home / "out"))
+    assert result.returncode == 1
+    assert "\x1b" not in result.stdout + result.stderr
+    assert not any(line.startswith("::error::") for line in (result.stdout + result.stderr).splitlines())
+
+
+@pytest.mark.slow
+def test_an_impossible_output_folder_is_a_usage_error(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    (case.home / "file").write_text("")
+    result = case.regbot("check", "--base", "main", "--out", str(case.home / "file" / "out"))
+    assert result.returncode == 2
+    assert "Not a directory" in result.stderr
+    assert "Traceback" not in result.stderr

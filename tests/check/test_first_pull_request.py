@@ -1,0 +1,48 @@
+"""The pull request that introduces regbot: its base cannot be measured, and the comment says what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from support.check_cases import Case
+from support.command_cases import CONFIG as COMMAND
+from support.command_cases import train
+from support.layers import CONFIG, GOOD_LAYER
+
+ADVICE = "commit both to the main branch first, then open pull requests."
+LAYER = {"userpkg/__init__.py": "", "userpkg/moe.py": GOOD_LAYER}
+
+
+def comment_of_check(home: Path, base: dict[str, str], change: dict[str, str], *options: str) -> str:
+    """Check a pull request that adds ``change`` to ``base``, and return the comment."""
+    case = Case(home)
+    case.repository.commit("Before regbot", {"README.md": "", **base})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.repository.commit("Let regbot judge pull requests", change)
+    code, verdict = case.check(*options)
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    return (home / "out" / "comment.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_configuration_and_the_layer_belong_on_main_first(tmp_path: Path) -> None:
+    text = comment_of_check(tmp_path, {}, {"regbot.toml": CONFIG, **LAYER}, "--no-timing")
+    assert "### ⛔ INVALID: the base cannot be measured in the workload, so there is nothing to compare with\n" in text
+    assert ADVICE in text
+    assert "the base has no regbot.toml; the head's was used" in text
+
+
+@pytest.mark.slow
+def test_a_layer_that_mains_configuration_names_belongs_on_main_first(tmp_path: Path) -> None:
+    text = comment_of_check(tmp_path, {"regbot.toml": CONFIG}, LAYER, "--no-timing")
+    assert ADVICE in text
+    assert "there is no module 'userpkg' in the checkout" in text
+
+
+@pytest.mark.slow
+def test_a_timed_program_belongs_on_main_first(tmp_path: Path) -> None:
+    text = comment_of_check(
+        tmp_path, {}, {"regbot.toml": COMMAND, "train.py": train(0.01)}, "--engine", "local", "--budget", "1"
+    )
+    assert ADVICE in text
+    assert "Read the end of the log" in text

@@ -1,0 +1,137 @@
+"""A check on a paper GPU: both arms use it, or both are CPU programs if one arm cannot be traced on it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.workloads.paper import NoPaperGpuError, library_for
+from support.git_repos import Repository
+from support.layers import CONFIG, GOOD_LAYER
+
+REGBOT = str(Path(sys.executable).with_name("regbot"))
+BRANCHING_LAYER = GOOD_LAYER.replace(
+    "    def forward(self, x):\n        return Exchange.apply(F",
+    "    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n        return Exchange.apply(F",
+)
+"""A layer that branches on a data-dependent value. A CPU trace without values guesses it; a paper GPU refuses it."""
+BREAKING_LAYER = GOOD_LAYER.replace(
+    "        self.group =", "        raise RuntimeError('no such kernel')\n        self.group ="
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        library_for(sys.executable, folder, folder)
+    except NoPaperGpuError as error:
+        pytest.skip(f"there is no paper GPU here: {error}")
+
+
+def check(folder: Path, head: str, config: str = CONFIG, **environment: str) -> tuple[int, dict[str, Any], list[Any]]:
+    """Check a pull request whose layer is ``head``; return exit code, verdict and static runs."""
+    repository = Repository.create(folder / "repository")
+    for branch, layer in (("main", GOOD_LAYER), ("pr", head)):
+        if branch == "pr":
+            repository.git("checkout", "-q", "-b", "pr")
+        files = {"userpkg/__init__.py": "", "userpkg/moe.py": layer, "regbot.toml": config}
+        repository.commit("change", files)
+    out = folder / "out"
+    done = subprocess.run(
+        [REGBOT, "check", "--base", "main", "--json", "--no-timing", "--out", str(out)],
+        cwd=repository.path,
+        env={**os.environ, "REGBOT_CACHE": str(folder / "cache"), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout, done.stderr
+    runs = [json.loads(line) for line in (out / "session.jsonl").read_text().splitlines()[1:]]
+    return done.returncode, json.loads(done.stdout), runs
+
+
+def test_both_arms_are_traced_on_the_paper_gpu(tmp_path: Path) -> None:
+    code, verdict, runs = check(tmp_path, GOOD_LAYER + "\n# a comment\n")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert [run["ledger"]["device"] for run in runs] == ["cuda", "cuda"]
+    assert verdict["workloads"][0]["sharding"]["identical_program"] is True
+
+
+@pytest.mark.slow
+def test_an_arm_that_cannot_be_traced_on_paper_makes_both_cpu_programs(tmp_path: Path) -> None:
+    _, verdict, runs = check(tmp_path, BRANCHING_LAYER)
+    assert verdict["workloads"][0]["validity"]["status"] == "PASS", verdict
+    counted = {run["arm"]["name"]: run["ledger"]["device"] for run in runs}  # the last run of an arm counts
+    assert counted == {"base": "cpu", "head": "cpu"}
+    (warning,) = {warning for run in runs for warning in run["warnings"] if "CPU program" in warning}
+    assert "at head: a condition that depends on real data was read" in warning
+    assert "userpkg/moe.py:29 in forward" in warning
+
+
+@pytest.mark.slow
+def test_a_head_that_crashes_anywhere_is_the_heads_fault(tmp_path: Path) -> None:
+    code, verdict, runs = check(tmp_path, BREAKING_LAYER)
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    assert {run["ledger"]["device"] for run in runs if run["outcome"] == "ok"} <= {"cpu", "cuda"}
+    assert "no such kernel" in verdict["workloads"][0]["validity"]["reasons"][0]
+
+
+@pytest.mark.slow
+def test_a_workload_can_choose_the_cpu_program(tmp_path: Path) -> None:
+    config = CONFIG.replace('variant = "cpu"\n', 'variant = "cpu"\ndevice = "cpu"\n')
+    assert config != CONFIG
+    _, _, runs = check(tmp_path, GOOD_LAYER + "\n# a comment\n", config)
+    assert [run["ledger"]["device"] for run in runs] == ["cpu", "cpu"]
+    assert not any("paper" in warning for run in runs for warning in run["warnings"])
+
+
+@pytest.mark.slow
+def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    git = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True).stdout.strip()
+    (tools / "git").symlink_to(git)
+    no_compiler = {"PATH": str(tools), "REGBOT_PAPER_CACHE": str(tmp_path / "empty"), "CXX": ""}
+    code, verdict, runs = check(tmp_path, GOOD_LAYER + "\n# a comment\n", **no_compiler)
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert [run["ledger"]["device"] for run in runs] == ["cpu", "cpu"]
+    assert all("there is no C++ compiler" in run["warnings"][-1] for run in runs)
+
+
+def test_two_arms_cannot_have_two_devices(tmp_path: Path) -> None:
+    repository = Repository.create(tmp_path / "repository")
+    files = {"userpkg/__init__.py": "", "userpkg/moe.py": GOOD_LAYER, "regbot.toml": CONFIG}
+    repository.commit("change", files)
+    done = subprocess.run(
+        [REGBOT, "check", "--base", "HEAD", "--head-set", "device=cpu", "--out", str(tmp_path / "out")],
+        cwd=repository.path,
+        env={**os.environ, "REGBOT_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "both arms are traced for the same device" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_real_run_that_has_loaded_the_paper_gpu_is_refused(tmp_path: Path) -> None:
+    from support.guest_runs import GUEST, answer, ask
+
+    library = library_for(sys.executable, tmp_path, tmp_path).path
+    request = ask(tmp_path, "real", "mixtral-8x7b", mode="timed", world=1, ep=1, steps=2)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from regbot_guest.paper.device import install\n"
+        "install(Path(sys.argv[2]))\n"
+        "from regbot_guest import process; sys.exit(process.main(sys.argv[3:]))"
+    )
+    command = [sys.executable, "-c", script, str(GUEST), str(library), str(request)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 10, done.stderr
+    refusal = answer(tmp_path, "real")["refusal"]
+    assert refusal["kind"] == "paper_gpu"
+    assert str(library) in refusal["message"]

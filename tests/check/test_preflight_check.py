@@ -1,0 +1,112 @@
+"""Preflight in a check: the configuration that a framework resolved must pass the rules before its ledgers count."""
+
+import pytest
+
+from regbot.config import FRAMEWORKS, Config
+from regbot.judge import judge
+from regbot.records.ledger import Scalar
+from regbot.records.run import Backend
+from regbot.records.verdict import Verdict
+from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run, smoke_session
+
+SOUND: dict[str, Scalar] = {
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_enable_deepep": False,
+    "tensor_model_parallel_size": 2,
+    "sequence_parallel": True,
+    "tp_comm_overlap": True,
+}
+CONFLICT: dict[str, Scalar] = {**SOUND, "moe_enable_deepep": True}
+COSTLY: dict[str, Scalar] = {**SOUND, "tensor_model_parallel_size": 1}
+
+CONFLICT_TEXT = (
+    "moe_enable_deepep is on, and the dispatcher is not flex (moe_enable_deepep = True, moe_token_dispatcher_type = "
+    "alltoall); set moe_token_dispatcher_type = flex and moe_flex_dispatcher_backend = deepep"
+)
+COST_TEXT = (
+    "tp_comm_overlap is on, and Bridge turns it off with a warning: it needs a tensor-parallel size of 2 and "
+    "sequence parallelism (tp_comm_overlap = True, tensor_model_parallel_size = 1); set tensor_model_parallel_size and "
+    "sequence_parallel, or remove it"
+)
+
+
+def check(
+    base: dict[str, Scalar],
+    head: dict[str, Scalar],
+    adapter: str = "megatron",
+    dispatchers: tuple[Backend, Backend] | None = None,
+) -> Verdict:
+    """Return the verdict on two runs that differ only in the resolved configuration and dispatcher."""
+    ours, theirs = dispatchers or (backend("alltoall"), backend("alltoall"))
+    runs = (
+        smoke_run(
+            arm,
+            smoke_ledger().model_copy(update={"config": config}),
+            adapter=adapter,
+            backends={"dispatcher": dispatcher},
+        )
+        for arm, config, dispatcher in ((smoke_arm("base"), base, ours), (smoke_arm("head"), head, theirs))
+    )
+    return judge(smoke_session(*runs), Config(), [])
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    return verdict.workloads[0].validity.reasons
+
+
+def preflight(verdict: Verdict) -> list[str]:
+    return [warning.partition("preflight")[2] for warning in verdict.warnings if "preflight" in warning]
+
+
+def test_configurations_without_a_conflict_are_judged() -> None:
+    verdict = check(SOUND, SOUND)
+    assert verdict.verdict == "PASS"
+    assert preflight(verdict) == []
+
+
+@pytest.mark.parametrize("adapter", FRAMEWORKS)
+def test_a_conflict_of_head_is_invalid_in_the_words_of_the_rule(adapter: str) -> None:
+    verdict = check(SOUND, CONFLICT, adapter)
+    assert verdict.verdict == "INVALID"
+    assert reasons(verdict) == [f"preflight of head: {CONFLICT_TEXT}"]
+    assert preflight(verdict) == []
+
+
+def test_a_conflict_of_base_alone_is_a_warning_because_head_repairs_it() -> None:
+    verdict = check(CONFLICT, SOUND)
+    assert verdict.verdict != "INVALID"
+    assert verdict.workloads[0].validity.status == "PASS"
+    assert preflight(verdict) == [f" of base, repaired in head: {CONFLICT_TEXT}"]
+
+
+def test_a_conflict_of_both_arms_is_invalid_and_reported_once() -> None:
+    verdict = check(CONFLICT, CONFLICT)
+    assert verdict.verdict == "INVALID"
+    assert reasons(verdict) == [f"preflight: {CONFLICT_TEXT}"]
+    assert preflight(verdict) == []
+
+
+def test_a_dispatcher_that_head_alone_does_not_resolve_is_invalid() -> None:
+    """The requested dispatcher is a fact of the run, not a key of its configuration."""
+    dispatchers = backend("alltoall"), backend("alltoall", requested="hybridep")
+    texts = reasons(check(SOUND, SOUND, dispatchers=dispatchers))
+    assert any("preflight of head: the workload requests one dispatcher" in reason for reason in texts)
+    assert any("requested_dispatcher = hybridep, moe_token_dispatcher_type = alltoall" in reason for reason in texts)
+
+
+def test_a_warning_of_a_rule_is_a_warning_of_the_verdict_for_either_arm() -> None:
+    for base, head, owner in (
+        (COSTLY, COSTLY, ""),
+        (SOUND, COSTLY, " of head"),
+        (COSTLY, SOUND, " of base, repaired in head"),
+    ):
+        verdict = check(base, head)
+        assert verdict.workloads[0].validity.status == "PASS"
+        assert preflight(verdict) == [f"{owner}: {COST_TEXT}"]
+
+
+@pytest.mark.parametrize("adapter", ["smoke", "module", "command"])
+def test_other_adapters_are_not_examined(adapter: str) -> None:
+    verdict = check(SOUND, CONFLICT, adapter)
+    assert verdict.workloads[0].validity.status == "PASS"
+    assert preflight(verdict) == []

@@ -1,0 +1,298 @@
+"""Resuming an interrupted check: after any interruption no run is lost and none is repeated."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from regbot.records.files import read_record
+from regbot.records.run import Run
+from regbot.records.session import Session, read_session
+from regbot.sessions.schedule import next_slot
+from support.check_cases import REGBOT, Case, only
+from support.git_repos import Repository
+from support.guest_runs import Shared
+from support.layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+
+KILLS = 10
+SEED = int(os.environ.get("REGBOT_TEST_SEED", "20261121"))
+REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+@pytest.fixture
+def genuine(shared: Shared) -> Path:
+    return shared("genuine runs", genuine_runs)
+
+
+@pytest.fixture
+def replayed(case: Case, genuine: Path) -> Case:
+    """A pull request that changes a kernel. Its runs replay real records, so that a session takes seconds."""
+    replay(case.repository.path / "tools" / "python", genuine)
+    case.pull_request(GOOD_LAYER, config=REPLAYED)
+    case.commit(config=None, **{"kernels.cu": "// faster\n"})
+    return case
+
+
+def begin(case: Case, *arguments: str) -> "subprocess.Popen[str]":
+    """Start ``regbot check`` in the background, in its own process session."""
+    return subprocess.Popen(
+        [REGBOT, "check", "--base", "main", "--json", "--out", str(case.home / "out"), *arguments],
+        cwd=case.repository.path,
+        env={**os.environ, "REGBOT_CACHE": str(case.home / "cache"), "REGBOT_TEST_CASE": str(case.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def session_file(case: Case) -> Path:
+    return case.home / "out" / "session.jsonl"
+
+
+def complete_lines(case: Case) -> bytes:
+    """Return the complete lines of the session file."""
+    text = session_file(case).read_bytes() if session_file(case).exists() else b""
+    return text[: text.rfind(b"\n") + 1]
+
+
+def wait_for_runs(case: Case, number: int) -> None:
+    """Wait until ``number`` runs are in the session."""
+    until = time.monotonic() + 120
+    while complete_lines(case).count(b"\n") < 1 + number:
+        assert time.monotonic() < until, "the session does not grow"
+        time.sleep(0.02)
+
+
+def guests(case: Case, wait_s: float = 2.0) -> list[str]:
+    """Return guest processes of this test that still exist after ``wait_s``. The engine marks them with a variable."""
+    until = time.monotonic() + wait_s
+    while (remaining := _launched(str(case.home))) and time.monotonic() < until:
+        time.sleep(0.05)
+    return remaining
+
+
+def _launched(home: str) -> list[str]:
+    processes = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environment = (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if b"REGBOT_LAUNCH=" in environment and (home in command or home.encode() in environment):
+                processes.append(f"{process.name} {command}")
+    return processes
+
+
+def assert_legal(session: Session) -> None:
+    """Assert that each run is the scheduled successor of the runs before it, so that none is missing or repeated."""
+    header = session.header
+    (plan,) = header.timed
+    traced = [run for run in session.runs if run.tier == "static"]
+    assert sorted((run.arm.name, run.attempt) for run in traced) == [("base", 1), ("head", 1)]
+    done: list[Run] = []
+    for run in (run for run in session.runs if run.tier == "timed"):
+        slot = next_slot(done, header, plan)
+        assert slot is not None
+        assert (run.position, run.attempt, run.arm.name) == (slot.position, slot.attempt, slot.arm)
+        assert run.outcome == "ok", run.reason
+        done.append(run)
+    positions = [(run.position.block, run.position.slot) for run in done if run.position is not None]
+    blocks = max(block for block, _ in positions)
+    assert positions == [(0, 0), (0, 1), *((block, slot) for block in range(1, blocks + 1) for slot in range(4))]
+
+
+def kill_ten_times(case: Case, latest_s: float, *arguments: str) -> bytes:
+    """Kill regbot, but not its guests, ten times, and return the lines that are written after the last kill."""
+    random_moments = random.Random(SEED)
+    print(f"REGBOT_TEST_SEED={SEED}")  # pytest prints it if a test fails
+    kept_lines = b""
+    for kill_index in range(KILLS):
+        moment = random_moments.uniform(0.1, latest_s)
+        process = begin(case, "--resume", *arguments)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=moment)
+        process.kill()
+        _, output = process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0, 1, 3), output
+        written = complete_lines(case)
+        print(f"kill {kill_index + 1} after {moment:.2f} s: {written.count(bytes([10]))} lines")
+        assert written.startswith(kept_lines), "written lines never change"
+        kept_lines = written
+        assert guests(case) == []
+    return kept_lines
+
+
+OF_THE_NODE = ("other work used", "the hypervisor gave", "the cores ran at only", "steady state")
+"""Warnings that any run on a shared machine may have."""
+
+
+@pytest.mark.long
+def test_a_check_that_is_killed_at_ten_random_moments_finishes_with_every_run_once(case: Case, genuine: Path) -> None:
+    """This uses real ranks. The budget allows the warm launches and one or two blocks, a few on a fast machine."""
+    launch_s = read_record(genuine / "run.json", Run).wall_s
+    budget = ("--budget", f"{max(0.1, 9 * launch_s / 60):.2f}")
+    case.pull_request(GOOD_LAYER, config=TIMED_CONFIG)
+    case.commit(config=None, **{"kernels.cu": "// faster\n"})
+    before = case.repository.fingerprint(), case.repository.git("worktree", "list")
+    kept = kill_ten_times(case, 2 + 1.6 * launch_s, *budget)
+    code, verdict = case.check("--resume", *budget)
+    assert session_file(case).read_bytes().startswith(kept)
+    session = read_session(session_file(case))
+    assert_legal(session)
+
+    throughput = only(verdict)["throughput"]
+    assert (throughput["pairs"], throughput["void_pairs"]) == ((len(session.runs) - 4) // 2, 0)
+    assert throughput["pairs"] >= 2
+    if throughput["pairs"] < 4:
+        assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE"), "as without any kill"
+    assert only(verdict)["validity"]["status"] == "PASS"
+    assert only(verdict)["sharding"]["status"] == "PASS"
+    assert [warning for warning in verdict["warnings"] if not any(words in warning for words in OF_THE_NODE)] == []
+    again = case.regbot("judge", str(session_file(case)), "--json")
+    assert json.loads(again.stdout) == verdict
+
+    assert (case.repository.fingerprint(), case.repository.git("worktree", "list")) == before
+    assert_clean_cache(case)
+
+
+@pytest.mark.long
+def test_kills_in_quick_succession_do_no_harm_either(replayed: Case) -> None:
+    """Runs take a fraction of a second, so that many kills happen between two runs."""
+    kept = kill_ten_times(replayed, 1.8)
+    code, verdict = replayed.check("--resume")
+    assert session_file(replayed).read_bytes().startswith(kept)
+    session = read_session(session_file(replayed))
+    assert_legal(session)
+    assert len(session.runs) == 2 + 2 + 8
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert only(verdict)["throughput"]["decision"] == "no_change"
+    assert_clean_cache(replayed)
+
+
+# ---- other interruptions
+
+
+@pytest.mark.slow
+def test_a_torn_last_line_is_dropped_and_its_run_repeated(replayed: Case) -> None:
+    assert replayed.check()[0] == 0
+    whole = session_file(replayed).read_bytes()
+    lines = whole.splitlines(keepends=True)
+    session_file(replayed).write_bytes(b"".join(lines[:-2]) + lines[-2][: len(lines[-2]) // 2])
+    code, verdict = replayed.check("--resume")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert session_file(replayed).read_bytes().startswith(b"".join(lines[:-2]))
+    assert_legal(read_session(session_file(replayed)))
+    assert len(read_session(session_file(replayed)).runs) == len(lines) - 1
+    whole = session_file(replayed).read_bytes()
+    assert replayed.check("--resume") == (code, verdict), "a finished check is only judged again"
+    assert session_file(replayed).read_bytes() == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("existing_file", ["nothing", "an empty file", "a torn header"])
+def test_resume_without_a_session_starts_one(replayed: Case, existing_file: str) -> None:
+    session_file(replayed).parent.mkdir()
+    if existing_file != "nothing":
+        session_file(replayed).write_text('{"schema": "regbot/sess' if existing_file == "a torn header" else "")
+    code, verdict = replayed.check("--resume", "--no-timing")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert len(replayed.runs()) == 2
+
+
+@pytest.mark.slow
+def test_a_session_of_another_check_is_neither_resumed_nor_changed(replayed: Case) -> None:
+    replayed.check("--no-timing")
+    written = session_file(replayed).read_bytes()
+    arguments = ("check", "--base", "main", "--out", str(replayed.home / "out"), "--resume")
+    for options, difference in (
+        (("--head-set", "fast=true", "--no-timing"), "head"),
+        (("--base-set", "fast=true", "--no-timing"), "base"),
+        ((), "timing"),
+    ):
+        result = replayed.regbot(*arguments, *options)
+        assert result.returncode == 2, result.stdout
+        assert f"is a session of another check ({difference} differs)" in result.stderr
+        assert "leave out --resume to begin anew, or give another --out" in result.stderr
+        assert session_file(replayed).read_bytes() == written
+    assert replayed.check("--no-timing", "--resume")[0] == 0
+    replayed.commit("# newer\n" + GOOD_LAYER, None)
+    result = replayed.regbot(*arguments, "--no-timing")
+    assert result.returncode == 2
+    assert "is a session of another check (head differs)" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_damaged_session_is_not_resumed(replayed: Case) -> None:
+    """A damaged complete line cannot come from a crash."""
+    replayed.check("--no-timing")
+    text = session_file(replayed).read_bytes()
+    session_file(replayed).write_bytes(text.replace(b'"tier"', b'"tear"', 1))
+    result = replayed.regbot("check", "--base", "main", "--no-timing", "--out", str(replayed.home / "out"), "--resume")
+    assert result.returncode == 2
+    assert "session.jsonl:2" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_two_checks_do_not_write_one_session(replayed: Case) -> None:
+    first = begin(replayed)
+    wait_for_runs(replayed, 1)
+    for options in ((), ("--resume",)):
+        result = replayed.regbot("check", "--base", "main", "--out", str(replayed.home / "out"), *options)
+        assert result.returncode == 2, result.stdout
+        assert "another check is writing there; wait until it ends, or give another --out" in result.stderr
+    output, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, errors
+    assert json.loads(output)["verdict"] == "PASS"
+    assert_legal(read_session(session_file(replayed)))
+
+
+def test_an_interrupted_check_says_how_to_resume_and_can_be_resumed(replayed: Case) -> None:
+    process = begin(replayed)
+    wait_for_runs(replayed, 5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert guests(replayed) == []
+    kept = complete_lines(replayed)
+    code, verdict = replayed.check("--resume")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert session_file(replayed).read_bytes().startswith(kept)
+    assert_legal(read_session(session_file(replayed)))
+
+
+@pytest.mark.long
+def test_a_larger_budget_continues_where_the_smaller_one_ended(case: Case, genuine: Path) -> None:
+    tool = case.repository.path / "tools" / "python"
+    replay(tool, genuine, "[scale(each, 4) for each in records]; seconds = total()")
+    case.pull_request(GOOD_LAYER, config=REPLAYED)
+    case.commit(config=None, **{"kernels.cu": "// faster\n"})
+    code, verdict = case.check("--budget", "0.1")
+    assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE")
+    assert len(case.runs()) == 2 + 2 + 4, "the second block would have gone beyond the budget"
+    code, verdict = case.check("--budget", "5", "--resume")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert len(case.runs()) == 2 + 2 + 8
+
+
+def assert_clean_cache(case: Case) -> None:
+    """Assert that the cache has one worktree per arm, and no incomplete file or folder of a git process."""
+    (clone,) = [path.parent for path in (case.home / "cache").rglob("HEAD") if (path.parent / "objects").is_dir()]
+    listed = Repository(clone).git("worktree", "list", "--porcelain").split("\n\n")
+    trees = [entry for entry in listed if "bare" not in entry.split()]
+    assert len(trees) == 2, listed
+    assert not any("prunable" in entry for entry in trees)
+    assert [path for path in (case.home / "cache").rglob("*.lock") if path.name == "index.lock"] == []

@@ -1,0 +1,518 @@
+"""The throughput section of a verdict, from records of timed runs."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from regbot.check.conclusion import judge_sessions
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.judge.throughput import STATUS
+from regbot.records.files import RecordError, append_line
+from regbot.records.run import CodeProof, Environment, Outcome, Run, Timing
+from regbot.records.session import SessionHeader
+from regbot.records.verdict import Throughput, Verdict, WorkloadVerdict
+from regbot.sessions.schedule import Slot
+from support.ledger_builder import backend, smoke_run
+from support.timed_builder import (
+    BASE,
+    HEAD,
+    HEADER,
+    PLAN,
+    Session,
+    noisy,
+    play,
+    session_of,
+    slot,
+    statics,
+    timed_run,
+    timing,
+)
+
+
+def verdict(runs: Sequence[Run], header: SessionHeader = HEADER) -> Verdict:
+    return judge(session_of(runs, header), Config())
+
+
+def entry(runs: Sequence[Run], header: SessionHeader = HEADER) -> WorkloadVerdict:
+    (workload,) = verdict(runs, header).workloads
+    return workload
+
+
+def throughput(runs: Sequence[Run], header: SessionHeader = HEADER) -> Throughput:
+    section = entry(runs, header).throughput
+    assert section is not None
+    return section
+
+
+def changed(runs: Sequence[Run], arm: str, **changes: object) -> list[Run]:
+    return [run.model_copy(update=changes) if run.arm.name == arm else run for run in runs]
+
+
+def test_a_head_with_50_percent_longer_steps_is_a_regression_with_estimate_interval_and_pairs() -> None:
+    section = throughput(play(noisy(1.5, 0.01)))
+    assert (section.status, section.decision, section.by, section.pairs) == ("FAIL", "regressed", "pairs", 4)
+    assert section.low_pct is not None
+    assert section.estimate_pct is not None
+    assert section.high_pct is not None
+    assert 40 < section.low_pct < section.estimate_pct < section.high_pct < 60
+    assert section.bound_pct is None
+    assert verdict(play(noisy(1.5, 0.01))).verdict == "FAIL"
+
+
+def test_swapping_the_arms_turns_a_regression_into_an_improvement() -> None:
+    slower, faster = throughput(play(noisy(1.25, 0.005, 3))), throughput(play(noisy(0.8, 0.005, 3)))
+    assert (slower.decision, faster.decision) == ("regressed", "improved")
+    assert faster.status == "PASS"
+    assert faster.estimate_pct == pytest.approx(-20, abs=1)
+
+
+def test_no_change_is_proven_with_an_upper_bound() -> None:
+    section = throughput(play(noisy(1.0, 0.001)))
+    assert (section.status, section.decision) == ("PASS", "no_change")
+    assert section.bound_pct is not None
+    assert 0 < section.bound_pct < 2
+    assert section.bound_pct == max(test.high_pct for test in section.tests)
+
+
+def test_large_noise_is_inconclusive_with_the_number_of_pairs_needed() -> None:
+    section = throughput(play(noisy(1.0, 0.08)))
+    assert (section.status, section.decision, section.pairs) == ("INCONCLUSIVE", "undecided", 12)
+    assert section.mde_full_pct is not None
+    assert section.mde_full_pct > 5
+    assert "to detect 2% takes" in section.reasons[-1]
+    assert verdict(play(noisy(1.0, 0.08))).verdict == "INCONCLUSIVE"
+
+
+def test_stalls_that_the_median_hides_fail_by_the_mean() -> None:
+    def launch(at: Slot) -> Run:
+        base = noisy(1.0, 0.0005, at.position.block * 4 + at.position.slot)(at)
+        assert base.timing is not None
+        steps = [s * (1.2 if at.arm == "head" and n % 5 == 0 else 1.0) for n, s in enumerate(base.timing.step_s)]
+        return timed_run(at, steps)
+
+    section = throughput(play(launch))
+    by_name = {test.summary: test.decision for test in section.tests}
+    assert by_name == {"median": "no_change", "mean": "regressed"}
+    assert section.status == "FAIL"
+
+
+def test_the_error_of_one_test_is_shared_by_all_timed_workloads() -> None:
+    runs = play(noisy(1.5, 0.01))
+    single = throughput(runs)
+    header = HEADER.model_copy(
+        update={
+            "timed": [PLAN, PLAN.model_copy(update={"entry": "a@1/ep"}), PLAN.model_copy(update={"entry": "b@1/ep"})]
+        }
+    )
+    three = throughput(runs, header)
+    assert single.alpha is not None
+    assert three.alpha is not None
+    assert single.alpha == pytest.approx(0.0204 / 2)
+    assert three.alpha == pytest.approx(0.0204 / 6)
+    assert three.low_pct is not None
+    assert single.low_pct is not None
+    assert three.low_pct < single.low_pct
+
+
+def test_the_thresholds_are_those_of_the_check() -> None:
+    loose = HEADER.model_copy(
+        update={"throughput": HEADER.throughput.model_copy(update={"threshold_pct": 80.0, "indifference_pct": 70.0})}
+    )
+    assert throughput(play(noisy(1.5, 0.01)), loose).decision == "no_change"
+
+
+def test_fewer_than_four_pairs_decide_nothing_whatever_they_show() -> None:
+    section = throughput(play(noisy(3.0, 0.001))[:8])
+    assert (section.status, section.decision, section.pairs) == ("INCONCLUSIVE", "undecided", 3)
+    assert section.estimate_pct == pytest.approx(200, rel=0.05)
+    assert section.low_pct is None
+
+
+def test_pairs_after_the_look_that_decided_are_unused() -> None:
+    runs = play(noisy(1.5, 0.01))
+    more = [
+        timed_run(slot(3, place, arm), 0.05) for place, arm in enumerate(("base", "head", "head", "base"))
+    ]  # these would say something else
+    section = throughput([*runs, *more])
+    assert (section.decision, section.pairs, section.unused_pairs) == ("regressed", 4, 2)
+
+
+def test_warm_launches_count_for_nothing() -> None:
+    runs = play(noisy(1.0, 0.001))
+    slow = [run.model_copy(update={"timing": timing([9.0] * 3)}) if n == 1 else run for n, run in enumerate(runs)]
+    kept = throughput(slow).model_copy(update={"cost": None, "runs": []})
+    assert kept == throughput(runs).model_copy(update={"cost": None, "runs": []})
+
+
+def test_steps_before_the_cut_count_for_nothing() -> None:
+    def launch(at: Slot) -> Run:
+        steady = noisy(1.0, 0.0005, at.position.block * 4 + at.position.slot)(at)
+        assert steady.timing is not None
+        first = 5.0 if at.arm == "head" else 1.0
+        return timed_run(at, [first, first, *steady.timing.step_s[2:]])
+
+    assert throughput(play(launch)).decision == "no_change"
+
+
+def fails(at: set[tuple[int, int, int]], outcome: Outcome = "crashed") -> Any:
+    def launch(place: Slot) -> Run:
+        key = (place.position.block, place.attempt, place.position.slot)
+        return timed_run(place, 0.15 if place.arm == "head" else 0.1, outcome if key in at else "ok")
+
+    return launch
+
+
+def head_slots(block: int) -> list[int]:
+    """Where head stands in a block of the builder's session."""
+    return [
+        run.position.slot
+        for run in play(fails(set()))
+        if run.position and run.position.block == block and run.arm == HEAD
+    ]
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "hung", "no_record", "short", "diverged"])
+def test_a_head_that_fails_twice_is_a_fail(outcome: Outcome) -> None:
+    head_slot = head_slots(2)[0]
+    result = entry(play(fails({(2, 1, head_slot), (2, 2, head_slot)}, outcome)))
+    assert (result.validity.status, result.throughput and result.throughput.status) == ("FAIL", "INVALID")
+    assert "in each of 2 attempts; base ran" in result.validity.reasons[0]
+
+
+def test_a_bad_record_is_invalid_and_no_fault_of_the_head() -> None:
+    head_slot = head_slots(2)[0]
+    result = entry(play(fails({(2, 1, head_slot), (2, 2, head_slot)}, "bad_record")))
+    assert result.validity.status == "INVALID"
+
+
+def test_a_failure_of_both_arms_is_invalid() -> None:
+    head_slot = head_slots(0)[0]
+    result = entry(play(fails({(0, 1, head_slot), (0, 2, 1 - head_slot)})))
+    assert result.validity.status == "INVALID"
+
+
+def test_a_failure_whose_repeat_succeeds_is_a_warning() -> None:
+    runs = play(fails({(1, 1, 2)}))
+    result = verdict(runs)
+    assert result.verdict == "FAIL"
+    section = result.workloads[0].throughput
+    assert section is not None
+    assert (section.decision, section.void_pairs) == ("regressed", 2)
+    assert any("a failed timed run ended" in warning for warning in result.warnings)
+
+
+def test_a_failure_that_was_not_repeated_yet_is_invalid() -> None:
+    runs = play(fails({(2, 1, head_slots(2)[0])}))
+    end = next(n for n, run in enumerate(runs) if run.outcome != "ok") + 1
+    result = entry(runs[:end])
+    assert result.validity.status == "INVALID"
+    assert "--resume" in result.validity.reasons[0]
+
+
+def test_code_from_outside_of_the_worktree_in_one_run_invalidates() -> None:
+    runs = play(noisy(1.5, 0.01))
+    runs[4] = runs[4].model_copy(update={"code": CodeProof(watched={}, foreign={"moe": "/usr/lib/moe"}, files={})})
+    assert "outside its worktree" in entry(runs).validity.reasons[0]
+
+
+def test_runs_of_two_nodes_are_no_pairs() -> None:
+    runs = play(noisy(1.5, 0.01))
+    assert runs[0].node is not None
+    other_node = runs[0].node.model_copy(update={"name": "node-4"})
+    result = entry(changed(runs, "head", node=other_node))
+    assert result.validity.status == "INVALID"
+    assert "node differs" in result.validity.reasons[0]
+
+
+def test_times_of_another_dispatcher_in_both_arms_decide_nothing() -> None:
+    fallback = {"dispatcher": backend("alltoall", requested="deepep")}
+    result = entry([run.model_copy(update={"backends": fallback}) for run in play(noisy(1.5, 0.01))])
+    section = result.throughput
+    assert section is not None
+    assert (section.status, section.decision, section.fallback) == ("INVALID", None, True)
+    assert section.head_step_s == pytest.approx(0.15, rel=0.05)
+    assert result.validity.status == "INVALID"
+
+
+def test_a_dispatcher_fallback_of_the_head_alone_is_a_finding_of_sharding() -> None:
+    runs = play(noisy(1.5, 0.01))
+    deepep = {"dispatcher": backend("deepep", requested="deepep")}
+    fallback = {"dispatcher": backend("alltoall", requested="deepep")}
+    result = entry(changed(changed(runs, "base", backends=deepep), "head", backends=fallback))
+    assert result.sharding is not None
+    assert [(f.pattern, f.status) for f in result.sharding.findings] == [("dispatcher silently off", "FAIL")]
+
+
+def with_loss(runs: Sequence[Run], arm: str, add: float) -> list[Run]:
+    return [
+        run.model_copy(update={"loss": [v + add * n if v is not None else v for n, v in enumerate(run.loss)]})
+        if run.arm.name == arm
+        else run
+        for run in runs
+    ]
+
+
+def test_a_loss_outside_of_the_bases_range_is_review() -> None:
+    runs = play(noisy(1.0, 0.001))
+    result = entry(with_loss(runs, "head", 0.05))
+    assert (result.validity.status, result.throughput and result.throughput.status) == ("REVIEW", "PASS")
+    assert "trains differently" in result.validity.reasons[0]
+    assert "step 8" in result.validity.reasons[0]
+    assert entry(with_loss(runs, "head", 1e-5)).validity.status == "PASS"
+
+
+def test_a_loss_within_the_scatter_of_the_base_is_no_difference() -> None:
+    runs = play(noisy(1.0, 0.001))
+    bases = [n for n, run in enumerate(runs) if run.arm == BASE and run.position and run.position.block]
+    scattered = with_loss(runs, "head", 0.02)
+    for n in bases[::2]:
+        scattered[n] = with_loss([runs[n]], "base", 0.04)[0]
+    assert entry(scattered).validity.status == "PASS"
+
+
+def test_dropped_tokens_in_the_head_alone_are_review() -> None:
+    runs = play(noisy(1.0, 0.001))
+
+    def dropping(run: Run, dropped: int) -> Run:
+        assert run.timing is not None
+        update = {"dropped_tokens": dropped, "tokens_per_expert": [1000 - dropped, 1048]}
+        return run.model_copy(update={"timing": run.timing.model_copy(update=update)})
+
+    head_only = [dropping(run, 128 if run.arm == HEAD else 0) for run in runs]
+    assert "drops 128 of 2048" in entry(head_only).validity.reasons[0]
+    assert entry([dropping(run, 128) for run in runs]).validity.status == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("wait", "words"),
+    [(0.25, "compute or host: 75%"), (0.9, "communication: 90%"), (0.5, "not one wall: 50%")],
+)
+def test_a_slowdown_names_its_bottleneck(wait: float, words: str) -> None:
+    def launch(at: Slot) -> Run:
+        steps = [0.15 if at.arm == "head" else 0.1] * at.steps
+        return timed_run(at, steps, timing=timing(steps, wait))
+
+    assert throughput(play(launch)).wall.startswith(words)
+
+
+def test_a_slowdown_with_higher_peak_memory_says_so() -> None:
+    def launch(at: Slot) -> Run:
+        steps = [0.15 if at.arm == "head" else 0.1] * at.steps
+        return timed_run(at, steps, timing=timing(steps, peak_bytes=2**30 if at.arm == "head" else 2**29))
+
+    assert "peak memory rose from 512 MiB to 1 GiB" in throughput(play(launch)).wall
+
+
+def identical(header: SessionHeader = HEADER, **head: object) -> WorkloadVerdict:
+    base, other = statics("a")
+    session = Session(header=header, runs=[base, other.model_copy(update=head)])
+    (workload,) = judge(session, Config()).workloads
+    return workload
+
+
+INERT = ["docs/guide.md", "tests/test_moe.py"]
+COMMENTS = HEADER.model_copy(update={"changed_files": INERT, "inert_files": INERT})
+
+
+def test_identity_needs_no_pairs() -> None:
+    section = identical(COMMENTS).throughput
+    assert section is not None
+    assert (section.status, section.decision, section.by, section.pairs) == ("PASS", "no_change", "identity", 0)
+    assert section.bound_pct == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "head", "words"),
+    [
+        (HEADER, {}, "src/moe.py differs"),
+        (COMMENTS, {"ledger": smoke_run(HEAD, statics("b")[1].ledger).ledger}, "device program differs"),
+        (COMMENTS, {"code": CodeProof(watched={}, foreign={}, files={"a.py": "0" * 64})}, "code of a.py differs"),
+        (
+            COMMENTS,
+            {"environment": Environment(python="3.11.1", torch="2.12.0", platform="linux", packages="c" * 64)},
+            "software environment differs",
+        ),
+        (COMMENTS.model_copy(update={"changed_files": None}), {}, "not known"),
+        (COMMENTS.model_copy(update={"inert_files": INERT[:1]}), {}, "tests/test_moe.py differs"),
+    ],
+)
+def test_any_relevant_difference_is_no_identity(header: SessionHeader, head: dict[str, object], words: str) -> None:
+    section = identical(header, **head).throughput
+    assert section is not None
+    assert (section.status, section.by) == ("INCONCLUSIVE", "pairs")
+    assert words in section.reasons[0]
+
+
+def test_a_changed_file_is_no_identity_even_if_the_code_proofs_are_equal() -> None:
+    """The changed files are read from git. The hashes in a record come from the guest and are not trusted."""
+    proof = CodeProof(watched={}, foreign={}, files={"src/moe.py": "0" * 64})
+    runs = [run.model_copy(update={"code": proof}) for run in statics("a")]
+    (workload,) = judge(Session(header=HEADER, runs=runs), Config()).workloads
+    assert workload.throughput is not None
+    assert workload.throughput.by == "pairs"
+
+
+def test_an_inert_file_that_an_arm_loaded_is_no_identity_even_if_the_code_proofs_are_equal() -> None:
+    proof = CodeProof(watched={}, foreign={}, files={"tests/test_moe.py": "0" * 64})
+    runs = [run.model_copy(update={"code": proof}) for run in statics("a")]
+    (workload,) = judge(Session(header=COMMENTS, runs=runs), Config()).workloads
+    assert workload.throughput is not None
+    assert workload.throughput.by == "pairs"
+
+
+def test_an_entry_without_a_timed_plan_has_no_throughput() -> None:
+    assert identical(HEADER.model_copy(update={"timed": []})).throughput is None
+
+
+def test_an_entry_that_cannot_be_traced_is_not_timed_and_invalid() -> None:
+    base, _ = statics()
+    session = Session(header=HEADER, runs=[base, smoke_run(HEAD, None, "refused", reason="no")])
+    (workload,) = judge(session, Config()).workloads
+    assert (workload.throughput, workload.validity.status) == (None, "INVALID")
+
+
+def test_every_decision_has_a_status() -> None:
+    assert set(STATUS.values()) == {"FAIL", "PASS", "INCONCLUSIVE"}
+
+
+def test_two_sessions_of_one_workload_are_judged_together_by_an_anytime_interval(
+    tmp_path: Path,
+) -> None:
+    files = write_sessions(tmp_path, [play(noisy(1.5, 0.01, seed))[:10] for seed in (1, 2)])
+    alone, both = (judge_sessions(session_files, None, [], None).verdict for session_files in (files[:1], files))
+    first, pooled = (verdict.workloads[0].throughput for verdict in (alone, both))
+    assert first is not None
+    assert pooled is not None
+    assert (first.pairs, pooled.pairs, pooled.decision) == (4, 8, "regressed")
+    assert pooled.alpha == 0.01 / 2
+    assert "4 earlier pairs count too" in pooled.reasons[0]
+
+
+def test_a_session_given_twice_is_refused_even_under_another_file_name(tmp_path: Path) -> None:
+    runs = play(noisy(1.5, 0.01, 1))[:6]
+    files = write_sessions(tmp_path, [runs, runs])
+    with pytest.raises(RecordError, match="give each session once"):
+        judge_sessions(files, None, [], None)
+
+
+def write_sessions(folder: Path, sessions: list[list[Run]]) -> list[Path]:
+    files = []
+    for seed, runs in enumerate(sessions):
+        files.append(folder / f"{seed}.jsonl")
+        for line in (HEADER.model_copy(update={"seed": seed}), *statics(), *runs):
+            append_line(files[-1], line)
+    return files
+
+
+def skewed(run: Run) -> Run:
+    """Return the run with equal time per step, but the ranks take turns ending a tenth of a step late."""
+    assert run.timing is not None
+    delays = [0.1 * s for s in run.timing.step_s]
+    ranks = {}
+    for rank in (0, 1):
+        ends = [0.0] * (len(delays) + 1)
+        for n in range(len(delays)):
+            ends[n + 1] = sum(run.timing.step_s[: n + 1]) + (delays[n] if n % 2 == rank else 0.0)
+        step_s = [after - before for before, after in pairwise(ends)]
+        ranks[str(rank)] = run.timing.ranks["0"].model_copy(update={"step_s": step_s})
+    slowest = [max(rank_times) for rank_times in zip(*(rank.step_s for rank in ranks.values()), strict=True)]
+    return run.model_copy(update={"timing": run.timing.model_copy(update={"ranks": ranks, "step_s": slowest})})
+
+
+def test_delays_that_alternate_between_ranks_are_not_counted_twice() -> None:
+    """By the slowest rank of each step such a head looks ten percent slower, but its steps take no longer."""
+    runs = [skewed(run) if run.arm == HEAD else run for run in play(noisy(1.0, 0.0005))]
+    head = next(run for run in runs if run.arm == HEAD and run.position and run.position.block)
+    assert head.timing is not None
+    assert sum(head.timing.steady_s) > 1.08 * 0.1 * len(head.timing.steady_s)
+    section = throughput(runs)
+    by_mean = next(test for test in section.tests if test.summary == "mean")
+    assert abs(by_mean.estimate_pct) < 2.5
+
+
+def test_a_fallback_in_only_some_runs_of_an_arm_is_invalid() -> None:
+    runs = play(noisy(1.0, 0.001))
+    deepep = {"dispatcher": backend("deepep", requested="deepep")}
+    fallback = {"dispatcher": backend("alltoall", requested="deepep")}
+    runs = [run.model_copy(update={"backends": deepep}) for run in runs]
+    runs[3] = runs[3].model_copy(update={"backends": fallback})
+    result = entry(runs)
+    assert result.validity.status == "INVALID"
+    assert "different dispatchers in different runs: alltoall, deepep" in result.validity.reasons[0]
+
+
+def test_a_requested_dispatcher_without_evidence_is_invalid() -> None:
+    runs = [run.model_copy(update={"backends": {}}) for run in play(noisy(1.0, 0.001))]
+    header = HEADER.model_copy(update={"timed": [PLAN.model_copy(update={"dispatcher": "deepep"})]})
+    assert "a run does not show which one it executed" in entry(runs, header).validity.reasons[0]
+    assert entry(runs).validity.status == "PASS"
+
+
+def test_a_head_fallback_is_reported_even_if_the_base_has_no_evidence() -> None:
+    runs = changed(play(noisy(1.0, 0.001)), "base", backends={})
+    runs = changed(runs, "head", backends={"dispatcher": backend("alltoall", requested="deepep")})
+    section = throughput(runs)
+    assert section.fallback
+    assert section.reasons[0].startswith("the runs used alltoall, but deepep was requested")
+
+
+def test_software_that_changes_during_a_session_is_invalid() -> None:
+    runs = play(noisy(1.0, 0.001))
+    newer = Environment(python="3.11.1", torch="2.14.0", platform="linux", packages="d" * 64)
+    assert (
+        "software environment changed"
+        in entry([*runs[:5], *changed(runs[5:], "head", environment=newer)]).validity.reasons[0]
+    )
+    result = entry(changed(runs, "head", environment=newer))
+    assert result.validity.status == "PASS", "a pull request may bring another torch"
+
+
+def test_code_that_changes_during_a_session_is_invalid() -> None:
+    runs = play(noisy(1.0, 0.001))
+    proofs = [CodeProof(watched={}, foreign={}, files={"src/moe.py": digit * 64}) for digit in "ab"]
+    runs = changed(runs, "head", code=proofs[0])
+    runs[-1] = runs[-1].model_copy(update={"code": proofs[1] if runs[-1].arm == HEAD else runs[-1].code})
+    runs[-2] = runs[-2].model_copy(update={"code": proofs[1] if runs[-2].arm == HEAD else runs[-2].code})
+    assert "the code of src/moe.py changed between runs" in entry(runs).validity.reasons[0]
+
+
+def test_runs_that_differ_from_the_plan_are_invalid() -> None:
+    runs = play(noisy(1.0, 0.001))
+    longer = HEADER.model_copy(update={"timed": [PLAN.model_copy(update={"steps": 50, "cut": 10, "world_size": 8})]})
+    result = entry(runs, longer)
+    assert result.validity.status == "INVALID"
+    assert "planned were 50 steps, 10 of them warm-up, on 8 ranks" in result.validity.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step_s": [0.05] * 8},
+        {"ranks": {}},
+        {"ranks": {"0": {"step_s": [0.1]}}},
+        {"step_s": [0.0] * 8},
+    ],
+)
+def test_a_record_whose_step_times_contradict_its_ranks_is_refused(change: dict[str, Any]) -> None:
+    good = timing([0.1] * 8).model_dump()
+    if change.get("ranks"):
+        change = {"ranks": {"0": {**good["ranks"]["0"], **change["ranks"]["0"]}}}
+    with pytest.raises(ValidationError):
+        Timing.model_validate({**good, **change})
+
+
+def test_a_head_that_does_not_report_losses_or_dropped_tokens_is_review() -> None:
+    runs = play(noisy(1.0, 0.001))
+    assert "does not report the loss" in entry(changed(runs, "head", loss=[])).validity.reasons[0]
+    base_reports_tokens = [
+        run.model_copy(update={"timing": run.timing.model_copy(update={"dropped_tokens": 0})})
+        if run.arm == BASE and run.timing
+        else run
+        for run in runs
+    ]
+    assert "does not report the number of dropped tokens" in entry(base_reports_tokens).validity.reasons[0]

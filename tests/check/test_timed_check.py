@@ -1,0 +1,331 @@
+"""The whole check with its timed half: faults in one arm or in both, identity, a full disk; and ``regbot run``.
+
+In most tests a real process replays real records (``layers.replay``), so that a session takes seconds. The most
+important tests use real ranks.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.records.files import append_line, read_record
+from regbot.records.run import Run
+from regbot.records.session import read_session
+from support.check_cases import Case, guests_of, only
+from support.guest_runs import Shared
+from support.layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+
+REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
+ENTRY = "mixtral-8x7b@1/ep"
+TIMED_ONLY = "import os\nif 'TORCHELASTIC_RUN_ID' in os.environ:\n    "
+"""Code before a fault that only a timed run has. A trace has no launcher, so it skips the fault."""
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+@pytest.fixture
+def genuine(shared: Shared) -> Path:
+    return shared("genuine runs", genuine_runs)
+
+
+def replayed(case: Case, genuine: Path, base: str = "", head: str = "", config: str = REPLAYED) -> None:
+    """Create a pull request whose timed runs replay real records, changed by the code in ``base`` and ``head``."""
+    tool = case.repository.path / "tools" / "python"
+    replay(tool, genuine, base)
+    case.commit(config=config)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    replay(tool, genuine, head)
+    case.commit(config=config, **{"kernels.cu": "// faster\n"})
+
+
+def timed(case: Case) -> list[dict[str, Any]]:
+    return [run for run in case.runs() if run["tier"] == "timed"]
+
+
+def places(case: Case) -> list[tuple[int, int, int, str]]:
+    """Return block, slot, attempt and outcome of every timed run."""
+    return [(run["position"]["block"], run["position"]["slot"], run["attempt"], run["outcome"]) for run in timed(case)]
+
+
+# ---- verdicts of the timed half
+
+
+def test_four_pairs_detect_a_slowdown_and_the_file_alone_gives_the_same_verdict(case: Case, genuine: Path) -> None:
+    replayed(case, genuine, head="[scale(each, 1.5) for each in records]; seconds = total()")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    throughput = only(verdict)["throughput"]
+    assert (throughput["status"], throughput["decision"], throughput["pairs"]) == ("FAIL", "regressed", 4)
+    assert throughput["estimate_pct"] == pytest.approx(50)
+    assert only(verdict)["validity"]["status"] == "PASS"
+    assert only(verdict)["sharding"]["status"] == "PASS"
+    assert len(timed(case)) == 2 + 8, "the first look decides"
+    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
+    assert (again.returncode, json.loads(again.stdout)) == (1, verdict)
+
+
+@pytest.mark.slow
+def test_a_changed_file_that_no_trace_loads_is_timed_except_with_no_timing(case: Case, genuine: Path) -> None:
+    replayed(case, genuine)
+    code, verdict = case.check("--no-timing")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert only(verdict)["throughput"] is None
+    assert timed(case) == []
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    throughput = only(verdict)["throughput"]
+    assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "pairs", 4)
+
+
+@pytest.mark.long
+def test_a_change_of_comments_and_documents_is_not_timed(case: Case) -> None:
+    case.commit(config=TIMED_CONFIG, **{"README.md": "old"})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    layer = GOOD_LAYER.replace('"""Top-1 of balanced routing', '"""It is told anew: top-1 of balanced routing')
+    case.commit("# why\n" + layer, None, **{"README.md": "new", "docs/moe.rst": "new"})
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    throughput = only(verdict)["throughput"]
+    assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "identity", 0)
+    assert timed(case) == []
+
+
+# ---- faults
+
+
+HANG = "time.sleep(3600)"
+FAULTS = {
+    "crash": ("sys.exit('no such kernel')", "crashed", "head crashed"),
+    "hang": (HANG, "hung", "head ran into its time limit"),
+    "no record": ("sys.exit()", "no_record", "head ended without a record"),
+    "fewer steps": ("[shorten(each, 2) for each in records]; seconds = total()", "short", "after 2 of 3 steps"),
+    "no number for a loss": ("records[0]['loss'][1] = None", "diverged", "head did not train: the loss is not finite"),
+    "a skipped step": ("records[1]['skipped_steps'] = 1", "diverged", "the optimizer skipped 1 of 3 steps"),
+    "more steps": ("[longer(each) for each in records]", "bad_record", "rank 0 claims 4 steps, but 3 were requested"),
+    "a wrong clock": ("[scale(each, 9) for each in records]", "bad_record", "by the system's clock they took"),
+    "not a number": ("records[1]['steps']['step_s'][0] = float('nan')", "bad_record", "NaN is not a number"),
+    "other routing": (
+        "refuse(records[0], 'balanced routing was asked for'); records[0]['refusal']['kind'] = 'routing'",
+        "refused",
+        "head cannot be measured: balanced routing was asked for",
+    ),
+}
+"""Code of a fault in a timed run, its outcome, and the reason. ``BROKEN`` lists outcomes that are the code's fault."""
+QUICK = ("crash", "a wrong clock", "other routing")
+"""One fault for each kind of result: FAIL, INVALID, and a refusal that is not repeated. The others are slow tests."""
+BROKEN = ("crashed", "hung", "no_record", "short", "diverged")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [fault if fault in QUICK else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS],
+)
+def test_a_repeated_fault_of_the_head_alone_is_fail_or_invalid(case: Case, genuine: Path, fault: str) -> None:
+    """A fault of the head's code is a FAIL. A fault that only prevents the measurement is INVALID."""
+    fault_code, outcome, reason = FAULTS[fault]
+    config = REPLAYED.replace("timeout_min = 1", "timeout_min = 0.08") if fault_code == HANG else REPLAYED
+    replayed(case, genuine, head=fault_code, config=config)
+    code, verdict = case.check()
+    validity = only(verdict)["validity"]
+    expected = ("FAIL", 1) if outcome in BROKEN else ("INVALID", 4)
+    assert (validity["status"], code, verdict["verdict"]) == (expected[0], expected[1], expected[0]), validity
+    assert reason in validity["reasons"][0], validity
+    assert only(verdict)["sharding"]["status"] == "PASS", "the traces are sound"
+    assert only(verdict)["throughput"]["decision"] != "no_change"
+    first_attempts, second_attempts = [(0, 0, 1, "ok"), (0, 1, 1, outcome)], [(0, 0, 2, "ok"), (0, 1, 2, outcome)]
+    assert places(case) == (first_attempts if outcome == "refused" else first_attempts + second_attempts)
+    assert guests_of(case.home) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["crash", "no number for a loss", "a wrong clock"])
+def test_a_fault_of_both_arms_is_invalid(case: Case, genuine: Path, fault: str) -> None:
+    fault_code, outcome, _ = FAULTS[fault]
+    replayed(case, genuine, base=fault_code, head=fault_code)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"], only(verdict)["validity"]["status"]) == (4, "INVALID", "INVALID")
+    assert {run["outcome"] for run in timed(case)} == {outcome}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("good_launches", [0, 1], ids=["at once", "once it has run"])
+def test_a_fault_of_the_base_alone_is_invalid(case: Case, genuine: Path, good_launches: int) -> None:
+    replayed(case, genuine, base=f"{launches(case)}if number > {good_launches}: sys.exit('no such kernel')\n")
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    assert "base crashed" in only(verdict)["validity"]["reasons"][0]
+    assert [run["outcome"] for run in timed(case)].count("crashed") == 2
+
+
+def launches(case: Case) -> str:
+    """Return code that counts its launches and sets ``number`` to the count, from 1."""
+    counter = case.home / "launches"
+    return (
+        f"counter = pathlib.Path({str(counter)!r})\n"
+        "number = int(counter.read_text()) + 1 if counter.exists() else 1\n"
+        "counter.write_text(str(number))\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, genuine: Path) -> None:
+    """Only the third launch of the head, the second one in a block, is killed."""
+    once = f"{launches(case)}if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+    replayed(case, genuine, head=once)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    throughput = only(verdict)["throughput"]
+    assert throughput["decision"] == "no_change"
+    assert (throughput["void_pairs"], throughput["pairs"]) == (2, 4)
+    failed = [place for place in places(case) if place[3] != "ok"]
+    assert [(block, attempt, outcome) for block, _, attempt, outcome in failed] == [(1, 1, "crashed")]
+    assert [place[:3] for place in places(case) if place[0] == 1 and place[2] == 2] == [(1, n, 2) for n in range(4)]
+    (warning,) = [warning for warning in verdict["warnings"] if "a failed timed run ended" in warning]
+    assert "a failed timed run ended block 1: head crashed" in warning
+    assert "killed by signal 9" in warning
+
+
+@pytest.mark.long
+def test_a_head_that_crashes_on_real_ranks_only_when_timed_fails(case: Case) -> None:
+    case.pull_request(TIMED_ONLY + "raise RuntimeError('no such kernel')\n" + GOOD_LAYER, config=TIMED_CONFIG)
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (1, "FAIL")
+    validity = only(verdict)["validity"]
+    assert validity["status"] == "FAIL"
+    assert (
+        "RuntimeError: no such kernel (userpkg/moe.py:3 in <module>), in each of 2 attempts" in validity["reasons"][0]
+    )
+    assert [run["outcome"] for run in timed(case) if run["arm"]["name"] == "head"] == ["crashed", "crashed"]
+    assert guests_of(case.home) == []
+    assert "no such kernel" in (case.home / "out" / "comment.md").read_text()
+
+
+# ---- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small disk takes the right to mount one")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Create a file that leaves ``leave`` bytes free on ``disk``."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk)
+    ballast.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
+    return ballast
+
+
+FILLS = "filler = path.parent / 'filler'\nfiller.write_bytes(bytes(600 * 1024))\nfiller.unlink()\n"
+"""Code that makes a run need 600 KiB for a moment."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("leave", "head"),
+    [(180 * 1024, ""), (20 * 1024, ""), (400 * 1024, FILLS)],
+    ids=["180 KiB", "20 KiB", "by the head"],
+)
+def test_a_full_disk_ends_the_check_without_losing_finished_runs(
+    case: Case, genuine: Path, small_disk: Path, leave: int, head: str
+) -> None:
+    """The disk gets full while a run writes its record or log, or while its line is appended."""
+    replayed(case, genuine, head=head)
+    out = small_disk / "out"
+    out.mkdir()
+    ballast = fill(small_disk, leave)
+    arguments = ["check", "--base", "main", "--json", "--out", str(out)]
+    failed = case.regbot(*arguments)
+    assert failed.returncode == 2, failed.stdout
+    assert "No space left on device" in failed.stderr
+    assert "continue with --resume" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    before = runs_of(out)
+    assert {run.outcome for run in before} <= {"ok"}, "a full disk is nobody's crash"
+    ballast.unlink()
+    again = case.regbot(*arguments, "--resume")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["verdict"] == "PASS"
+    after = runs_of(out)
+    assert after[: len(before)] == before
+    assert len(after) == 2 + 2 + 8
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_not_written_in_part(genuine: Path, small_disk: Path) -> None:
+    """Another thread may append the next line."""
+    run, file = read_record(genuine / "run.json", Run), small_disk / "session.jsonl"
+    append_line(file, run)
+    line = file.read_bytes()
+    ballast = fill(small_disk, len(line))
+    with pytest.raises(OSError, match="No space left on device"):
+        append(file, [run] * 5)
+    written = file.read_bytes()
+    assert written == line * written.count(b"\n")
+    ballast.unlink()
+    append_line(file, run)
+    assert file.read_bytes() == written + line
+
+
+def append(file: Path, runs: Sequence[Run]) -> None:
+    for run in runs:
+        append_line(file, run)
+
+
+def runs_of(out: Path) -> list[Run]:
+    """Return the runs of the session in ``out``; [] without a session."""
+    file = out / "session.jsonl"
+    return read_session(file).runs if file.exists() and file.stat().st_size else []
+
+
+# ---- regbot run
+
+
+@pytest.mark.long
+def test_one_run_writes_a_record_for_a_commit_or_for_the_working_tree(case: Case) -> None:
+    head = case.commit(config=TIMED_CONFIG)
+    case.commit("raise RuntimeError('the files as they stand')\n", None)
+    out = case.home / "run.json"
+    result = case.regbot("run", "moe", "--rev", "HEAD~1", "--out", str(out), "--json")
+    assert result.returncode == 0, result.stderr
+    run = read_record(out, Run)
+    assert json.loads(result.stdout) == json.loads(out.read_text())
+    assert (run.tier, run.outcome, run.workload, run.arm.commit) == ("timed", "ok", ENTRY, head)
+    assert run.timing is not None
+    assert (run.timing.requested_steps, run.timing.cut) == (6, 1), "as the configuration has it, and as a check has it"
+    working_tree = case.regbot("run", "moe", "--out", str(out))
+    assert working_tree.returncode == 4
+    assert "the files as they stand (userpkg/moe.py:1" in working_tree.stdout
+    assert read_record(out, Run).outcome == "crashed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("dense",), "dense"),
+        (("moe", "--rev", "no-such-branch"), "no-such-branch"),
+        (("moe", "--variant", "huge"), "huge"),
+        (("moe", "--engine", "cloud"), "there is no such engine"),
+    ],
+)
+def test_an_impossible_run_is_a_usage_error(case: Case, arguments: tuple[str, ...], message: str) -> None:
+    case.commit(config=TIMED_CONFIG)
+    result = case.regbot("run", *arguments)
+    assert result.returncode == 2, result.stdout
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

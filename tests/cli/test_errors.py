@@ -1,0 +1,87 @@
+"""Errors that the user can fix have one base class, and the command line catches only this class."""
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+import typer
+
+import regbot
+from regbot.cli.options import usage_errors
+from regbot.errors import UserError
+from regbot.github.transport import AwayError
+from regbot.nodes.reference import ProbeError
+
+PACKAGE = Path(regbot.__file__).parent
+INTERNAL_ERRORS = {"BuildError", "DuplicateKeyError", "StopError", "NotStartedError", "NoTorchError", "RuleError"}
+"""Errors that regbot catches itself, or that are bugs in regbot."""
+
+
+def test_the_command_line_catches_no_other_error_classes() -> None:
+    caught = {
+        ast.unparse(node.type)
+        for path in (PACKAGE / "cli").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler) and node.type is not None
+    }
+    assert caught == {"KeyboardInterrupt", "OSError", "UserError", "Exception"}
+
+
+def test_every_other_error_is_a_user_error() -> None:
+    others = set()
+    for module in pkgutil.walk_packages([str(PACKAGE)], "regbot."):
+        if ".guest" in module.name or ".sources" in module.name or module.name == "regbot.__main__":
+            continue
+        for name, value in vars(importlib.import_module(module.name)).items():
+            is_own_error = isinstance(value, type) and issubclass(value, Exception) and value.__module__ == module.name
+            if is_own_error and name.endswith("Error") and not issubclass(value, UserError):
+                others.add(name)
+    assert others == INTERNAL_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (UserError("a.toml: is empty", "write a workload"), 2, ["regbot: a.toml: is empty; write a workload"]),
+        (UserError("one\ntwo"), 2, ["regbot: one", "regbot: two"]),
+        (AwayError("GitHub did not answer"), 75, ["regbot: GitHub did not answer"]),
+        (ProbeError("no nodes"), 4, ["regbot: no nodes"]),
+    ],
+)
+def test_an_error_ends_a_command_with_its_message_and_code(error: UserError, code: int, lines: list[str]) -> None:
+    messages: list[str] = []
+    with pytest.raises(typer.Exit) as ended, usage_errors(say=messages.append):
+        raise error
+    assert (ended.value.exit_code, messages) == (code, lines)
+
+
+def test_message_and_advice_of_an_error_are_separate_arguments() -> None:
+    mixed = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if not path.is_relative_to(PACKAGE / "guest")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and len(node.exc.args) == 1
+        if ast.unparse(node.exc.func) in KINDS and fixed_part(node.exc.args[0]).count("; ") == 1
+    ]
+    assert mixed == []
+
+
+KINDS = {
+    "AwayError",
+    "CheckoutError",
+    "ConfigError",
+    "EngineError",
+    "ForgeError",
+    "NoSeatError",
+    "RecordError",
+    "UserError",
+}
+
+
+def fixed_part(text: ast.expr) -> str:
+    """Return the constant text of a literal or an f-string."""
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))

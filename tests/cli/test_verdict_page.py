@@ -1,0 +1,55 @@
+"""The verdict page of the terminal: one golden text per kind of throughput decision, and hostile text.
+
+REGBOT_WRITE_GOLDEN=1 pytest tests/cli/test_verdict_page.py
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from regbot.cli.terminal import verdict_page
+from support import report_cases
+from support.report_cases import CASES
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "terminal"
+CASE_NAMES = (
+    "demo",
+    "one_workload",
+    "both_fail",
+    "throughput_fail",
+    "throughput_fail_mean",
+    "inconclusive",
+    "faster",
+    "pass_identical_not_timed",
+    "pass_no_change",
+    "drifted_baseline",
+    "invalid_environment",
+    "validity_fail_head_diverges",
+    "trains_differently",
+    "void_pair",
+)
+
+
+@pytest.mark.parametrize("name", CASE_NAMES)
+def test_every_verdict_page_equals_its_golden_text(name: str) -> None:
+    verdict, session = CASES[name]()
+    text = verdict_page(verdict, Path("out"), session.header) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_the_estimate_is_in_the_throughput_column() -> None:
+    lines = verdict_page(CASES["throughput_fail"]()[0], None).splitlines()
+    column = lines[2].index("throughput")
+    rows = {line.split()[0]: line[column:].split("  ")[0] for line in lines[4:8]}
+    assert rows["qwen3-30b-a3b@1/ep"] == "FAIL +47.4% [+36.0, +59.6]"
+    assert rows["qwen3-30b-a3b@1/ep-dp"] == "-"
+
+
+def test_texts_of_a_pull_request_reach_the_terminal_without_escapes() -> None:
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e]", verdict_page(report_cases.hostile()[0], None))

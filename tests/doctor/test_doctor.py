@@ -1,0 +1,81 @@
+"""``regbot doctor`` on dispatchers that need a library: importable, usable, proven by a run, or why not."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.doctor import diagnosis as doctor
+from regbot.doctor.diagnosis import NOT_YET_RUN, Capability, examine
+from regbot.engines import Launch, LaunchResult, LocalEngine
+
+MISSING = {
+    "importable": False, "version": "", "distributions": [], "usable": False, "buffer": "",
+    "why": "deep_ep cannot be imported: AssertionError: set CUDA_HOME",
+}  # fmt: skip
+USABLE = {
+    "importable": True, "version": "2.1.0", "distributions": ["sgl-deep-ep"], "usable": True,
+    "buffer": "ElasticBuffer", "why": "",
+}  # fmt: skip
+
+
+def _check(library: dict[str, Any]) -> Capability:
+    checks = doctor._dispatchers({"torch": "2.13.0", "dispatchers": {"deepep": library, "hybridep": MISSING}})
+    return next(check for check in checks if check.name == "dispatcher deepep")
+
+
+def test_a_library_that_cannot_be_imported_is_reported_with_the_reason() -> None:
+    check = _check(MISSING)
+    assert check.detail == (
+        "importable: no; usable: no (deep_ep cannot be imported: AssertionError: set CUDA_HOME); not yet run on a GPU: "
+        "checked only against its published interface"
+    )
+    assert check.fix == "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
+
+
+def test_a_usable_library_is_still_not_called_proven() -> None:
+    check = _check(USABLE)
+    assert check.ok is False
+    assert check.detail == (
+        f"importable: yes (deep_ep 2.1.0 of sgl-deep-ep); usable: yes (ElasticBuffer); {NOT_YET_RUN}"
+    )
+    assert check.fix == ""
+
+
+def test_a_library_on_a_machine_without_gpus_is_importable_and_not_usable() -> None:
+    why = "it runs on GPUs, and this run is on the CPU"
+    check = _check(USABLE | {"usable": False, "buffer": "", "why": why})
+    assert check.detail == f"importable: yes (deep_ep 2.1.0 of sgl-deep-ep); usable: no ({why}); {NOT_YET_RUN}"
+
+
+def test_without_torch_no_dispatcher_is_usable() -> None:
+    checks = {check.name: check for check in doctor._dispatchers({"why": "no torch"})}
+    assert "usable: no (needs torch)" in checks["dispatcher hybridep"].detail
+    assert checks["dispatcher alltoall"].ok is False
+
+
+class WithLibrary(LocalEngine):
+    """The local engine, with the test's deep_ep on the path of guests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, launch: Launch) -> LaunchResult:
+        return super().run(replace(launch, env={**launch.env, "PYTHONPATH": str(self.folder)}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the import was ended by SIGSEGV"),
+        ("__version__ = '2.1.0'\nclass Buffer: ...", "importable: yes (deep_ep 2.1.0); usable: no (deep_ep 2.1.0: it"),
+    ],
+)
+def test_the_library_is_really_imported(source: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "deep_ep.py").write_text(source)
+    checks = {check.name: check for check in examine(sys.executable, WithLibrary(tmp_path)).checks}
+    assert expected in checks["dispatcher deepep"].detail
+    assert checks["static ledger"].ok

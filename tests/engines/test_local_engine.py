@@ -1,0 +1,402 @@
+"""The local engine with real processes: what a guest may do, and that no process of it survives."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, clean_environment, supervisor
+from regbot.engines.supervisor import is_over_limit
+
+MARK = "REGBOT_TEST_MARK"
+KIB = 1024
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A word in the environment of every guest process of the test. No such process may survive the test."""
+    word = uuid.uuid4().hex
+    yield word
+    assert survivors(word) == []
+
+
+def survivors(word: str, wait_s: float = 2.0) -> list[int]:
+    """Return the processes that still carry ``word`` after at most ``wait_s`` seconds."""
+    deadline = time.monotonic() + wait_s
+    while (pids := carrying(word)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return pids
+
+
+def carrying(word: str) -> list[int]:
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if f"{MARK}={word}".encode() in (entry / "environ").read_bytes():
+                pids.append(int(entry.name))
+    return pids
+
+
+def launch(tmp_path: Path, mark: str, code: str, **changes: Any) -> Launch:
+    """A launch of the Python program ``code``."""
+    values: dict[str, Any] = {
+        "command": (sys.executable, "-I", "-S", "-c", code),
+        "cwd": tmp_path,
+        "env": clean_environment({MARK: mark}),
+        "log": tmp_path / "run.log",
+        "record_dir": tmp_path / "record",
+        "timeout_s": 20.0,
+        "max_output_bytes": 256 * KIB,
+        "max_dir_bytes": 1024 * KIB,
+    }
+    return Launch(**{**values, **changes})
+
+
+def run(tmp_path: Path, mark: str, code: str, **changes: Any) -> LaunchResult:
+    return LocalEngine().run(launch(tmp_path, mark, code, **changes))
+
+
+# ---- ends
+
+
+def test_a_normal_end_gives_exit_code_output_and_wall_time(tmp_path: Path, mark: str) -> None:
+    result = run(tmp_path, mark, "import sys; print('out', flush=True); print('err', file=sys.stderr)")
+    assert (result.exit_code, result.log_tail) == (0, "out\nerr")
+    assert (result.timed_out, result.output_truncated, result.dir_overflow) == (False, False, False)
+    assert (result.left_behind, result.unkilled) == (0, 0)
+    assert 0 < result.wall_s < 10
+    assert (tmp_path / "run.log").read_text() == "out\nerr\n"
+
+
+def test_an_exit_code_is_passed_on(tmp_path: Path, mark: str) -> None:
+    assert run(tmp_path, mark, "import sys; sys.exit(7)").exit_code == 7
+
+
+def test_death_by_a_signal_is_a_negative_exit_code(tmp_path: Path, mark: str) -> None:
+    assert run(tmp_path, mark, "import os; os.kill(os.getpid(), 11)").exit_code == -signal.SIGSEGV
+
+
+def test_the_guest_has_its_own_folder_environment_and_session_and_no_input(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "work").mkdir()
+    code = (
+        "import json, os, sys; open('seen.json', 'w').write(json.dumps("
+        "[dict(os.environ), sys.stdin.read(), os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd'))]))"
+    )
+    environment = {MARK: mark, "ONLY": "this, with an odd \udce9 in it"}
+    run(tmp_path, mark, code, cwd=tmp_path / "work", env=environment)
+    seen, stdin, leads, descriptors = json.loads((tmp_path / "work" / "seen.json").read_text())
+    assert {name: seen[name] for name in environment} == environment
+    assert set(seen) <= {*environment, "REGBOT_LAUNCH", "LC_CTYPE"}  # set by the engine and by Python itself
+    assert (stdin, leads) == ("", True)
+    assert len(descriptors) <= 5  # three standard ones, the file, and the listing's own: no pipe of the supervisor
+
+
+def test_a_missing_executable_is_an_error_that_names_it(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(EngineError, match=r"^no-such-python: could not be started in .*No such file.*regbot\.toml"):
+        run(tmp_path, mark, "", command=("no-such-python", "-c", ""))
+
+
+def test_a_missing_working_folder_is_an_error_that_names_it(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(EngineError, match=r"could not be started in .*/nowhere: .*No such file"):
+        run(tmp_path, mark, "", cwd=tmp_path / "nowhere")
+
+
+def test_a_log_that_cannot_be_written_ends_the_guest(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(EngineError, match=r"its output could not be written: .*No space left"):
+        run(tmp_path, mark, "import time; print('x', flush=True); time.sleep(60)", log=Path("/dev/full"))
+
+
+# ---- limits
+
+
+def test_a_guest_that_hangs_is_ended_at_its_time_limit(tmp_path: Path, mark: str) -> None:
+    code = "import time; print('before', flush=True); time.sleep(1000)"
+    result = run(tmp_path, mark, code, timeout_s=0.4)
+    assert (result.timed_out, result.exit_code, result.log_tail) == (True, None, "before")
+    assert 0.4 <= result.wall_s < 5
+
+
+def test_a_guest_that_ignores_signals_is_ended_with_its_children(tmp_path: Path, mark: str) -> None:
+    code = (
+        "import os, signal, time\n"
+        "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
+        "for _ in range(3): os.fork()\n"
+        "time.sleep(1000)"
+    )
+    result = run(tmp_path, mark, code, timeout_s=0.4)
+    assert (result.timed_out, result.left_behind, result.unkilled) == (True, 0, 0)
+    assert carrying(mark) == []
+
+
+def test_the_log_keeps_the_beginning_and_the_end_of_a_million_lines(tmp_path: Path, mark: str) -> None:
+    result = run(
+        tmp_path, mark, "for i in range(1_000_000): print(i)\nprint(end='', flush=True); raise SystemExit('the reason')"
+    )
+    text = (tmp_path / "run.log").read_text()
+    assert (result.exit_code, result.output_truncated) == (1, True)
+    assert text.startswith("0\n1\n2\n")
+    assert text.endswith("999999\nthe reason\n")
+    assert " bytes left out]\n" in text
+    assert len(text) < 257 * KIB
+    assert result.log_tail.endswith("999998\n999999\nthe reason")
+
+
+def test_endless_output_neither_blocks_nor_fills_the_disk(tmp_path: Path, mark: str) -> None:
+    result = run(tmp_path, mark, "while True: print('x' * 1000)", timeout_s=0.5)
+    assert (result.timed_out, result.output_truncated) == (True, True)
+    assert (tmp_path / "run.log").stat().st_size < 257 * KIB
+
+
+def test_output_within_the_limit_is_kept_in_full(tmp_path: Path, mark: str) -> None:
+    result = run(tmp_path, mark, "print('y' * 99)", max_output_bytes=100)
+    assert not result.output_truncated
+    assert (tmp_path / "run.log").read_text() == "y" * 99 + "\n"
+
+
+def test_a_record_folder_that_grows_too_large_ends_the_guest(tmp_path: Path, mark: str) -> None:
+    code = (
+        "import os, time; os.mkdir('record/deep'); open('record/deep/big', 'wb').write(bytes(2**21)); time.sleep(1000)"
+    )
+    result = run(tmp_path, mark, code)
+    assert (result.dir_overflow, result.timed_out, result.exit_code) == (True, False, None)
+
+
+def test_a_record_folder_that_is_too_large_at_the_end_is_detected(tmp_path: Path, mark: str) -> None:
+    result = run(tmp_path, mark, "open('record/big', 'wb').write(bytes(2**21))")
+    assert (result.dir_overflow, result.exit_code) == (True, 0)
+
+
+def test_temporary_files_in_the_record_folder_are_no_overflow(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            (tmp_path / "folder").mkdir()
+            (tmp_path / "folder" / "new").touch()
+            (tmp_path / "folder" / "new").replace(tmp_path / "record")
+            (tmp_path / "folder").rmdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        churning = pool.submit(churn)
+        answers = {is_over_limit(str(tmp_path), KIB) for _ in range(3000)}
+        stop.set()
+        churning.result()
+    assert answers == {False}
+
+
+def test_a_record_folder_with_too_many_files_or_an_unreadable_one_counts_as_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (tmp_path / name).touch()
+    assert not is_over_limit(str(tmp_path), KIB)
+    assert is_over_limit(str(tmp_path / "a"), KIB)  # not a folder
+    monkeypatch.setattr(supervisor, "MAX_ENTRIES", 2)
+    assert is_over_limit(str(tmp_path), KIB)
+
+
+# ---- surviving processes
+
+DAEMON = (
+    "import os, sys, time\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        os.setpgid(0, 0)\n"
+    "        null = os.open('/dev/null', os.O_RDWR)\n"
+    "        for d in (0, 1, 2): os.dup2(null, d)\n"
+    "        open('daemon.pid', 'w').write(str(os.getpid()))\n"
+    "        time.sleep(1000)\n"
+    "    os._exit(0)\n"
+    "while not os.path.exists('daemon.pid'): time.sleep(0.01)\n"
+)
+
+
+def test_a_daemon_that_outlives_the_guest_is_killed_and_counted(tmp_path: Path, mark: str) -> None:
+    result = run(tmp_path, mark, DAEMON)
+    assert (result.exit_code, result.left_behind) == (0, 1)
+    assert carrying(mark) == []
+
+
+def test_a_daemon_of_a_guest_that_hangs_is_killed_too(tmp_path: Path, mark: str) -> None:
+    result = run(tmp_path, mark, DAEMON + "time.sleep(1000)", timeout_s=0.6)
+    assert (result.timed_out, result.left_behind) == (True, 0)
+    assert carrying(mark) == []
+
+
+def test_a_helper_that_ends_soon_after_the_guest_is_not_counted(tmp_path: Path, mark: str) -> None:
+    code = "import os, time\nif os.fork() == 0: time.sleep(0.2); print('helper', flush=True); os._exit(0)"
+    result = run(tmp_path, mark, code)
+    assert (result.left_behind, result.log_tail) == (0, "helper")
+
+
+def test_a_process_that_forks_and_exits_all_the_time_is_killed(tmp_path: Path, mark: str) -> None:
+    code = "import os, time\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.0005)"
+    result = run(tmp_path, mark, code)
+    assert (result.exit_code, result.unkilled) == (0, 0)
+    assert result.left_behind >= 1
+
+
+def test_a_guest_that_kills_its_supervisor_dies_with_it(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(EngineError, match=r"supervisor ended without a report \(exit code -9\): it was killed"):
+        run(tmp_path, mark, "import os, time; os.kill(os.getppid(), 9); time.sleep(1000)")
+
+
+def test_a_daemon_of_a_guest_that_kills_its_supervisor_is_killed_too(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(EngineError, match=r"supervisor ended without a report \(exit code -9\)"):
+        run(tmp_path, mark, DAEMON + "os.kill(os.getppid(), 9); time.sleep(1000)")
+    assert carrying(mark) == []
+
+
+@pytest.mark.slow
+def test_a_lost_supervisor_does_not_affect_other_launches(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "other").mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        code = "import os, time; open('up', 'w'); time.sleep(1.5); print('whole')"
+        other = pool.submit(run, tmp_path / "other", mark, code)
+        while not (tmp_path / "other" / "up").exists():
+            time.sleep(0.01)
+        with pytest.raises(EngineError):
+            run(tmp_path, mark, DAEMON + "os.kill(os.getppid(), 9); time.sleep(1000)")
+        assert other.result().log_tail == "whole"
+
+
+def test_a_supervisor_that_gets_sigterm_kills_its_guest(tmp_path: Path, mark: str) -> None:
+    code = DAEMON + "os.kill(os.getppid(), 15); time.sleep(1000)"
+    with pytest.raises(EngineError, match="supervisor ended without a report"):
+        run(tmp_path, mark, code)
+    assert carrying(mark) == []
+
+
+def test_no_process_survives_when_regbot_is_killed(tmp_path: Path, mark: str) -> None:
+    with start_regbot(tmp_path, mark) as regbot:
+        regbot.kill()
+    assert survivors(mark) == []
+
+
+def test_no_process_survives_when_regbot_is_interrupted(tmp_path: Path, mark: str) -> None:
+    with start_regbot(tmp_path, mark) as regbot:
+        regbot.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in regbot.communicate(timeout=10)[0]
+        assert carrying(mark) == []  # at once: an interrupted run kills its guest before it raises
+
+
+def start_regbot(tmp_path: Path, mark: str) -> "subprocess.Popen[str]":
+    """Start a process that runs a hanging guest with a daemon through LocalEngine; return when both are running."""
+    arguments = f"Path({str(tmp_path)!r}), {mark!r}, test_local_engine.DAEMON + 'time.sleep(1000)'"
+    code = f"from pathlib import Path; from engines import test_local_engine; test_local_engine.run({arguments})"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    regbot = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for _ in range(500):
+        if (tmp_path / "daemon.pid").exists() and len(carrying(mark)) == 2:
+            return regbot
+        time.sleep(0.02)
+    regbot.kill()
+    raise AssertionError(f"the guest did not come up: {regbot.communicate()[0]}")
+
+
+def test_no_process_of_several_threads_survives_when_regbot_exits_abruptly(tmp_path: Path, mark: str) -> None:
+    exit_amid_two_runs(tmp_path, mark)
+    assert survivors(mark, wait_s=3.0) == []
+
+
+def test_a_stuck_supervisor_does_not_block_others_when_regbot_exits(tmp_path: Path, mark: str) -> None:
+    """If the second supervisor had inherited the first one's pipe, the first would not see that regbot is gone."""
+    stuck = exit_amid_two_runs(tmp_path, mark, "os.kill(second, signal.SIGSTOP)")
+    try:
+        assert survivors(f"{mark}-one", wait_s=3.0) == []
+        assert len(carrying(f"{mark}-two")) == 2  # it was indeed stuck
+    finally:
+        os.kill(stuck, signal.SIGCONT)
+
+
+def exit_amid_two_runs(tmp_path: Path, mark: str, last_line: str = "") -> int:
+    """End a process by os._exit while two of its threads run guests with daemons. Return the second supervisor's id."""
+    guest = DAEMON + "open('supervisor.pid', 'w').write(str(os.getppid())); os.rename('supervisor.pid', 'up')\n"
+    code = (
+        "import os, signal, threading, time\n"
+        "from pathlib import Path\n"
+        "from engines import test_local_engine\n"
+        "for name in ('one', 'two'):\n"
+        f"    folder = Path({str(tmp_path)!r}, name)\n"
+        "    folder.mkdir()\n"
+        f"    arguments = (folder, {mark!r} + '-' + name, {guest!r} + 'time.sleep(1000)')\n"
+        "    threading.Thread(target=test_local_engine.run, args=arguments).start()\n"
+        "    while not (folder / 'up').exists(): time.sleep(0.01)\n"
+        "second = int((folder / 'up').read_text())\n"
+        f"{last_line}\n"
+        f"found = len(test_local_engine.carrying({mark!r}))\n"
+        "os._exit(130 if found == 4 else found)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=30, check=False).returncode == 130
+    return int((tmp_path / "two" / "up").read_text())
+
+
+@pytest.mark.slow
+def test_runs_in_several_threads_do_not_block_each_other(tmp_path: Path, mark: str) -> None:
+    """If a short run's pipe were inherited by the long one's supervisor, the short one would not end before it."""
+    ends: list[str] = []
+    threads = threading.active_count()  # an earlier test of the same process may have left some that end later
+
+    def go(name: str, seconds: float) -> LaunchResult:
+        folder = tmp_path / name
+        folder.mkdir()
+        result = run(folder, mark, f"import time; time.sleep({seconds}); print('{name}')")
+        ends.append(name)
+        return result
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(go, ["long", "a", "b", "c"], [1.2, 0.1, 0.1, 0.1]))
+    assert [result.log_tail for result in results] == ["long", "a", "b", "c"]
+    assert ends[-1] == "long"
+    assert threading.active_count() <= threads
+
+
+# ---- log tail and environment
+
+
+def test_the_tail_is_bounded_and_has_no_terminal_escapes(tmp_path: Path, mark: str) -> None:
+    code = (
+        "print('\\n'.join(f'line {i}' for i in range(100)))\n"
+        "print('\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07\\x08plain\\u202e')\n"
+        "print('10%\\r50%\\r100%')\n"
+        "import sys; sys.stdout.flush(); sys.stdout.buffer.write(b'\\xff latin\\n')"
+    )
+    lines = run(tmp_path, mark, code).log_tail.split("\n")
+    assert len(lines) == 40
+    assert lines[-4:] == ["line 99", "red plain", "100%", "\ufffd latin"]
+    assert len(run(tmp_path, mark, "for _ in range(39): print('x' * 500)").log_tail) == 4000
+
+
+def test_a_clean_environment_has_what_training_needs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = {"NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0", "LC_ALL": "C", "TORCH_LOGS": "x", "HF_HOME": "/hf"}
+    blocked = {
+        "GITHUB_TOKEN": "t",
+        "AWS_ACCESS_KEY_ID": "k",
+        "HF_TOKEN": "t",
+        "TORCH_API_KEY": "k",
+        "NCCL_SECRETS": "s",
+        "PYTHONPATH": "/elsewhere",
+        "RANK": "3",
+        "UNKNOWN": "u",
+    }
+    for name, value in {**passed, **blocked}.items():
+        monkeypatch.setenv(name, value)
+    clean = clean_environment({"MY_TOKEN": "meant"})
+    assert {name: clean.get(name) for name in passed} == passed
+    assert not set(blocked) & set(clean)
+    assert clean["MY_TOKEN"] == "meant"
+    assert clean["PATH"] == os.environ["PATH"]

@@ -1,0 +1,434 @@
+"""The sandbox, tested with real programs that try to escape: all fail inside it, and all succeed without it."""
+
+import json
+import os
+import platform
+import resource
+import signal
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.config import Config, ConfigError, parse_config
+from regbot.doctor import diagnosis as doctor
+from regbot.engines import EngineError, LaunchResult, LocalEngine, availability, confinement
+from regbot.engines import sandbox as sandboxes
+from regbot.engines.availability import unavailable_reason
+from regbot.engines.confinement import device_options
+from regbot.engines.escape import PROCESSES
+from regbot.engines.proof import prove
+from regbot.engines.sandbox import Sandbox, confine, sandbox_from_settings, unbounded
+from support import escapes
+from support.escapes import MEMORY_GB, PIDS, TMP_MB, escaped, unconfined
+from support.required import needed
+
+SANDBOX = Sandbox(tmp_mb=TMP_MB, pids=PIDS)
+UNAVAILABLE = unavailable_reason() if platform.system() == "Linux" else "needs Linux"
+confining = needed("SANDBOX", UNAVAILABLE)
+
+
+# ---- escapes
+
+
+@confining
+@pytest.mark.parametrize("name", sorted(escapes.ATTEMPTS))
+def test_nothing_escapes(name: str, tmp_path: Path) -> None:
+    sandbox = replace(SANDBOX, memory_gb=MEMORY_GB if name == "memory" else None)
+    if name in ("fork_bomb", "memory") and (why := unbounded(sandbox)):
+        pytest.skip("; ".join(why.values()))
+    escape = escaped(LocalEngine(sandbox=sandbox).run, name, tmp_path / "run")
+    assert escape.done == []
+    assert escape.ended.unkilled == 0
+    if name not in ("survive", "memory"):
+        assert escape.stopped  # it ran, and its attempts failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(escapes.ATTEMPTS))
+def test_every_program_of_the_suite_escapes_where_there_is_no_sandbox(name: str, tmp_path: Path) -> None:
+    escape = escaped(unconfined, name, tmp_path / "run")
+    assert escape.done, escape
+
+
+@confining
+def test_the_harness_is_hidden_inside_a_visible_folder(tmp_path: Path) -> None:
+    """As if regbot were installed in the environment of the code under test."""
+    holding = replace(SANDBOX, read=(Path(str(resources.files("regbot"))).parent,))
+    assert escaped(LocalEngine(sandbox=holding).run, "read_harness", tmp_path / "run").done == []
+
+
+def run(folder: Path, code: str, sandbox: Sandbox = SANDBOX, **changes: Any) -> LaunchResult:
+    folder.mkdir(exist_ok=True)
+    values: dict[str, Any] = {"command": (sys.executable, "-I", "-S", "-c", code), "readable": (), **changes}
+    return LocalEngine(sandbox=sandbox).run(escapes.launch(folder, "memory", {}, **values))
+
+
+@confining
+def test_a_guest_cannot_kill_its_supervisor(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", "import os; os.kill(os.getppid(), 9); print('alive')")
+    assert (result.exit_code, result.log_tail) == (0, "alive")
+    assert "No such process" in run(tmp_path / "run", "import os; os.kill(-1, 9)").log_tail
+
+
+@confining
+def test_a_guest_has_no_capability_and_can_get_none(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", "print(*[l for l in open('/proc/self/status') if l.startswith(('Cap', 'NoNew'))])")
+    fields = dict(line.split(":") for line in result.log_tail.replace("\t", "").splitlines())
+    assert {value.strip() for name, value in fields.items() if "Cap" in name} == {"0" * 16}
+    assert fields[" NoNewPrivs"] == "1"
+
+
+@confining
+def test_a_variable_of_the_guest_does_not_affect_bubblewrap(tmp_path: Path) -> None:
+    """Otherwise bubblewrap would load a library from the checkout, outside of the sandbox."""
+    request = confine(
+        {"command": ("/bin/true",), "env": {"LD_PRELOAD": "evil.so"}, "cwd": "/"},
+        escapes.launch(tmp_path, "memory", {}, command=("/bin/true",)),
+        SANDBOX,
+    )
+    assert request["env"] == {}
+    position = request["command"].index("LD_PRELOAD")
+    assert request["command"][position - 1 : position + 2] == ["--setenv", "LD_PRELOAD", "evil.so"]
+
+
+@confining
+def test_unlinked_files_cannot_fill_the_disk(tmp_path: Path) -> None:
+    """Without a sandbox such a file is in no listing, so the limit of the record folder does not count it."""
+    code = "import os; f = open('record/x', 'wb'); os.unlink('record/x'); f.write(bytes(2**23)); print(f.flush())"
+    assert "No space left" in run(tmp_path / "run", code).log_tail
+    assert (
+        "None"
+        in LocalEngine()
+        .run(escapes.launch(tmp_path / "run", "memory", {}, command=(sys.executable, "-c", code)))
+        .log_tail
+    )
+
+
+@confining
+def test_a_writable_folder_on_disk_has_a_size_limit(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "tree").mkdir()
+    code = (
+        f"import time; f = open({str(tmp_path / 'tree' / 'big')!r}, 'wb')\n"
+        "for _ in range(64): f.write(bytes(2**20)); f.flush()\n"
+        "time.sleep(30)"
+    )
+    result = run(tmp_path / "run", code, replace(SANDBOX, disk_mb=16), writable=(tmp_path / "tree",))
+    assert (result.dir_overflow, result.exit_code, result.timed_out) == (True, None, False)
+    assert result.wall_s < 10
+
+
+@confining
+def test_a_guest_may_write_to_a_writable_checkout_only(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tmp_path / "run").mkdir()
+    code = "open('log.txt', 'w').write('kept')"
+    assert run(tmp_path / "run", code, cwd=tree, writable=(tree,)).exit_code == 0
+    assert (tree / "log.txt").read_text() == "kept"
+    assert "Read-only file system" in run(tmp_path / "run", code, cwd=tree).log_tail
+
+
+# ---- the record
+
+
+@confining
+def test_a_record_is_copied_with_its_files_change_times(tmp_path: Path) -> None:
+    code = (
+        "import os, time\n"
+        "os.makedirs('record/deep/er'); open('record/deep/er/a', 'w').write('text'); os.chmod('record/deep/er/a', 0)\n"
+        "os.utime('record/deep/er/a', (1, 1)); os.chmod('record/deep', 0)\n"
+        "os.symlink('/etc/shadow', 'record/link'); os.mkfifo('record/fifo'); print(time.time())"
+    )
+    result = run(tmp_path / "run", code)
+    record = tmp_path / "run" / "record"
+    assert (result.exit_code, result.dir_overflow) == (0, False)
+    assert sorted(str(path.relative_to(record)) for path in record.rglob("*")) == [
+        "deep",
+        "deep/er",
+        "deep/er/a",
+        "link",
+    ]
+    copy = record / "deep" / "er" / "a"
+    assert copy.read_text() == "text"
+    assert copy.stat().st_mtime == pytest.approx(float(result.log_tail), abs=5)  # not 1, which the guest had set
+    assert (record / "link").is_symlink()
+
+
+@confining
+def test_a_record_that_is_too_large_ends_the_guest_and_is_not_copied(tmp_path: Path) -> None:
+    code = "open('record/big', 'wb').truncate(2**40); import time; time.sleep(60)"
+    result = run(tmp_path / "run", code)
+    assert (result.dir_overflow, result.exit_code) == (True, None)
+    assert list((tmp_path / "run" / "record").iterdir()) == []
+
+
+@confining
+def test_deeply_nested_folders_in_a_record_do_not_block_regbot(tmp_path: Path) -> None:
+    code = "import os\nos.chdir('record')\nfor _ in range(5000): os.mkdir('d'); os.chdir('d')"
+    result = run(tmp_path / "run", code)
+    assert (result.exit_code, result.dir_overflow) == (0, True)
+
+
+@pytest.mark.slow
+@confining
+def test_a_confined_guest_ends_like_an_unconfined_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run(folder, "import sys; sys.exit(7)").exit_code == 7
+    assert run(folder, "import os; os.kill(os.getpid(), 11)").exit_code == -signal.SIGSEGV
+    hung = run(folder, "import time; print('before', flush=True); time.sleep(60)", timeout_s=1.0)
+    assert (hung.timed_out, hung.exit_code, hung.log_tail, hung.unkilled) == (True, None, "before", 0)
+
+
+@pytest.mark.slow
+@confining
+def test_regbot_sees_the_processor_time_of_a_confined_guest(tmp_path: Path) -> None:
+    """Processor time that is not known to be the run's own counts as another tenant's and voids the run."""
+    code = (
+        "import os, time\nchild = os.fork()\nwhile time.process_time() < 0.5: pass\n"
+        "os.waitpid(child, 0) if child else os._exit(0)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run(tmp_path / "run", code).exit_code == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime >= 1.0
+
+
+@pytest.mark.slow
+@confining
+def test_two_ranks_meet_without_a_network(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "rank.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo'); sent, got = torch.arange(4.0), torch.empty(4)\n"
+        "dist.all_to_all_single(got, sent)\n"
+        "if dist.get_rank() == 0: print('got', got.tolist())\n"
+        "dist.destroy_process_group()\n"
+    )
+    command = (sys.executable, str(tmp_path / "rank.py"))
+    sandbox = replace(SANDBOX, pids=1024, tmp_mb=256)
+    result = run(tmp_path / "run", "", sandbox, command=command, ranks=2, readable=(tmp_path / "rank.py",))
+    assert result.exit_code == 0, result.log_tail
+    assert "got [0.0, 1.0, 0.0, 1.0]" in result.log_tail
+
+
+# ---- visible paths
+
+
+@confining
+def test_a_missing_program_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"^no-such-python: could not be started in .*regbot\.toml"):
+        run(tmp_path / "run", "", command=("no-such-python", "-c", ""))
+
+
+def test_the_root_folder_cannot_be_made_visible(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="shows the root folder"):
+        confine({"command": ("/bin/true",), "env": {}}, escapes.launch(tmp_path, "memory", {}, cwd=Path("/")), SANDBOX)
+
+
+def environment_in(checkout: Path, home: Path) -> Path:
+    """Create an environment in a checkout whose pyvenv.cfg names ``home`` as its base."""
+    (checkout / "venv" / "bin").mkdir(parents=True)
+    (checkout / "venv" / "pyvenv.cfg").write_text(f"home = {home / 'bin'}\n")
+    python = checkout / "venv" / "bin" / "python"
+    python.symlink_to(home / "bin" / "python3")
+    return python
+
+
+def test_a_checkout_cannot_make_a_private_folder_visible_as_its_interpreter(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    for name in ("bin/python3", "lib/python3.11/os.py", "token"):
+        (private / name).parent.mkdir(parents=True, exist_ok=True)
+        (private / name).write_text("#!/bin/sh\n")
+    (private / "bin" / "python3").chmod(0o755)
+    python = environment_in(tmp_path / "tree", private)
+    program = escapes.launch(tmp_path / "tree", "memory", {}, command=(str(python), "-c", ""), env={"PATH": "/usr/bin"})
+    request = {"command": program.command, "env": program.env}
+    with pytest.raises(
+        EngineError, match=r"does not show to an environment inside the checkout; name it in regbot\.toml"
+    ):
+        confine(request, program, SANDBOX)
+    command_line = confine(request, program, replace(SANDBOX, read=(private,)))["command"]
+    assert str(private) in command_line
+
+
+@confining
+def test_an_environment_in_the_checkout_may_use_the_interpreter_of_regbot(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    python = environment_in(tree, Path(sys.base_prefix))
+    (tmp_path / "run").mkdir()
+    result = run(tmp_path / "run", "", command=(str(python), "-c", "import json; print('runs')"), readable=(tree,))
+    assert (result.exit_code, result.log_tail) == (0, "runs")
+
+
+def test_the_home_folder_is_never_visible_as_an_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("bin/python3", "lib/python3.11/os.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert sandboxes._python_prefixes(tmp_path / "bin" / "python3") == [tmp_path]
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert sandboxes._python_prefixes(tmp_path / "bin" / "python3") == []
+
+
+# ---- devices and groups
+
+
+def test_only_the_selected_gpus_are_visible_and_numbered_from_zero(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "infiniband"):
+        (tmp_path / name).touch()
+    (tmp_path / "nvidia0").unlink()
+    (tmp_path / "nvidia0").mkdir()  # cannot be opened, like a device that a scheduler's group forbids
+    assert visible_devices(tmp_path, "2,1") == ({"CUDA_VISIBLE_DEVICES": "1,0"}, ["nvidiactl", "nvidia2", "nvidia3"])
+    assert visible_devices(tmp_path, "") == ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidiactl"])
+    assert visible_devices(tmp_path, None) == ({}, ["nvidiactl", "nvidia1", "nvidia2", "nvidia3"])
+    uuid = {"CUDA_VISIBLE_DEVICES": "GPU-5ebe9ecc"}
+    assert visible_devices(tmp_path, "GPU-5ebe9ecc") == (uuid, ["nvidiactl", "nvidia1", "nvidia2", "nvidia3"])
+    assert visible_devices(tmp_path, None, network=True)[1][:2] == ["nvidiactl", "infiniband"]
+
+
+def visible_devices(folder: Path, visible: str | None, network: bool = False) -> tuple[dict[str, str], list[str]]:
+    words = device_options(folder, visible, network)
+    variables, devices = {}, []
+    while words:
+        word, first, second, *words = words
+        if word == "--setenv":
+            variables[first] = second
+        else:
+            devices.append(Path(first).name)
+    return variables, devices
+
+
+def test_a_group_of_another_user_is_not_divided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    why = confinement._first_delegated([tmp_path], "/other.slice", 2, "pids")
+    assert why == "the group /other.slice was not delegated to this user"
+
+
+def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Plain files stand in for the group's files; the test checks what is written to which."""
+    (tmp_path / "cgroup.subtree_control").write_text("pids memory")
+    monkeypatch.setattr(confinement, "_is_delegated", lambda folder, path: True)
+    monkeypatch.setattr(
+        confinement, "find_parent", lambda name: confinement._first_delegated([tmp_path], "/d", 2, name)
+    )
+    group, stale = tmp_path / f"regbot-{os.getpid()}", tmp_path / "regbot-999999999"
+    group.mkdir()
+    stale.mkdir()  # of a supervisor that was killed
+    (group / "memory.swap.max").touch()
+    groups = confinement.ControlGroups(64, 2**30)
+    groups.join()
+    written = {path.name: path.read_text() for path in group.iterdir()}
+    assert not stale.exists()
+    assert written == {
+        "pids.max": "64", "memory.max": str(2**30), "memory.swap.max": "0", "cgroup.procs": str(os.getpid())
+    }  # fmt: skip
+
+
+# ---- configuration
+
+
+def test_the_table_gives_the_sandbox() -> None:
+    text = (
+        '[sandbox]\nuntrusted = true\nread = ["/data"]\nwrite = ["/scratch"]\nnetwork = true\nbuild_network = false\n'
+        "tmp_mb = 64\ndisk_mb = 128\npids = 100\nmemory_gb = 1.5\n"
+    )
+    settings = parse_config(text, "regbot.toml").sandbox
+    assert (settings.untrusted, settings.build_network) == (True, False)
+    assert sandbox_from_settings(settings) == Sandbox(
+        read=(Path("/data"),),
+        write=(Path("/scratch"),),
+        network=True,
+        tmp_mb=64,
+        disk_mb=128,
+        pids=100,
+        memory_gb=1.5,
+        build_network=False,
+    )
+    assert sandbox_from_settings(Config().sandbox) == Sandbox()
+
+
+@pytest.mark.parametrize("folder", ["data", "/", "/data/../root"])
+def test_a_folder_that_is_no_absolute_path_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigError, match=r"regbot\.toml: sandbox\.read: .*absolute path of a folder"):
+        parse_config(f"[sandbox]\nread = [{json.dumps(folder)}]\n", "regbot.toml")
+
+
+# ---- availability
+
+
+def test_without_bubblewrap_the_advice_is_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandboxes, "_bwrap", lambda: "/nowhere/bwrap")
+    assert (
+        unavailable_reason()
+        == "bubblewrap is not installed; install it: apt-get install bubblewrap, or dnf install bubblewrap"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "why"), [("No permissions to create new namespace", "could not be set up: bwrap: No permissions")]
+)
+def test_a_bubblewrap_that_may_not_confine_is_reported_with_its_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, message: str, why: str
+) -> None:
+    stand_in = tmp_path / "bwrap"
+    stand_in.write_text(
+        f"#!/bin/sh\n[ \"$1\" = --version ] && echo 'bubblewrap 0.8.0' && exit\necho 'bwrap: {message}'; exit 1\n"
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sandboxes, "_bwrap", lambda: str(stand_in))
+    reason = unavailable_reason()
+    assert reason.startswith("bubblewrap 0.8.0 does not work on this machine: ")
+    assert why in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [("apparmor_restrict_unprivileged_userns", "1", "a profile"), ("unprivileged_userns_clone", "0", "=1")],
+)
+def test_a_system_that_forbids_user_namespaces_gets_advice_on_the_switch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, advice: str
+) -> None:
+    (tmp_path / name).write_text(f"{value}\n")
+    switches = tuple((str(tmp_path / Path(file).name), *rest) for file, *rest in availability._KERNEL_SWITCHES)
+    monkeypatch.setattr(availability, "_KERNEL_SWITCHES", switches)
+    assert advice in availability._advice()
+
+
+# ---- the proof that doctor gives
+
+
+@confining
+def test_doctor_proves_the_sandbox_with_a_program_that_tries_to_escape() -> None:
+    proof = prove(SANDBOX)
+    assert (proof.fault, set(proof.succeeded) - {PROCESSES}) == ("", set())
+    assert PROCESSES in proof.stopped or unbounded(SANDBOX)
+    check = doctor._sandbox(SANDBOX)
+    assert check.ok, check
+    assert "a program in it could not read the harness, write to the harness, read a private file" in check.detail
+
+
+def test_the_escape_program_succeeds_without_a_sandbox() -> None:
+    proof = prove(None)
+    settings = "change the kernel's settings"
+    assert set(proof.stopped) <= {settings}  # which only root may do
+    assert {"read the harness", "see other processes", "reach the network", "write outside", PROCESSES} <= set(
+        proof.succeeded
+    )
+
+
+@confining
+def test_doctor_says_what_an_open_sandbox_does_not_stop() -> None:
+    check = doctor._sandbox(replace(SANDBOX, network=True))
+    assert not check.ok
+    assert "a program in it could reach the network, and could not read the harness" in check.detail
+
+
+def test_doctor_says_why_no_sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandboxes, "_bwrap", lambda: "/nowhere/bwrap")
+    check = doctor._sandbox(SANDBOX)
+    assert (check.ok, check.detail) == (False, unavailable_reason())
+    assert check.fix == "run untrusted code only on machines without secrets (docs/sandbox.md)"

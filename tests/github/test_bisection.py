@@ -1,0 +1,249 @@
+"""The reply to a requested bisection: exactly one, for the requested range, whatever artifact the job uploads."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cmarkgfm
+import pytest
+from cmarkgfm.cmark import Options
+
+from github_fake.fixtures import hub as hub
+from regbot.github.bisection import ARTIFACT, MEMBER, BisectionReply, post_bisection
+from regbot.github.client import AwayError, ForgeError
+from regbot.github.metadata import IgnoredRun
+from regbot.github.post import post
+from regbot.records.bisection import Bisection, Candidate
+from regbot.records.files import MAX_RECORD_BYTES
+from regbot.report.bisection_comment import LIMIT, bisection_comment
+from regbot.text.printable import printable
+from support import bisection_cases
+from support.bisection_cases import CASES
+from support.bisection_scene import BOT, Scene, left
+from support.bisection_scene import scene as scene
+from support.forge_refresh_cases import zipped
+from support.hostile import inert
+from support.report_cases import HOSTILE
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bisect_comment"
+URL = "https://github.com/acme/moe/commit/"
+
+
+def test_the_reply_names_the_culprit_with_a_link(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    answered = scene.answer(run)
+    assert (answered.number, answered.is_new) == (scene.number, True)
+    (reply,) = scene.replies
+    assert reply.startswith(f"<!-- regbot:bisect {run} -->\n### ❌ CULPRIT FOUND: `{scene.commits[3][:12]}` ")
+    assert f"[`{scene.commits[3][:12]}`]({scene.hub.server_url}/acme/moe/commit/{scene.commits[3]})" in reply
+    assert f"regbot bisect {scene.good} {scene.bad}" in reply
+
+
+def test_a_run_replies_once_and_a_second_attempt_updates_its_reply(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    assert [scene.answer(run).is_new for _ in range(3)] == [True, False, False]
+    scene.repo.runs[run].artifact(ARTIFACT, left(scene.result(4)))
+    assert scene.answer(run).is_new
+    (reply,) = scene.replies
+    assert scene.commits[4] in reply
+    other = scene.run(left(scene.result(2)))
+    scene.answer(other)
+    assert len(scene.replies) == 2, "another question has an answer of its own"
+
+
+def test_a_comment_of_another_author_with_the_same_first_line_is_not_changed(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    scene.repo.comment(scene.number, "mallory", f"<!-- regbot:bisect {run} -->\nit was ann")
+    assert scene.answer(run).is_new
+    assert scene.replies[0].endswith("it was ann")
+    assert len(scene.replies) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["502-before", "502-after", "reset-after", "secondary-403", "secondary-429"])
+def test_a_reply_whose_response_is_lost_is_written_once(scene: Scene, kind: str) -> None:
+    scene.hub.faults.next(kind, "POST", "*/comments")
+    scene.answer(scene.run(left(scene.result())))
+    assert len(scene.replies) == 1
+    assert scene.hub.faults.happened
+
+
+@pytest.mark.slow
+def test_under_random_faults_every_bisection_gets_one_reply(scene: Scene) -> None:
+    scene.hub.faults.plan(0.3, seed=2)
+    runs = [scene.run(left(scene.result())) for _ in range(8)]
+    for run in [*runs, *runs]:
+        scene.answer(run)
+    assert sorted(re.findall(r"regbot:bisect (\d+)", "".join(scene.replies))) == sorted(map(str, runs))
+
+
+def test_an_unreachable_github_ends_with_a_message(scene: Scene) -> None:
+    run = scene.run(left(scene.result()))
+    scene.hub.faults.down = True
+    with pytest.raises(AwayError, match="Run this job again when GitHub is back"):
+        scene.answer(run)
+
+
+# ---- what is not repeated
+
+
+def _elsewhere(scene: Scene) -> Bisection:
+    """Return a result whose culprit is the pull request's own commit, outside the range."""
+    head = scene.repo.pulls[scene.number].head_sha
+    point = bisection_cases.point(3).model_copy(update={"commit": head})
+    result = scene.result()
+    change = result.changes[0].model_copy(update={"candidates": [Candidate(point=point, probability=None)]})
+    return result.model_copy(update={"changes": [change]})
+
+
+def _good_itself(scene: Scene) -> Bisection:
+    return scene.result(0)
+
+
+def _changed(scene: Scene, **fields: object) -> bytes:
+    document = json.loads(scene.result().to_json())
+    return zipped((MEMBER, json.dumps({**document, **fields}).encode()))
+
+
+UNUSABLE: dict[str, tuple[Callable[[Scene], bytes | None], str]] = {
+    "nothing": (lambda _: None, "uploaded no artifact regbot-bisection; its log says why"),
+    "no zip": (lambda _: b"PK\x03", "is not a zip archive"),
+    "two members": (lambda s: zipped((MEMBER, s.result().to_json().encode()), ("x", b"")), "holds 2 files"),
+    "a path": (lambda s: zipped((f"../../{MEMBER}", b"{}")), "must hold bisection.json and nothing else"),
+    "a bomb": (lambda _: zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
+    "NaN": (lambda s: zipped((MEMBER, b'{"minutes": NaN}')), "NaN is not a number"),
+    "a key twice": (lambda s: zipped((MEMBER, b'{"found": "none", "found": "none"}')), "appears twice"),
+    "another schema": (lambda s: _changed(s, schema="regbot/session@1"), "cannot be read"),
+    "another key": (lambda s: _changed(s, comment="**hello**"), "cannot be read"),
+    "a culprit that is no commit": (lambda s: _changed(s, culprit="https://evil.example"), "cannot be read"),
+    "another range": (lambda s: left(s.result(good=bisection_cases.point(1))), "answers another request"),
+    "another axis": (lambda s: left(s.result(axis="torch")), "answers another request"),
+    "a command": (lambda s: left(s.result(on="command")), "answers another request"),
+    "a commit outside of the range": (lambda s: left(_elsewhere(s)), "names a commit outside the range"),
+    "the commit that is good": (lambda s: left(_good_itself(s)), "names a commit outside the range"),
+    "a commit that is not there": (
+        lambda s: left(s.result(changes=[], candidates=[Candidate(point=bisection_cases.point(9), probability=None)])),
+        "names a commit outside the range",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_an_artifact_without_a_valid_result_is_reported_and_not_posted(scene: Scene, name: str) -> None:
+    make, why = UNUSABLE[name]
+    content = make(scene)
+    scene.answer(scene.run(*([] if content is None else [content])))
+    (reply,) = scene.replies
+    assert "### ⛔ NO ANSWER: " in reply
+    assert why in reply
+    assert "evil" not in reply
+    assert "](" not in reply
+
+
+def test_a_result_that_breaks_regbot_is_reported_and_logged(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regbot.github.bisection.bisection_comment", lambda *_: 1 / 0)
+    answered = scene.answer(scene.run(left(scene.result())))
+    assert "NO ANSWER: regbot failed on it (ZeroDivisionError)" in scene.replies[0]
+    assert answered.fault.startswith("Traceback")
+
+
+NO_RUN: dict[str, dict[str, Any]] = {
+    "another workflow": {"path": ".github/workflows/regbot-static.yml"},
+    "another event": {"event": "pull_request"},
+    "another branch": {"head_branch": "topic"},
+    "a title of somebody": {"title": "regbot-bisect 1 main HEAD 0123456789abcdef"},
+    "a title with more": {"title": f"regbot-bisect 1 {'a' * 40} {'b' * 40} 0123456789abcdef x"},
+}
+
+
+@pytest.mark.parametrize("name", NO_RUN)
+def test_a_run_that_the_gate_did_not_start_gets_no_reply(scene: Scene, name: str) -> None:
+    run = scene.run(left(scene.result()), **NO_RUN[name])
+    assert scene.ignored(run) == f"run {run} was not started by regbot-gate"
+    assert scene.replies == []
+
+
+def test_a_run_of_a_fork_gets_no_reply(scene: Scene) -> None:
+    run = scene.run(left(scene.result()), head_repository=scene.repo.fork("mallory"))
+    assert scene.ignored(run) == f"run {run} was not started by regbot-gate"
+
+
+def test_a_run_of_a_tag_named_like_the_default_branch_gets_no_reply(scene: Scene) -> None:
+    evil = scene.repo.commit({".github/workflows/regbot-bisect.yml": "jobs: {}\n"}, branch="evil")
+    scene.repo.git.set_ref("refs/tags/main", evil)
+    run = scene.run(left(scene.result()), head_sha=evil)
+    assert scene.ignored(run) == f"run {run} was not started by regbot-gate"
+    assert scene.replies == []
+    scene.answer(scene.run(left(scene.result()), head_sha=scene.commits[2]))
+    assert len(scene.replies) == 1, "the default branch has moved on since that run began"
+
+
+def test_regbot_post_replies_once_and_ignores_runs_that_the_gate_did_not_start(scene: Scene, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", str(scene.repo.git.path), str(checkout)], check=True)
+    run = scene.run(left(scene.result()))
+    first, again = (post(scene.forge, run, checkout) for _ in range(2))
+    assert isinstance(first, BisectionReply)
+    assert isinstance(again, BisectionReply)
+    assert (first.is_new, again.is_new) == (True, False)
+    assert isinstance(post(scene.forge, scene.run(title="regbot-bisect 1"), checkout), IgnoredRun)
+    assert len(scene.replies) == 1
+
+
+def test_a_result_above_the_size_limit_is_not_fetched(scene: Scene) -> None:
+    run = scene.run()
+    scene.repo.runs[run].artifact(ARTIFACT, left(scene.result()), size=10**9)
+    assert "and was not read" in scene.answer(run).text
+    assert not any(path.startswith("/artifacts/") for _, path, _ in scene.hub.requests)
+
+
+@pytest.mark.parametrize("url", ["", "javascript:alert(1)/actions/runs/1", "https://evil) [x](y/actions/runs/1"])
+def test_an_invalid_url_is_not_linked(scene: Scene, url: str) -> None:
+    run = replace(scene.forge.run(scene.run(left(scene.result()))), url=url)
+    with pytest.raises(ForgeError, match="does not say on which page"):
+        post_bisection(scene.forge, run, BOT)
+
+
+# ---- the text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_result_matches_its_golden_reply(name: str) -> None:
+    path = GOLDEN / f"{name}.md"
+    text = bisection_comment(CASES[name](), URL)
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_no_golden_reply_is_without_a_case() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.md")} == {*CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reply_links_to_commits_and_nothing_else(name: str) -> None:
+    text = bisection_comment(CASES[name](), URL)
+    page = cmarkgfm.github_flavored_markdown_to_html(text, Options.CMARK_OPT_UNSAFE)
+    links = re.findall(r'<a[^>]* href="([^"]*)"', page)
+    assert links
+    assert all(re.fullmatch(re.escape(URL) + "[0-9a-f]{40}", link) for link in links)
+    assert inert(text) == []
+    assert not re.search(r"(?<![\w.])@\w", page), "nobody is called"
+
+
+def test_a_reply_of_any_length_fits() -> None:
+    long = CASES["hostile"]()
+    many = [long.changes[1].model_copy(update={"findings": long.changes[1].findings * 20})] * 50
+    text = bisection_comment(long.model_copy(update={"changes": many, "warnings": [HOSTILE] * 500}), URL)
+    assert len(text) < LIMIT + 100
+    assert "cut here" in text or "more change" in text
+    assert printable(text.replace("\n", "")) == text.replace("\n", "").replace("\u2060", "").replace(
+        "\u2068", ""
+    ).replace("\u2069", "")

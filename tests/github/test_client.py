@@ -1,0 +1,451 @@
+"""The client against the fake GitHub: its requests, its retries, and its errors."""
+
+import io
+import logging
+import threading
+import zipfile
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from github_fake import FakeGitHub, Repository
+from github_fake.fixtures import hub as hub
+from regbot.github.client import AwayError, Forge, ForgeError, RefusedError, TooLargeError
+from regbot.github.types import Annotation, NewCheck
+
+BOT = "github-actions[bot]"
+DISPATCHED = """on:
+  workflow_dispatch:
+    inputs: {pr: {}, nonce: {}}
+"""
+
+
+class Naps(list[float]):
+    """A sleep that only records the requested seconds."""
+
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+@pytest.fixture
+def repo(hub: FakeGitHub) -> Repository:
+    return hub.repository("acme/moe")
+
+
+@pytest.fixture
+def naps() -> Naps:
+    return Naps()
+
+
+@pytest.fixture
+def forge(hub: FakeGitHub, repo: Repository, naps: Naps) -> Forge:
+    token = hub.token(BOT, checks="write", pull_requests="write", issues="write", actions="write", contents="read")
+    return Forge(token, "acme/moe", hub.url, naps)
+
+
+@pytest.fixture
+def number(repo: Repository) -> int:
+    repo.commit({"moe.py": "x = 1\n"}, branch="topic")
+    return repo.open_pull(head="topic", title="A *change*", author="ann")
+
+
+def check(sha: str, **changes: object) -> NewCheck:
+    given: dict[str, object] = {
+        "name": "regbot",
+        "sha": sha,
+        "external_id": f"1:{sha}:static",
+        "status": "in_progress",
+        "conclusion": None,
+        "title": "t",
+        "summary": "s",
+    }
+    return NewCheck(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def posts(hub: FakeGitHub, end: str) -> int:
+    return sum(method == "POST" and path.endswith(end) for method, path, _ in hub.requests)
+
+
+# What it reads
+
+
+def test_a_pull_request_names_the_repository_of_its_head(forge: Forge, repo: Repository, number: int) -> None:
+    repo.label(number, "ann", "perf")
+    pull = forge.pull(number)
+    assert (pull.number, pull.title, pull.author, pull.open, pull.fork) == (number, "A *change*", "ann", True, False)
+    assert (pull.head_repository, pull.head_ref, pull.base_ref) == ("acme/moe", "topic", "main")
+    assert pull.head_sha == repo.git.branch("topic")
+    assert pull.labels == ("perf",)
+
+
+def test_a_fork_is_not_confused_with_a_branch_of_the_same_name(forge: Forge, repo: Repository, number: int) -> None:
+    fork = repo.fork("mallory")
+    fork.commit({"moe.py": "x = 2\n"}, branch="topic")
+    theirs = repo.open_pull(head="mallory:topic")
+    assert forge.pull(theirs).fork
+    assert [pull.number for pull in forge.pulls_with_head("mallory/moe", "topic")] == [theirs]
+    assert [pull.number for pull in forge.pulls_from("topic")] == [number]
+
+
+def test_the_files_of_a_pull_request_are_listed_with_their_old_names(forge: Forge, repo: Repository) -> None:
+    text = "".join(f"line {n}\n" for n in range(40))
+    repo.commit({"old.py": text}, message="a file")
+    repo.commit({"old.py": None, "new.py": text, "more.py": "1"}, branch="moved")
+    assert set(forge.compare("main", "moved").files or ()) == {"old.py", "new.py", "more.py"}
+
+
+def test_every_page_of_comments_is_read(forge: Forge, repo: Repository, number: int) -> None:
+    ids = [repo.comment(number, "bob", f"comment {n}") for n in range(250)]
+    assert [comment.id for comment in forge.comments(number)] == ids
+
+
+def test_an_edited_comment_is_recognized(forge: Forge, repo: Repository, number: int) -> None:
+    first, second = repo.comment(number, "bob", "one"), repo.comment(number, BOT, "two")
+    repo.edit_comment(first, "another")
+    edited, kept = forge.comments(number)
+    assert edited.updated > edited.created
+    assert (kept.id, kept.updated, kept.bot) == (second, kept.created, True)
+
+
+def test_closed_pull_requests_of_this_repository_are_listed_newest_first(forge: Forge, repo: Repository) -> None:
+    heads = []
+    for n in range(3):
+        heads.append(repo.commit({"moe.py": f"x = {n}\n"}, branch="nightly"))
+        number = repo.open_pull(head="nightly", author="ann")
+        repo.close(number, merge=n == 1)
+    fork = repo.fork("mallory")
+    fork.commit({"moe.py": "x = 7\n"}, branch="nightly")
+    repo.close(repo.open_pull(head="mallory:nightly", author="mallory"))
+    repo.commit({"moe.py": "x = 8\n"}, branch="nightly")
+    repo.open_pull(head="nightly", author="ann")
+    pulls = forge.closed_pulls_from("nightly")
+    assert [pull.merged for pull in pulls] == [False, True, False]
+    assert [pull.head_sha for pull in pulls] == heads[::-1]
+    assert [pull.number for pull in pulls] == sorted((pull.number for pull in pulls), reverse=True)
+    assert forge.closed_pulls_from("other") == []
+
+
+def test_the_tip_of_a_branch_is_not_that_of_a_tag_with_its_name(forge: Forge, repo: Repository) -> None:
+    tip = repo.commit({"moe.py": "x = 1\n"}, branch="rel/1")
+    repo.git.set_ref("refs/tags/rel/1", repo.commit({"moe.py": "x = 2\n"}, branch="evil"))
+    assert forge.tip("rel/1") == tip
+
+
+def test_the_merge_base_stays_the_same_when_the_target_moves(forge: Forge, repo: Repository, number: int) -> None:
+    was = repo.git.branch("main")
+    repo.commit({"other.py": "1"})
+    assert forge.merge_base("main", forge.pull(number).head_sha) == was
+
+
+@pytest.mark.parametrize("role", ["read", "triage", "write", "maintain", "admin"])
+def test_a_role_is_read_by_its_own_name(forge: Forge, repo: Repository, role: str) -> None:
+    repo.member("ann", role)  # type: ignore[arg-type]
+    assert forge.role("ann") == role
+
+
+@pytest.mark.parametrize("login", ["nobody", "", "../issues", "a b", "ann?x=1"])
+def test_a_person_who_is_not_a_member_has_no_role(forge: Forge, login: str) -> None:
+    assert forge.role(login) == "none"
+
+
+def test_an_artifact_is_read_from_storage_that_does_not_get_the_token(forge: Forge, repo: Repository) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("session.jsonl", "{}\n")
+    run = repo.workflow_run(".github/workflows/x.yml", "pull_request", "main", str(repo.git.branch("main")))
+    run.artifact("regbot-session", made.getvalue())
+    (artifact,) = forge.artifacts(run.id)
+    assert forge.download(artifact.id, 10_000) == made.getvalue()  # the fake records a violation for a token
+
+
+def test_an_artifact_above_the_limit_is_not_read(forge: Forge, repo: Repository) -> None:
+    run = repo.workflow_run(".github/workflows/x.yml", "pull_request", "main", str(repo.git.branch("main")))
+    run.artifact("regbot-session", b"x" * 5000, size=10)
+    (artifact,) = forge.artifacts(run.id)
+    with pytest.raises(TooLargeError, match="4,000"):
+        forge.download(artifact.id, 4000)
+
+
+def test_github_enterprise_has_another_base(tmp_path: object, naps: Naps) -> None:
+    with FakeGitHub(tmp_path, prefix="/api/v3") as other:  # type: ignore[arg-type]
+        repo = other.repository("acme/moe")
+        repo.commit({"a.py": "1"}, branch="topic")
+        number = repo.open_pull(head="topic")
+        token = other.token(BOT, checks="write", pull_requests="write", contents="read", actions="read")
+        forge = Forge(token, "acme/moe", other.url + "/", naps)
+        comment = forge.create_comment(number, "hello")
+        forge.edit_comment(comment.id, "again")
+        assert [comment.body for comment in repo.comments(number)] == ["again"]
+
+
+# What it writes
+
+
+def test_comments_are_made_edited_and_removed(forge: Forge, repo: Repository, number: int) -> None:
+    made = forge.create_comment(number, "one")
+    forge.edit_comment(made.id, "two")
+    assert [(comment.author, comment.body) for comment in repo.comments(number)] == [(BOT, "two")]
+    forge.delete_comment(made.id)
+    forge.delete_comment(made.id)
+    assert repo.comments(number) == []
+    assert forge.comment(made.id) is None
+    with pytest.raises(RefusedError) as gone:
+        forge.edit_comment(made.id, "three")
+    assert gone.value.status == 404
+
+
+def test_labels_are_set_and_taken_off(forge: Forge, repo: Repository, number: int) -> None:
+    forge.add_label(number, "perf: regression")
+    forge.add_label(number, "perf: regression")
+    assert forge.labels(number) == ["perf: regression"]
+    forge.remove_label(number, "perf: regression")
+    forge.remove_label(number, "perf: regression")
+    assert repo.labels(number) == []
+
+
+def test_a_check_run_is_made_and_changed(forge: Forge, repo: Repository, number: int) -> None:
+    sha = forge.pull(number).head_sha
+    made = forge.create_check(check(sha))
+    done = check(sha, status="completed", conclusion="success", title="PASS", summary="fine")
+    forge.update_check(made.id, done)
+    (check_run,) = forge.checks(sha, "regbot")
+    assert (check_run.id, check_run.status, check_run.conclusion, check_run.title) == (
+        made.id,
+        "completed",
+        "success",
+        "PASS",
+    )
+    assert check_run.app == "github-actions"
+
+
+def test_a_check_run_keeps_its_external_id_where_none_is_given(forge: Forge, repo: Repository, number: int) -> None:
+    sha = repo.pulls[number].head_sha
+    made = forge.create_check(check(sha))
+    forge.update_check(made.id, check(sha, external_id="", title="another"))
+    (check_run,) = forge.checks(sha, "regbot")
+    assert (check_run.title, check_run.external_id) == ("another", made.external_id)
+
+
+def test_a_workflow_is_started_with_its_inputs(forge: Forge, repo: Repository) -> None:
+    repo.commit({".github/workflows/m.yml": DISPATCHED})
+    forge.dispatch("m.yml", "main", {"pr": "1", "nonce": "abc"})
+    assert [(dispatch.ref, dispatch.inputs) for dispatch in repo.dispatched] == [("main", {"pr": "1", "nonce": "abc"})]
+
+
+def test_a_pull_request_is_opened_and_changed(forge: Forge, repo: Repository) -> None:
+    repo.commit({"b.json": "1"}, branch="regbot/refresh")
+    repo.actions_may_open_pulls = True
+    made = forge.create_pull("New baselines", "text", "regbot/refresh", "main")
+    forge.edit_pull(made.number, "Newer baselines", "text")
+    assert repo.pulls[made.number].title == "Newer baselines"
+
+
+# A bad day
+
+
+@pytest.mark.parametrize("fault", ["502-before", "502-after", "reset-before", "reset-after", "secondary-403"])
+@pytest.mark.parametrize("own_look", [True, False])
+def test_a_comment_is_created_once_even_if_the_reply_is_lost(
+    forge: Forge, hub: FakeGitHub, repo: Repository, number: int, fault: str, own_look: bool
+) -> None:
+    repo.comment(number, BOT, "hello")  # of an earlier time, with the very same text
+
+    def find_comment() -> object:
+        return next((comment for comment in forge.comments(number)[1:] if comment.body == "hello"), None)
+
+    hub.faults.next(fault, "POST", "*/comments")
+    made = forge.create_comment(number, "hello", find_comment if own_look else None)  # type: ignore[arg-type]
+    assert [comment.body for comment in repo.comments(number)] == ["hello", "hello"]
+    assert made.id == repo.comments(number)[1].id
+
+
+@pytest.mark.parametrize("fault", ["503-before", "503-after", "reset-before", "reset-after", "secondary-429"])
+def test_a_check_run_is_created_once_even_if_the_reply_is_lost(
+    forge: Forge, hub: FakeGitHub, repo: Repository, number: int, fault: str
+) -> None:
+    sha = forge.pull(number).head_sha
+    hub.faults.next(fault, "POST", "*/check-runs")
+    forge.create_check(check(sha))
+    assert len(repo.check_runs(sha)) == 1
+
+
+@pytest.mark.parametrize("fault", ["502-after", "reset-after", "502-before"])
+def test_annotations_are_sent_once_because_github_adds_them(
+    forge: Forge, hub: FakeGitHub, repo: Repository, number: int, fault: str
+) -> None:
+    sha = forge.pull(number).head_sha
+    made = forge.create_check(check(sha))
+    hub.faults.next(fault, "PATCH", "*/check-runs/*")
+    noted = check(sha, annotations=(Annotation("moe.py", 1, "warning", "here", "it hung"),))
+    forge.update_check(made.id, noted)
+    assert len(repo.check_runs(sha)[0].annotations) == 1
+
+
+@pytest.mark.parametrize("fault", ["502-after", "reset-after"])
+def test_a_pull_request_is_opened_once(forge: Forge, hub: FakeGitHub, repo: Repository, fault: str) -> None:
+    repo.commit({"b.json": "1"}, branch="regbot/refresh")
+    repo.actions_may_open_pulls = True
+    hub.faults.next(fault, "POST", "*/pulls")
+    made = forge.create_pull("New baselines", "text", "regbot/refresh", "main")
+    assert list(repo.pulls) == [made.number]
+
+
+def test_a_workflow_whose_run_shows_the_nonce_is_not_started_again(
+    forge: Forge, hub: FakeGitHub, repo: Repository
+) -> None:
+    repo.commit({".github/workflows/m.yml": DISPATCHED})
+    sha = str(repo.git.branch("main"))
+    repo.workflow_run(".github/workflows/m.yml", "workflow_dispatch", "main", sha, title="regbot 1 abc")
+    hub.faults.next("502-after", "POST", "*/dispatches")
+    forge.dispatch("m.yml", "main", {"pr": "1", "nonce": "abc"})
+    assert len(repo.dispatched) == 1
+
+
+@pytest.mark.parametrize("fault", ["502-before", "502-after", "reset-before", "reset-after", "404-once"])
+def test_a_failed_read_is_repeated(forge: Forge, hub: FakeGitHub, number: int, fault: str) -> None:
+    hub.faults.next(fault, "GET")
+    assert forge.pull(number).number == number
+
+
+def test_a_failed_removal_is_repeated_and_a_missing_object_is_no_error(
+    forge: Forge, hub: FakeGitHub, repo: Repository, number: int
+) -> None:
+    made = forge.create_comment(number, "one")
+    hub.faults.next("502-after", "DELETE")
+    forge.delete_comment(made.id)
+    assert repo.comments(number) == []
+
+
+def test_the_client_waits_as_long_as_github_asks(forge: Forge, hub: FakeGitHub, number: int, naps: Naps) -> None:
+    hub.faults.retry_after_s = 37
+    hub.faults.next("secondary-403", "GET")
+    forge.pull(number)
+    assert naps == [37]
+
+
+def test_the_client_waits_for_the_reset_of_the_primary_limit(forge: Forge) -> None:
+    from regbot.github.transport import _read_rate_limit_wait, _read_requested_wait
+
+    soon = datetime.now(UTC) + timedelta(seconds=90)
+    headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(soon.timestamp()))}
+    assert 80 < (_read_rate_limit_wait(headers, "") or 0) < 100
+    assert _read_rate_limit_wait({}, ": You have exceeded a secondary rate limit.") == 60
+    assert _read_rate_limit_wait({}, ": Resource not accessible by integration") is None
+    assert _read_requested_wait({"retry-after": "soon"}, 60) == 60
+
+
+def test_consecutive_writes_are_a_second_apart(forge: Forge, repo: Repository, number: int, naps: Naps) -> None:
+    forge.add_label(number, "one")
+    forge.add_label(number, "two")
+    assert len(naps) == 1
+    assert 0.5 < naps[0] <= 1
+
+
+def test_a_truncated_artifact_is_fetched_again(forge: Forge, hub: FakeGitHub, repo: Repository) -> None:
+    run = repo.workflow_run(".github/workflows/x.yml", "pull_request", "main", str(repo.git.branch("main")))
+    run.artifact("regbot-session", b"zip")
+    for fault in ("502-after", "reset-after", "404-once"):
+        hub.faults.next(fault, "GET", "/artifacts/*")
+    (artifact,) = forge.artifacts(run.id)
+    assert forge.download(artifact.id, 10_000) == b"zip"
+
+
+def test_github_that_is_down_for_an_hour_ends_with_a_message_and_a_rerun_completes(
+    forge: Forge, hub: FakeGitHub, repo: Repository, number: int, naps: Naps
+) -> None:
+    hub.faults.down = True
+    with pytest.raises(AwayError) as away:
+        forge.create_comment(number, "hello")
+    assert 3000 < sum(naps) <= 3600
+    assert "503" in str(away.value)
+    assert "60 minutes" in str(away.value)
+    assert "Run this job again" in str(away.value)
+    hub.faults.stop()
+    Forge(next(iter(hub.tokens)), "acme/moe", hub.url, naps).create_comment(number, "hello")
+    assert [comment.body for comment in repo.comments(number)] == ["hello"]
+
+
+def test_a_server_that_is_not_there_ends_with_a_message(naps: Naps) -> None:
+    with pytest.raises(AwayError, match="the connection failed"):
+        Forge("secret", "acme/moe", "http://127.0.0.1:9", naps, patience_s=10).pull(1)
+    assert sum(naps) <= 10
+
+
+def test_a_wait_above_the_limit_is_not_started(hub: FakeGitHub, repo: Repository, number: int, naps: Naps) -> None:
+    hub.faults.retry_after_s = 5000
+    hub.faults.next("secondary-429", "GET")
+    with pytest.raises(AwayError, match="asks to wait 5000 s"):
+        Forge(hub.token(BOT, pull_requests="read"), "acme/moe", hub.url, naps).pull(number)
+    assert naps == []
+
+
+# Refusals
+
+
+def test_an_expired_token_is_reported_with_advice(
+    hub: FakeGitHub, repo: Repository, number: int, naps: Naps, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    token = hub.token(BOT, pull_requests="write")
+    forge = Forge(token, "acme/moe", hub.url, naps)
+    hub.expire(token)
+    with pytest.raises(RefusedError) as refused:
+        forge.pull(number)
+    assert refused.value.status == 401
+    assert "expired or was revoked" in str(refused.value)
+    assert "Run the job again" in str(refused.value)
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert token not in f"{error} {error!r} {error.args}"
+        error = error.__cause__ or error.__context__
+    assert token not in caplog.text
+    assert token not in repr(forge)
+    assert naps == []
+
+
+def test_a_missing_permission_is_named_and_not_retried(
+    hub: FakeGitHub, repo: Repository, number: int, naps: Naps
+) -> None:
+    forge = Forge(hub.token(BOT, pull_requests="read"), "acme/moe", hub.url, naps)
+    with pytest.raises(RefusedError, match="may not do this") as refused:
+        forge.create_check(check(forge.pull(number).head_sha))
+    assert refused.value.status == 403
+    assert posts(hub, "/check-runs") <= 1
+
+
+def test_a_missing_object_is_requested_twice_and_then_reported(forge: Forge, naps: Naps) -> None:
+    with pytest.raises(RefusedError, match="no such thing") as refused:
+        forge.pull(99)
+    assert refused.value.status == 404
+    assert naps == [1.0]
+
+
+@pytest.mark.parametrize("name", ["moe", "acme/moe/x", "acme/../x", "acme/m?x", ""])
+def test_an_invalid_repository_name_is_refused(name: str) -> None:
+    with pytest.raises(ForgeError, match="OWNER/NAME"):
+        Forge("token", name)
+
+
+def test_a_file_without_https_is_not_fetched(forge: Forge) -> None:
+    from regbot.github.transport import Transport
+
+    api = Transport("token", "https://api.github.com", lambda _: None, 1)
+    with pytest.raises(ForgeError, match="not over https"):
+        api._fetch("http://storage.example/zip", 10)
+    with pytest.raises(ForgeError, match="not over https"):
+        api._fetch("file:///etc/passwd", 10)
+
+
+def test_concurrent_clients_create_exactly_what_was_requested(hub: FakeGitHub, repo: Repository, number: int) -> None:
+    token = hub.token(BOT, pull_requests="write", issues="write")
+    hub.faults.plan(0.3, seed=5)
+
+    def write(n: int) -> None:
+        Forge(token, "acme/moe", hub.url, lambda _: None).create_comment(number, f"comment {n}")
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(comment.body for comment in repo.comments(number)) == sorted(f"comment {n}" for n in range(12))

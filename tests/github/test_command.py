@@ -1,0 +1,357 @@
+"""``regbot github`` as the workflows call it: events, the environment, exit codes, and its reference page."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from github_fake import FakeGitHub
+from github_fake.fixtures import hub
+from regbot.cli import github as commands
+from regbot.cli.app import app
+from regbot.config import GitHub
+from regbot.errors import UserError
+from regbot.github.bisection import BisectionReply
+from regbot.github.checks import CONCLUSIONS
+from regbot.github.client import AwayError
+from regbot.github.commands import (
+    DEFAULT_PAIRS,
+    FORMS,
+    MAX_PAIRS,
+    MAX_REASON_CHARACTERS,
+    AcceptCommand,
+    BisectCommand,
+    ExpectCommand,
+    MoreCommand,
+    RunCommand,
+)
+from regbot.github.events import read_comment_event, read_pull_event
+from regbot.github.permission import get_required_role
+from regbot.github.post import PostedResult
+from regbot.github.proposal import ARTIFACT, MEMBER
+from regbot.github.types import MAX_COMPARED
+from support.forge_refresh_cases import Site, changing, unmeasured, zipped
+from support.gate_scene import RULE, STATIC, Scene, scene
+
+__all__ = ["hub", "scene"]
+
+
+# Events
+
+
+def test_an_event_has_every_field_that_decides(scene: Scene) -> None:
+    event = scene.commented("/regbot run")
+    for path in ("action", "issue.number", "comment.id", "comment.user.type", "repository.full_name"):
+        with pytest.raises(UserError, match=f"{path} is missing; give the file that GITHUB_EVENT_PATH names"):
+            scene.replay(without(event, path))
+    event = scene.labelled()
+    keys = ("number", "head.sha", "labels", "updated_at")
+    for path in (*(f"pull_request.{key}" for key in keys), "label.name", "sender.login"):
+        with pytest.raises(UserError, match=f"{path} is missing"):
+            scene.pulled(without(event, path))
+
+
+NUMBER = '{"repository": {"full_name": "acme/moe"}, "action": "created", "issue": {"number": 1}}'
+
+
+@pytest.mark.parametrize("text", ["", "now", "2026-01-05", "2026-01-05T09:00:00", "9" * 5000])
+def test_an_event_without_a_time_is_refused(scene: Scene, text: str) -> None:
+    event = scene.labelled()
+    event["pull_request"]["updated_at"] = text
+    with pytest.raises(UserError, match="updated_at is no time"):
+        scene.pulled(event)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "not valid JSON"),
+        ("[]", "repository.full_name is missing"),
+        ("null", "repository.full_name is missing"),
+        ('{"repository": 1}', "repository.full_name is missing"),
+        ('{"repository": {"full_name": 1}}', "is no text"),
+        ('{"repository": {"full_name": "eve/moe"}}', "is an event of 'eve/moe'"),
+        ('{"a": 1, "a": 2}', "appears twice"),
+        ('{"a": NaN}', "NaN"),
+        ("[" * 100_000, "nested too deeply"),
+        (
+            NUMBER.replace("1", "true"),
+            "is no whole number",
+        ),
+        (NUMBER.replace("1", "0"), "issue.number is 0"),
+        (
+            NUMBER.replace("1", '"1"'),
+            "is no whole number",
+        ),
+    ],
+)
+def test_an_invalid_event_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_comment_event(file, "acme/moe")
+
+
+def test_an_event_file_is_read_up_to_githubs_limit_and_through_no_link(tmp_path: Path) -> None:
+    file = tmp_path / "event.json"
+    file.write_bytes(b" " * (25 * 1024 * 1024 + 1))
+    with pytest.raises(UserError, match="more than the"):
+        read_pull_event(file, "acme/moe")
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_pull_event(tmp_path / "link", "acme/moe")
+
+
+# The command
+
+
+@pytest.fixture
+def actions(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """Set the environment of a job in a checkout of the default branch."""
+    configure(scene, "version = 1\n")
+    for name, value in {
+        "GITHUB_TOKEN": scene.token,
+        "GITHUB_REPOSITORY": "acme/moe",
+        "GITHUB_API_URL": scene.hub.url,
+        "GITHUB_EVENT_NAME": "issue_comment",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return scene
+
+
+def configure(scene: Scene, text: str) -> None:
+    """Commit this regbot.toml to the default branch."""
+    sha = scene.repo.commit({"regbot.toml": text})
+    folder = scene.folder / "checkout"
+    if not folder.exists():
+        subprocess.run(["git", "clone", "-q", str(scene.repo.git.path), str(folder)], check=True)
+    subprocess.run(["git", "-C", str(folder), "fetch", "-q", "origin"], check=True)
+    subprocess.run(["git", "-C", str(folder), "reset", "-q", "--hard", sha], check=True)
+
+
+def invoke(scene: Scene, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["github", *words, "--repo", str(scene.folder / "checkout")])
+    return result.exit_code, result.output
+
+
+def test_the_command_obeys_a_comment(actions: Scene, tmp_path: Path) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 0, output
+    assert output.startswith("started: regbot-measure.yml was started on ")
+    assert len(actions.started) == 1
+    assert actions.sha in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_command_reads_the_configuration_of_the_default_branch(actions: Scene) -> None:
+    configure(actions, 'version = 1\n[github]\nprotected = ["moe.py"]\n')
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    assert invoke(actions, "command", "--event", str(event))[1].startswith("refused: ")
+    configure(actions, "nonsense")
+    assert invoke(actions, "command", "--event", str(event))[0] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "path"), [("perf/refs", "perf/refs/a/b.json"), ("./perf/", "PERF/a"), (".", "moe.py")]
+)
+def test_the_folder_of_stored_references_is_protected_wherever_it_is(actions: Scene, folder: str, path: str) -> None:
+    configure(actions, f'version = 1\n[baselines]\nfolder = "{folder}"\n[github]\nprotected = []\n')
+    actions.sha = actions.push({path: "{}\n"})
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    assert invoke(actions, "command", "--event", str(event))[1].startswith("refused: ")
+    assert f"protected files: `{path}`" in actions.replies[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ['baselines = "x"\n', "[baselines]\nfolder = 3\n", "[baselines]\nlater = true\n"])
+def test_faults_in_other_tables_of_the_configuration_do_not_stop_the_gate(actions: Scene, table: str) -> None:
+    configure(actions, f"version = 1\n{table}")
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    assert invoke(actions, "command", "--event", str(event))[1].startswith("started: ")
+
+
+@pytest.mark.slow
+def test_the_gate_obeys_a_label(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request_target")
+    event = actions.file(actions.labelled())
+    assert invoke(actions, "gate", "--event", str(event))[0] == 0
+    assert len(actions.started) == 1
+
+
+def test_the_gate_leaves_a_merge_group_alone_where_groups_are_not_timed(
+    actions: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "workflow_run")
+    group = actions.repo.event_of("merge_group", number=actions.number)["merge_group"]
+    branch = group["head_ref"].removeprefix("refs/heads/")
+    run = actions.repo.workflow_run(STATIC, "merge_group", branch, group["head_sha"], status="queued", conclusion=None)
+    event = actions.file(actions.repo.event_of("workflow_run", run=run, action="requested"))
+    code, output = invoke(actions, "gate", "--event", str(event))
+    assert (code, actions.started) == (0, [])
+    assert "merge groups are not timed here" in output
+
+
+def test_an_event_of_another_kind_is_refused(actions: Scene) -> None:
+    event = actions.file(actions.labelled())
+    code, output = invoke(actions, "gate", "--event", str(event))
+    assert code == 2
+    assert "is for the event pull_request_target, not for 'issue_comment'" in output
+
+
+def test_an_event_without_a_key_is_a_message_and_no_traceback(actions: Scene) -> None:
+    event = actions.file({})
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 2
+    assert "repository.full_name is missing" in output
+
+
+@pytest.mark.parametrize("name", ["GITHUB_TOKEN", "GITHUB_REPOSITORY"])
+def test_a_variable_that_is_missing_is_named(actions: Scene, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    monkeypatch.delenv(name)
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 2
+    assert f"{name} is not set" in output
+
+
+def test_a_token_that_has_expired_ends_with_a_message_and_without_the_token(actions: Scene) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    actions.hub.expire(actions.token)
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == 2
+    assert "has expired" in output
+    assert actions.token not in output
+
+
+def test_an_unreachable_github_has_its_own_exit_code(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
+    actions.hub.faults.down = True
+    monkeypatch.setattr(commands, "_forge", lambda: actions.forge)
+    code, output = invoke(actions, "command", "--event", str(event))
+    assert code == AwayError.exit_code
+    assert "Run this job again when GitHub is back" in output
+
+
+def test_a_post_of_an_unrelated_run_says_so(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ID", "5")
+    head = actions.repo.git.branch("main")
+    assert head is not None
+    run = actions.repo.workflow_run(".github/workflows/ci.yml", "push", "main", head)
+    event = actions.file(actions.repo.event_of("workflow_run", run=run))
+    code, output = invoke(actions, "post", "--event", str(event))
+    assert code == 0, output
+    assert output.startswith("nothing: ")
+
+
+def test_a_fault_of_the_judge_is_posted_and_has_its_own_exit_code(
+    actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ID", "5")
+    posts = [PostedResult(1, actions.sha, "INVALID", "INVALID: \x1b[2Jodd", "the text", True, "Traceback\nOops")]
+    monkeypatch.setattr("regbot.github.post.post", lambda *_: posts)
+    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"run": "7"}))
+    code, output = invoke(actions, "post", "--event", str(event))
+    assert code == commands.FAULT
+    assert f"posted: #1 {actions.sha[:12]}: INVALID: odd\n" in output
+    assert "| Traceback\n| Oops\n" in output
+    assert (tmp_path / "summary.md").read_text() == "the text\n"
+
+
+def test_a_fault_in_a_bisection_reply_is_reported_and_has_its_own_exit_code(
+    actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ID", "5")
+    monkeypatch.setattr("regbot.github.post.post", lambda *_: BisectionReply(1, "no answer", True, "Traceback\nOops"))
+    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-bisect.yml", inputs={"pr": "1"}))
+    code, output = invoke(actions, "post", "--event", str(event))
+    assert code == commands.FAULT
+    assert "answered: #1\n" in output
+    assert "| Traceback\n| Oops\n" in output
+    assert (tmp_path / "summary.md").read_text() == "no answer\n"
+
+
+@pytest.mark.parametrize("event", [{"schedule": "0 3 * * *"}, {"repository": {"full_name": "acme/moe"}}])
+def test_a_refresh_without_a_proposal_says_so(
+    actions: Scene, event: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = actions.repo.git.branch("main")
+    assert head is not None
+    run = actions.repo.workflow_run(".github/workflows/regbot-refresh.yml", "schedule", "main", head)
+    monkeypatch.setenv("GITHUB_RUN_ID", str(run.id))
+    monkeypatch.setenv("GITHUB_SERVER_URL", actions.hub.server_url)
+    code, output = invoke(actions, "refresh", "--event", str(actions.file(event)))
+    assert code == 2
+    assert "no node left a proposal" in output
+
+
+@pytest.mark.slow
+def test_a_night_that_stores_nothing_fails_and_names_the_workloads(
+    hub: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(hub, tmp_path)
+    site.started()
+    hub.tokens[site.token].permissions["actions"] = "read"
+    summary, event = tmp_path / "summary.md", tmp_path / "event.json"
+    event.write_text('{"schedule": "17 2 * * *"}')
+    codes = []
+    for number, change in enumerate((unmeasured, lambda _: None)):
+        run = site.repo.workflow_run(".github/workflows/regbot-refresh.yml", "schedule", "main", str(site.tip("main")))
+        run.artifact(ARTIFACT, zipped((MEMBER, changing(site.night(number + 1)[1], change))))
+        for name, value in {
+            "GITHUB_TOKEN": site.token,
+            "GITHUB_REPOSITORY": "acme/moe",
+            "GITHUB_API_URL": hub.url,
+            "GITHUB_SERVER_URL": hub.server_url,
+            "GITHUB_RUN_ID": str(run.id),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        }.items():
+            monkeypatch.setenv(name, value)
+        words = ["github", "refresh", "--event", str(event), "--repo", str(site.checkout.path)]
+        result = CliRunner().invoke(app, words)
+        codes.append(result.exit_code)
+        if change is unmeasured:
+            assert "regbot: nothing is stored for qwen3-30b-a3b@1/ep (cpu): it does not run; " in result.stderr
+            assert "head failed" in result.stderr
+            assert "it does not run" in summary.read_text()
+    assert codes == [commands.UNMEASURED, 0]
+
+
+# docs/github.md
+
+
+def test_the_reference_names_every_command_with_its_role_and_every_conclusion_and_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "github.md").read_text(encoding="utf-8")
+    sha = "a" * 40
+    roles = {
+        FORMS["run"].removesuffix(" [with-protected-files]"): get_required_role(RunCommand(sha)),
+        FORMS["run"].replace("[", "").replace("]", ""): get_required_role(RunCommand(sha, protected=True)),
+        FORMS["more"]: get_required_role(MoreCommand(sha)),
+        FORMS["bisect"]: get_required_role(BisectCommand(sha, sha)),
+        FORMS["expect"]: get_required_role(ExpectCommand(RULE)),
+        FORMS["accept"]: get_required_role(AcceptCommand(sha, "why")),
+    }
+    assert roles == dict(re.findall(r"^\| `(/regbot [^`]+)` \|.*\| (\w+) \|$", page, re.MULTILINE))
+    assert dict(re.findall(r"^\| ([A-Z]+) \| `(\w+)` \|", page, re.MULTILINE)) == CONCLUSIONS
+    table = page.partition("## [github]")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(GitHub.model_fields)
+    for number in (DEFAULT_PAIRS, MAX_PAIRS, MAX_REASON_CHARACTERS, MAX_COMPARED, AwayError.exit_code, commands.FAULT):
+        assert re.search(rf"\b{number}\b", page)
+    assert f"\n| {commands.UNMEASURED} | `refresh` stores nothing of a workload" in page
+    assert GitHub().run_label in page
+
+
+def without(event: dict[str, Any], path: str) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(event))
+    *above, last = path.split(".")
+    at = copy
+    for key in above:
+        at = at[key]
+    del at[last]
+    return copy

@@ -1,0 +1,351 @@
+"""The base of a pull request: the role it needs, the files changed since, and a changed base."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from github_fake import FakeGitHub
+from github_fake.fixtures import hub
+from regbot.config import GitHub
+from regbot.github import checks
+from regbot.github.client import Forge
+from regbot.github.events import read_pull_event
+from regbot.github.gate import handle_pull
+from regbot.github.publication import publish
+from regbot.github.stamped_text import Stamp, StampedText
+from regbot.github.types import MAX_COMPARED, CheckRun, CommitComparison, NewCheck
+from regbot.records.verdict import Status
+from support.forge_cases import BOT, FALLBACK, NONCE, OTHER, SLOWER, Bench, build_text, only, result
+from support.forge_cases import bench as bench
+from support.gate_scene import LABEL, POST, Scene, before_last_look, posted, retargeted, scene, workflow
+from support.timed_builder import noisy
+
+__all__ = ["hub", "scene"]
+
+
+# It becomes another one
+
+
+def test_a_verdict_against_another_base_is_marked_and_judged_again(scene: Scene) -> None:
+    posted(scene, run=4711)
+    scene.repo.commit({"moe.py": "0\n"}, "release|x")
+    assert scene.pulled(scene.retargeted("release|x")).effect == "stale"
+    (reply,) = scene.replies
+    assert (
+        f"**Stale:** the result below belongs to `{scene.sha[:12]}` against `main`. The base is now "
+        "<code>release&#124;x</code>, against which there is no verdict yet." in reply
+    )
+    assert StampedText.read(reply) == StampedText(
+        Stamp(scene.number, scene.sha, "static", 4711, 1, "REVIEW", target="main"), "the verdict"
+    )
+    assert [(dispatch.workflow, dispatch.ref, dispatch.inputs) for dispatch in scene.started] == [
+        (POST, "main", {"run": "4711"})
+    ]
+
+
+@pytest.mark.parametrize("changes", [None, {}, {"title": {"from": "Slow"}}, {"body": {"from": None}}])
+def test_a_changed_title_or_text_causes_no_request(scene: Scene, changes: dict[str, Any] | None) -> None:
+    posted(scene)
+    event = scene.happened("edited") | ({} if changes is None else {"changes": changes})
+    scene.hub.requests.clear()
+    assert scene.pulled(event).effect == "nothing"
+    assert not scene.hub.requests
+
+
+def test_the_gate_is_started_by_every_event_that_it_acts_on() -> None:
+    types = YAML(typ="safe").load(workflow("gate"))["on"]["pull_request_target"]["types"]
+    assert set(types) == {"opened", "synchronize", "reopened", "labeled", "edited"}
+
+
+def test_a_base_change_before_the_first_verdict_does_nothing(scene: Scene) -> None:
+    scene.repo.commit({"moe.py": "0\n"}, "release")
+    assert scene.pulled(scene.retargeted("release")).effect == "nothing"
+    assert not scene.started
+    assert not scene.replies
+
+
+def test_a_verdict_of_an_older_head_is_not_judged_again(scene: Scene) -> None:
+    posted(scene)
+    scene.push({"moe.py": "3\n"})
+    scene.repo.commit({"moe.py": "0\n"}, "release")
+    assert scene.pulled(scene.retargeted("release")).effect == "stale"
+    assert "**Stale:** the result below belongs to" in scene.replies[0]
+    assert not scene.started
+
+
+def test_a_repeated_base_change_does_nothing_after_the_verdict(scene: Scene) -> None:
+    scene.repo.commit({"moe.py": "0\n"}, "release")
+    event = scene.retargeted("release")
+    posted(scene)
+    assert scene.pulled(event).effect == "nothing"
+    assert not scene.started
+    assert "Stale" not in scene.replies[0]
+
+
+def test_another_attempt_of_the_post_job_does_not_keep_a_verdict_against_another_base(scene: Scene) -> None:
+    run = post_run(scene)
+    posted(scene, by=run)
+    scene.repo.commit({"moe.py": "0\n"}, "release")
+    event = scene.retargeted("release")
+    scene.repo.runs[run].rerun()
+    assert scene.pulled(event).effect == "stale"
+    assert len(scene.started) == 1
+
+
+def test_a_forged_stamp_in_the_comment_does_not_keep_a_verdict(scene: Scene) -> None:
+    posted(scene, run=4711)
+    scene.repo.commit({"moe.py": "0\n"}, "release")
+    event = scene.retargeted("release")
+    forged = Stamp(scene.number, scene.sha, "measured", 5, 1, "PASS", post_run(scene))
+    (comment,) = scene.said(BOT)
+    scene.repo.edit_comment(comment.id, StampedText(forged, "fine").body())
+    assert scene.pulled(event).effect == "stale"
+    assert [dispatch.inputs for dispatch in scene.started] == [{"run": "4711"}]
+
+
+def test_a_head_with_a_running_measurement_is_not_judged_again(scene: Scene) -> None:
+    posted(scene)
+    scene.comment(f"/regbot run {scene.sha}")
+    scene.repo.commit({"moe.py": "0\n"}, "release")
+    scene.repo.dispatched.clear()
+    assert scene.pulled(scene.retargeted("release")).effect == "stale"
+    assert "against `main`. The base is now `release`" in scene.replies[0]
+    assert not scene.started
+
+
+def post_run(scene: Scene) -> int:
+    """Start a run of regbot-post now."""
+    return scene.repo.workflow_run(POST, "workflow_run", "main", scene.base).id
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["static", "measured"])
+def test_a_pass_against_a_soft_base_ends_with_that_base(hub: FakeGitHub, tmp_path: Path, tier: str) -> None:
+    bench = Bench.make(hub, tmp_path)
+    main = bench.repo.commit({".github/workflows/regbot-post.yml": workflow("post")})
+    bench.repo.commit({"soft.py": "1\n"}, "soft", parent=main)
+    bench.repo.commit({"moe.py": "x = 2\n"}, "topic", parent=bench.repo.git.branch("soft"))
+    bench.update()
+    number = bench.repo.open_pull(head="topic", base="soft", author="ann")
+    timed = noisy(1.0, 0.002) if tier == "measured" else None
+    session = bench.session(bench.head(number), base=str(bench.repo.git.branch("soft")), timed=timed)
+    bench.approve(number)
+    run = bench.static(number, session) if tier == "static" else bench.measured(number, session, NONCE)
+    if tier == "static":
+        bench.repo.all_checks.clear()
+    bench.post(run, by=bench.repo.workflow_run(POST, "workflow_run", "main", main).id)
+    assert "PASS" in bench.comment(number)
+    assert bench.check(number).conclusion != "failure"
+
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps(retargeted(bench.repo, number, "main")))
+    token = hub.token(BOT, actions="write", checks="write", contents="read", pull_requests="write")
+    gate = Forge(token, "acme/moe", hub.url, sleep=lambda _: None)
+    assert handle_pull(gate, read_pull_event(event, "acme/moe"), GitHub()).effect == "stale"
+    assert "The base is now `main`" in bench.comment(number)
+    (dispatch,) = bench.repo.dispatched
+    assert dispatch.inputs == {"run": str(run.id)}
+    bench.post(run, by=bench.repo.workflow_run(POST, "workflow_dispatch", "main", main).id)
+    assert "INVALID" in bench.comment(number)
+    assert "Stale" not in bench.comment(number)
+    assert bench.check(number).conclusion == "failure"
+
+
+@pytest.fixture
+def softened(bench: Bench) -> tuple[Bench, int]:
+    """A pull request into a branch that is not main, and a bench with its base commit."""
+    main = bench.repo.git.branch("main")
+    bench.repo.commit({"soft.py": "1\n"}, "soft", parent=main)
+    bench.repo.commit({"moe.py": "x = 2\n"}, "topic", parent=bench.repo.git.branch("soft"))
+    bench.update()
+    return bench, bench.repo.open_pull(head="topic", base="soft", author="ann")
+
+
+def test_a_measured_pass_against_a_soft_base_does_not_outrank_a_verdict_against_another_base(
+    softened: tuple[Bench, int],
+) -> None:
+    bench, number = softened
+    bench.approve(number)
+    timed = bench.session(bench.head(number), base=bench.merge_base(number), timed=noisy(1.0, 0.002))
+    bench.post(bench.measured(number, timed))
+    assert "PASS" in bench.comment(number)
+    retargeted(bench.repo, number, "main")
+    bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK)))
+    assert "FAIL" in bench.comment(number).partition("\n\n")[0]
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_base_that_changes_while_a_result_is_posted_is_the_base_that_counts(
+    softened: tuple[Bench, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, number = softened
+    session = bench.session(bench.head(number), base=bench.merge_base(number))
+    create_check = Forge.create_check
+
+    def create_after_change(forge: Forge, check: NewCheck) -> CheckRun:
+        retargeted(bench.repo, number, "main")
+        return create_check(forge, check)
+
+    monkeypatch.setattr(Forge, "create_check", create_after_change)
+    (posted_result,) = bench.post(bench.static(number, session))  # type: ignore[misc]
+    assert posted_result.status == "INVALID"
+    assert "INVALID" in bench.comment(number)
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_measurement_against_another_base_than_its_title_names_is_invalid(softened: tuple[Bench, int]) -> None:
+    bench, number = softened
+    bench.approve(number)
+    session = bench.session(bench.head(number), base=bench.merge_base(number), timed=noisy(1.0, 0.002))
+    title = f"regbot {number} {bench.head(number)} {bench.repo.git.branch('main')} {NONCE}"
+    (posted_result,) = bench.post(bench.measured(number, session, title=title))  # type: ignore[misc]
+    assert posted_result.status == "INVALID"
+    assert "it was measured against" in posted_result.text
+
+
+# It was judged by an older version of regbot, which does not name it
+
+
+@pytest.mark.parametrize(
+    ("status", "has_same_base", "shown"),
+    [
+        ("FAIL", True, "FAIL"),
+        ("REVIEW", True, "REVIEW"),
+        ("PASS", True, "INCONCLUSIVE"),
+        ("FAIL", False, "INCONCLUSIVE"),
+    ],
+)
+def test_a_verdict_that_blocks_stays_where_its_stamp_names_no_base_branch(
+    bench: Bench, status: Status, has_same_base: bool, shown: Status
+) -> None:
+    number = bench.pull()
+    sha, base = bench.head(number), bench.merge_base(number)
+    old_text = build_text(number, sha, 1, "measured", status)
+    old_text = replace(old_text, stamp=replace(old_text.stamp, base=base if has_same_base else OTHER, target=""))
+    external_id = checks.format_external_id(number, sha, NONCE)
+    bench.forge.create_check(
+        NewCheck("regbot", sha, external_id, "completed", "failure", f"{status}: told", old_text.body())
+    )
+    static_result = replace(result(build_text(number, sha, 2, status="INCONCLUSIVE")), bases=[base])
+    publish(bench.forge, static_result, GitHub())
+    shown_text = StampedText.read(str(bench.check(number).summary))
+    assert shown_text is not None
+    assert shown_text.stamp.status == shown
+
+
+def test_a_run_of_the_older_workflow_completes_the_check_run_and_is_judged_again(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    title = f"regbot {number} {bench.head(number)} {NONCE}"
+    run = bench.measured(number, bench.session(bench.head(number), timed=SLOWER), title=title)
+    for _ in range(2):
+        assert only(bench.post(run)).status == "FAIL"
+        assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
+
+
+# Its commit is none of the default branch
+
+
+SOFT = 'version = 1\n[sandbox]\nwrite = ["/"]\n'
+ANSWER = "The commit at which it branched off its base `soft` is not in `main`"
+
+
+@pytest.fixture
+def soft(scene: Scene) -> Scene:
+    """A pull request into Walt's branch, which has a configuration of its own."""
+    base = scene.repo.commit({"regbot.toml": SOFT}, "soft")
+    scene.sha = scene.push({"moe.py": "3\n"}, parent=base)
+    scene.repo.pulls[scene.number].base = "soft"
+    return scene
+
+
+@pytest.mark.parametrize("verb", ["run", "more"])
+def test_an_unreviewed_base_needs_a_maintainer(soft: Scene, verb: str) -> None:
+    line = f"/regbot {verb} {soft.sha}{' 8' if verb == 'more' else ''}"
+    assert soft.comment(line, "walt").effect == "refused"
+    assert not soft.started
+    assert not soft.repo.check_runs(soft.sha)
+    assert ANSWER in soft.replies[0]
+    assert f"role maintain can type this line:\n\n```text\n{line}\n" in soft.replies[0]
+    assert soft.comment(line, "mia").effect == "started"
+    assert soft.started[0].inputs["base"] == soft.repo.git.branch("soft")
+
+
+def test_a_label_does_not_approve_an_unreviewed_base(soft: Scene) -> None:
+    assert soft.pulled(soft.labelled("walt")).effect == "refused"
+    assert not soft.started
+    assert soft.repo.labels(soft.number) == []
+    assert ANSWER in soft.replies[0]
+    assert soft.pulled(soft.labelled("mia")).effect == "started"
+    assert soft.repo.labels(soft.number) == [LABEL]
+
+
+def test_a_branch_point_in_the_default_branch_is_a_reviewed_base(scene: Scene) -> None:
+    scene.repo.commit({"regbot.toml": SOFT}, "soft")  # after the pull request's commit has left it
+    scene.repo.commit({"other.py": "1\n"})
+    scene.repo.pulls[scene.number].base = "soft"
+    assert scene.comment(f"/regbot run {scene.sha}", "walt").effect == "started"
+    assert scene.started[0].inputs["base"] == scene.base
+
+
+def test_a_merged_base_is_a_reviewed_base(soft: Scene) -> None:
+    soft.repo.git.set_ref("refs/heads/main", soft.repo.git.branch("soft"))
+    assert soft.comment(f"/regbot run {soft.sha}", "walt").effect == "started"
+
+
+def test_a_base_that_changes_meanwhile_is_not_used(scene: Scene) -> None:
+    soft = scene.repo.commit({"regbot.toml": SOFT}, "soft")
+    scene.sha = scene.push({"moe.py": "3\n"}, parent=soft)
+    scene.repo.git.set_ref("refs/heads/other", scene.base)
+    scene.repo.pulls[scene.number].base = "other"
+    before_last_look(scene, lambda: scene.retargeted("soft"))
+    scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia")
+    assert [dispatch.inputs["base"] for dispatch in scene.started] == [scene.base]
+
+
+# What was changed since
+
+
+@pytest.mark.parametrize("verb", ["run", "more", "bisect"])
+def test_the_changed_files_are_those_of_the_approved_commit(scene: Scene, verb: str) -> None:
+    harmless, evil = scene.sha, scene.push({".github/workflows/ci.yml": "on: push\n"})
+    listing_under(scene, harmless, evil)
+    line = f"/regbot bisect {scene.base}..{evil}" if verb == "bisect" else f"/regbot {verb} {evil}"
+    assert scene.comment(line, "walt").effect == "refused"
+    assert "protected files: `.github/workflows/ci.yml`" in scene.replies[0]
+    assert not scene.started
+
+
+@pytest.mark.parametrize(("listed", "known"), [(0, True), (MAX_COMPARED - 1, True), (MAX_COMPARED, False)])
+def test_a_full_list_of_files_counts_as_incomplete(listed: int, known: bool) -> None:
+    files = [{"filename": f"{n}.py"} for n in range(listed)]
+    compared_files = CommitComparison.from_json({"merge_base_commit": {"sha": "a" * 40}, "files": files}).files
+    assert (compared_files is not None) == known
+
+
+def test_files_that_github_does_not_list_are_unknown() -> None:
+    assert CommitComparison.from_json({"merge_base_commit": {"sha": "a" * 40}}).files is None
+
+
+def listing_under(scene: Scene, between: str, after: str) -> None:
+    """Make the head ``between`` while files are listed, and then ``after`` again."""
+    api = scene.forge._api
+    get, pages = api.get, api.pages
+
+    def under(real: Any) -> Any:
+        def request(path: str, *rest: Any, **more: Any) -> Any:
+            if not ("/compare/" in path or path.endswith("/files")):
+                return real(path, *rest, **more)
+            scene.fork.git.set_ref("refs/heads/topic", between)
+            answer = real(path, *rest, **more)
+            answer = list(answer) if path.endswith("/files") else answer
+            scene.fork.git.set_ref("refs/heads/topic", after)
+            return answer
+
+        return request
+
+    api.get, api.pages = under(get), under(pages)  # type: ignore[method-assign]

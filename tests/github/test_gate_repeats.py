@@ -1,0 +1,273 @@
+"""The gate does nothing twice: repeated and late events, lost replies, an unreachable GitHub."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from github_fake.fixtures import hub
+from regbot.github.client import AwayError, Forge, RefusedError
+from regbot.github.events import read_pull_event
+from regbot.github.replies import build_marker
+from regbot.github.types import WorkflowRun
+from regbot.github.workflow_start import compute_nonce
+from support.gate_scene import BOT, COMMANDS, MEASURE, Scene, client, end_runs, posted, scene, workflow
+
+__all__ = ["hub", "scene"]
+
+
+# Nothing twice
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_repeated_comment_event_starts_nothing_twice(scene: Scene, command: str) -> None:
+    posted(scene)
+    event = scene.commented(COMMANDS[command][1](scene), "mia")
+    assert scene.replay(event).effect != "nothing"
+    for _ in range(2):
+        assert scene.replay(event).effect == "nothing"
+        end_runs(scene)
+    assert len(scene.started) == 1
+    assert len(scene.replies) == 1  # the verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_repeated_comment_event_under_another_head_is_ignored(scene: Scene, command: str) -> None:
+    event = scene.commented(COMMANDS[command][1](scene), "mia")
+    posted(scene)
+    scene.replay(event)
+    end_runs(scene)
+    scene.push({"moe.py": "3\n"})
+    replies = len(scene.replies)
+    assert scene.replay(event).effect in ("nothing", "noted")
+    assert len(scene.started) == 1
+    assert len(scene.replies) == replies
+
+
+def test_a_post_of_another_pull_request_is_not_confused_with_this_one(scene: Scene) -> None:
+    posted(scene)
+    event = scene.commented(COMMANDS["expect"][1](scene), "mia")
+    main = scene.repo.git.branch("main")
+    assert main is not None
+    path = ".github/workflows/regbot-post.yml"
+    scene.repo.workflow_run(
+        path, "workflow_dispatch", "main", main, title="regbot-post 999", conclusion=None, status="queued"
+    )
+    assert scene.replay(event).effect == "noted"
+    assert [dispatch.inputs for dispatch in scene.started] != []
+
+
+def test_a_repeated_refused_comment_is_answered_once(scene: Scene) -> None:
+    for text in ("/regbot run", f"/regbot run {'b' * 40}", "/regbot rerun"):
+        event = scene.commented(text)
+        assert scene.replay(event).effect == "refused"
+        assert scene.replay(event).effect == "nothing"
+    assert len(scene.replies) == 3
+
+
+def test_two_comments_with_the_same_mistake_are_both_answered(scene: Scene) -> None:
+    scene.comment("/regbot run")
+    scene.comment("/regbot run")
+    assert len(scene.replies) == 2
+
+
+def test_a_forged_reply_does_not_silence_the_bot(scene: Scene) -> None:
+    event = scene.commented("/regbot run")
+    first = build_marker(f"comment:{event['comment']['id']}")
+    scene.repo.comment(scene.number, "mallory", f"{first}\nhm")
+    assert scene.replay(event).effect == "refused"
+    assert len(scene.replies) == 1
+
+
+def test_a_repeated_label_event_starts_nothing_twice(scene: Scene) -> None:
+    event = scene.labelled()
+    assert scene.pulled(event).effect == "started"
+    end_runs(scene)
+    assert scene.pulled(event).effect == "nothing"
+    scene.push({"moe.py": "3\n"})
+    assert scene.pulled(event).effect == "nothing"
+    assert len(scene.started) == 1
+    assert not scene.replies
+
+
+def test_a_repeated_event_starts_nothing_after_a_run_of_the_older_workflow(scene: Scene) -> None:
+    event = scene.labelled()
+    scene.pulled(event)
+    rename_run(scene, scene.started[0].inputs["nonce"])
+    assert scene.pulled(event).effect == "nothing"
+    assert len(scene.started) == 1
+
+
+def test_a_repeated_event_starts_nothing_after_a_run_of_an_older_regbot(scene: Scene) -> None:
+    event = scene.labelled()
+    scene.pulled(event)
+    updated = read_pull_event(scene.file(event), "acme/moe").updated
+    rename_run(scene, compute_nonce("acme/moe", scene.number, "label", scene.sha, "walt", updated))
+    assert scene.pulled(event).effect == "nothing"
+    scene.push({"moe.py": "3\n"})
+    assert scene.pulled(event).effect == "nothing"
+    assert len(scene.started) == 1
+    assert not scene.replies
+
+
+def rename_run(scene: Scene, nonce: str) -> None:
+    """End the only measurement, and give it the title that the older workflow defines."""
+    end_runs(scene)
+    (run,) = [run for run in scene.repo.runs.values() if run.path == MEASURE]
+    run.title = f"regbot {scene.number} {scene.sha} {nonce}"
+
+
+def test_a_repeated_refused_label_is_answered_once(scene: Scene) -> None:
+    event = scene.labelled("tom")
+    assert [scene.pulled(event).effect for _ in range(2)] == ["refused", "nothing"]
+    assert len(scene.replies) == 1
+
+
+def test_an_old_comment_starts_nothing_after_another_one_measured_the_same_commit(scene: Scene) -> None:
+    first, second = (scene.commented(f"/regbot run {scene.sha}", login) for login in ("walt", "mia"))
+    scene.replay(first)
+    end_runs(scene)
+    scene.replay(second)
+    end_runs(scene)
+    assert scene.replay(first).effect == "nothing"
+    assert len(scene.started) == 2
+
+
+def test_a_restored_head_does_not_restore_its_approval(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}")
+    scene.replay(event)
+    end_runs(scene)
+    scene.push({"moe.py": "3\n"})
+    scene.fork.git.set_ref("refs/heads/topic", scene.sha)
+    assert scene.replay(event).effect == "nothing"
+    assert len(scene.started) == 1
+
+
+# Faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["502-after", "503-after", "reset-after"])
+@pytest.mark.parametrize("command", ["run", "bisect"])
+def test_a_dispatch_with_a_lost_reply_happens_once(scene: Scene, kind: str, command: str) -> None:
+    scene.hub.faults.next(kind, "POST", "*/dispatches")
+    assert scene.comment(COMMANDS[command][1](scene)).effect == "started"
+    assert scene.hub.faults.happened
+    assert len(scene.started) == 1
+
+
+def test_a_dispatch_that_is_listed_late_happens_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    scene.forge = Forge(scene.token, "acme/moe", scene.hub.url, sleep=naps.append)
+    real = scene.forge.runs
+
+    def late(workflow: str, since: datetime) -> list[WorkflowRun]:
+        return real(workflow, since) if sum(naps) >= 30 else []
+
+    monkeypatch.setattr(scene.forge, "runs", late)
+    scene.hub.faults.next("502-after", "POST", "*/dispatches")
+    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
+    assert len(scene.started) == 1
+
+
+@pytest.mark.parametrize("kind", ["502-before", "reset-before", "secondary-403", "secondary-429"])
+def test_a_dispatch_that_did_not_happen_is_repeated(scene: Scene, kind: str) -> None:
+    scene.hub.faults.next(kind, "POST", "*/dispatches", times=2)
+    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
+    assert len(scene.started) == 1
+
+
+@pytest.mark.parametrize("path", ["*/check-runs", "*/comments", "*/reactions"])
+def test_an_object_created_before_a_lost_reply_exists_once(scene: Scene, path: str) -> None:
+    scene.hub.faults.next("502-after", "POST", path)
+    scene.comment(f"/regbot run {scene.sha}")
+    scene.comment("/regbot run")
+    assert len(scene.hub.faults.happened) == 1
+    assert len(scene.repo.check_runs(scene.sha)) == 1
+    assert len(scene.replies) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_under_random_faults_everything_starts_once(scene: Scene, seed: int) -> None:
+    scene.hub.faults.plan(share=0.3, seed=seed, kinds=STORM)
+    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
+    assert scene.comment("/regbot run").effect == "refused"
+    assert len(scene.started) == 1
+    assert [check.status for check in scene.repo.check_runs(scene.sha)] == ["in_progress"]
+    assert len(scene.replies) == 1
+
+
+STORM = [f"{fault}-{when}" for fault in ("502", "503", "reset") for when in ("before", "after")] + ["secondary-403"]
+
+
+def test_a_github_that_is_down_starts_nothing_and_the_same_job_goes_on_later(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}")
+    real = scene.forge.dispatch
+
+    def down(*arguments: Any) -> None:
+        scene.hub.faults.down = True
+        real(*arguments)
+
+    scene.forge.dispatch = down  # type: ignore[method-assign]
+    with pytest.raises(AwayError, match="Run this job again"):
+        scene.replay(event)
+    assert not scene.started
+    scene.hub.faults.down = False
+    scene.forge = client(scene.hub, scene.token)
+    assert scene.replay(event).effect == "started"
+    assert len(scene.started) == 1
+    assert len(scene.repo.check_runs(scene.sha)) == 1
+
+
+@pytest.mark.parametrize("text", [None, "on:\n  workflow_dispatch:\n"])
+def test_a_workflow_that_cannot_start_is_reported_and_leaves_no_waiting_check_run(
+    scene: Scene, text: str | None
+) -> None:
+    scene.repo.commit({MEASURE: text})
+    event, label = scene.commented(f"/regbot run {scene.sha}"), scene.labelled()
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            scene.replay(event)
+    with pytest.raises(RefusedError):
+        scene.pulled(label)
+    assert {check.conclusion for check in scene.repo.check_runs(scene.sha)} == ({"cancelled"} if text else set())
+    assert scene.repo.labels(scene.number) == []
+    assert len(scene.replies) == 2
+    assert all("GitHub did not do it: " in reply for reply in scene.replies)
+    scene.repo.commit({MEASURE: workflow("measure")})
+    assert scene.replay(event).effect == "started"
+
+
+def test_histories_without_a_common_commit_are_reported(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(base: str, head: str) -> str:
+        raise RefusedError("no common ancestor", 404)
+
+    monkeypatch.setattr(scene.forge, "compare", nothing)
+    with pytest.raises(RefusedError):
+        scene.comment(f"/regbot run {scene.sha}")
+    assert "no common ancestor" in scene.replies[0]
+    assert not scene.started
+
+
+def test_a_reaction_that_is_refused_does_not_undo_what_was_done(scene: Scene) -> None:
+    token = scene.hub.token(BOT, actions="write", checks="write", contents="read", pull_requests="write")
+    scene.forge = client(scene.hub, token)
+    outcome = scene.comment(f"/regbot run {scene.sha}")
+    assert outcome.effect == "started"
+    assert "the reaction could not be added" in outcome.message
+
+
+def test_an_expired_token_is_an_error(scene: Scene) -> None:
+    scene.hub.expire(scene.token)
+    with pytest.raises(RefusedError, match="expired"):
+        scene.comment(f"/regbot run {scene.sha}")
+
+
+def test_a_command_costs_a_dozen_requests(scene: Scene) -> None:
+    event = scene.commented(f"/regbot run {scene.sha}")
+    scene.hub.requests.clear()
+    scene.replay(event)
+    assert len(scene.hub.requests) <= 13

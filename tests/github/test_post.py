@@ -1,0 +1,448 @@
+"""From a workflow run that ended to the comment and the check run, on the fake GitHub."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from github_fake import FakeGitHub
+from github_fake.fixtures import hub as hub
+from regbot.errors import UserError
+from regbot.github.client import AwayError, Forge, RefusedError
+from regbot.github.metadata import MEASURE, IgnoredRun, read_run_id
+from regbot.github.post import post
+from support.forge_cases import (
+    A2A,
+    BOT,
+    FALLBACK,
+    NONCE,
+    SAME,
+    SLOWER,
+    TOML,
+    Bench,
+    headline,
+    only,
+    zipped,
+)
+from support.forge_cases import bench as bench
+
+# What is shown
+
+
+def test_a_static_result_of_a_fork_is_marked_as_self_reported(bench: Bench) -> None:
+    number = bench.pull(fork="mallory")
+    run = bench.static(number, bench.session(bench.head(number)))
+    posted = only(bench.post(run))
+    assert posted.is_published
+    text = bench.comment(number)
+    assert text.startswith(f'<!-- regbot:verdict {{"pr":{number},"head":"{bench.head(number)}","tier":"static"')
+    assert headline(text).startswith("### ✅ PASS: the sharding is unchanged")
+    assert "**Self-reported:**" in text
+    assert f"/regbot run {bench.head(number)}" in text
+    check = bench.check(number)
+    assert (check.status, check.conclusion) == ("completed", "neutral")
+    assert str(check.title).startswith("self-reported PASS: the sharding is unchanged")
+    assert check.external_id == f"{number}:{bench.head(number)}:static"
+
+
+def test_a_sharding_regression_fails_the_check_and_lists_the_next_commands(bench: Bench) -> None:
+    number = bench.pull()
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
+    assert posted.status == "FAIL"
+    text = bench.comment(number)
+    assert headline(text).startswith("### ❌ FAIL: expert axis mapped twice")
+    assert "/regbot expect expert axis mapped twice@ep@*: why this is intended" in text
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_measured_result_replaces_the_static_one_in_the_same_comment(bench: Bench) -> None:
+    number = bench.pull()
+    session = bench.session(bench.head(number))
+    only(bench.post(bench.static(number, session)))
+    first = bench.repo.comments(number)[0].id
+    bench.approve(number)
+    posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SLOWER))))
+    assert posted.status == "FAIL"
+    assert [comment.id for comment in bench.repo.comments(number)] == [first]
+    text = bench.comment(number)
+    assert "slower" in headline(text)
+    assert "Self-reported" not in text
+    assert f"/regbot bisect {session.header.base.commit}..{bench.head(number)}" in text
+    check = bench.check(number)
+    assert (check.conclusion, check.external_id) == ("failure", f"{number}:{bench.head(number)}:{NONCE}")
+
+
+def test_no_change_of_throughput_is_a_success(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SAME))))
+    assert posted.status == "PASS"
+    assert "is excluded in" in headline(bench.comment(number))
+
+
+def test_a_static_run_after_a_measured_one_changes_nothing(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SLOWER))))
+    before = bench.comment(number), bench.check(number).conclusion
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
+    assert not posted.is_published
+    assert (bench.comment(number), bench.check(number).conclusion) == before
+
+
+def test_the_job_summary_and_the_check_show_what_the_comment_shows(bench: Bench) -> None:
+    number = bench.pull()
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
+    assert bench.comment(number).partition("\n")[2].strip() == posted.text.strip()
+    assert str(bench.check(number).summary).strip() == bench.comment(number).strip()
+
+
+def test_shadow_mode_is_neutral_and_names_the_conclusion_it_replaces(hub: FakeGitHub, tmp_path: Path) -> None:
+    bench = Bench.make(hub, tmp_path, TOML + "[github]\nshadow = true\n")
+    number = bench.pull()
+    only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
+    check = bench.check(number)
+    assert check.conclusion == "neutral"
+    assert str(check.title).startswith("shadow, nothing is blocked: self-reported FAIL")
+    assert "**Shadow mode:** nothing is blocked. regbot would have stopped this change." in bench.comment(number)
+
+
+def test_the_default_branchs_github_table_applies_even_if_the_base_is_older(bench: Bench) -> None:
+    number = bench.pull()
+    table = '[github]\nconclusions = {FAIL = "action_required"}\nlabels = {FAIL = "perf: worse", PASS = "perf: ok"}\n'
+    bench.repo.commit({"regbot.toml": TOML + table})
+    bench.update()
+    bench.repo.label(number, "ann", "perf: OK")
+    only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
+    assert bench.check(number).conclusion == "action_required"
+    assert bench.repo.labels(number) == ["perf: worse"]
+
+
+def test_a_comment_and_a_summary_stay_below_githubs_limit(bench: Bench) -> None:
+    number = bench.pull(title="x" * 200)
+    layers = [
+        A2A.model_copy(update={"entries": [e.model_copy(update={"where": f"{n}" * 400}) for e in A2A.entries]})
+        for n in "12"
+    ]
+    warnings = ["w" * 3000 + str(n) for n in range(400)]
+    session = bench.session(bench.head(number), *layers, warnings=warnings)
+    only(bench.post(bench.static(number, session)))
+    assert len(bench.comment(number)) < 65_536
+    assert len(str(bench.check(number).summary)) < 65_536
+
+
+def test_every_pull_request_of_a_branch_with_the_compared_base_is_posted(bench: Bench) -> None:
+    number = bench.pull()
+    bench.repo.commit({"other.py": "1"}, branch="release")
+    second = bench.repo.open_pull(head="topic", base="release", author="ann")
+    posted = bench.post(bench.static(number, bench.session(bench.head(number))))
+    assert isinstance(posted, list)
+    assert {result.number for result in posted} == {number, second}  # the merge base is the same commit
+    assert len(bench.repo.comments(second)) == 1
+
+
+# Whose run it is
+
+
+def test_a_run_of_another_workflow_event_or_branch_is_not_posted(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    session = bench.session(bench.head(number))
+    runs = [
+        bench.static(number, session, path=".github/workflows/evil.yml"),
+        bench.static(number, session, path=".github/workflows/regbot-static.yml@evil.yml"),
+        bench.static(number, session, event="push"),
+        bench.static(number, session, event="workflow_dispatch"),
+        bench.static(number, session, status="in_progress", conclusion=None),
+        bench.static(number, session, conclusion="action_required"),
+        bench.measured(number, session, event="pull_request"),
+        bench.measured(number, session, head_branch="topic"),
+        bench.measured(number, session, title=f"regbot {number} {bench.head(number)}"),
+        bench.measured(
+            number, session, title=f"regbot {number} {bench.head(number)} {bench.merge_base(number)} {NONCE} more"
+        ),
+        bench.measured(number, session, head_repository=bench.repo.fork("eve")),
+        bench.static(number, session, event="merge_group", head_branch="gh-readonly-queue"),
+    ]
+    for run in runs:
+        assert isinstance(bench.post(run), IgnoredRun), run
+    assert bench.repo.comments(number) == []
+    assert bench.check(number).status == "in_progress"
+
+
+def test_a_measurement_that_nobody_approved_is_not_posted(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.measured(number, bench.session(bench.head(number), timed=SAME))
+    assert isinstance(bench.post(run), IgnoredRun)
+    assert bench.repo.comments(number) == []
+
+
+def test_a_measurement_of_a_tag_named_like_the_default_branch_is_not_posted(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    evil = bench.repo.commit({".github/workflows/regbot-measure.yml": "jobs: {}\n"}, branch="evil")
+    run = bench.measured(number, bench.session(bench.head(number), timed=SAME), head_sha=evil)
+    assert isinstance(bench.post(run), IgnoredRun)
+    assert bench.check(number).status == "in_progress"
+
+
+def test_a_measurement_is_superseded_by_a_later_request(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    first = bench.measured(number, bench.session(bench.head(number), timed=SLOWER))
+    bench.approve(number, "f" * 16)
+    assert isinstance(bench.post(first), IgnoredRun)
+    assert bench.check(number).status == "in_progress"
+
+
+def test_an_approval_counts_for_one_commit_only(bench: Bench) -> None:
+    """A push between approval and measurement: the run names the old commit, and only its check run ends."""
+    number = bench.pull()
+    old = bench.head(number)
+    bench.approve(number)
+    new = bench.push(number, "import os\n")
+    only(bench.post(bench.measured(number, bench.session(old, timed=SAME), sha=old)))
+    assert bench.check(number, old).conclusion == "success"
+    assert bench.repo.check_runs(new) == []
+    assert "**Stale:**" in bench.comment(number)
+    run = bench.measured(number, bench.session(new, timed=SAME), sha=new)
+    assert isinstance(bench.post(run), IgnoredRun)
+
+
+def test_the_artifact_names_no_pull_request_and_no_commit(bench: Bench) -> None:
+    """Mallory's job uploads a valid session of ann's commit: it is not posted there, and is INVALID where it ran."""
+    ann, mallory = bench.pull(), bench.pull(fork="mallory", text="evil = 1\n")
+    run = bench.static(mallory, bench.session(bench.head(ann)))
+    posted = only(bench.post(run))
+    assert (posted.number, posted.status) == (mallory, "INVALID")
+    assert "its head is" in bench.comment(mallory)
+    assert bench.repo.comments(ann) == []
+    assert bench.repo.check_runs(bench.head(ann)) == []
+
+
+def test_the_base_is_the_merge_base_by_github_and_not_what_the_artifact_says(bench: Bench) -> None:
+    number = bench.pull()
+    bench.repo.commit({"other.py": "1"}, branch="elsewhere")
+    session = bench.session(bench.head(number), base=str(bench.repo.git.branch("elsewhere")))
+    assert only(bench.post(bench.static(number, session))).status == "INVALID"
+    assert "its base is" in bench.comment(number)
+
+
+def test_a_target_that_moves_on_does_not_make_a_result_invalid(bench: Bench) -> None:
+    number = bench.pull()
+    session = bench.session(bench.head(number))
+    bench.repo.commit({"other.py": "1"})
+    bench.repo.close(number, merge=True)
+    bench.repo.pulls[number].state = "open"  # what is left of an ended one is judged as if it were
+    bench.update()
+    run = bench.static(number, session)
+    assert only(bench.post(run)).status in ("PASS", "INVALID")
+
+
+# Events
+
+
+def test_the_run_id_is_read_from_both_events_and_nowhere_else(bench: Bench, tmp_path: Path) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number)))
+    file = tmp_path / "event.json"
+    for event in (
+        bench.repo.event_of("workflow_run", run=run),
+        bench.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"run": str(run.id)}),
+    ):
+        file.write_text(json.dumps(event))
+        assert read_run_id(file, 5) == run.id
+    inputs = {"pr": "1", "good": "a", "bad": "b", "nonce": NONCE}
+    file.write_text(json.dumps(bench.repo.event_of("workflow_dispatch", workflow="regbot-bisect.yml", inputs=inputs)))
+    assert read_run_id(file, 5) == 5
+    for bad in ({}, [], {"inputs": {"run": "7; rm"}}, {"inputs": None}, {"workflow_run": {"id": True}}, {"inputs": {}}):
+        file.write_text(json.dumps(bad))
+        with pytest.raises(UserError, match="names no workflow run"):
+            read_run_id(file)
+
+
+def test_repeated_or_reordered_events_end_in_the_same_state(bench: Bench) -> None:
+    number = bench.pull()
+    old = bench.head(number)
+    first = bench.static(number, bench.session(old, theirs=FALLBACK))
+    new = bench.push(number, "x = 3\n")
+    second = bench.static(number, bench.session(new))
+    rerun = bench.static(number, bench.session(new), attempt=2)
+    rerun.id = second.id + 10**6
+    bench.repo.runs[rerun.id] = rerun
+    for run in (rerun, second, first, rerun, first, second, second):
+        bench.post(run)
+    text = bench.comment(number)
+    assert f'"head":"{new}"' in text
+    assert '"attempt":2' in text
+    assert "Stale" not in text
+    assert bench.check(number, new).conclusion == "neutral"
+
+
+def test_a_run_whose_head_has_moved_is_posted_for_its_own_commit(bench: Bench) -> None:
+    number = bench.pull()
+    old = bench.head(number)
+    run = bench.static(number, bench.session(old, theirs=FALLBACK))
+    new = bench.push(number, "x = 3\n")
+    only(bench.post(run))
+    assert bench.check(number, old).conclusion == "failure"
+    assert bench.repo.check_runs(new) == []
+    assert "**Stale:**" in bench.comment(number)
+
+
+def test_a_trace_cancelled_for_a_newer_head_keeps_the_present_verdict(bench: Bench) -> None:
+    number = bench.pull()
+    only(bench.post(bench.static(number, bench.session(bench.head(number)))))
+    stands = bench.comment(number)
+    bench.push(number, "x = 3\n")
+    given_up = bench.static(number, None, conclusion="cancelled")
+    bench.push(number, "x = 4\n")
+    assert isinstance(bench.post(given_up), IgnoredRun)
+    assert bench.comment(number) == stands
+
+
+def test_a_pull_request_that_was_closed_gets_no_static_result(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number)))
+    bench.repo.close(number)
+    assert isinstance(bench.post(run), IgnoredRun)
+
+
+def test_a_measurement_that_ends_after_the_merge_ends_its_check(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    run = bench.measured(number, bench.session(bench.head(number), timed=SAME))
+    bench.repo.close(number)
+    assert only(bench.post(run)).status == "PASS"
+    assert bench.check(number).status == "completed"
+
+
+# A comment of ours that somebody has edited
+
+
+def edited(bench: Bench, number: int, old: str, new: str) -> None:
+    (comment,) = bench.repo.comments(number)
+    assert old in comment.body
+    bench.repo.edit_comment(comment.id, comment.body.replace(old, new))
+
+
+@pytest.mark.slow
+def test_a_comment_that_claims_a_measurement_turns_no_check_green(bench: Bench) -> None:
+    """The claims are of an older measurement, of one of another commit, and of none."""
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
+    only(bench.post(run))
+    text = bench.comment(number)
+    fine = bench.measured(number, bench.session(bench.head(number), timed=SAME))
+    other = bench.pull("other", "x = 9\n")
+    bench.approve(other)
+    theirs = bench.measured(other, bench.session(bench.head(other), timed=SAME))
+    only(bench.post(theirs))
+    for claimed in (fine.id, theirs.id, run.id, 10**9, 2**63, 0):
+        ((comment, _),) = [(comment, comment.id) for comment in bench.repo.comments(number)]
+        stamp = text.splitlines()[0].replace("static", "measured").replace(str(run.id), str(claimed))
+        bench.repo.edit_comment(comment.id, stamp.replace("FAIL", "PASS") + "\n### ✅ PASS: trust me\n")
+        assert only(bench.post(run)).is_published
+        assert bench.comment(number) == text
+        assert bench.check(number).conclusion == "failure"
+        assert "trust me" not in str(bench.check(number).summary)
+
+
+def test_a_result_that_a_weaker_poster_overwrites_is_judged_again_from_its_run(bench: Bench) -> None:
+    """The comment claims a measurement, GitHub shows its request, and the artifact its result."""
+    number = bench.pull()
+    static = bench.static(number, bench.session(bench.head(number)))
+    only(bench.post(static))
+    weak = bench.static(number, bench.session(bench.head(number)))
+    strong = bench.measured(number, bench.session(bench.head(number), timed=SLOWER))
+
+    class Late(Forge):
+        waiting = True
+
+        def update_check(self, id: int, check) -> None:  # type: ignore[no-untyped-def]
+            if Late.waiting:
+                Late.waiting = False
+                bench.approve(number)
+                only(bench.post(strong))
+                text.append(bench.comment(number))
+            super().update_check(id, check)
+
+    text: list[str] = []
+    forge = bench.forge
+    forge.__class__ = Late
+    (posted,) = post(forge, weak.id, bench.checkout)  # type: ignore[misc]
+    assert not posted.is_published
+    assert bench.check(number).conclusion == "failure"
+    assert str(bench.check(number).summary) == bench.comment(number) == text[0]
+
+
+# A bad day
+
+
+def test_github_that_is_down_for_an_hour_leaves_nothing_half_done_and_a_rerun_completes(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    run = bench.measured(number, bench.session(bench.head(number), timed=SLOWER))
+    for end in ("*/check-runs/*", "*/comments"):  # goes down while the check run, or the comment, is written
+        bench.hub.faults.next("503-after", "*", end, times=1000)
+        with pytest.raises(AwayError, match="posts nothing twice"):
+            bench.post(run)
+        bench.hub.faults.stop()
+    assert only(bench.post(run)).status == "FAIL"
+    assert bench.check(number).conclusion == "failure"
+    assert "slower" in bench.comment(number)
+
+
+def test_an_expired_token_is_reported(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number)))
+    token = bench.hub.token(BOT, actions="read", checks="write", pull_requests="write", contents="read")
+    bench.hub.expire(token)
+    with pytest.raises(RefusedError, match="expired"):
+        post(Forge(token, "acme/moe", bench.hub.url, lambda _: None), run.id, bench.checkout)
+
+
+@pytest.mark.long
+def test_random_faults_over_200_posts_lose_and_duplicate_nothing(hub: FakeGitHub, tmp_path: Path) -> None:
+    """30% of all requests: 5xx before and after they took effect, resets, 403 and 429 with Retry-After."""
+    bench = Bench.make(hub, tmp_path, TOML.replace('meshes = ["ep"]', 'meshes = ["ep"]\ntimed = []'))
+    numbers = [bench.pull(branch=f"topic-{n}", text=f"x = {n}\n") for n in range(40)]
+    last: dict[int, str] = {}
+    posts = []
+    for n, number in enumerate(numbers):
+        head = bench.head(number)
+        good, bad = zipped(bench.session(head)), zipped(bench.session(head, theirs=FALLBACK))
+        left = [good, bad, b"no zip", good, bad][n % 5 :] + [good, bad, b"no zip", good, bad][: n % 5]
+        posts += [bench.static(number, archive) for archive in left]
+        if n % 2:  # half of them are measured in the end; static results come late, and again
+            bench.approve(number)
+            posts[-2] = bench.measured(number, left[-2])
+        last[number] = {good: "PASS", bad: "FAIL", b"no zip": "INVALID"}[left[-2 if n % 2 else -1]]
+    assert len(posts) == 200
+    hub.faults.plan(0.3, seed=11)
+    before = len(hub.requests)
+    for run in posts:
+        bench.post(run)
+    hub.faults.stop()
+    hit = len(hub.faults.happened) / (len(hub.requests) - before)
+    assert 0.25 < hit < 0.35
+    for n, number in enumerate(numbers):
+        check, text = bench.check(number), bench.comment(number)  # one of each
+        assert check.status == "completed"
+        assert f'"tier":"{"measured" if n % 2 else "static"}"' in text, n
+        assert f'"status":"{last[number]}"' in text, n
+        passed = "success" if n % 2 else "neutral"
+        assert check.conclusion == (passed if last[number] == "PASS" else "failure"), n
+
+
+def test_posting_needs_only_the_permissions_of_its_workflow(bench: Bench) -> None:
+    """``bench.forge`` has the permissions of regbot-post; without any one of them it is refused."""
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number)))
+    all_of = {"actions": "read", "checks": "write", "pull_requests": "write", "contents": "read"}
+    for lacking in all_of:
+        token = bench.hub.token(BOT, **{key: value for key, value in all_of.items() if key != lacking})
+        with pytest.raises(RefusedError):
+            post(Forge(token, "acme/moe", bench.hub.url, lambda _: None), run.id, bench.checkout)
+    assert only(bench.post(run)).status == "PASS"
+    assert run.path != MEASURE

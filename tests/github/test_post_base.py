@@ -1,0 +1,279 @@
+"""The base's configuration and references judge a change, whatever the pull request's own job claims."""
+
+from pathlib import Path
+
+import pytest
+
+from github_fake import FakeGitHub
+from github_fake.fixtures import hub as hub
+from regbot.baselines import Store
+from regbot.check.references import with_references
+from regbot.config import parse_config
+from regbot.github.post import post
+from regbot.records.run import Position, Run
+from regbot.records.session import Session
+from regbot.sessions.schedule import Slot
+from regbot.workloads import plan, plan_of, timed_tasks
+from support.baseline_builder import distilled, put
+from support.baseline_cases import block_runs, header_of
+from support.forge_cases import (
+    A2A,
+    FALLBACK,
+    SAME,
+    SLOWER,
+    TOML,
+    Bench,
+    changed,
+    only,
+)
+from support.forge_cases import bench as bench
+from support.timed_builder import NODE, PLAN, statics, timed_run
+
+
+def test_a_header_cannot_soften_its_judge(bench: Bench) -> None:
+    number = bench.pull()
+    honest = bench.session(bench.head(number), theirs=FALLBACK)
+    soft = {
+        "sharding": honest.header.sharding.model_copy(update={"bytes_rise_pct": 1e6, "wire_rise_pct": 1e6}),
+        "wire": honest.header.wire.model_copy(update={"node_local_gb_s": 1e9, "inter_node_gb_s": 1e9}),
+        "expectations": ["expert axis mapped twice@*@*: trust me"],
+    }
+    session = bench.session(bench.head(number), theirs=FALLBACK, **soft)
+    posted = only(bench.post(bench.static(number, session)))
+    assert posted.status == "FAIL"
+    assert posted.text == only(bench.post(bench.static(number, honest))).text
+
+
+def test_thresholds_of_the_base_judge_step_times(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    honest = bench.session(bench.head(number), timed=SLOWER)
+    lax = honest.header.throughput.model_copy(update={"threshold_pct": 50.0, "indifference_pct": 50.0})
+    header = honest.header.model_copy(update={"throughput": lax})
+    assert only(bench.post(bench.measured(number, Session(header=header, runs=honest.runs)))).status == "FAIL"
+
+
+@pytest.mark.parametrize("workloads", [["easy"], ["qwen3-30b-a3b@1/ep", "easy"]])
+def test_the_workloads_are_those_of_the_base(hub: FakeGitHub, tmp_path: Path, workloads: list[str]) -> None:
+    bench = Bench.make(hub, tmp_path, TOML.replace('["ep"]', '["ep", "ep-dp"]'))
+    number = bench.pull()
+    session = bench.session(bench.head(number), workloads=workloads)
+    posted = only(bench.post(bench.static(number, session)))
+    assert posted.status == "INVALID"
+    assert "qwen3-30b-a3b@1/ep-dp" in posted.text
+    assert "easy" not in posted.text
+
+
+def test_a_workload_without_runs_is_invalid(bench: Bench) -> None:
+    number = bench.pull()
+    session = changed(bench.session(bench.head(number)), lambda run: None if run.arm.name == "head" else run)
+    posted = only(bench.post(bench.static(number, session)))
+    assert posted.status == "INVALID"
+    assert "there is no run of head" in posted.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"shape": "mixtral-8x7b@1"}, "has the shape"),
+        ({"variant": "cpu"}, "has the variant"),
+        ({"adapter": "command"}, "has the adapter"),
+        ({"ledger": A2A.model_copy(update={"world_size": 2})}, "has the world size"),
+        ({"ledger": A2A.model_copy(update={"world_size": None})}, "has the world size"),
+    ],
+)
+def test_a_run_of_another_workload_is_refused(bench: Bench, change: dict[str, object], reason: str) -> None:
+    number = bench.pull()
+    session = changed(bench.session(bench.head(number)), lambda run: run.model_copy(update=change))
+    posted = only(bench.post(bench.static(number, session)))
+    assert posted.status == "INVALID"
+    assert reason in posted.text
+
+
+def test_a_session_with_overrides_is_refused(bench: Bench) -> None:
+    number = bench.pull()
+    session = bench.session(bench.head(number))
+    head = session.header.head.model_copy(update={"overrides": {"dispatcher": "allgather"}})
+    changed_session = changed(
+        session, lambda run: run.model_copy(update={"arm": head}) if run.arm.name == "head" else run, head=head
+    )
+    posted = only(bench.post(bench.static(number, changed_session)))
+    assert "head ran with overrides" in posted.text
+    assert posted.status == "INVALID"
+
+
+def test_a_static_run_has_no_step_times(bench: Bench) -> None:
+    number = bench.pull()
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number), timed=SLOWER))))
+    assert posted.status == "PASS"
+    assert posted.text == only(bench.post(bench.static(number, bench.session(bench.head(number))))).text
+
+
+def test_a_plan_that_was_not_timed_is_refused(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    session = changed(
+        bench.session(bench.head(number), timed=SLOWER), lambda run: run if run.tier == "static" else None, timed=[]
+    )
+    posted = only(bench.post(bench.measured(number, session)))
+    assert posted.status == "INVALID"
+    assert "should have been timed, but was not" in posted.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [{"steps": 7}, {"cut": 1}, {"world_size": 1}, {"injected_pct": 5.0}, {"variant": "x"}])
+def test_a_plan_that_differs_from_the_base_is_refused(bench: Bench, plan: dict[str, object]) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    session = bench.session(bench.head(number), timed=SAME)
+    timed = [timed_plan.model_copy(update=plan) for timed_plan in session.header.timed]
+    posted = only(bench.post(bench.measured(number, changed(session, lambda run: run, timed=timed))))
+    assert posted.status == "INVALID"
+    assert "was not timed as" in posted.text
+
+
+@pytest.mark.parametrize(("seat", "listed", "refused"), [(1, 8, False), (2, 8, False), (4, 8, False), (4, 2, True)])
+def test_a_run_with_fewer_gpus_than_its_node_lists_may_use_the_mesh_of_a_small_node(
+    bench: Bench, seat: int, listed: int, refused: bool
+) -> None:
+    """With ``slurm.gpus_per_node = 2``, and without device cgroups, a run sees all GPUs of the node."""
+    number = bench.pull()
+    bench.approve(number)
+    config = parse_config(TOML, "regbot.toml")
+    [timed_plan] = [plan_of(task, config.session) for task in timed_tasks(config, plan(config), seat)]
+    assert (timed_plan.variant, timed_plan.world_size) == ("smoke", seat)
+    node = NODE.model_copy(update={"gpus": ["NVIDIA H100"] * listed})
+    session = changed(
+        bench.session(bench.head(number), timed=SAME),
+        lambda run: run.model_copy(update={"node": node}) if run.tier == "timed" else run,
+        timed=[timed_plan],
+    )
+    posted = only(bench.post(bench.measured(number, session)))
+    assert ("was not timed as" in posted.text) == refused
+
+
+STORED_GATE = TOML + '[throughput]\ngate = "stored"\n'
+
+
+def head_alone() -> list[Run]:
+    """Return runs of head alone, as fast as the sessions in ``stored``."""
+    slots = [Slot(Position(block=0, slot=n, order="screen"), 1, "head", PLAN.steps) for n in range(4)]
+    return [timed_run(slot, 0.1 * (1 + 0.001 * n)) for n, slot in enumerate(slots)]
+
+
+def stored(folder: Path) -> dict[str, str]:
+    """Return the files of a store with twenty nights of this node class."""
+    for n in range(20):
+        night = Session(header=header_of(n), runs=[*statics(), *block_runs(n, 2)])
+        put(Store(folder), *(baseline for baseline in distilled(night).baselines if baseline.tier == "timed"))
+    files = [file for file in folder.rglob("*.json") if ".index" not in file.parts]
+    return {f"baselines/{file.relative_to(folder)}": file.read_text() for file in files}
+
+
+def test_stored_references_of_the_base_judge_a_change(bench: Bench, tmp_path: Path) -> None:
+    bench.repo.commit({**stored(tmp_path / "store"), "regbot.toml": STORED_GATE})
+    bench.update()
+    number = bench.pull()
+    bench.approve(number)
+    posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=head_alone()))))
+    assert posted.status == "PASS"
+    assert "20 stored sessions" in posted.text
+
+
+def test_stored_references_of_the_change_do_not_judge_it(bench: Bench, tmp_path: Path) -> None:
+    files = stored(tmp_path / "store")
+    bench.repo.commit({"regbot.toml": STORED_GATE})
+    bench.update()
+    bench.repo.commit({**files, "moe.py": "x = 2\n"}, branch="topic")
+    number = bench.repo.open_pull(head="topic", author="ann")
+    bench.approve(number)
+    session = bench.session(bench.head(number), timed=head_alone())
+    plan, _ = with_references(
+        session.header.timed[0], Store(tmp_path / "store"), session.header.throughput, NODE.node_class
+    )
+    assert plan.references, "what a hostile header would claim"
+    session = changed(session, lambda run: run, timed=[plan])
+    posted = only(bench.post(bench.measured(number, session)))
+    assert posted.status == "INCONCLUSIVE"
+    assert "no session of this workload is stored" in posted.text
+
+
+def test_impossible_step_times_are_refused(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+
+    def faster(run: Run) -> Run:
+        if run.timing is None or run.arm.name == "base":
+            return run
+        return run.model_copy(update={"timing": run.timing.model_copy(update={"harness_s": 30.0})})
+
+    posted = only(bench.post(bench.measured(number, changed(bench.session(bench.head(number), timed=SAME), faster))))
+    assert posted.status == "INVALID"
+    assert "its times cannot be true" in posted.text
+
+
+@pytest.mark.parametrize(("spare_s", "status"), [(-100.0, "PASS"), (-140.0, "INVALID")])
+def test_runs_cannot_take_longer_than_the_job_that_made_them(bench: Bench, spare_s: float, status: str) -> None:
+    """The difference is larger than that of two machines' clocks."""
+    number = bench.pull()
+    bench.approve(number)
+    session = changed(
+        bench.session(bench.head(number), timed=SAME),
+        lambda run: run.model_copy(update={"wall_s": 600.0}) if run.tier == "timed" else run,
+    )
+    claimed_s = 600.0 * sum(run.tier == "timed" for run in session.runs)
+    posted = only(bench.post(bench.measured(number, session, seconds=claimed_s + spare_s)))
+    assert posted.status == status
+    assert ("the whole job took" in posted.text) == (status == "INVALID")
+
+
+def test_a_pull_request_with_the_first_configuration_does_not_judge_itself(hub: FakeGitHub, tmp_path: Path) -> None:
+    bench = Bench.make(hub, tmp_path)
+    bench.repo.commit({"regbot.toml": None})
+    bench.update()
+    bench.repo.commit({"regbot.toml": TOML}, branch="topic")
+    number = bench.repo.open_pull(head="topic", author="ann")
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
+    assert posted.status == "INVALID"
+    assert "merge one first" in posted.text
+
+
+def test_a_base_without_a_configuration_is_judged_by_that_of_its_target(hub: FakeGitHub, tmp_path: Path) -> None:
+    bench = Bench.make(hub, tmp_path)
+    bench.repo.commit({"regbot.toml": None})
+    number = bench.pull()
+    bench.repo.commit({"regbot.toml": TOML})
+    bench.update()
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
+    assert posted.status == "PASS"
+    assert (
+        "the base commit has no regbot&#46;toml" in posted.text or "the base commit has no regbot.toml" in posted.text
+    )
+
+
+def test_a_broken_configuration_of_the_base_is_reported(bench: Bench) -> None:
+    bench.repo.commit({"regbot.toml": TOML + "[sharding]\nbytes = 3\n"})
+    number = bench.pull()
+    bench.repo.commit({"regbot.toml": TOML})
+    bench.update()
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
+    assert posted.status == "INVALID"
+    assert "sharding.bytes" in posted.text
+
+
+def test_a_checkout_without_history_is_reported(bench: Bench) -> None:
+    number = bench.pull()
+    session = bench.session(bench.head(number))
+    run = bench.static(number, session)
+    empty = bench.folder / "empty"
+    import subprocess
+
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{bench.repo.git.path}", str(empty)], check=True)
+    bench.repo.commit({"other.py": "1"})
+    (posted,) = post(bench.forge, run.id, empty)  # type: ignore[misc]
+    assert posted.status in ("PASS", "INVALID")
+    subprocess.run(["rm", "-rf", str(empty)], check=True)
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{bench.repo.git.path}", str(empty)], check=True)
+    (posted,) = post(bench.forge, run.id, empty)  # type: ignore[misc]
+    assert "fetch-depth: 0" in posted.text

@@ -1,0 +1,307 @@
+"""INVALID measurements and expired artifacts: neither removes a verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from github_fake import FakeGitHub
+from github_fake import Run as FakeRun
+from github_fake.fixtures import hub as hub
+from regbot.config import GitHub
+from regbot.github.client import Forge
+from regbot.github.command_effects import GateOutcome
+from regbot.github.events import read_comment_event, read_pull_event
+from regbot.github.gate import handle_comment, handle_pull
+from regbot.github.post import EXPIRED_NOTE
+from regbot.github.types import NewCheck
+from support.forge_cases import BOT, FALLBACK, MORE, OTHER_PROGRAM, SAME, SLOWER, Bench, headline, only
+from support.gate_scene import POST, retargeted, workflow
+
+VOID_BANNER = "**A measurement of this commit gave no result"
+CANCELLED = "the job that was to measure it was cancelled. The log is in [the run]("
+
+
+class Gated(Bench):
+    """Return a bench with the workflows that regbot-gate starts."""
+
+    @property
+    def gate(self) -> Forge:
+        rights = {"actions": "write", "checks": "write", "contents": "read", "issues": "write"}
+        return Forge(
+            self.hub.token(BOT, **rights, pull_requests="write"), self.repo.full_name, self.hub.url, lambda _: None
+        )
+
+    def says(self, number: int, text: str, login: str = "ann") -> GateOutcome:
+        """Write a comment and let regbot-gate handle it."""
+        comment = self.repo.comment(number, login, text)
+        event = self.repo.event_of("issue_comment", comment=comment)
+        return handle_comment(self.gate, read_comment_event(self.file(event), self.repo.full_name), GitHub())
+
+    def retarget(self, number: int, base: str) -> GateOutcome:
+        event = retargeted(self.repo, number, base)
+        return handle_pull(self.gate, read_pull_event(self.file(event), self.repo.full_name), GitHub())
+
+    def asked(self, number: int, login: str = "bob") -> str:
+        """Request a measurement of the head and return its nonce."""
+        assert self.says(number, f"/regbot run {self.head(number)}", login).effect == "started"
+        assert self.check(number).status == "in_progress"
+        return self.repo.dispatched[-1].inputs["nonce"]
+
+    def cancelled(self, number: int) -> FakeRun:
+        """Request a measurement and cancel it."""
+        return self.measured(number, None, self.asked(number), conclusion="cancelled")
+
+    def timed(self, number: int, timed: object = SAME, theirs: object = OTHER_PROGRAM) -> FakeRun:
+        """Request a measurement and end it."""
+        session = self.session(self.head(number), timed=timed, theirs=theirs)  # type: ignore[arg-type]
+        return self.measured(number, session, self.asked(number))
+
+    def file(self, event: object) -> Path:
+        path = self.folder / "event.json"
+        path.write_text(json.dumps(event))
+        return path
+
+
+@pytest.fixture
+def bench(hub: FakeGitHub, tmp_path: Path) -> Gated:
+    made = Gated.make(hub, tmp_path)
+    assert isinstance(made, Gated)
+    made.repo.commit({f".github/workflows/regbot-{name}.yml": workflow(name) for name in ("measure", "post")})
+    made.update()
+    return made
+
+
+def both(bench: Bench, number: int) -> str:
+    """Return the text that comment and check run have in common."""
+    text = bench.comment(number)
+    assert str(bench.check(number).summary).strip() == text.strip()
+    return text
+
+
+# A measurement that comes to nothing
+
+
+def test_a_sharding_regression_is_not_hidden_by_a_measurement_that_was_cancelled(bench: Gated) -> None:
+    number = bench.pull()
+    only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
+    before = headline(bench.comment(number))
+    run = bench.cancelled(number)
+    for _ in range(2):
+        posted = only(bench.post(run))
+        assert (posted.status, posted.is_published) == ("INVALID", False)
+        text = both(bench, number)
+        assert headline(text) == before
+        assert before.startswith("### ❌ FAIL")
+        assert text.count(VOID_BANNER) == 1
+        assert CANCELLED in text
+        check = bench.check(number)
+        assert (check.status, check.conclusion) == ("completed", "failure")
+        assert "FAIL: expert axis" in str(check.title)
+
+
+@pytest.mark.slow
+def test_a_measured_verdict_is_kept_when_a_later_measurement_is_cancelled(bench: Gated) -> None:
+    number = bench.pull()
+    only(bench.post(bench.timed(number, SLOWER)))
+    before = headline(bench.comment(number))
+    only(bench.post(bench.cancelled(number)))
+    text = both(bench, number)
+    assert headline(text) == before
+    assert CANCELLED in text
+    assert bench.check(number).conclusion == "failure"
+    only(bench.post(bench.timed(number, SAME)))
+    text = both(bench, number)
+    assert VOID_BANNER not in text
+    assert headline(text).startswith("### ✅ PASS")
+
+
+def test_a_measured_pass_is_kept_and_the_check_mentions_the_later_failure(bench: Gated) -> None:
+    number = bench.pull()
+    only(bench.post(bench.timed(number)))
+    title = bench.check(number).title
+    only(bench.post(bench.cancelled(number)))
+    check = bench.check(number)
+    assert (check.conclusion, check.title) == ("success", title)
+    assert CANCELLED in both(bench, number)
+
+
+def test_a_self_reported_pass_does_not_replace_a_requested_measurement(bench: Gated) -> None:
+    number = bench.pull()
+    static = bench.static(number, bench.session(bench.head(number)))
+    only(bench.post(static))
+    only(bench.post(bench.cancelled(number)))
+    only(bench.post(static))
+    assert headline(both(bench, number)) == "### ⛔ INVALID: the job that was to measure it was cancelled"
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_declaration_that_makes_a_static_verdict_pass_shows_the_invalid_measurement(bench: Gated) -> None:
+    number = bench.pull()
+    static = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
+    only(bench.post(static))
+    only(bench.post(bench.cancelled(number)))
+    assert bench.says(number, "/regbot expect expert axis mapped twice@ep@*: meant").effect == "noted"
+    assert only(bench.post(static)).status == "PASS"
+    text = both(bench, number)
+    assert headline(text).startswith("### ⛔ INVALID: the job that was to measure it was cancelled")
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
+    number = bench.pull()
+    run = bench.timed(number)
+    only(bench.post(run))
+    title = bench.check(number).title
+    run.attempt, run.conclusion = 2, "failure"
+    only(bench.post(run))
+    text = both(bench, number)
+    assert bench.check(number).title == title
+    assert headline(text).startswith("### ✅ PASS")
+    assert "the job that was to measure it failed" in text
+    assert bench.says(number, "/regbot expect expert axis mapped twice@ep@*: meant").effect == "refused"
+    assert f"\n/regbot run {bench.head(number)}\n" in bench.repo.comments(number)[-1].body
+
+
+def test_a_declaration_during_a_measurement_counts_in_the_kept_verdict(bench: Gated) -> None:
+    number = bench.pull()
+    assert only(bench.post(bench.timed(number, theirs=MORE))).status == "REVIEW"
+    run = bench.cancelled(number)
+    assert bench.says(number, f"/regbot accept {bench.head(number)}: counts are needed").effect == "noted"
+    only(bench.post(run))
+    text = both(bench, number)
+    assert headline(text) == "### ✅ PASS: accepted by `ann`"
+    assert CANCELLED in text
+    assert bench.check(number).conclusion == "success"
+
+
+def against_soft(bench: Gated) -> tuple[int, FakeRun]:
+    """Return a pull request into an unreviewed branch, with a measurement that passes."""
+    number, soft = bench.pull(), bench.repo.commit({"soft.py": "1\n"}, "soft")
+    bench.repo.commit({"moe.py": "x = 3\n"}, "topic", parent=soft)
+    bench.repo.pulls[number].base = "soft"
+    bench.repo.commit({"late.py": "1\n"})
+    bench.update()
+    session = bench.session(bench.head(number), base=soft, timed=SAME)
+    run = bench.measured(number, session, bench.asked(number, "ann"))
+    only(bench.post(run))
+    assert bench.check(number).conclusion == "success"
+    return number, run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+def test_a_verdict_against_another_base_is_not_restored(bench: Gated, when: str) -> None:
+    number, _ = against_soft(bench)
+    if when == "before":
+        bench.retarget(number, "main")
+    nonce = bench.asked(number, "ann")
+    if when == "meanwhile":
+        bench.retarget(number, "main")
+    only(bench.post(bench.measured(number, None, nonce, conclusion="cancelled")))
+    if when == "after":
+        assert bench.check(number).conclusion == "success"
+        bench.retarget(number, "main")
+        again = int(bench.repo.dispatched[-1].inputs["run"])
+        only(bench.post(bench.repo.runs[again]))
+    assert headline(both(bench, number)).startswith("### ⛔ INVALID")
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_rerun_that_fails_keeps_no_verdict_against_another_base(bench: Gated) -> None:
+    number, run = against_soft(bench)
+    run.attempt, run.conclusion = 2, "failure"
+    bench.retarget(number, "main")
+    only(bench.post(run))
+    assert headline(both(bench, number)) == "### ⛔ INVALID: the job that was to measure it failed"
+    assert bench.check(number).conclusion == "failure"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["soft", "main"])
+def test_a_verdict_of_a_deleted_run_is_restored_on_its_own_base_only(
+    bench: Gated, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, run = against_soft(bench)
+    nonce = bench.asked(number, "ann")
+    del bench.repo.runs[run.id]
+    bench.retarget(number, base)
+    update, summaries = Forge.update_check, []
+
+    def watched(forge: Forge, id: int, check: NewCheck) -> None:
+        summaries.append(check.conclusion)
+        update(forge, id, check)
+
+    monkeypatch.setattr(Forge, "update_check", watched)
+    only(bench.post(bench.measured(number, None, nonce, conclusion="cancelled")))
+    assert summaries == ["success" if base == "soft" else "failure"], "not even for a moment"
+    text = both(bench, number)
+    assert headline(text).startswith("### ✅ PASS" if base == "soft" else "### ⛔ INVALID")
+    assert bench.check(number).conclusion == ("success" if base == "soft" else "failure")
+
+
+def test_a_waiting_check_run_keeps_its_earlier_result(bench: Gated) -> None:
+    number = bench.pull()
+    only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
+    bench.asked(number)
+    summary = str(bench.check(number).summary)
+    assert "Asked for by `bob`." in summary
+    assert "### ❌ FAIL: expert axis mapped twice" in summary
+
+
+# An artifact that has expired
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["static", "measured"])
+def test_a_verdict_with_an_expired_artifact_stays_unchanged(bench: Gated, tier: str) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number))) if tier == "static" else bench.timed(number)
+    only(bench.post(run))
+    check, text = bench.check(number), bench.comment(number)
+    stands = (check.conclusion, check.title, check.summary)
+    run.artifacts[0].expired = True
+    posted = only(bench.post(run))
+    assert (posted.status, posted.is_published) == ("PASS", True)
+    assert posted.text.startswith(EXPIRED_NOTE)
+    check = bench.check(number)
+    assert (check.conclusion, check.title, check.summary) == stands
+    assert bench.comment(number) == text
+
+
+@pytest.mark.parametrize("text", ["/regbot accept SHA: meant", "/regbot expect expert axis mapped twice@ep@*: meant"])
+def test_a_declaration_on_an_expired_run_is_answered_with_how_to_measure_again(bench: Gated, text: str) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number), theirs=MORE))
+    only(bench.post(run))
+    stands = bench.comment(number), bench.check(number).conclusion
+    run.artifacts[0].expired = True
+    assert bench.says(number, text.replace("SHA", bench.head(number))).effect == "refused"
+    (verdict, reply) = [comment.body for comment in bench.repo.comments(number) if comment.author == BOT]
+    assert (verdict, bench.check(number).conclusion) == stands
+    assert "has expired or is unusable, so the run cannot be judged again" in reply
+    assert f"\n/regbot run {bench.head(number)}\n" in reply
+    assert not bench.repo.dispatched
+
+
+def test_an_expired_verdict_against_another_base_does_not_stay(bench: Gated) -> None:
+    number = bench.pull()
+    run = bench.timed(number)
+    only(bench.post(run))
+    run.artifacts[0].expired = True
+    bench.repo.git.set_ref("refs/heads/release", bench.head(number))
+    bench.repo.pulls[number].base = "release"
+    posted = only(bench.post(run, by=bench.repo.workflow_run(POST, "workflow_dispatch", "main", "0" * 40).id))
+    assert posted.status == "INVALID"
+    assert "its artifact regbot-session has expired" in bench.comment(number)
+    assert bench.check(number).conclusion == "failure"
+
+
+def test_a_result_of_an_expired_run_in_the_comment_alone_is_no_verdict(bench: Gated) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number)))
+    only(bench.post(run))
+    bench.repo.all_checks.clear()
+    run.artifacts[0].expired = True
+    assert only(bench.post(run)).status == "INVALID"
+    assert headline(both(bench, number)) == "### ⛔ INVALID: its artifact regbot-session has expired"

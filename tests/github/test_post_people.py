@@ -1,0 +1,181 @@
+"""Declarations and acceptances, in a pull request and for the merge group that ends with it."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from github_fake import Run as FakeRun
+from github_fake.fixtures import hub as hub
+from regbot.github.post import PostedResult
+from support.forge_cases import (
+    BOT,
+    FALLBACK,
+    MORE,
+    Bench,
+    headline,
+    only,
+)
+from support.forge_cases import bench as bench
+
+# What people say
+
+
+def expect(bench: Bench, number: int, login: str) -> int:
+    rule = "expert axis mapped twice@ep@qwen3-30b-a3b@1/ep: the new router"
+    return bench.repo.comment(number, login, f"/regbot expect {rule}")
+
+
+def failing(bench: Bench) -> tuple[int, Callable[[], PostedResult]]:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
+    return number, lambda: only(bench.post(run))
+
+
+def test_a_change_declared_with_the_required_role_passes(bench: Bench) -> None:
+    number, again = failing(bench)
+    assert again().status == "FAIL"
+    expect(bench, number, "bob")
+    posted = again()
+    assert posted.status == "PASS"
+    assert re.search(r"`bob, \d{4}-\d\d-\d\d \d\d:\d\d UTC, for later heads too: the new router`", posted.text)
+    assert bench.check(number).conclusion == "neutral"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("login", ["mallory", "carol", BOT])
+def test_a_change_declared_without_the_required_role_fails(bench: Bench, login: str) -> None:
+    bench.repo.member("carol", "triage")
+    number, again = failing(bench)
+    expect(bench, number, login)
+    assert again().status == "FAIL"
+
+
+def test_a_declaration_of_an_older_head_says_so_even_with_a_long_reason(bench: Bench) -> None:
+    number, _ = failing(bench)
+    bench.repo.comment(number, "bob", f"/regbot expect expert axis mapped twice@ep@*: {'why ' * 124}")
+    sha = bench.push(number, "x = 3\n")
+    posted = only(bench.post(bench.static(number, bench.session(sha, theirs=FALLBACK))))
+    assert posted.status == "PASS"
+    assert re.search(r"`bob, [0-9: -]+ UTC, for later heads too: why ", posted.text)
+
+
+def test_an_edited_or_deleted_declaration_does_not_count(bench: Bench) -> None:
+    number, again = failing(bench)
+    id = bench.repo.comment(number, "bob", "looks fine")
+    bench.repo.edit_comment(id, "/regbot expect expert axis mapped twice@ep@*: looks fine")
+    assert again().status == "FAIL"
+    id = expect(bench, number, "bob")
+    assert again().status == "PASS"
+    del bench.repo.all_comments[id]
+    assert again().status == "FAIL"
+
+
+def test_a_declaration_does_not_count_after_its_author_lost_the_role(bench: Bench) -> None:
+    number, again = failing(bench)
+    expect(bench, number, "bob")
+    assert again().status == "PASS"
+    bench.repo.member("bob", "read")
+    assert again().status == "FAIL"
+
+
+def reviewed(bench: Bench) -> tuple[int, Callable[[], PostedResult]]:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number), theirs=MORE))
+    return number, lambda: only(bench.post(run))
+
+
+def test_a_review_is_accepted_for_one_commit_by_a_maintainer(bench: Bench) -> None:
+    number, again = reviewed(bench)
+    assert again().status == "REVIEW"
+    assert bench.check(number).conclusion == "action_required"
+    assert f"/regbot accept {bench.head(number)}: why" in bench.comment(number)
+    bench.repo.comment(number, "bob", f"/regbot accept {bench.head(number)}: I think so")
+    assert again().status == "REVIEW"
+    bench.repo.comment(number, "ann", f"/regbot accept {bench.head(number)}: counts are *needed* @here")
+    assert again().status == "PASS"
+    text = bench.comment(number)
+    assert headline(text) == "### ✅ PASS: accepted by `ann`"
+    assert "&#42;needed&#42;" in text
+    assert "⚠️ REVIEW" in text
+    assert bench.check(number).conclusion == "neutral"
+    assert "PASS, accepted" in str(bench.check(number).title)
+
+
+def test_an_acceptance_of_another_commit_does_not_count(bench: Bench) -> None:
+    number, again = reviewed(bench)
+    bench.repo.comment(number, "ann", f"/regbot accept {'0' * 40}: fine")
+    assert again().status == "REVIEW"
+
+
+def test_a_fail_cannot_be_accepted(bench: Bench) -> None:
+    number, again = failing(bench)
+    bench.repo.comment(number, "ann", f"/regbot accept {bench.head(number)}: fine")
+    assert again().status == "FAIL"
+
+
+# A merge group
+
+
+def test_a_merge_group_gets_a_check_run_and_no_comment(bench: Bench) -> None:
+    number = bench.pull()
+    group = bench.repo.event_of("merge_group", number=number)["merge_group"]
+    session = bench.session(group["head_sha"], base=group["base_sha"])
+    branch = group["head_ref"].removeprefix("refs/heads/")
+    run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
+    only(bench.post(run))
+    (check,) = bench.repo.check_runs(group["head_sha"])
+    assert check.conclusion == "neutral"
+    assert "this merge group" in str(check.summary)
+    assert "/regbot" not in str(check.summary)
+    assert bench.repo.comments(number) == []
+
+
+def test_a_merge_group_is_compared_with_the_commit_that_it_is_based_on(bench: Bench) -> None:
+    number = bench.pull()
+    older = str(bench.repo.git.branch("main"))
+    bench.repo.commit({"other.py": "1"})
+    bench.update()
+    group = bench.repo.event_of("merge_group", number=number)["merge_group"]
+    branch = group["head_ref"].removeprefix("refs/heads/")
+    session = bench.session(group["head_sha"], base=older)
+    run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
+    assert only(bench.post(run)).status == "INVALID"
+
+
+def accepting(bench: Bench) -> tuple[int, str, FakeRun]:
+    """Return a pull request with a REVIEW verdict, its head, and the run of the merge group that ends with it."""
+    number, _ = reviewed(bench)
+    group = bench.repo.event_of("merge_group", number=number)["merge_group"]
+    session = bench.session(group["head_sha"], theirs=MORE, base=group["base_sha"])
+    branch = group["head_ref"].removeprefix("refs/heads/")
+    run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
+    return number, group["head_sha"], run
+
+
+def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: Bench) -> None:
+    number, sha, run = accepting(bench)
+    assert only(bench.post(run)).status == "REVIEW"
+    (check,) = bench.repo.check_runs(sha)
+    assert check.conclusion == "action_required"
+    line = f"/regbot accept {bench.head(number)}: why"
+    assert f"can accept it in #{number}, before that is queued again, with\n\n```text\n{line}\n```" in str(
+        check.summary
+    )
+    bench.repo.comment(number, "bob", line)
+    bench.repo.comment(number, "ann", f"/regbot accept {sha}: the group")
+    bench.repo.comment(number, "ann", f"/regbot accept {'0' * 40}: another head")
+    assert only(bench.post(run)).status == "REVIEW"
+    bench.repo.comment(number, "ann", line)
+    assert only(bench.post(run)).status == "PASS"
+    (check,) = bench.repo.check_runs(sha)
+    assert check.conclusion == "neutral"
+    assert "PASS, accepted" in str(check.title)
+
+
+def test_an_acceptance_ends_with_its_head_in_a_merge_group_too(bench: Bench) -> None:
+    number, _, run = accepting(bench)
+    bench.repo.comment(number, "ann", f"/regbot accept {bench.head(number)}: fine")
+    assert only(bench.post(run)).status == "PASS"
+    bench.push(number, "x = 7\n")
+    assert only(bench.post(run)).status == "REVIEW"

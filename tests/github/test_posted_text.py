@@ -1,0 +1,201 @@
+"""The text around a verdict on GitHub: one golden file per situation, and its rendering.
+
+After an intended change, rewrite the golden files and read the difference:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/github/test_posted_text.py
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cmarkgfm  # type: ignore[import-untyped]
+import pytest
+from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
+
+from regbot.config import GitHub
+from regbot.github import verdict_text as words
+from regbot.github.checks import write_same_head_note
+from regbot.github.declarations import ReviewAcceptance
+from regbot.github.metadata import MEASURE, STATIC, Subject
+from regbot.github.stamped_text import Stamp, StampedText, select_strongest
+from regbot.github.types import WorkflowRun
+from regbot.records.verdict import Status
+from regbot.report.markdown import UntrustedText
+from support.report_cases import CASES, HOSTILE
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "posted"
+THEN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+LIVE = "f" * 40
+SHOWING, SHADOW, STRICT = GitHub(), GitHub(shadow=True), GitHub(self_reported="action_required")
+RUN = WorkflowRun(
+    id=77,
+    path=STATIC,
+    event="pull_request",
+    head_branch="topic",
+    head_sha="2" * 40,
+    head_repository="mallory/moe",
+    title="A change",
+    status="completed",
+    conclusion="success",
+    attempt=1,
+    repository="acme/moe",
+    started=THEN,
+    updated=THEN,
+    url="https://github.com/acme/moe/actions/runs/77",
+)
+STATIC_OF = Subject(RUN, "static", "2" * 40, 12, 12, "main", ("main",))
+MEASURED_OF = replace(STATIC_OF, tier="measured", nonce="0123456789abcdef", run=replace(RUN, path=MEASURE))
+GROUP = replace(STATIC_OF, number=0)
+ANN = ReviewAcceptance("ann", "the router needs the counts")
+
+
+def write_posted(
+    name: str,
+    subject: Subject,
+    github: GitHub = SHOWING,
+    acceptance: ReviewAcceptance | None = None,
+    live: str = "2" * 40,
+) -> str:
+    verdict, session = CASES[name]()
+    text = words.write_verdict_text(verdict, session, subject, acceptance, github)
+    return write_body(text, "PASS" if acceptance else verdict.verdict, subject, live)
+
+
+def invalid(subject: Subject, *why: str, github: GitHub = SHOWING) -> str:
+    return write_body(words.write_invalid_text(why, subject, github), "INVALID", subject)
+
+
+def write_body(text: str, status: Status, subject: Subject, live: str = "2" * 40) -> str:
+    stamp = Stamp(subject.number, subject.sha, subject.tier, subject.run.id, 1, status, 99)
+    return StampedText(stamp, text).body(live)
+
+
+def cancelled_after(name: str, subject: Subject) -> str:
+    """Return a verdict with an INVALID measurement of the same commit."""
+    verdict, session = CASES[name]()
+    text = words.write_verdict_text(verdict, session, subject, None, SHOWING)
+    stands = StampedText(Stamp(12, subject.sha, subject.tier, 76, 1, verdict.verdict, 98), text)
+    lost = words.write_invalid_text(
+        words.explain_failed_run(replace(RUN, conclusion="cancelled")), MEASURED_OF, SHOWING
+    )
+    both = [stands, StampedText(Stamp(12, subject.sha, "measured", 77, 1, "INVALID", 99), lost)]
+    return select_strongest(both, subject.sha).body(subject.sha)
+
+
+def of_a_shared_head() -> str:
+    """The summary of a check run."""
+    verdict, session = CASES["pass"]()
+    text = words.write_verdict_text(verdict, session, STATIC_OF, None, SHOWING)
+    stamp = Stamp(12, STATIC_OF.sha, "static", 77, 1, "PASS", 99)
+    others = [replace(stamp, pr=13, status="FAIL"), replace(stamp, pr=14)]
+    return StampedText(stamp, text).body(note=write_same_head_note(12, others))
+
+
+SITUATIONS: dict[str, Callable[[], str]] = {
+    "self_reported_pass": lambda: write_posted("pass", STATIC_OF),
+    "self_reported_fail_in_shadow_mode": lambda: write_posted("sharding_fail", STATIC_OF, SHADOW),
+    "self_reported_stale": lambda: write_posted("pass", STATIC_OF, live=LIVE),
+    "measured_pass": lambda: write_posted("pass_no_change", MEASURED_OF),
+    "measured_fail": lambda: write_posted("throughput_fail", MEASURED_OF),
+    "measured_inconclusive": lambda: write_posted("inconclusive", MEASURED_OF),
+    "measured_review": lambda: write_posted("review", MEASURED_OF),
+    "measured_review_accepted": lambda: write_posted("review", MEASURED_OF, acceptance=ANN),
+    "merge_group_fail": lambda: write_posted("sharding_fail", GROUP),
+    "job_cancelled": lambda: invalid(MEASURED_OF, *words.explain_failed_run(replace(RUN, conclusion="cancelled"))),
+    "job_failed_in_shadow_mode": lambda: invalid(
+        STATIC_OF, *words.explain_failed_run(replace(RUN, conclusion="failure")), github=SHADOW
+    ),
+    "self_reported_pass_that_waits": lambda: write_posted("pass", STATIC_OF, STRICT),
+    "merge_group_review": lambda: write_posted("review", replace(GROUP, group_head="3" * 40), STRICT),
+    "job_cancelled_after_self_reported_fail": lambda: cancelled_after("sharding_fail", STATIC_OF),
+    "job_cancelled_after_measured_pass": lambda: cancelled_after("pass_no_change", MEASURED_OF),
+    "check_of_a_shared_head": of_a_shared_head,
+    "artifact_refused": lambda: invalid(STATIC_OF, "the job's artifact cannot be read: ", UntrustedText(HOSTILE)),
+}
+
+
+class Page(HTMLParser):
+    """Return the HTML that a browser gets."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(cmarkgfm.github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for key, value in attrs if key in ("href", "src")]
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_every_situation_matches_its_golden_file(name: str) -> None:
+    text, path = SITUATIONS[name](), GOLDEN / f"{name}.md"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_no_golden_file_is_without_a_situation() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.md")} == set(SITUATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_github_renders_it_with_closed_folds_and_no_link_but_to_the_run(name: str) -> None:
+    text = SITUATIONS[name]()
+    page = Page(text)
+    assert page.tags.count("details") == page.tags.count("summary") == text.count("\n</details>\n")
+    assert page.tags.count("h3") == 1 + ("accepted" in name)
+    assert {"img", "h1", "script"}.isdisjoint(page.tags)
+    assert set(page.links) <= {RUN.url}
+    assert bool(page.links) == name.startswith(("job", "artifact"))
+    assert len(text) < 65_536
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_every_verdict_can_be_posted_and_every_line_to_type_stands_alone(name: str) -> None:
+    from regbot.github.commands import InvalidCommand, parse_command
+
+    for subject in (STATIC_OF, MEASURED_OF):
+        text = write_posted(name, subject)
+        typed = [line for line in text.splitlines() if line.startswith("/regbot")]
+        for line in typed:
+            command = parse_command(line)
+            assert command is not None
+            assert not isinstance(command, InvalidCommand), line
+        assert CASES[name]()[0].verdict == "PASS" or subject is STATIC_OF or typed or "SHOWN" in text
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_title_is_one_short_plain_line(name: str) -> None:
+    verdict, session = CASES[name]()
+    for github in (SHOWING, SHADOW):
+        title = words.write_title(verdict, session, verdict.verdict, STATIC_OF, github)
+        assert verdict.verdict in title
+        assert len(title) <= 200
+        assert "\n" not in title
+        assert title.startswith("shadow, nothing is blocked: self-reported " if github.shadow else "self-reported ")
+
+
+def test_a_reason_cannot_be_more_than_text() -> None:
+    for hostile in (HOSTILE, "\n### ✅ PASS\n@ann", "a" * 10_000_000, "</details><img src=x>", "\u202ePASS\x1b[2J"):
+        text = write_posted("review", MEASURED_OF, acceptance=ReviewAcceptance("ann", hostile))
+        page = Page(text)
+        assert page.tags.count("h3") == 2
+        assert "img" not in page.tags
+        assert page.links == []
+        assert len(text) < 65_536
+        assert "\u202e" not in text
+        assert "\x1b" not in text
+
+
+def test_a_run_with_an_invalid_url_is_not_linked() -> None:
+    for url in ("", "javascript:alert(1)", "https://x/) [y](https://evil", "https://x/\n"):
+        subject = replace(STATIC_OF, run=replace(RUN, url=url))
+        assert Page(invalid(subject, "why")).links == []

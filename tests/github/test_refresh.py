@@ -1,0 +1,281 @@
+"""The refresh pull request: exactly one, updated every night with its evidence, under all faults of GitHub."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from github_fake import FakeGitHub, githttp
+from github_fake.fixtures import hub as hub
+from regbot.cli.app import app
+from regbot.github.client import AwayError
+from regbot.github.refresh import BRANCH
+from support.forge_refresh_cases import Proposal, Site, changing, unmeasured
+from support.refresh_cases import CONFIG
+
+
+@pytest.fixture
+def site(hub: FakeGitHub, tmp_path: Path) -> Site:
+    return Site(hub, tmp_path)
+
+
+# One pull request
+
+
+def test_a_night_becomes_a_branch_and_a_pull_request_with_its_evidence(site: Site) -> None:
+    main = site.tip("main")
+    report, data = site.night()
+    posted = site.post(data)
+    assert posted.number is not None
+    pull = site.repo.pulls[posted.number]
+    assert (pull.head, pull.base, pull.author, pull.draft) == (BRANCH, "main", "regbot-app[bot]", False)
+    assert pull.title == f"Baselines of {str(main)[:12]}: {len(report.files)} files"
+    assert "| workload | main against the anchor |" in pull.body
+    tip = site.tip()
+    assert tip is not None
+    assert site.repo.git.run("rev-parse", f"{tip}^") == main, "it is put on the commit that was measured"
+    changed = [line.split("\t") for line in site.changed(f"{tip}^", tip)]
+    assert {how for how, _ in changed} == {"A"}
+    assert {path for _, path in changed} == {f"baselines/{file}" for file in report.files}
+    assert all(f"`{path}`" in pull.body for _, path in changed)
+    assert site.series() == ["rolling"]
+    assert site.tip("main") == main
+    assert site.checkout.git("status", "--porcelain") == ""
+    assert site.checkout.git("for-each-ref") == ""
+
+
+@pytest.mark.slow
+def test_a_second_night_updates_the_same_pull_request(site: Site) -> None:
+    site.started()
+    second = site.post(site.night(1)[1])
+    first = site.tip()
+    main = site.push_main(train__py="faster")
+    third = site.post(site.night(2)[1])
+    assert second.number == third.number
+    assert [number for number, pull in site.repo.pulls.items() if pull.state == "open"] == [third.number]
+    assert site.series() == ["rolling", "anchor", "rolling", "anchor", "rolling"]
+    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == first, "nothing that stands on the branch is overwritten"
+    body = site.repo.pulls[third.number or 0].body
+    assert main[:12] in site.repo.pulls[third.number or 0].title
+    assert body.count("\n- `") > 2
+    assert "All commits, the newest first" in body
+
+
+@pytest.mark.slow
+def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(hub: FakeGitHub, tmp_path: Path) -> None:
+    site = Site(hub, tmp_path, CONFIG + '[github.labels]\nFAIL = "regbot: slower"\nPASS = "regbot: fine"\n')
+    site.started()
+    report, data = site.night(1, slower=0.03)
+    assert report.status == "FAIL"
+    number = site.post(data).number or 0
+    pull = site.repo.pulls[number]
+    assert pull.title.startswith("HELD BACK: baselines of ")
+    assert "(1 of 1 workload, " in pull.title
+    assert "--accept 2.9 --who NAME" in pull.body
+    assert pull.labels == ["regbot: slower"]
+    assert site.series() == ["rolling", "anchor", "held"]
+    site.post(site.night(2)[1])
+    assert site.repo.pulls[number].title.startswith("Baselines of ")
+    assert "HELD BACK" in site.repo.pulls[number].body, "of the night before, whose evidence is still in there"
+    assert site.repo.pulls[number].labels == ["regbot: fine"]
+
+
+def test_a_slowdown_accepted_by_name_moves_the_anchor_in_the_pull_request(site: Site) -> None:
+    site.started()
+    main = site.push_main(train__py="slower")
+    report, data = site.night(1, slower=0.03, accept_pct=4.0, why="the new router")
+    assert report.workloads[0].accepted is not None
+    number = site.post(data).number or 0
+    moved = [line for line in site.changed("main", BRANCH) if line.startswith("M")]
+    assert [line.rpartition("/")[2] for line in moved] == ["anchor.json"]
+    assert f'"commit": "{main}"' in site.repo.git.run("show", f"{BRANCH}:{moved[0][2:]}")
+    assert "accepted by ada" in site.repo.pulls[number].body
+
+
+@pytest.mark.slow
+def test_a_session_outside_the_reference_is_replaced_once_it_is_accepted(site: Site) -> None:
+    site.started()
+    site.push_main(train__py="slower")
+    site.post(site.night(1, slower=0.03)[1])
+    assert site.series() == ["rolling", "anchor", "held"]
+    site.post(site.night(1, slower=0.03, accept_pct=4.0, why="the new router")[1])
+    assert site.series() == ["rolling", "anchor", "rolling"], "the very same session"
+
+
+def test_without_an_anchor_in_main_the_first_one_of_the_pull_request_stays(site: Site) -> None:
+    first = site.tip("main")
+    site.post(site.night()[1])
+    site.push_main(train__py="slower")
+    site.post(site.night(1)[1])
+    anchors = [
+        name for name in site.repo.git.run("ls-tree", "-r", "--name-only", BRANCH).split("\n") if "anchor" in name
+    ]
+    assert [f'"commit": "{first}"' in site.repo.git.run("show", f"{BRANCH}:{name}") for name in anchors] == [True]
+    assert site.series() == ["rolling", "rolling"]
+
+
+def test_the_nights_of_several_nodes_are_one_pull_request(site: Site) -> None:
+    def of_another_class(document: Proposal) -> None:
+        for record in [*document["sessions"], *document["anchors"]]:
+            if record.get("tier") != "static":
+                record["node_class"] = "eight <b>GPUs</b>"
+        for number, record in enumerate(document["sessions"]):
+            record["session"] = f"{number:064x}"
+
+    _, data = site.night()
+    posted = site.post(data, changing(data, of_another_class))
+    assert [pull.state for pull in site.repo.pulls.values()] == ["open"]
+    assert len(site.repo.git.run("rev-list", f"main..{BRANCH}").split()) == 1
+    assert site.series() == ["rolling", "rolling"]
+    body = site.repo.pulls[posted.number or 0].body
+    assert body.count("| workload |") == 2
+    assert "eight <b>GPUs</b>" in re.findall("`(eight[^`]*)`", body)
+
+
+def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: Site) -> None:
+    site.started()
+    empty = changing(site.night(1)[1], unmeasured)
+    before = site.state()
+    posted = site.post(empty)
+    assert (posted.number, site.state()) == (None, before)
+    assert "nothing to store" in posted.summary
+    why = "qwen3-30b-a3b@1/ep (cpu): it does not run; nothing is proposed: head failed"
+    assert posted.unmeasured == (why,)
+    number = site.post(site.night(2)[1]).number or 0
+    refs, pulls, _ = site.state()
+    for _ in range(2):
+        assert site.post(empty).number == number
+    assert site.state()[:2] == (refs, pulls)
+    (comment,) = site.forge.comments(number)
+    measured = str(site.tip("main"))[:12]
+    assert comment.body.startswith(f"Main at `{measured}` is not in this pull request: nothing of that night can be")
+    assert "head failed" in comment.body
+
+
+def test_a_workload_that_is_not_stored_is_reported_beside_a_stored_one(site: Site) -> None:
+    def with_another(document: Proposal) -> None:
+        night = {**document["refreshed"]["workloads"][0], "name": "qwen3-30b-a3b@1/other", "anchor": None}
+        night["not_stored"] = "it was timed on another class"
+        document["refreshed"]["workloads"].append(night)
+
+    posted = site.post(changing(site.night()[1], with_another))
+    assert posted.number is not None
+    assert posted.unmeasured == ("qwen3-30b-a3b@1/other (cpu): it was timed on another class",)
+    assert site.post(site.night(1)[1]).unmeasured == ()
+
+
+# Run again, in any order, whatever fails
+
+
+def test_the_same_night_posted_again_changes_nothing(site: Site) -> None:
+    _, data = site.night()
+    site.post(data)
+    before = site.state()
+    site.post(data, days=301)
+    assert site.state() == before
+
+
+def test_an_older_night_posted_again_keeps_the_later_one(site: Site) -> None:
+    _, first = site.night()
+    site.post(first)
+    site.push_main(train__py="other")
+    site.post(site.night(1)[1])
+    before = site.state()
+    assert "already has a later night" in site.post(first).message
+    assert site.state() == before
+
+
+FAULTS = ("502-before", "502-after", "reset-before", "reset-after", "secondary-403", "secondary-429")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_lost_reply_causes_no_second_pull_request(site: Site, kind: str) -> None:
+    site.hub.faults.next(kind, "POST", "*/pulls")
+    site.post(site.night()[1])
+    assert [pull.state for pull in site.repo.pulls.values()] == ["open"]
+    assert len(site.hub.faults.happened) == 1
+
+
+@pytest.mark.slow
+def test_under_random_faults_one_pull_request_has_every_night(site: Site) -> None:
+    site.started()
+    site.hub.faults.plan(0.3, seed=4)
+    for number in range(1, 9):
+        site.post(site.night(number)[1])
+    site.hub.faults.stop()
+    assert len([pull for pull in site.repo.pulls.values() if pull.state == "open"]) == 1
+    assert site.series().count("rolling") == 9
+    assert len(site.hub.faults.happened) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("service", ["info/refs", "git-upload-pack", "git-receive-pack"])
+def test_a_request_to_a_failing_git_server_is_repeated(
+    site: Site, monkeypatch: pytest.MonkeyPatch, service: str, after: bool
+) -> None:
+    real, failed = githttp.serve, []
+
+    def failing(hub: Any, method: str, path: str, *rest: Any) -> Any:
+        answer = real(hub, method, path, *rest) if after or failed or service not in path else None
+        if failed or service not in path:
+            return answer
+        failed.append(path)
+        return 502, {}, b"bad gateway"
+
+    _, data = site.night()
+    monkeypatch.setattr(githttp, "serve", failing)
+    site.post(data)
+    assert failed
+    assert site.series() == ["rolling"]
+    assert len(site.repo.git.run("rev-list", f"main..{BRANCH}").split()) == 1
+    assert len(site.repo.pulls) == 1
+
+
+def test_an_unreachable_git_server_ends_with_a_message_and_the_next_run_completes_the_work(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, data = site.night()
+    before = site.state()
+    with monkeypatch.context() as patched:
+        patched.setattr(githttp, "serve", lambda *_: (503, {}, b""))
+        with pytest.raises(AwayError, match="run the job again when GitHub is back"):
+            site.post(data)
+    assert site.state() == before
+    assert site.post(data).number is not None
+
+
+def test_a_pushed_branch_without_a_pull_request_gets_one_next_time(site: Site) -> None:
+    _, data = site.night()
+    site.hub.faults.plan(1.0, kinds=("503-before",), method="POST", path="*/pulls")
+    with pytest.raises(AwayError):
+        site.post(data)
+    tip = site.tip()
+    assert tip is not None
+    site.hub.faults.stop()
+    assert site.post(data).number is not None
+    assert site.tip() == tip
+
+
+# The node
+
+
+def test_the_node_writes_one_file_and_makes_no_branch(site: Site) -> None:
+    report, data = site.night()
+    assert (report.branch, report.proposal) == (None, None)
+    assert site.checkout.git("for-each-ref") == ""
+    document = json.loads(data)
+    assert document["schema"] == "regbot/proposal@1"
+    assert [session["series"] for session in document["sessions"]] == ["rolling"] * len(document["sessions"])
+    assert not re.search(r'"(path|mode|file)"', json.dumps({**document, "ledgers": [], "refreshed": {}}))
+
+
+def test_a_proposal_is_written_instead_of_a_store_or_a_branch(tmp_path: Path) -> None:
+    for other in (["--store", str(tmp_path)], ["--branch", "x"]):
+        result = CliRunner().invoke(app, ["baseline", "refresh", "--proposal", str(tmp_path / "p.json"), *other])
+        assert result.exit_code == 2
+        assert "leave out --store and --branch" in result.output

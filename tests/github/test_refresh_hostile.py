@@ -1,0 +1,420 @@
+"""Hostile proposals for the refresh pull request, and secrecy of the token."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from github_fake import FakeGitHub, githttp
+from github_fake.fixtures import hub as hub
+from regbot.checkout import CheckoutError, export
+from regbot.errors import UserError
+from regbot.github.client import ForgeError
+from regbot.github.git_remote import Remote
+from regbot.github.proposal import ARTIFACT, MEMBER, read_proposal
+from regbot.github.refresh import BRANCH, ReceivedProposal, fetch_proposals, post_refresh
+from regbot.records.files import MAX_RECORD_BYTES
+from support.forge_refresh_cases import CANARY, NOW, Proposal, Site, changing, texts, zipped
+from support.hostile import LINES, inert
+from support.ledger_builder import smoke_ledger
+from support.report_cases import HOSTILE
+
+
+@pytest.fixture
+def site(hub: FakeGitHub, tmp_path: Path) -> Site:
+    return Site(hub, tmp_path)
+
+
+# What nobody may send
+
+
+def _first_session(document: Proposal) -> Any:
+    return next(session for session in document["sessions"] if session["tier"] == "timed")
+
+
+def _night(document: Proposal) -> Any:
+    return document["refreshed"]["workloads"][0]
+
+
+def _slow(document: Proposal) -> None:
+    against = next(session["against"] for session in document["sessions"] if session["against"])
+    against["log_ratios"] = {name: [0.2 + 0.001 * n for n in range(4)] for name in against["log_ratios"]}
+
+
+def _claim_faster(document: Proposal) -> None:
+    _slow(document)
+    _night(document)["tonight"].update(estimate_pct=-3.0)
+
+
+def _keep_one_pair(document: Proposal) -> None:
+    for against in (session["against"] for session in document["sessions"] if session["against"]):
+        against["log_ratios"] = {name: [0.5] for name in against["log_ratios"]}
+    _night(document).update(pairs=1)
+
+
+def _drop_anchor(document: Proposal) -> None:
+    _night(document)["anchor"] = None
+    document["sessions"] = [session for session in document["sessions"] if session["series"] != "anchor"]
+    for session in document["sessions"]:
+        if session["against"]:
+            session["against"]["commit"] = document["refreshed"]["commit"]
+
+
+def _change_shape(document: Proposal) -> None:
+    _drop_anchor(document)
+    _night(document).update(name="gpt-9@1/ep")
+    for session in document["sessions"]:
+        session.update(workload="gpt-9@1/ep")
+
+
+def _keep_traces(document: Proposal) -> None:
+    document["sessions"] = [session for session in document["sessions"] if session["tier"] == "static"]
+
+
+HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
+    "a path": (lambda d: d.update(files=[{"path": "../../.ssh/authorized_keys", "text": "x"}]), "files: Extra inputs"),
+    "an absolute path": (lambda d: _first_session(d).update(path="/etc/passwd"), "path: Extra inputs"),
+    "a workflow": (
+        lambda d: d["sessions"].append({"path": ".github/workflows/x.yml", "mode": "120000", "text": "on: push"}),
+        "Extra inputs|Field required",
+    ),
+    "a title": (lambda d: d.update(title="**@everyone** <img src=x>"), "title: Extra inputs"),
+    "a key of several lines": (lambda d: d.update({LINES: 1, "x" * 10**6: 1}), "Extra inputs"),
+    "another schema": (lambda d: d.update(schema="regbot/session@1"), "schema"),
+    "a workload that climbs": (lambda d: _first_session(d).update(workload="../../x@1/ep"), "workload: String should"),
+    "a variant that climbs": (lambda d: _first_session(d).update(variant="../x"), "variant: String should"),
+    "a night of no entry": (
+        lambda d: _night(d).update(name="x](http://evil) @team"),
+        "is not the name of a verdict's entry",
+    ),
+    "a commit that is none": (lambda d: d["refreshed"].update(commit="HEAD"), "commit: String should"),
+    "another commit": (lambda d: _first_session(d).update(commit="f" * 40), "not in this repository's history"),
+    "another tree": (lambda d: _first_session(d).update(tree="e" * 40), "has the tree of another commit"),
+    "a series that the night does not tell": (lambda d: _night(d).update(series="held", status="FAIL"), "is stored as"),
+    "a night that failed and is taken in": (lambda d: _night(d).update(status="FAIL"), "is stored as rolling"),
+    "a night that nothing is told of": (lambda d: d["refreshed"].update(workloads=[]), "the night stores nothing"),
+    "no estimate": (
+        lambda d: _night(d).update(tonight=None),
+        "comes without an estimate, unlike its pairs",
+    ),
+    "one pair of +65%, told as none": (_keep_one_pair, "would join the reference with 1 pairs, which give no estimate"),
+    "a traced session of a night without a timed one": (_keep_traces, "no stored night is of"),
+    "other pairs": (lambda d: _night(d).update(pairs=12), "4 pairs, but the night names 12"),
+    "a slowdown that its own pairs prove": (_slow, "would join the reference, and tonight's pairs prove main slower"),
+    "a slowdown that is told as none": (_claim_faster, r"is reported as -3.00% slower, but its pairs show \+22"),
+    "a session twice": (lambda d: d["sessions"].append(d["sessions"][0]), "appears twice"),
+    "a ledger of nobody": (
+        lambda d: d["ledgers"].append(json.loads(smoke_ledger(variant="other").to_json())),
+        "belongs to no session",
+    ),
+    "a session of the future": (
+        lambda d: [session.update(measured="2099-01-01T00:00:00Z") for session in d["sessions"]],
+        "would not be sound with this commit: .*2099",
+    ),
+    "a time to come": (lambda d: d.update(created="2099-01-01T00:00:00Z"), "time is in the future"),
+    "another commit of another node": (lambda d: d["refreshed"].update(commit="c" * 40), "not in the history of main"),
+    "a shape that is not there": (
+        _change_shape,
+        "shape or version that this regbot does not have",
+    ),
+    "an acceptance without a name": (
+        lambda d: d["anchors"].append(
+            {
+                "schema": "regbot/anchor@1",
+                **{key: _first_session(d)[key] for key in ("workload", "variant", "node_class")},
+                "commit": d["refreshed"]["commit"],
+                "tree": next(
+                    session["tree"] for session in d["sessions"] if session["commit"] == d["refreshed"]["commit"]
+                ),
+                "moved": "2026-06-02T00:00:00Z",
+                "who": "mallory",
+                "why": "because",
+                "previous": _night(d)["anchor"],
+            }
+        ),
+        "moved although nobody accepted a slowdown by name",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def second_night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, bytes]]:
+    """A valid night. Its hostile variants must change nothing, so all tests share one site."""
+    folder = tmp_path_factory.mktemp("second-night")
+    with FakeGitHub(folder) as hub:
+        site = Site(hub, folder)
+        site.started()
+        site.push_main(train__py="other")
+        _, data = site.night(1, slower=0.001)
+        before = site.state()
+        yield site, data
+        assert site.state() == before
+        assert site.post(data).number is not None, "as it is it is taken"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE_CHANGES)
+def test_a_hostile_proposal_changes_nothing_and_says_why(second_night: tuple[Site, bytes], name: str) -> None:
+    change, why = HOSTILE_CHANGES[name]
+    site, data = second_night
+    before = site.state()
+    with pytest.raises(UserError, match=why) as refused:
+        site.post(changing(data, change))
+    assert site.state() == before
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("series", ["rolling", "held"])
+def test_a_night_beside_another_anchor_than_the_stored_one_is_refused(site: Site, series: str) -> None:
+    site.started()
+    other = site.push_main(train__py="slow")
+    tree = site.checkout.git("rev-parse", f"{other}^{{tree}}")
+    site.push_main(train__py="slower yet")
+    _, data = site.night(1, slower=0.0 if series == "rolling" else 0.03)
+    before = site.state()
+
+    def beside_the_slow_one(document: Proposal) -> None:
+        assert _night(document)["series"] == series
+        _night(document)["anchor"] = other
+        for session in document["sessions"]:
+            if session["series"] == "anchor":
+                session.update(commit=other, tree=tree)
+            if session["against"]:
+                session["against"]["commit"] = other
+
+    for change, anchor in ((beside_the_slow_one, other[:12]), (_drop_anchor, "none")):
+        with pytest.raises(UserError, match=f"names the anchor {anchor}, but the store has [0-9a-f]{{12}}"):
+            site.post(changing(data, change))
+    assert site.state() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["", "baselines/"])
+def test_attributes_that_hide_the_store_from_an_archive_hide_no_anchor(site: Site, where: str) -> None:
+    site.started()
+    _, anchored = site.night(1, slower=0.03)
+    site.repo.commit({f"{where}.gitattributes": "* -text\n**/anchor.json export-ignore\n"}, message="hide")
+    site.pull_main()
+    report, data = site.night(1, slower=0.03)
+    assert report.workloads[0].anchor == json.loads(anchored)["refreshed"]["workloads"][0]["anchor"] is not None
+    site.post(data)
+    assert [line for line in site.changed("main", BRANCH) if not line.startswith("A")] == []
+    assert site.series() == ["rolling", "anchor", "held"]
+
+
+def test_files_that_the_store_did_not_read_are_not_overwritten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, data = site.night()
+    site.merge(site.post(data).number)
+
+    def half(repo: Path, commit: str, paths: Sequence[str], to: Path) -> None:
+        export(repo, commit, paths, to)
+        for path in to.rglob("anchor.json"):
+            path.unlink()
+
+    monkeypatch.setattr("regbot.github.refresh_commit.export", half)
+    before = site.state()
+    site.push_main(train__py="other")
+    monkeypatch.setattr("regbot.refresh.flow.export", half)
+    _, data = site.night(1)
+    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} has it"):
+        site.post(data)
+    assert site.state()[1:] == before[1:]
+    assert site.tip() == before[0].get(f"refs/heads/{BRANCH}")
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "README.md"])
+def test_a_link_on_the_branch_ends_with_a_message(site: Site, target: str) -> None:
+    _, data = site.night()
+    person = site.checkout.clone_to(site.scratch / "person")
+    (person.path / "baselines").mkdir()
+    (person.path / "baselines" / "x").symlink_to(target)
+    person.commit("link")
+    person.git("push", "--quiet", str(site.repo.git.path), f"HEAD:refs/heads/{BRANCH}")
+    before = site.state()
+    with pytest.raises(CheckoutError, match=r"baselines/x of [0-9a-f]{12} is a link; only regular files are allowed"):
+        site.post(data)
+    assert site.state() == before
+
+
+def test_a_stored_session_with_other_content_is_not_changed(site: Site) -> None:
+    _, data = site.night()
+    site.merge(site.post(data).number)
+    before = site.state()
+
+    def faster(document: Proposal) -> None:
+        _first_session(document)["runs"][0]["log_median"] -= 1
+        document["anchors"].clear()
+
+    with pytest.raises(UserError, match=r"would not be sound with this commit: .* has the same session"):
+        site.post(changing(data, faster))
+    assert site.state() == before
+
+
+BAD_BYTES = {
+    "nothing": (b"", "not valid JSON"),
+    "text": (b"hello", "not valid JSON"),
+    "NaN": (b'{"schema": NaN}', "NaN is not a number"),
+    "a key twice": (b'{"schema": "a", "schema": "b"}', "appears twice"),
+    "deep": (b"[" * 100_000, "nested too deeply|not valid JSON"),
+    "huge": (b" " * (MAX_RECORD_BYTES + 1), "more than the"),
+    "not text": (b"\xff\xfe", "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BYTES)
+def test_bytes_that_are_no_proposal_are_refused(name: str) -> None:
+    data, why = BAD_BYTES[name]
+    with pytest.raises(UserError, match=f"it: .*({why})"):
+        read_proposal(data, "it")
+
+
+BAD_ARCHIVES = {
+    "no zip": (b"PK", "not a zip archive"),
+    "two members": (zipped((MEMBER, b"{}"), ("x", b"")), "nothing else, and holds 2 files"),
+    "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "nothing else, and holds 2 files"),
+    "a path": (zipped((f"../{MEMBER}", b"{}")), "must hold proposal.json and nothing else"),
+    "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must hold proposal.json and nothing else"),
+    "a bomb": (zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
+    "nothing": (zipped(), "holds 0 files"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ARCHIVES)
+def test_an_archive_with_other_content_is_refused(site: Site, name: str) -> None:
+    archive, why = BAD_ARCHIVES[name]
+    run = _run(site)
+    run.artifact(ARTIFACT, archive)
+    with pytest.raises(UserError, match=why):
+        fetch_proposals(site.forge, run.id)
+
+
+def test_a_link_in_an_archive_is_only_bytes(site: Site) -> None:
+    run = _run(site)
+    run.artifact(ARTIFACT, zipped((MEMBER, b"/etc/passwd"), mode=0o120777))
+    (given,) = fetch_proposals(site.forge, run.id)
+    with pytest.raises(UserError, match="not valid JSON"):
+        post_refresh(site.forge, site.remote, [given], NOW)
+
+
+def test_a_run_proposes_the_newest_artifact_of_every_name(site: Site) -> None:
+    run = _run(site)
+    for name, data in ((ARTIFACT, b"old"), ("regbot-session", b"other"), (ARTIFACT, b"new"), (f"{ARTIFACT}-b", b"b")):
+        run.artifact(name, zipped((MEMBER, data)))
+    assert [(proposal.origin, proposal.data) for proposal in fetch_proposals(site.forge, run.id)] == [
+        ("artifact regbot-proposal", b"new"),
+        ("artifact regbot-proposal-b", b"b"),
+    ]
+
+
+def _run(site: Site) -> Any:
+    site.hub.tokens[CANARY].permissions["actions"] = "read"
+    return site.repo.workflow_run(".github/workflows/regbot-refresh.yml", "schedule", "main", str(site.tip("main")))
+
+
+def test_text_of_the_node_is_inert_in_the_pull_request(site: Site) -> None:
+    def speak(document: Proposal) -> None:
+        _night(document).update(reasons=[HOSTILE, "@everyone closes #1"], environment_changes=[HOSTILE])
+        document["refreshed"]["warnings"] = [HOSTILE, "![x](http://evil/x.png)"]
+
+    number = site.post(changing(site.night()[1], speak)).number or 0
+    pull = site.repo.pulls[number]
+    assert inert(pull.body) == []
+    assert re.fullmatch(r"Baselines of [0-9a-f]{12}: \d+ files", pull.title)
+    message = site.repo.git.run("log", "-1", "--format=%B", BRANCH)
+    assert "evil" not in message
+
+
+# The token
+
+
+def test_the_token_is_in_no_argument_configuration_file_or_message(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, data = site.night()
+    log = tmp_path / "arguments"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    exec_path = subprocess.run(["git", "--exec-path"], capture_output=True, text=True, check=True).stdout.strip()
+    for program in Path(exec_path).iterdir():
+        shim = programs / program.name
+        if program.name in ("git", "git-remote-http", "git-remote-https"):
+            shim.write_text(f'#!/bin/sh\necho "$0 $*" >> "{log}"\nexec "{program}" "$@"\n')
+            shim.chmod(0o755)
+        else:
+            shim.symlink_to(program)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("GIT_EXEC_PATH", str(programs))
+    monkeypatch.setenv("GIT_TRACE_CURL", "2")
+    monkeypatch.setenv("GIT_CURL_VERBOSE", "1")
+    posted = site.post(data)
+    assert "git-remote-http" in log.read_text()
+    assert "push" in log.read_text()
+    secrets = (CANARY, site.remote._secret)
+    seen = capfd.readouterr()
+    outputs = [
+        posted.message,
+        posted.summary,
+        seen.out,
+        seen.err,
+        *texts(tmp_path / "checkout"),
+        *texts(tmp_path / "night-0"),
+    ]
+    outputs += [log.read_text(), *(f"{pull.title}{pull.body}" for pull in site.repo.pulls.values())]
+    assert not [text for text in outputs for secret in secrets if secret in text]
+
+
+def test_an_invalid_token_is_not_in_the_message(site: Site) -> None:
+    _, data = site.night()
+    before = site.state()
+    forge = site.forge
+    site.hub.expire(CANARY)
+    with pytest.raises(ForgeError, match=r"does not accept the token") as refused:
+        site.post(data)
+    remote = site.remote
+    with pytest.raises(ForgeError, match="contents: write") as also:
+        remote.tips("main")
+    assert CANARY not in str(refused.value) + str(also.value)
+    assert remote._secret not in str(also.value)
+    site.hub.tokens[CANARY].expired = False
+    site.hub.tokens[CANARY].permissions["contents"] = "read"
+    with pytest.raises(ForgeError, match="contents: write"):
+        post_refresh(forge, remote, [ReceivedProposal("it", data)], NOW)
+    assert site.state() == before
+    assert site.waited == [], "what is refused is not asked for again"
+
+
+def test_credentials_in_the_checkouts_settings_are_not_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = site.repo.clone_url.removesuffix("acme/moe.git")
+    site.checkout.git("config", f"http.{place}.extraheader", "AUTHORIZATION: basic b3RoZXI6b3RoZXI=")
+    real, sent = githttp.serve, set()
+
+    def seeing(hub: Any, method: str, path: str, query: str, headers: Any, body: bytes) -> Any:
+        sent.add(tuple(headers.get_all("Authorization") or ()))
+        return real(hub, method, path, query, headers, body)
+
+    monkeypatch.setattr(githttp, "serve", seeing)
+    site.post(site.night()[1])
+    assert sent == {(f"Basic {site.remote._secret}",)}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://x-access-token:secret@github.com/acme/moe.git", "git@github.com:acme/moe", "file:///etc", "https:///x"],
+)
+def test_an_address_with_a_password_or_of_another_protocol_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ForgeError, match="no user or password") as refused:
+        Remote(tmp_path, url, "token")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "x\nHost: evil"])
+def test_a_malformed_token_is_refused(tmp_path: Path, token: str) -> None:
+    with pytest.raises(ForgeError, match="there is no token to push with"):
+        Remote(tmp_path, "https://github.com/acme/moe.git", token)

@@ -1,0 +1,10 @@
+_arguments = None
+
+
+def set_args(arguments):
+    global _arguments
+    _arguments = arguments
+
+
+def get_args():
+    return _arguments

@@ -1,0 +1,36 @@
+"""A training script like Megatron-LM's: a command line, process groups of its own, a loop that makes steps."""
+
+import argparse
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+from megatron.training import set_args
+from megatron.training.model import Model
+from megatron.training.training import train
+
+parser = argparse.ArgumentParser()
+for name in ("num-layers", "hidden-size", "num-experts", "moe-router-topk", "seq-length", "expert-model-parallel-size"):
+    parser.add_argument(f"--{name}", type=int)
+parser.add_argument("--moe-token-dispatcher-type", default="alltoall")
+parser.add_argument("--moe-flex-dispatcher-backend", default="deepep")
+parser.add_argument("--train-iters", type=int)
+parser.add_argument("--steps-to-make", type=int, default=0)
+parser.add_argument("--calls-library", action="store_true")
+arguments, others = parser.parse_known_args()
+if "--no-such-flag" in others:
+    parser.error("unrecognized arguments: --no-such-flag")
+set_args(arguments)
+
+dist.init_process_group("nccl", timeout=None)
+torch.cuda.set_device(0)
+ranks = list(range(arguments.expert_model_parallel_size))
+expert_group = dist.new_group(ranks, group_desc="EXPERT_MODEL_PARALLEL_GROUP")
+data_group = dist.new_group(None, backend="nccl", group_desc="DATA_PARALLEL_GROUP")
+model = Model(arguments, expert_group).cuda()
+try:
+    train([model], data_group, arguments.steps_to_make or arguments.train_iters)
+except Exception:  # a script may well do this; it must not catch the end of the counted step
+    traceback.print_exc()
+    sys.exit("caught")

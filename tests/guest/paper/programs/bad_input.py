@@ -1,0 +1,168 @@
+"""Refusals of a paper GPU, and its answers to reads of unknown values: one result per case, as JSON."""
+
+import json
+import math
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from regbot_guest.paper.device import paper_gpu
+
+device = paper_gpu()
+assert device is not None
+
+
+class Gate(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        best = x.argmax(-1)
+        rows = int(best[0])  # THE LINE
+        return x[:rows]
+
+
+def floats(*shape: int) -> Tensor:
+    return torch.randn(shape, device="cuda")
+
+
+def big_copy() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    host = torch.empty(2_500_000_000, device="cuda").to("cpu")
+    assert host.numel() == 2_500_000_000
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+
+
+def load_batches() -> int:
+    floats(2).sum().item()
+    torch.cuda.synchronize()
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2, num_workers=2, pin_memory=True)
+    return sum(int(batch.cuda().sum().cpu()) for (batch,) in loader)
+
+
+def offload() -> bool:
+    with torch.autograd.graph.save_on_cpu():
+        x = floats(4).requires_grad_()
+        (x * x).sum().backward()
+    back = floats(4).cpu().cuda()
+    assert x.grad is not None
+    return device.is_known(back) or device.is_known(x.grad)
+
+
+def driver() -> list[bool]:
+    """Whether a driver is present."""
+    nvml = True
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        nvml = False
+    try:
+        smi = subprocess.run(["nvidia-smi"], capture_output=True).returncode == 0
+    except OSError:
+        smi = False
+    return [nvml, smi, Path("/dev/nvidia0").exists()]
+
+
+def collide() -> list[Any]:
+    """Equal bytes in different layouts are different values."""
+    a = torch.tensor([[1, 2], [3, 4]]).cuda()
+    b = torch.empty(2, 2, dtype=torch.int64, device="cuda").t()
+    b.copy_(torch.tensor([[1, 2], [3, 4]]))
+    return [a.sum(0).tolist(), b.t().sum(0).tolist()]
+
+
+def aliased() -> list[Any]:
+    """A repeated operator returns separate values."""
+    a = torch.arange(4, device="cuda")
+    b, c = a + 1, a + 1
+    b[0] = 9
+    c.add_(1)
+    return [b.tolist(), c.tolist(), (a + 1).tolist(), a.tolist()]
+
+
+def default_dtype() -> list[str]:
+    a = torch.arange(4, device="cuda")
+    first = (a / a).dtype
+    torch.set_default_dtype(torch.bfloat16)
+    second = (a / a).dtype
+    torch.set_default_dtype(torch.float32)
+    return [str(first), str(second)]
+
+
+def other_gpu() -> list[str]:
+    x = torch.zeros(3, device="cuda:1")
+    with torch.cuda.device(2):
+        y = torch.zeros(3, device="cuda")
+    return [str((x + 1).device), str(y.device), str(torch.arange(3, device="cuda:3").device), str(y.nonzero().device)]
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "an integer in a layer": lambda: Gate()(floats(4, 8)),
+    "an integer as a list": lambda: floats(4).argsort().tolist(),
+    "an integer on the host": lambda: floats(4).argsort().cpu(),
+    "a float as an integer": lambda: floats(4).to("cpu", torch.int64),
+    "a condition": lambda: bool(floats(4).max() > 0),
+    "a mask": lambda: floats(4)[floats(4) > 0],
+    "nonzero": lambda: (floats(4) > 0).nonzero(),
+    "equal": lambda: torch.equal(floats(4), floats(4)),
+    "a float": lambda: floats(1).item(),
+    "floats": lambda: floats(3).tolist(),
+    "isfinite": lambda: bool(floats(4).isfinite().all()),
+    "isnan": lambda: bool(floats(4).isnan().any()),
+    "isinf": lambda: bool(floats(4).isinf().any()),
+    "comparisons with infinity": lambda: [
+        bool(flags.any())
+        for limit in (math.inf, -math.inf)
+        for x in (floats(1),)
+        for flags in (x > limit, x >= limit, x < limit, x <= limit, x == limit, x != limit)
+    ],
+    "an assertion": lambda: torch._assert_async(floats(4).max() > 0),
+    "a wrong assertion": lambda: torch._assert_async(torch.zeros((), device="cuda")),
+    "no shape function": lambda: torch.ops.aten._masked_softmax(floats(4, 4), floats(4, 4) > 0),
+    "two GPUs": lambda: torch.zeros(3, device="cuda:0") + torch.zeros(3, device="cuda:1"),
+    "host and GPU": lambda: floats(3) + torch.zeros(3),
+    "storage[i]": lambda: floats(3).untyped_storage()[0],
+    "typed storage[i]": lambda: floats(3).storage()[0],
+    "list of a storage": lambda: floats(3).untyped_storage().tolist(),
+    "print of a storage": lambda: str(floats(3).untyped_storage()),
+    "numpy": lambda: floats(3).numpy(),
+    "DLPack": lambda: torch.from_dlpack(floats(3)) and floats(3).__dlpack__(),
+    "array interface": lambda: floats(3).__cuda_array_interface__,
+    "array interface of the host": lambda: hasattr(torch.zeros(3), "__cuda_array_interface__"),
+    "print": lambda: [str(floats(3)), str(torch.arange(3, device="cuda"))],
+    "vmap": lambda: str(torch.func.vmap(lambda x: x * 2)(floats(3, 4)).shape),
+    "inference": lambda: str(torch.inference_mode()(lambda: (floats(3)[1:] + 1).shape)()),
+    "a copy of 10 GB, MiB": big_copy,
+    "batches": load_batches,
+    "offloaded is known": offload,
+    "driver": driver,
+    "layouts": collide,
+    "aliases": aliased,
+    "default dtype": default_dtype,
+    "other GPUs": other_gpu,
+    "histc of integers": lambda: torch.histc(torch.tensor([1, 2, 2], device="cuda"), bins=4, min=0, max=4).tolist(),
+    "expanded": lambda: str(torch.ones(1, dtype=torch.int64, device="cuda").expand(10**12).sum().shape),
+    "platform": lambda: [torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.get_device_capability()[0]],
+}
+
+
+def answer(case: Callable[[], Any]) -> dict[str, Any]:
+    assert device is not None
+    device.refusals.clear()
+    try:
+        value = case()
+        given = {"answer": value if isinstance(value, (int, float, str, list, type(None))) else str(type(value))}
+    except Exception as error:
+        given = {"error": type(error).__name__, "text": str(error)}
+    return {**given, "refused": len(device.refusals), "refusals": list(device.refusals)}
+
+
+if __name__ == "__main__":
+    answers = {name: answer(case) for name, case in CASES.items()}
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# THE LINE"))
+    print(json.dumps({"cases": answers, "line": line, "notes": device.notes()}))

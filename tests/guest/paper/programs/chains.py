@@ -1,0 +1,771 @@
+"""Random chains of operators on the CPU and on the paper GPU: ``chains.py FIRST COUNT``. Prints the differences.
+
+This program computes from the CPU's tensors alone which bytes must be known: every storage has a flag for each byte,
+which is set when a random number or uninitialised memory is written to it, directly or through operators.
+"""
+
+import gc
+import json
+import random
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from recording import GRANULARITY
+from torch import Tensor
+
+from regbot_guest.paper.device import Untraceable, paper_gpu
+
+LINES = 14
+MAX_ELEMENTS = 600
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool)
+DTYPES = (*INTEGERS, torch.float32, torch.bfloat16, torch.complex64)
+DTYPES_OF_KERNELS = re.compile(
+    "not implemented for complex|can't be cast to the desired output type|with a bool tensor is not supported"
+)
+"""Errors about dtypes that only kernels raise. In a CUDA build of torch, the shape functions do not raise them, so the
+paper GPU accepts such a call."""
+WIDTHS = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32)
+
+Numbers = dict[int, tuple[int, torch.UntypedStorage]]
+Run = Callable[[Sequence[Tensor], str], Any]
+
+
+@dataclass
+class Step:
+    """``run(tensors, device)`` reads the slots ``reads`` and writes ``writes``.
+
+    ``sizes``: slots whose values decide the size of the result, or are read on the host. ``taint``: whether the result
+    is unknown where that does not follow from what is read.
+    """
+
+    name: str
+    run: Run
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    taint: bool | None = None
+
+
+class Difference(Exception):
+    """The paper GPU's behaviour differs from the CPU's."""
+
+
+class Taints:
+    """Flags of the bytes in CPU storages that depend on random numbers."""
+
+    def __init__(self) -> None:
+        self._flags: dict[int, tuple[torch.UntypedStorage, Tensor]] = {}
+
+    def knows(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._flags
+
+    def view(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        _, flags = self._flags.get(storage._cdata, (storage, torch.zeros(0, dtype=torch.bool)))
+        if flags.numel() != size:  # new, or resized: what is added is uninitialised
+            old, flags = flags, torch.ones(size, dtype=torch.bool)
+            flags[: min(size, old.numel())] = old[:size]
+            self._flags[storage._cdata] = (storage, flags)
+        width = tensor.element_size()
+        strides = [stride * width for stride in tensor.stride()]
+        return flags.as_strided((*tensor.shape, width), (*strides, 1), tensor.storage_offset() * width)
+
+    def any(self, tensor: Tensor) -> bool:
+        return tensor.numel() > 0 and bool(self.view(tensor).any())
+
+    def set(self, tensor: Tensor, tainted: bool) -> None:
+        if tensor.numel():
+            self.view(tensor)
+            storage = tensor.untyped_storage()
+            flags = self._flags[storage._cdata][1]
+            width = tensor.element_size()
+            places = torch.arange(flags.numel()).as_strided(
+                (*tensor.shape, width), (*(s * width for s in tensor.stride()), 1), tensor.storage_offset() * width
+            )
+            flags[places.reshape(-1)] = tainted
+
+
+class Chain:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.host: list[Tensor] = []
+        self.paper: list[Tensor] = []
+        self.taints = Taints()
+        self.log: list[str] = []
+        self.numbers: tuple[Numbers, Numbers] = ({}, {})  # of storages, by order of appearance
+
+    # ---- choosing ----------------------------------------------------------------------------------------------------
+
+    def pick(self, wanted: Callable[[Tensor], bool] = lambda _: True) -> int:
+        """Return a slot with a suitable tensor, a new one if none exists."""
+        fitting = [i for i, t in enumerate(self.host) if wanted(t)]
+        if not fitting or self.rng.random() < 0.1:
+            for _ in range(20):
+                index = self.create()
+                if wanted(self.host[index]):
+                    return index
+            raise Skip
+        return self.rng.choice(fitting[-6:])
+
+    def shape(self, limit: int = 4) -> list[int]:
+        return [
+            self.rng.choice((0, 1, 2, 2, 3, 4, 5)) if self.rng.random() < 0.9 else 1
+            for _ in range(self.rng.randrange(limit))
+        ]
+
+    def create(self) -> int:
+        shape, dtype = self.shape(), self.rng.choice(DTYPES)
+        kind = self.rng.choice(("zeros", "arange", "arange", "list", "random", "empty", "host", "channels"))
+        start = self.rng.randrange(3)
+        if kind == "random":
+            step = Step("random", lambda _, d: torch.rand(shape, device=d).mul(3).to(dtype), taint=True)
+        elif kind == "empty":
+            step = Step("empty", lambda _, d: _filled_on_host(torch.empty(shape, dtype=dtype, device=d)), taint=True)
+        elif kind == "zeros":
+            step = Step("zeros", lambda _, d: torch.zeros(shape, dtype=dtype, device=d), taint=False)
+        elif kind == "arange":
+            count = 1
+            for size in shape:
+                count *= size
+            step = Step(
+                "arange", lambda _, d: torch.arange(start, start + count, device=d).view(shape).to(dtype), taint=False
+            )
+        elif kind == "list":
+            values = [self.rng.randrange(4) for _ in range(self.rng.randrange(1, 7))]
+            step = Step("tensor", lambda _, d: torch.tensor(values, dtype=dtype, device=d), taint=False)
+        elif kind == "host":
+            step = Step("host", lambda _, d: torch.full(shape, start, dtype=dtype).to(d, copy=True), taint=False)
+        else:
+            form = [2, 3, 2, 4]
+            step = Step(
+                "channels",
+                lambda _, d: torch.zeros(form, dtype=dtype, device=d).to(memory_format=torch.channels_last),
+                taint=False,
+            )
+        self.apply(step)
+        return len(self.host) - 1
+
+    def positions(self, size: int, shape: Sequence[int], tainted: bool) -> Run:
+        """Return indices below ``size``."""
+        count = 1
+        for length in shape:
+            count *= length
+        values = [self.rng.randrange(size) for _ in range(count)]
+
+        def make(_: Any, device: str) -> Tensor:
+            known = torch.tensor(values, dtype=torch.int64, device=device).view(*shape)
+            return known + torch.rand(shape, device=device).mul(0).long() if tainted else known
+
+        return make
+
+    # ---- running -----------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step) -> None:
+        tainted = any(self.taints.any(self.host[i]) for i in step.reads)
+        refused = any(self.taints.any(self.host[i]) for i in step.sizes)
+        inputs = sorted({*step.reads, *step.writes, *step.sizes})
+        self.log.append(f"{step.name} of {[(i, _text(self.host[i]), self.taints.any(self.host[i])) for i in inputs]}")
+        try:
+            on_host, error = step.run(self.host, "cpu"), None
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as raised:
+            on_host, error = None, raised
+        if isinstance(error, NotImplementedError):
+            raise Stop if step.writes else Skip
+        try:
+            on_paper = step.run(self.paper, "cuda")
+        except Untraceable as refusal:
+            if error is not None:
+                raise (Stop if step.writes else Skip) from None
+            if refused:
+                raise Skip from None
+            raise Difference(f"refused: {refusal}") from refusal
+        except (RuntimeError, IndexError, ValueError, TypeError) as raised:
+            if error is not None:
+                raise (Stop if step.writes else Skip) from None
+            raise Difference(f"only the paper GPU raises {type(raised).__name__}: {raised}") from raised
+        if error is not None and "memory location" in str(error):
+            raise Stop  # what overlaps is written, and torch checks only for some operators of a GPU
+        if error is not None and torch.version.cuda is not None and DTYPES_OF_KERNELS.search(str(error)):
+            raise Stop if step.writes else Skip
+        if error is not None:
+            raise Difference(f"only the CPU raises {type(error).__name__}: {error}")
+        if refused:
+            raise Difference("not refused")
+        taint = tainted if step.taint is None else step.taint
+        for index in step.writes:
+            self.taints.set(self.host[index], taint)
+        hosts, papers = _tensors(on_host), _tensors(on_paper)
+        if len(hosts) != len(papers):
+            raise Difference(f"{len(hosts)} results on the CPU, {len(papers)} on the paper GPU")
+        if not hosts and on_host != on_paper:
+            raise Difference(f"{on_host} on the CPU, {on_paper} on the paper GPU")
+        for host, paper in zip(hosts, papers, strict=True):
+            if not self.taints.knows(host):
+                self.taints.view(host)
+                self.taints.set(
+                    host.as_strided((host.untyped_storage().nbytes() // host.element_size(),), (1,), 0), taint
+                )
+            if host.numel() <= MAX_ELEMENTS:
+                self.host.append(host)
+                self.paper.append(paper)
+        for index in inputs:
+            self.compare(self.host[index], self.paper[index])
+        for host, paper in zip(hosts, papers, strict=True):
+            self.compare(host, paper)
+
+    def compare(self, host: Tensor, paper: Tensor) -> None:
+        a, b = self.describe(host, 0), self.describe(paper, 1)
+        if a != b:
+            raise Difference(f"{a} on the CPU, {b} on the paper GPU")
+        tainted = self.taints.any(host)
+        if device.is_known(paper) == tainted:
+            raise Difference(f"{_text(host)} is {'unknown' if tainted else 'known'}, the paper GPU says otherwise")
+        if not tainted:
+            values = device.values(paper)
+            if not torch.equal(
+                torch.nan_to_num(host.float() if host.dtype == torch.bfloat16 else host),
+                torch.nan_to_num(values.float() if host.dtype == torch.bfloat16 else values),
+            ):
+                raise Difference(f"values: {host.tolist()} on the CPU, {values.tolist()} on the paper GPU")
+
+    def describe(self, tensor: Tensor, side: int) -> tuple[Any, ...]:
+        storage = tensor.untyped_storage()
+        numbers = self.numbers[side]
+        number = numbers.setdefault(storage._cdata, (len(numbers), storage))[0] if storage.nbytes() else -1
+        version = 0 if tensor.is_inference() else tensor._version
+        strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+        form = (
+            tuple(tensor.shape),
+            strides if tensor.numel() else [],
+            tensor.dtype,
+            tensor.storage_offset(),
+            tensor.is_conj(),
+        )
+        return (*form, number, storage.nbytes(), version)
+
+
+class Stop(Exception):
+    """The chain ends here, because the devices' values are undefined from now on."""
+
+
+class Skip(Exception):
+    """The line is skipped: no tensor is suitable, or both devices refuse it."""
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _text(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)}/{list(tensor.stride())}+{tensor.storage_offset()}"
+
+
+def _filled_on_host(tensor: Tensor) -> Tensor:
+    """Uninitialised CPU memory may contain invalid booleans, or indices out of range."""
+    if tensor.device.type == "cpu":
+        with torch.autograd.grad_mode.inference_mode(tensor.is_inference()):
+            torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).zero_()
+    return tensor
+
+
+def is_number(t: Tensor) -> bool:
+    return t.dtype in INTEGERS
+
+
+def not_bool(t: Tensor) -> bool:
+    return t.dtype not in (torch.bool, torch.complex64)
+
+
+def ordered(t: Tensor) -> bool:
+    return not t.is_complex()
+
+
+Maker = Callable[[Chain], Step]
+MAKERS: list[Maker] = []
+
+
+def maker(function: Maker) -> Maker:
+    MAKERS.append(function)
+    return function
+
+
+@maker
+def view(c: Chain) -> Step:
+    i = c.pick()
+    t, rng = c.host[i], c.rng
+    dim = rng.randrange(t.dim()) if t.dim() else 0
+    size = t.shape[dim] if t.dim() else 1
+    a, b = sorted((rng.randrange(size + 1), rng.randrange(size + 1)))
+    other = rng.randrange(max(1, t.dim()))
+    stride = rng.choice((1, 2, 3))
+    bytes_of = t.untyped_storage().nbytes() // t.element_size()
+    form, steps, offset = (
+        [rng.randrange(1, 4) for _ in range(2)],
+        [rng.randrange(4), rng.randrange(3)],
+        rng.randrange(4),
+    )
+    fits = offset + sum((f - 1) * s for f, s in zip(form, steps, strict=True)) < bytes_of
+    width = rng.choice(WIDTHS)
+    runs: dict[str, Callable[[Tensor], Any]] = {
+        "flatten": lambda x: x.reshape(-1),
+        "view": lambda x: x.view(-1),
+        "view 2": lambda x: x.view(2, -1),
+        "transpose": lambda x: x.transpose(dim, other),
+        "slice": lambda x: x.narrow(dim, a, b - a),
+        "strided slice": lambda x: x[a::stride],
+        "select": lambda x: x.select(dim, min(a, size - 1)),
+        "unsqueeze": lambda x: x.unsqueeze(other),
+        "squeeze": lambda x: x.squeeze(),
+        "expand": lambda x: x.unsqueeze(0).expand(3, *x.shape),
+        "expand last": lambda x: x.unsqueeze(-1).expand(*x.shape, 2),
+        "as_strided": lambda x: x.as_strided(form, steps, offset) if fits else x.as_strided((0,), (1,), 0),
+        "as_strided of its own offset": lambda x: x.as_strided((1,), (1,)) if x.numel() else x.view(x.shape),
+        "dtype": lambda x: x.view(width) if width.itemsize != 8 or x.element_size() == 8 else x.view(torch.uint8),
+        "split": lambda x: x.split(max(1, size // 2), dim),
+        "unbind": lambda x: x.unbind(dim),
+        "diagonal": lambda x: x.diagonal(),
+        "unfold": lambda x: x.unfold(dim, min(2, size), 1),
+        "movedim": lambda x: x.movedim(dim, other),
+        "detach": lambda x: x.detach(),
+        "conj": lambda x: x.conj(),
+        "real": lambda x: torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.real,
+        "imag": lambda x: x.imag if x.is_complex() else x.t(),
+        "permute": lambda x: x.permute(*reversed(range(x.dim()))),
+    }
+    name = rng.choice(list(runs))
+    return Step(name, lambda ts, _: runs[name](ts[i]), reads=[i])
+
+
+@maker
+def metadata_in_place(c: Chain) -> Step:
+    i, rng = c.pick(), c.rng
+    t = c.host[i]
+    size = c.shape(3)
+    other = c.pick(lambda x: x.dtype == t.dtype)
+    runs: dict[str, Callable[[Sequence[Tensor]], Any]] = {
+        "t_": lambda ts: ts[i].t_(),
+        "unsqueeze_": lambda ts: ts[i].unsqueeze_(0),
+        "squeeze_": lambda ts: ts[i].squeeze_(),
+        "transpose_": lambda ts: ts[i].transpose_(0, -1),
+        "resize_": lambda ts: ts[i].resize_(size),
+        "as_strided_": lambda ts: ts[i].as_strided_((1,), (1,), 0) if ts[i].untyped_storage().nbytes() else ts[i],
+        "set_": lambda ts: ts[i].set_(ts[other]),
+        "set_ of a storage": lambda ts: ts[i].set_(ts[other].untyped_storage(), 0, tuple(ts[other].shape)),
+        "set_ whole": lambda ts: ts[i].set_(ts[other].untyped_storage()),
+        "set_ of nothing": lambda ts: ts[i].set_(),
+    }
+    name = rng.choice(list(runs))
+    before = t.untyped_storage().nbytes()
+
+    def run(ts: Sequence[Tensor], device: str) -> Any:
+        result = runs[name](ts)
+        if device == "cpu" and result.untyped_storage().nbytes() > before:
+            bytes_of = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
+            if name == "resize_":
+                bytes_of[before:] = 0
+        return result
+
+    return Step(name, run, taint=True)
+
+
+@maker
+def pointwise(c: Chain) -> Step:
+    i = c.pick()
+    rng, t = c.rng, c.host[i]
+    j = c.pick(lambda x: x.shape == t.shape or x.dim() == 0 or x.numel() == 1)
+    number = rng.choice((2, 1.5, True, 0))
+    runs: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "add": lambda x, y: x + y,
+        "add number": lambda x, y: x + number,
+        "sub": lambda x, y: x - y,
+        "mul": lambda x, y: x * y,
+        "rsub": lambda x, y: 3 - x,
+        "eq": lambda x, y: x == y,
+        "ne number": lambda x, y: x != number,
+        "lt": lambda x, y: x < y,
+        "where": lambda x, y: torch.where(x == 1, x, y),
+        "neg": lambda x, y: -x,
+        "abs": lambda x, y: x.abs(),
+        "clamp": lambda x, y: x.clamp(0, 2),
+        "floor_divide": lambda x, y: x // 2,
+        "divide": lambda x, y: x / 4,
+        "remainder": lambda x, y: x % 3,
+        "not": lambda x, y: ~x,
+        "and": lambda x, y: x & y,
+        "logical": lambda x, y: x.logical_or(y),
+        "minimum": lambda x, y: torch.minimum(x, y),
+        "pow": lambda x, y: x**2,
+        "square": lambda x, y: x.square(),
+        "masked_fill": lambda x, y: x.masked_fill(y == 1, 2),
+        "scalar tensor": lambda x, y: x + torch.tensor(2),
+    }
+    name = rng.choice(list(runs))
+    one = name in {
+        "add number",
+        "rsub",
+        "ne number",
+        "neg",
+        "abs",
+        "clamp",
+        "floor_divide",
+        "divide",
+        "remainder",
+        "not",
+        "pow",
+        "square",
+        "scalar tensor",
+    }
+    return Step(name, lambda ts, _: runs[name](ts[i], ts[j]), reads=[i] if one else [i, j])
+
+
+@maker
+def in_place(c: Chain) -> Step:
+    i = c.pick()
+    rng, t = c.rng, c.host[i]
+    j = c.pick(lambda x: x.shape == t.shape or x.dim() == 0)
+    k = c.pick(lambda x: x.shape == t.shape and x.dtype == torch.bool)
+    runs: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], list[int], bool | None]] = {
+        "add_": (lambda x, y, m: x.add_(1), [i], None),
+        "add_ other": (lambda x, y, m: x.add_(y), [i, j], None),
+        "mul_": (lambda x, y, m: x.mul_(y), [i, j], None),
+        "zero_": (lambda x, y, m: x.zero_(), [], False),
+        "fill_": (lambda x, y, m: x.fill_(2), [], False),
+        "copy_": (lambda x, y, m: x.copy_(y), [j], None),
+        "masked_fill_": (lambda x, y, m: x.masked_fill_(m, 1), [i, k], None),
+        "clamp_": (lambda x, y, m: x.clamp_(0, 1), [i], None),
+        "eq_": (lambda x, y, m: x.eq_(1), [i], None),
+        "cumsum_": (lambda x, y, m: x.cumsum_(0), [i], None),
+        "neg_": (lambda x, y, m: x.neg_(), [i], None),
+        "random_": (lambda x, y, m: x.zero_() if x.is_complex() else x.random_(0, 2), [], not t.is_complex()),
+        "copy_ from the host": (lambda x, y, m: x.copy_(torch.tensor(3)), [], False),
+        "tril_": (lambda x, y, m: x.tril_(), [i], None),
+    }
+    name = rng.choice(list(runs))
+    function, reads, taint = runs[name]
+    return Step(name, lambda ts, _: function(ts[i], ts[j], ts[k]), reads=reads, writes=[i], taint=taint)
+
+
+@maker
+def part(c: Chain) -> Step:
+    """Write a part of a tensor through a temporary view."""
+    i = c.pick(lambda x: x.dim() > 0 and x.shape[0] > 0)
+    rng, t = c.rng, c.host[i]
+    a, b = sorted((rng.randrange(t.shape[0] + 1), rng.randrange(t.shape[0] + 1)))
+    kind, number = rng.choice(("known", "random", "add")), rng.randrange(4)
+    target = c.host[i][a:b]
+
+    def run(ts: Sequence[Tensor], device: str) -> Any:
+        if kind == "known":
+            ts[i][a:b] = number
+        elif kind == "random":
+            ts[i][a:b] = torch.rand((), device=device)
+        else:
+            ts[i][a:b] += number
+        return ts[i][a:b]
+
+    c.host.append(target)
+    c.paper.append(c.paper[i][a:b])
+    place = len(c.host) - 1
+    return Step(
+        f"part {kind}",
+        run,
+        reads=[place] if kind == "add" else [],
+        writes=[place],
+        taint={"known": False, "random": True}.get(kind),
+    )
+
+
+@maker
+def out(c: Chain) -> Step:
+    i = c.pick()
+    t = c.host[i]
+    j = c.pick(lambda x: x.shape == t.shape)
+    k = c.pick(lambda x: x.dtype == t.dtype and x.untyped_storage()._cdata != t.untyped_storage()._cdata)
+    runs: dict[str, Callable[[Sequence[Tensor]], Any]] = {
+        "add": lambda ts: torch.add(ts[i], ts[j], out=ts[k]),
+        "mul": lambda ts: torch.mul(ts[i], ts[j], out=ts[k]),
+        "cumsum": lambda ts: torch.cumsum(ts[i], 0, out=ts[k]),
+        "sum": lambda ts: torch.sum(ts[i], -1, out=ts[k]),
+        "cat": lambda ts: torch.cat([ts[i].contiguous(), ts[j].contiguous()], out=ts[k]),
+    }
+    name = c.rng.choice(list(runs))
+    return Step(
+        f"out {name}", lambda ts, _: runs[name](ts), reads=[i] if name in ("cumsum", "sum") else [i, j], writes=[k]
+    )
+
+
+@maker
+def reduction(c: Chain) -> Step:
+    i = c.pick(ordered)
+    t, rng = c.host[i], c.rng
+    dim = rng.randrange(t.dim()) if t.dim() else 0
+    runs: dict[str, Callable[[Tensor], Any]] = {
+        "sum": lambda x: x.sum(),
+        "sum dim": lambda x: x.sum(dim),
+        "keepdim": lambda x: x.sum(dim, keepdim=True),
+        "max": lambda x: x.max(),
+        "max dim": lambda x: x.max(dim),
+        "amin": lambda x: x.amin(dim),
+        "argmax": lambda x: x.argmax(dim),
+        "all": lambda x: x.all(),
+        "any dim": lambda x: x.any(dim),
+        "cumsum": lambda x: x.cumsum(dim),
+        "sort": lambda x: x.sort(dim, stable=True),
+        "prod": lambda x: x.prod(),
+        "topk": lambda x: x.topk(1, dim),
+        "argsort": lambda x: x.argsort(dim, stable=True),
+        "flip": lambda x: x.flip(dim),
+        "roll": lambda x: x.contiguous().roll(1, dim),
+        "tril": lambda x: x.tril(),
+        "repeat": lambda x: x.repeat(2, *([1] * x.dim())),
+        "repeat_interleave": lambda x: x.repeat_interleave(2),
+        "clone": lambda x: x.clone(),
+        "contiguous": lambda x: x.contiguous(),
+        "cummax": lambda x: x.cummax(dim) if x.dim() else x.clone(),
+        "count_nonzero": lambda x: x.count_nonzero(),
+        "diff": lambda x: x.diff(dim=dim),
+        "triu": lambda x: x.triu(1),
+        "isfinite": lambda x: x.isfinite(),
+    }
+    name = rng.choice(list(runs))
+    return Step(name, lambda ts, _: runs[name](ts[i]), reads=[i], taint=False if name == "isfinite" else None)
+
+
+@maker
+def cast(c: Chain) -> Step:
+    i, dtype = c.pick(lambda x: not x.is_complex()), c.rng.choice(DTYPES)
+    return Step(f"to {dtype}", lambda ts, _: ts[i].to(dtype, copy=True), reads=[i])
+
+
+@maker
+def likes(c: Chain) -> Step:
+    i = c.pick()
+    return Step(
+        "zeros_like", lambda ts, _: (torch.zeros_like(ts[i]), torch.ones_like(ts[i]), ts[i].new_zeros(3)), taint=False
+    )
+
+
+@maker
+def join(c: Chain) -> Step:
+    i = c.pick()
+    t = c.host[i]
+    j = c.pick(lambda x: x.shape == t.shape)
+    runs: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "cat": lambda x, y: torch.cat([x, y]),
+        "cat last": lambda x, y: torch.cat([x, y, x], -1),
+        "stack": lambda x, y: torch.stack([x, y], -1),
+        "foreach add": lambda x, y: torch._foreach_add([x, y], 1),
+        "foreach mul": lambda x, y: torch._foreach_mul([x], [y]),
+        "split copy": lambda x, y: torch.cat([x, y]).split_with_sizes([x.shape[0], y.shape[0]]),
+    }
+    name = c.rng.choice(list(runs))
+    return Step(name, lambda ts, _: runs[name](ts[i], ts[j]), reads=[i, j])
+
+
+@maker
+def foreach_in_place(c: Chain) -> Step:
+    i = c.pick(lambda x: x.dtype != torch.bool and 0 not in x.stride())
+    t = c.host[i]
+    j = c.pick(lambda x: x.shape == t.shape and x.dtype == t.dtype)
+    runs: dict[str, tuple[Callable[[Tensor, Tensor], Any], list[int], list[int], bool | None]] = {
+        "_foreach_add_": (lambda x, y: torch._foreach_add_([x], 1), [i], [i], None),
+        "_foreach_add_ two": (lambda x, y: torch._foreach_add_([x], [y]), [i, j], [i], None),
+        "_foreach_zero_": (lambda x, y: torch._foreach_zero_([x]), [], [i], False),
+        "_foreach_copy_": (lambda x, y: torch._foreach_copy_([x], [y]), [j], [i], None),
+        "_foreach_mul_": (lambda x, y: torch._foreach_mul_([x], 2), [i], [i], None),
+    }
+    name = c.rng.choice(list(runs))
+    function, reads, writes, taint = runs[name]
+
+    def run(ts: Sequence[Tensor], _: str) -> None:
+        function(ts[i], ts[j])
+
+    return Step(name, run, reads=reads, writes=writes, taint=taint)
+
+
+@maker
+def index(c: Chain) -> Step:
+    i = c.pick(lambda x: x.dim() > 0 and all(x.shape))
+    t, rng = c.host[i], c.rng
+    dim = rng.randrange(t.dim())
+    tainted = rng.random() < 0.25
+    flat = c.positions(t.shape[dim], [rng.randrange(1, 4)], tainted)
+    first = c.positions(t.shape[0], c.shape(3) or [2], tainted)
+    full = c.positions(t.shape[dim], list(t.shape), tainted)
+    add = rng.random() < 0.5
+    runs: dict[str, tuple[Callable[[Tensor, Any], Any], bool]] = {
+        "index_select": (lambda x, d: x.index_select(dim, flat(0, d)), False),
+        "index": (lambda x, d: x[first(0, d)], False),
+        "index by the host's": (lambda x, d: x[torch.tensor([0, -1])], False),
+        "index middle": (lambda x, d: x[:, None, ..., first(0, d) * 0], False),
+        "gather": (lambda x, d: x.gather(dim, full(0, d)), False),
+        "scatter": (lambda x, d: x.scatter(dim, full(0, d) * 0, 1), False),
+        "scatter_": (lambda x, d: x.scatter_(dim, full(0, d) * 0, 1), True),
+        "scatter_add_": (lambda x, d: x.scatter_add_(dim, full(0, d), x.clone()), True),
+        "index_fill_": (lambda x, d: x.index_fill_(dim, flat(0, d), 2), True),
+        "index_add_": (lambda x, d: x.index_add_(dim, flat(0, d), x.index_select(dim, flat(0, d))), True),
+        "index_put_": (
+            lambda x, d: x.index_put_(
+                (flat(0, d) % x.shape[0],), torch.ones((), dtype=x.dtype, device=d), accumulate=add
+            ),
+            True,
+        ),
+        "take": (lambda x, d: x.take(flat(0, d)), False),
+        "embedding": (
+            lambda x, d: (
+                torch.nn.functional.embedding(flat(0, d), x.float().view(x.shape[0], -1)) if dim == 0 else x.clone()
+            ),
+            False,
+        ),
+    }
+    name = rng.choice(list(runs))
+    function, writes = runs[name]
+    uses = tainted and name not in {"index by the host's"} and not (name == "embedding" and dim)
+    taint = True if uses else None
+    if name in ("take", "embedding") and not all(t.shape):
+        raise Skip
+    return Step(name, lambda ts, d: function(ts[i], d), reads=[i], writes=[i] if writes else [], taint=taint)
+
+
+@maker
+def mask(c: Chain) -> Step:
+    i = c.pick(lambda x: x.dim() > 0)
+    t = c.host[i]
+    j = c.pick(lambda x: x.dtype == torch.bool and x.shape in (t.shape, t.shape[:1]))
+    whole = c.host[j].shape == t.shape
+    add = c.rng.random() < 0.3
+    runs: dict[str, tuple[Callable[[Tensor, Tensor, str], Any], bool, bool]] = {
+        "x[mask]": (lambda x, m, d: x[m], False, True),
+        "x[mask] = 1": (lambda x, m, d: x.__setitem__(m, 1) or x, True, False),
+        "index_put_ of a mask": (
+            lambda x, m, d: x.index_put_((m,), torch.ones((), dtype=x.dtype, device=d), accumulate=add),
+            True,
+            False,
+        ),
+        "index_put of a mask": (
+            lambda x, m, d: x.index_put((m,), torch.ones((), dtype=x.dtype, device=d), accumulate=add),
+            False,
+            False,
+        ),
+        "masked_select": (
+            lambda x, m, d: x.masked_select(m if whole else m.view(-1, *[1] * (x.dim() - 1))),
+            False,
+            True,
+        ),
+        "where(mask)": (
+            lambda x, m, d: torch.where(m if whole else m.view(-1, *[1] * (x.dim() - 1)), x, 0),
+            False,
+            False,
+        ),
+    }
+    name = c.rng.choice(list(runs))
+    function, writes, dynamic = runs[name]
+    return Step(
+        name,
+        lambda ts, d: function(ts[i], ts[j], d),
+        reads=[i] if dynamic else [i, j],
+        writes=[i] if writes else [],
+        sizes=[j] if dynamic else [],
+    )
+
+
+@maker
+def dynamic(c: Chain) -> Step:
+    i = c.pick(is_number)
+    t = c.host[i]
+    runs: dict[str, Callable[[Tensor], Any]] = {
+        "nonzero": lambda x: x.nonzero(),
+        "nonzero tuple": lambda x: x.nonzero(as_tuple=True),
+        "unique": lambda x: [t.clone() for t in x.unique(return_inverse=True)],
+        "unique_consecutive": lambda x: x.unique_consecutive().clone(),
+        "bincount": lambda x: x.reshape(-1).long().clamp(0, 3).bincount(minlength=2),
+        "repeats": lambda x: x.reshape(-1).long().clamp(0, 3).repeat_interleave(x.reshape(-1).long().clamp(0, 3)),
+        "item": lambda x: x.reshape(-1)[0].item() if x.numel() else 0,
+        "tolist": lambda x: x.tolist(),
+        "bool": lambda x: bool(x.any()),
+    }
+    name = c.rng.choice(list(runs))
+    sizes = [] if name == "item" and t.numel() else [i]
+    if name == "item" and t.numel():
+        c.host.append(t.reshape(-1)[:1].clone())
+        c.taints.set(c.host[-1], c.taints.any(t.as_strided((1,), (1,))) if t.is_contiguous() else c.taints.any(t))
+        c.paper.append(c.paper[i].reshape(-1)[:1].clone())
+        sizes = [len(c.host) - 1]
+        return Step("item", lambda ts, _: ts[sizes[0]].item(), sizes=sizes)
+    return Step(name, lambda ts, _: runs[name](ts[i]), sizes=sizes, taint=False)
+
+
+@maker
+def round_trip(c: Chain) -> Step:
+    i = c.pick()
+    t = c.host[i]
+    sizes = [] if t.is_floating_point() or t.is_complex() else [i]
+    return Step(
+        "to the host and back", lambda ts, d: ts[i].to("cpu", copy=True).to(d, copy=d == "cuda"), reads=[i], sizes=sizes
+    )
+
+
+@maker
+def products(c: Chain) -> Step:
+    i = c.pick(lambda x: x.dim() == 2 and x.dtype == torch.float32)
+    runs: dict[str, Callable[[Tensor], Any]] = {
+        "mm": lambda x: x @ x.t(),
+        "softmax": lambda x: x.softmax(-1),
+        "mean": lambda x: x.mean(),
+        "exp": lambda x: x.exp(),
+        "linear": lambda x: torch.nn.functional.linear(x, x),
+        "silu": lambda x: torch.nn.functional.silu(x),
+    }
+    name = c.rng.choice(list(runs))
+    return Step(name, lambda ts, _: runs[name](ts[i]), reads=[i])
+
+
+def run_lines(chain: Chain) -> None:
+    """Run random lines and compare both devices. Raises Difference."""
+    for _ in range(LINES):
+        with suppress(Skip):
+            chain.apply(chain.rng.choice(MAKERS)(chain))
+    for host, paper in zip(chain.host, chain.paper, strict=True):
+        chain.compare(host, paper)
+
+
+def run_chain(seed: int) -> "dict[str, Any] | None":
+    """Return the difference and the lines before it, None if there is none."""
+    chain = Chain(seed)
+    inference = chain.rng.random() < 0.1
+    try:
+        with torch.inference_mode() if inference else nullcontext(), suppress(Stop):
+            run_lines(chain)
+    except Exception as error:  # a fault of the chain itself is a difference too: somebody has to look
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return {"seed": seed, "why": f"{type(error).__name__}: {error}", "at": str(where), "lines": chain.log}
+    return None
+
+
+device = paper_gpu()
+assert device is not None
+if __name__ == "__main__":
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    failures, before = [], device.live_bytes
+    for seed in range(first, first + count):
+        failure = run_chain(seed)
+        if failure is not None:
+            failures.append(failure)
+    gc.collect()
+    print(
+        json.dumps(
+            {"chains": count, "failures": failures, "leaked": device.live_bytes - before, "rounded": GRANULARITY}
+        )
+    )

@@ -1,0 +1,41 @@
+"""Kernel launches and host reads of one step, by phase, and its liveness and dispatcher: ``smoke_step.py
+REQUEST.json...`` prints one object for each request.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from regbot_guest.paper.counter import PHASES, PaperCounter
+from regbot_guest.paper.device import paper_gpu
+from regbot_guest.paper.step import count_step
+from regbot_guest.request import Request
+
+device = paper_gpu()
+assert device is not None
+reads: Counter[str] = Counter()
+
+
+class PhaseCounter(PaperCounter):
+    """Also keeps the phase and the module of each host read."""
+
+    def new_step(self, program: bool = True) -> None:
+        reads.clear()
+        super().new_step(program)
+
+    def count_host_read(self) -> None:
+        reads[f"{self.phase} {self.module_path()}"] += 1
+        super().count_host_read()
+
+
+count_step.__globals__["PaperCounter"] = PhaseCounter
+answers = []
+for path in sys.argv[1:]:
+    record = count_step(Request.load(Path(path)), device)
+    launches: Counter[str] = Counter()
+    for (operator, phase, _), count in device.launches().items():
+        launches[f"{PHASES[phase]} {operator}"] += count
+    kept = {"liveness": record["ledger"]["liveness"], "dispatcher": record["backends"]["dispatcher"]}
+    answers.append({"host_reads": dict(reads), "launches": dict(sorted(launches.items())), **kept})
+print(json.dumps(answers))

@@ -1,0 +1,133 @@
+"""Refusals of a paper GPU with their names and lines, and its answers to reads of unknown values."""
+
+import json
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.guest_runs import Shared
+from support.paper_runs import read_answer, run_program
+
+Answer = dict[str, Any]
+
+REFUSED = {
+    "an integer as a list": "copied to the host (Long[4])",
+    "an integer on the host": "copied to the host (Long[4])",
+    "a float as an integer": "copied to the host as integers",
+    "a condition": "a condition that depends on real data was read",
+    "a mask": "depends on real data",  # the words differ between versions of torch
+    "nonzero": "aten::nonzero makes a tensor whose size depends on real data",
+    "equal": "torch.equal",
+    "no shape function": "aten::_masked_softmax has no shape function",
+    "storage[i]": "the bytes of a storage were read or written (__getitem__)",
+    "typed storage[i]": "the bytes of a storage were read or written (__getitem__)",
+    "list of a storage": "the bytes of a storage were read or written (tolist)",
+    "DLPack": "__dlpack__",
+    "array interface": "__cuda_array_interface__",
+}
+ANSWERED = {
+    "a float": 1.0,
+    "floats": [1.0, 1.0, 1.0],
+    "isfinite": True,
+    "isnan": False,
+    "isinf": False,
+    "comparisons with infinity": [False, False, True, True, False, True, True, True, False, False, False, True],
+    "an assertion": None,
+    "array interface of the host": False,
+    "batches": 28,
+    "offloaded is known": False,
+    "driver": [False, False, False],
+    "layouts": [[4, 6], [3, 7]],
+    "aliases": [[9, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]],
+    "default dtype": ["torch.float32", "torch.bfloat16"],
+    "other GPUs": ["cuda:1", "cuda:2", "cuda:3", "cuda:2"],
+    "histc of integers": [0, 1, 2, 0],
+    "expanded": "torch.Size([])",
+    "platform": [True, 8, 9],
+    "vmap": "torch.Size([3, 4])",
+    "inference": "torch.Size([2])",
+    "print of a storage": "[storage of 12 bytes on a paper GPU, which has no bytes]",
+    "print": [
+        "tensor(unknown values, device='cuda:0', size=(3,), dtype=torch.float32)",
+        "tensor([0, 1, 2], device='cuda:0')",
+    ],
+}
+RAISED = {
+    "two GPUs": "Expected all tensors to be on the same device",
+    "host and GPU": "Expected all tensors to be on the same device",
+    "a wrong assertion": "the assertion failed",
+    "numpy": "can't convert cuda:0 device type tensor to numpy",
+}
+EXTENSION = 'extern "C" float first(const float* values) { return values[0]; }\n'
+CALL = """\
+import ctypes, sys, torch
+first = ctypes.CDLL(sys.argv[1]).first
+first.restype, first.argtypes = ctypes.c_float, [ctypes.c_void_p]
+first(torch.randn(4, device="cuda").data_ptr())
+"""
+
+
+@pytest.fixture
+def answer(shared: Shared, paper_library: Path) -> Answer:
+    def make(folder: Path) -> None:
+        (folder / "answer.json").write_text(json.dumps(read_answer(paper_library, "bad_input.py")))
+
+    recorded: Answer = json.loads((shared("bad_input", make) / "answer.json").read_text())
+    return recorded
+
+
+@pytest.mark.slow
+def test_unknown_values_and_bytes_are_refused_by_name(answer: Answer) -> None:
+    for name, words in REFUSED.items():
+        case = answer["cases"][name]
+        assert case.get("error") == "Untraceable", (name, case)
+        assert words in case["text"], (name, case)
+        assert case["refused"] == 1, name
+
+
+def test_an_unknown_integer_names_the_line_that_reads_it(answer: Answer) -> None:
+    (refusal,) = answer["cases"]["an integer in a layer"]["refusals"]
+    assert refusal.endswith(f"bad_input.py:{answer['line']} in forward")
+
+
+def test_all_other_cases_return_an_answer(answer: Answer) -> None:
+    assert {name: answer["cases"][name].get("answer", answer["cases"][name]) for name in ANSWERED} == ANSWERED
+    assert not any(answer["cases"][name]["refused"] for name in ANSWERED)
+
+
+def test_errors_of_a_real_gpu_are_errors_here(answer: Answer) -> None:
+    for name, words in RAISED.items():
+        assert words in answer["cases"][name].get("text", ""), (name, answer["cases"][name])
+
+
+def test_assumptions_about_values_are_recorded(answer: Answer) -> None:
+    for words in (
+        "a float that depends on data was read",
+        "isfinite",
+        "isnan",
+        "isinf",
+        "an assertion about values",
+        "infinity",
+    ):
+        assert any(words in note for note in answer["notes"]), words
+
+
+def test_a_copy_of_ten_gigabytes_to_the_host_takes_no_memory(answer: Answer) -> None:
+    assert answer["cases"]["a copy of 10 GB, MiB"]["answer"] < 100
+
+
+@pytest.mark.slow
+def test_an_extension_that_reads_raw_pointers_crashes_with_an_explanation(paper_library: Path, tmp_path: Path) -> None:
+    compiler = shutil.which("g++")
+    assert compiler is not None
+    (tmp_path / "extension.cpp").write_text(EXTENSION)
+    (tmp_path / "call.py").write_text(CALL)
+    library = tmp_path / "extension.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "extension.cpp"], check=True)
+    done = run_program(paper_library, tmp_path / "call.py", library)
+    assert done.returncode == -signal.SIGSEGV
+    assert "paper GPU: code read or wrote GPU memory through a raw pointer" in done.stderr

@@ -1,0 +1,257 @@
+"""Counts of the smoke model: derived by hand, from a static trace, and from real ranks in two ways."""
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.guest_runs import (
+    MIXTRAL,
+    QWEN,
+    Shared,
+    answer,
+    ask,
+    counts,
+    rows,
+    run_all,
+    run_guest,
+    run_script,
+    run_together,
+)
+
+pytestmark = pytest.mark.long
+
+SHAPES = (QWEN, MIXTRAL)
+DISPATCHERS = ("alltoall", "allgather")
+EP = 2
+FEWER = {"sequence": 64, "experts": 16}
+"""Without a grouped product each local expert runs several operators, so fewer experts make the step faster."""
+
+# ---- full shapes
+
+
+@pytest.mark.parametrize(
+    ("shape", "world", "ep", "layers"), [(QWEN, 16, 16, 48), (MIXTRAL, 8, 8, 32)], ids=["qwen3-16", "mixtral-8"]
+)
+def test_a_full_shape_on_an_expert_parallel_mesh(tmp_path: Path, shape: str, world: int, ep: int, layers: int) -> None:
+    record = _full(tmp_path, shape, world, ep)
+    assert counts(record) == {
+        "all_to_all": 5 * layers,  # forward: counts, rows there, rows back; backward: rows twice
+        "all_gather": 2 * layers + 1,  # each block in forward and in backward, the root once
+        "reduce_scatter": layers + 1,  # each block and the root
+    }
+    assert counts(record, "kind", "role", "axis", "phase") == {
+        ("all_to_all", "control", "ep", "forward"): layers,
+        ("all_to_all", "payload", "ep", "forward"): 2 * layers,
+        ("all_to_all", "payload", "ep", "backward"): 2 * layers,
+        ("all_gather", "payload", "dp", "forward"): layers + 1,
+        ("all_gather", "payload", "dp", "backward"): layers,
+        ("reduce_scatter", "payload", "dp", "backward"): layers + 1,
+    }
+    assert counts(record, "group_size") == {world: 8 * layers + 2}
+
+
+def test_the_full_shape_with_an_expert_data_group(tmp_path: Path) -> None:
+    record = _full(tmp_path, QWEN, world=64, ep=16)
+    layers = 48
+    assert counts(record, "kind", "axis", "group_size") == {
+        ("all_to_all", "ep", 16): 240,
+        ("all_gather", "dp", 64): 97,
+        ("all_gather", "edp", 4): 2 * layers,
+        ("reduce_scatter", "dp", 64): layers + 1,
+        ("reduce_scatter", "edp", 4): layers,
+    }
+    assert counts(record, "kind", "role")["all_to_all", "control"] == 48
+    assert counts(record)["all_gather"] == 193
+    assert counts(record)["reduce_scatter"] == 97
+
+
+def _full(folder: Path, shape: str, world: int, ep: int) -> dict[str, Any]:
+    request = ask(folder, "full", shape, "full", world=world, ep=ep, dispatcher="alltoall")
+    done = run_guest(request)
+    assert done.returncode == 0, done.stderr
+    record = answer(folder, "full")
+    tokens, top_k, hidden = (record["ledger"]["config"][key] for key in ("sequence", "top_k", "hidden"))
+    rows_bytes = tokens * top_k * hidden * 2
+    exchanged = {
+        e["count"] * rows_bytes == e["bytes"]
+        for e in record["ledger"]["entries"]
+        if e["kind"] == "all_to_all" and e["role"] == "payload"
+    }
+    assert exchanged == {True}, "balanced routing sends every token's top-k rows in bfloat16, once"
+    return record
+
+
+# ---- static traces and real ranks
+
+
+def _requests(folder: Path, world: int, mode: str, paper: str = "") -> list[Path]:
+    """The default shape on 2 ranks, and a smaller one on 4 ranks, which share the same cores."""
+    same: dict[str, Any] = {"world": world, "ep": EP, "mode": mode, "paper": paper}
+    fewer = {QWEN: FEWER, MIXTRAL: {"sequence": 64}} if world > 2 else {}
+    return [
+        ask(folder, f"{shape}.{dispatcher}.{mode}", shape, geometry=fewer.get(shape), dispatcher=dispatcher, **same)
+        for shape, dispatcher in itertools.product(SHAPES, DISPATCHERS)
+    ] + [ask(folder, f"{QWEN}.skewed.{mode}", QWEN, "cpu-skewed", geometry=fewer.get(QWEN), **same)]
+
+
+@pytest.fixture(params=[2, 4], ids=["2-ranks", "4-ranks"])
+def counted(request: pytest.FixtureRequest, shared: Shared) -> tuple[Path, int]:
+    """Results of every request in a fake world and on real ranks."""
+    world: int = request.param
+
+    def count(folder: Path) -> None:
+        run_script("profiled.py", *_requests(folder, world, "real"), ranks=world)
+        run_all(_requests(folder, world, "static"))
+
+    return shared(f"counted{world}", count), world
+
+
+@pytest.mark.parametrize("dispatcher", DISPATCHERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_counts_of_real_ranks_equal_the_static_trace(counted: tuple[Path, int], shape: str, dispatcher: str) -> None:
+    folder, world = counted
+    traced = rows(answer(folder, f"{shape}.{dispatcher}.static"))
+    kinds = {key[0] for key in traced}
+    assert kinds == {"all_gather", "reduce_scatter"} | ({"all_to_all"} if dispatcher == "alltoall" else set())
+    for rank in range(world):
+        assert rows(answer(folder, f"{shape}.{dispatcher}.real", rank)) == traced, f"rank {rank}"
+
+
+@pytest.fixture
+def on_paper(counted: tuple[Path, int], shared: Shared, paper_library: Path) -> Path:
+    """The same requests on a paper GPU."""
+    _, world = counted
+
+    def count(folder: Path) -> None:
+        done = run_together(_requests(folder, world, "static", paper=str(paper_library)))
+        assert done.returncode == 0, done.stderr
+
+    return shared(f"counted-on-paper{world}", count)
+
+
+def test_counts_of_real_ranks_equal_the_trace_on_a_paper_gpu(counted: tuple[Path, int], on_paper: Path) -> None:
+    folder, world = counted
+    for shape, dispatcher in itertools.product(SHAPES, DISPATCHERS):
+        traced = rows(answer(on_paper, f"{shape}.{dispatcher}.static"))
+        for rank in range(world):
+            assert rows(answer(folder, f"{shape}.{dispatcher}.real", rank)) == traced, f"{shape}, rank {rank}"
+    skewed = f"{QWEN}.skewed"
+    assert rows(answer(folder, f"{skewed}.real")) == rows(answer(on_paper, f"{skewed}.static"))
+
+
+def test_skewed_routing_is_traced_as_on_rank_0(counted: tuple[Path, int]) -> None:
+    folder, world = counted
+    traced = rows(answer(folder, f"{QWEN}.skewed.static"))
+    assert rows(answer(folder, f"{QWEN}.skewed.real")) == traced
+    for rank in range(world):  # other ranks have less popular experts: other bytes, but equal counts
+        real = rows(answer(folder, f"{QWEN}.skewed.real", rank))
+        assert {key: n for key, (n, _) in real.items()} == {key: n for key, (n, _) in traced.items()}
+
+
+KINDS = {
+    "c10d::alltoall_base_": ("all_to_all", 1),  # (output, input, ...): its input is counted
+    "c10d::_allgather_base_": ("all_gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+}
+"""Kind, and index of the argument whose volume is counted, from torch's schemas."""
+
+
+@pytest.mark.parametrize("dispatcher", [*DISPATCHERS, "skewed"])
+def test_a_profile_without_the_counter_shows_the_same_collectives(counted: tuple[Path, int], dispatcher: str) -> None:
+    folder, world = counted
+    for shape, rank in itertools.product(SHAPES if dispatcher != "skewed" else (QWEN,), range(world)):
+        name = f"{shape}.{dispatcher}.real"
+        number: Counter[str] = Counter()
+        elements: Counter[str] = Counter()
+        for call in json.loads((folder / f"{name}.rank{rank}.profile.json").read_text()):
+            kind, position = KINDS[call["name"]]
+            number[kind] += 1
+            elements[kind] += call["elements"][position]
+        assert number
+        record = answer(folder, name, rank)
+        assert counts(record) == number
+        counted_elements: Counter[str] = Counter()
+        for entry in record["ledger"]["entries"]:
+            counted_elements[entry["kind"]] += entry["bytes"] // {"float32": 4, "int64": 8}[entry["dtype"]]
+        assert counted_elements == elements
+
+
+def test_sequence_numbers_of_the_backend_advance_by_the_count(counted: tuple[Path, int]) -> None:
+    folder, world = counted
+    for rank in range(world):
+        liveness = answer(folder, f"{QWEN}.alltoall.real", rank)["ledger"]["liveness"]
+        assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
+        assert liveness["planted"] == liveness["seen"] == (2 if world == EP else 3)
+
+
+def test_collectives_of_ddps_reducer_are_counted(counted: tuple[Path, int]) -> None:
+    folder, world = counted
+    (entry,) = json.loads((folder / "ddp.rank0.json").read_text())
+    assert (entry["kind"], entry["count"], entry["bytes"]) == ("all_reduce", 1, (8 * 4 + 4) * 4)
+    assert (set(entry["axis"].split("|")), entry["via"]) == ({"dp"} if world != EP else {"ep", "dp"}, "gloo")
+
+
+# ---- other variants
+
+
+@pytest.fixture
+def variants(shared: Shared) -> Path:
+    def trace(folder: Path) -> None:
+        mesh: dict[str, Any] = {"world": 4, "ep": 2, "geometry": FEWER}
+        run_all(
+            [
+                ask(folder, "balanced", **mesh),
+                ask(folder, "skewed", variant="cpu-skewed", **mesh),
+                ask(folder, "natural", routing="natural", **mesh),
+                ask(folder, "dense", variant="cpu-dense", **mesh),
+                ask(folder, "kept", reshard_after_forward=False, **mesh),
+                ask(folder, "kept_ep", reshard_after_forward=False, geometry=FEWER),
+                ask(folder, "alone", world=1, ep=1, geometry=FEWER),
+                ask(folder, "no_expert_parallelism", world=2, ep=1, geometry=FEWER),
+            ]
+        )
+
+    return shared("variants", trace)
+
+
+def test_the_dense_control_has_no_expert_collectives(variants: Path) -> None:
+    record = answer(variants, "dense")
+    assert counts(record, "kind", "axis") == {("all_gather", "dp"): 2 * 2 + 1, ("reduce_scatter", "dp"): 2 + 1}
+
+
+def test_skewed_routing_changes_bytes_but_not_counts(variants: Path) -> None:
+    balanced, skewed = rows(answer(variants, "balanced")), rows(answer(variants, "skewed"))
+    assert {key: n for key, (n, _) in skewed.items()} == {key: n for key, (n, _) in balanced.items()}
+    changed = {key for key in balanced if balanced[key] != skewed[key]}
+    assert {(kind, role) for kind, _, _, _, _, role, _ in changed} == {("all_to_all", "payload")}
+    assert all(skewed[key][1] > balanced[key][1] for key in changed), "rank 0 has the popular experts"
+
+
+def test_natural_routing_is_traced_as_balanced_with_a_warning(variants: Path) -> None:
+    natural = answer(variants, "natural")
+    assert rows(natural) == rows(answer(variants, "balanced"))
+    assert any("natural" in warning for warning in natural["ledger"]["warnings"])
+    assert answer(variants, "balanced")["ledger"]["warnings"] == []
+
+
+def test_parameters_kept_after_forward_are_gathered_once(variants: Path) -> None:
+    layers = 2
+    assert counts(answer(variants, "kept_ep"), "kind", "phase") == {
+        ("all_to_all", "forward"): 3 * layers,
+        ("all_to_all", "backward"): 2 * layers,
+        ("all_gather", "forward"): layers + 1,
+        ("reduce_scatter", "backward"): layers + 1,
+    }
+    kept, resharded = answer(variants, "kept"), answer(variants, "balanced")
+    assert counts(kept)["all_gather"] == 2 * layers + 1  # blocks and experts of each layer, and the root
+    assert counts(resharded)["all_gather"] == 4 * layers + 1
+    assert counts(kept)["reduce_scatter"] == counts(resharded)["reduce_scatter"] == 2 * layers + 1
+
+
+def test_axes_of_one_rank_carry_no_collectives(variants: Path) -> None:
+    assert answer(variants, "alone")["ledger"]["entries"] == []
+    assert set(counts(answer(variants, "no_expert_parallelism"), "axis")) <= {"dp", "edp"}

@@ -1,0 +1,195 @@
+"""Whose fault a crash of a trace is: real guests crash, and the judge decides from their records.
+
+``small_torchtitan/`` is a training program with torchtitan's names. Some tests repeat what real pull requests did. They
+were right, and regbot's own code made the trace crash.
+"""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from regbot.config import Config, Workload
+from regbot.engines import LocalEngine
+from regbot.judge import judge
+from regbot.records.run import Run
+from regbot.records.verdict import Validity
+from regbot.shapes import load_shape
+from regbot.workloads import Checkout, Scratch, Task, single_task, trace
+from support.judge_cases import A2A, BASE, HEAD
+from support.layers import GOOD_LAYER, layer_task, write_repository
+from support.ledger_builder import WORKLOAD, smoke_run, smoke_session
+
+SMALL_TORCHTITAN = Path(__file__).parent / "small_torchtitan"
+TRAINER, CONFIG, LOADER = "torchtitan/trainer.py", "torchtitan/config.py", "torchtitan/hf_datasets/text_datasets.py"
+REGISTRY = "torchtitan/models/qwen3/config_registry.py"
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+def crash(task: Task, root: Path, library: Path | None = None) -> Run:
+    """Trace ``task`` in ``root``, which crashes."""
+    run = trace(task, Checkout(HEAD, root), LocalEngine(), Scratch(root.parent / "scratch"), paper=library)
+    assert run.outcome == "crashed", run.reason
+    return run
+
+
+def judge_crash(run: Run, changed_files: list[str] | None) -> Validity:
+    """Return the validity of a check whose head crashed twice as ``run`` did, and whose base ran."""
+    attempts = [run.model_copy(update={"workload": WORKLOAD, "attempt": attempt}) for attempt in (1, 2)]
+    session = smoke_session(smoke_run(BASE, A2A), *attempts)
+    header = session.header.model_copy(update={"changed_files": changed_files})
+    (workload,) = judge(session.model_copy(update={"header": header}), Config()).workloads
+    return workload.validity
+
+
+def trace_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str], recipe: str = "qwen3_moe_debug") -> Run:
+    """Trace the small torchtitan after ``edits``: each a file, a text in it, and the text that replaces it."""
+    root = folder / "checkout"
+    shutil.copytree(SMALL_TORCHTITAN, root, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, old, new in edits:
+        text = (root / file).read_text(encoding="utf-8")
+        assert old in text
+        (root / file).write_text(text.replace(old, new), encoding="utf-8")
+    workload = Workload(adapter="torchtitan", shapes=["mixtral-8x7b"], variant="cpu", recipe=recipe)
+    task = single_task("titan", workload, load_shape("mixtral-8x7b"), "ep", 2, 2)
+    return trace(task, Checkout(HEAD, root), LocalEngine(), Scratch(folder / "scratch"), paper=library)
+
+
+def crash_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str]) -> Run:
+    run = trace_torchtitan(folder, library, *edits)
+    assert run.outcome == "crashed", run.reason
+    return run
+
+
+def crash_layer(folder: Path, layer: str) -> Run:
+    return crash(layer_task(), write_repository(folder / "checkout", layer))
+
+
+def test_the_program_is_traced_with_the_test_data_of_torchtitan(tmp_path: Path, paper_library: Path) -> None:
+    run = trace_torchtitan(tmp_path, paper_library)
+    assert (run.outcome, run.reason) == ("ok", "")
+    assert run.ledger is not None
+    assert {(entry.kind, entry.count) for entry in run.ledger.entries} == {("all_reduce", 3), ("all_to_all", 1)}
+    assert "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot" in run.ledger.patches
+
+
+def test_renamed_arguments_of_the_loader_do_not_concern_regbot(tmp_path: Path, paper_library: Path) -> None:
+    """pytorch/torchtitan #4121 renamed the arguments with which the trainer builds its data loader."""
+    renamed = [
+        (TRAINER, "seq_len=config.training.seq_len", "max_context_length=config.training.max_context_length"),
+        (CONFIG, "    seq_len: int = 16", "    max_context_length: int = 16"),
+        (LOADER, "seq_len", "max_context_length"),
+    ]
+    run = trace_torchtitan(tmp_path, paper_library, *renamed)
+    assert (run.outcome, run.reason) == ("ok", "")
+
+
+def test_a_field_that_regbot_sets_and_the_head_renamed_is_not_the_heads_fault(
+    tmp_path: Path, paper_library: Path
+) -> None:
+    """pytorch/torchtitan #4121 also renamed the fields that hold the numbers of a shape."""
+    renamed = [(CONFIG, "    seq_len: int = 16", "    context: int = 16"), (REGISTRY, "moe_debug", "30b_a3b")]
+    run = trace_torchtitan(tmp_path, paper_library, *renamed, recipe="")
+    assert run.outcome == "refused"
+    assert "training configuration has neither seq_len and local_batch_size" in run.reason
+
+
+def test_a_call_that_regbot_replaced_and_the_head_replaced_too_is_not_the_heads_fault(tmp_path: Path) -> None:
+    """NVIDIA/Megatron-LM #5929 converts parameters itself. regbot had replaced ``Module.bfloat16``, because torch
+    cannot convert parameters without values."""
+    converted = GOOD_LAYER.replace(
+        "    return Layer(config, mesh, device, dtype)",
+        "    return convert_module(Layer(config, mesh, device, dtype), torch.bfloat16)\n\n\n"
+        "def convert_module(module, dtype):\n    return module._apply(lambda tensor: tensor.to(dtype))",
+    )
+    run = crash_layer(tmp_path, converted)
+    assert "Couldn't swap Linear.weight" in run.reason
+    validity = judge_crash(run, ["userpkg/moe.py"])
+    assert validity.status == "INVALID"
+    assert validity.reasons[0].startswith("the error was raised in torch/utils/__init__.py:")
+    assert "called from userpkg/moe.py:40 in convert_module" in validity.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "refuse"),
+    [
+        ("training.disable_cuda_graphs", "raise ValueError('disable_cuda_graphs is gone')"),
+        slow("debug.moe_force_load_balance", "raise ValueError('moe_force_load_balance is gone')"),
+        slow("debug.seed", "debug_config = config.debug\n        assert debug_config.seed is None"),
+    ],
+)
+def test_a_key_that_regbot_sets_and_the_head_refuses_is_not_the_heads_fault(
+    tmp_path: Path, paper_library: Path, key: str, refuse: str
+) -> None:
+    validity = judge_crash(
+        crash_torchtitan(tmp_path, paper_library, (TRAINER, "        pass", f"        {refuse}")), [TRAINER]
+    )
+    assert validity.status == "INVALID"
+    assert f"the error names {key}, which regbot sets" in validity.reasons[0]
+
+
+def test_a_field_of_another_section_is_not_a_key_of_regbot(tmp_path: Path, paper_library: Path) -> None:
+    """regbot sets ``checkpoint.enable``."""
+    validity = judge_crash(
+        crash_torchtitan(tmp_path, paper_library, (TRAINER, "pass", "config.float8.enable")), [TRAINER]
+    )
+    assert validity.status == "FAIL", validity.reasons
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "raise RuntimeError('no such kernel')",
+        slow("{}['lost']"),
+        slow("self.no_such_attribute"),
+        slow("self.group._get_backend(x.device).allreduce('wrong')"),
+        slow("proxy = weakref.proxy(set())\n        (lambda: None)(x)"),
+        slow(
+            "try:\n            {}['lost']\n        except KeyError as error:\n            raise ValueError from error"
+        ),
+    ],
+)
+def test_an_error_of_a_changed_file_is_the_heads_fault(tmp_path: Path, fault: str) -> None:
+    run = crash_layer(
+        tmp_path,
+        "import weakref\n"
+        + GOOD_LAYER.replace("        return Exchange.apply(F", f"        {fault}\n        return Exchange.apply(F"),
+    )
+    validity = judge_crash(run, ["README.md", "userpkg/moe.py"])
+    assert validity.status == "FAIL", validity.reasons
+    assert "userpkg/moe.py" in validity.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["torch.mm(x[0], x.new_empty(3, 5))", "dist.all_to_all_single(torch.empty_like(x), x, ['1'], ['1'])"],
+)
+def test_an_error_in_a_call_that_regbot_only_counts_does_not_name_regbot(tmp_path: Path, fault: str) -> None:
+    changed = GOOD_LAYER.replace("        return Exchange.apply(F", f"        {fault}\n        return Exchange.apply(F")
+    validity = judge_crash(crash_layer(tmp_path, changed), ["userpkg/moe.py"])
+    assert validity.status == "INVALID"
+    assert validity.reasons[0].startswith("the error was raised in torch/")
+    assert "called from userpkg/moe.py:29 in forward" in validity.reasons[0]
+    assert "regbot_guest" not in validity.reasons[0]
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_parsed_is_the_heads_fault(tmp_path: Path) -> None:
+    assert judge_crash(crash_layer(tmp_path, "def broken(:\n"), ["userpkg/moe.py"]).status == "FAIL"
+
+
+def test_an_error_of_an_unchanged_file_is_not_proven_to_be_the_heads_fault(tmp_path: Path) -> None:
+    run = crash_layer(tmp_path, "raise RuntimeError('no such kernel')\n")
+    validity = judge_crash(run, ["userpkg/router.py", "userpkg/moe.pyi"])
+    assert validity.status == "INVALID"
+    assert "head does not change userpkg/moe.py, whose code raised the error" in validity.reasons[0]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_without_a_traceback_is_invalid(tmp_path: Path) -> None:
+    run = crash_layer(tmp_path, "import os; os.kill(os.getpid(), 11)\n")
+    validity = judge_crash(run, ["userpkg/moe.py"])
+    assert validity.status == "INVALID"
+    assert "the process left no traceback" in validity.reasons[0]
+    assert "killed by signal 11" in validity.reasons[0]

@@ -1,0 +1,221 @@
+"""The fingerprint of the device program: a refactoring keeps it, a change of the device program changes it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regbot_guest.axes import Axes
+from regbot_guest.observer import Observer
+from support.guest_runs import TINY, Shared, answer, ask, run_all
+
+Program = Callable[[Tensor, Tensor], Any]
+
+
+def fingerprint(program: Program) -> str:
+    a, b = torch.ones(4, 4), torch.ones(4, 4)
+    with Observer(Axes()) as observer:
+        program(a, b)
+    assert observer.fingerprint.operators > 0
+    return observer.fingerprint.hexdigest()
+
+
+class _Saves(torch.autograd.Function):
+    """Saves one of two tensors of the same shape for backward. Forward is the same in both cases."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, which: int) -> Tensor:
+        ctx.save_for_backward((first, second)[which])
+        return first + second
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (saved,) = ctx.saved_tensors
+        return grads[0] * saved, grads[0], None
+
+
+def saved(which: int) -> Program:
+    def program(a: Tensor, b: Tensor) -> None:
+        a.requires_grad_()
+        b.requires_grad_()
+        out = _Saves.apply(a * 2, b * 3, which)  # only the graph references the saved tensor
+        out.sum().backward()
+
+    return program
+
+
+def _with_garbage(a: Tensor, b: Tensor) -> Tensor:
+    """Runs the same operators with other objects allocated and freed in between, so that addresses are reused."""
+    for _ in range(50):
+        list(range(1000))
+    product = a * a
+    del _
+    return product + b
+
+
+PAIRS: dict[str, tuple[Program, Program]] = {
+    "another dtype": (lambda a, b: a + b, lambda a, b: a.double() + b.double()),
+    "another dtype of the result only": (lambda a, b: a.sum(), lambda a, b: a.sum(dtype=torch.float64)),
+    "another order": (lambda a, b: (a.sin(), b.cos()), lambda a, b: (b.cos(), a.sin())),
+    "another operator": (lambda a, b: a.sin(), lambda a, b: a.cos()),
+    "one operator more": (lambda a, b: a.sin(), lambda a, b: (a.sin(), a.sin())),
+    "another factor": (lambda a, b: a * 2.0, lambda a, b: a * 3.0),
+    "another scalar by keyword": (lambda a, b: a.add(b, alpha=1), lambda a, b: a.add(b, alpha=2)),
+    "another dimension": (lambda a, b: a.sum(0), lambda a, b: a.sum(1)),
+    "another shape": (lambda a, b: a[:2] + 1, lambda a, b: a[:3] + 1),
+    "another layout": (lambda a, b: a.exp(), lambda a, b: a.t().exp()),
+    "squares of one or of the other": (lambda a, b: (a + b, a * a), lambda a, b: (a + b, b * b)),
+    "operands swapped": (lambda a, b: (a.sin(), a - b), lambda a, b: (a.sin(), b - a)),
+    "written in place": (lambda a, b: a.add_(b), lambda a, b: a.add(b)),
+    "written to the other": (lambda a, b: (a + b, a.mul_(2)), lambda a, b: (a + b, b.mul_(2))),
+    "another tensor saved for backward": (saved(0), saved(1)),
+    "another of several results": (
+        lambda a, b: a.sin().chunk(2)[0] + b[:2],
+        lambda a, b: a.sin().chunk(2)[1] + b[:2],
+    ),
+    "another one of a list": (lambda a, b: torch.cat([a, b, a]), lambda a, b: torch.cat([a, b, b])),
+}
+
+
+@pytest.mark.parametrize("change", PAIRS)
+def test_a_change_of_the_device_program_changes_the_fingerprint(change: str) -> None:
+    before, after = PAIRS[change]
+    assert fingerprint(before) == fingerprint(before)
+    assert fingerprint(before) != fingerprint(after)
+
+
+def _direct(a: Tensor, b: Tensor) -> Tensor:
+    return (a @ b).relu() + a
+
+
+class _Named(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        product = self._product(left, right)
+        return self._activated(product) + left
+
+    def _product(self, left: Tensor, right: Tensor) -> Tensor:
+        return left @ right
+
+    def _activated(self, x: Tensor) -> Tensor:
+        return nn.Sequential(nn.ReLU())(x)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (_direct, _Named()),
+        (lambda a, b: a * a + b, _with_garbage),
+        (lambda a, b: (a * 2).shape, lambda a, b: ((a * 2).size(), a.numel(), a.stride(), a.is_contiguous())),
+    ],
+    ids=["moved into a module with other names", "with other objects in between", "with more queries of metadata"],
+)
+def test_a_change_of_the_source_only_keeps_the_fingerprint(before: Program, after: Program) -> None:
+    assert fingerprint(before) == fingerprint(after)
+
+
+# ---- whole steps
+
+
+LAYER = """
+import torch
+from torch import nn
+from regbot_guest.moe import MoE
+
+
+class {name}(MoE):
+    def forward(self, x):
+        return super().forward(x) * {factor}
+
+
+def {build}(config, mesh, device, dtype):
+    return {name}(config, mesh["ep"].get_group(), device, dtype)
+"""
+
+
+@pytest.fixture
+def traced(shared: Shared) -> Path:
+    """Traces in two processes; the second traces another program first."""
+
+    def trace(folder: Path) -> None:
+        (folder / "first_place.py").write_text(LAYER.format(name="Layer", build="build_layer", factor=2.0))
+        (folder / "moved").mkdir()
+        (folder / "moved" / "__init__.py").touch()
+        (folder / "moved" / "elsewhere.py").write_text(
+            "# comments\n\n\n" + LAYER.format(name="RenamedAndMoved", build="make", factor=2.0)
+        )
+        (folder / "other_factor.py").write_text(LAYER.format(name="Layer", build="build_layer", factor=2.5))
+
+        def trace_of(name: str, entry: str | None = None, **changes: Any) -> Path:
+            return ask(folder, name, geometry=TINY, entry=entry, **changes)
+
+        run_all([trace_of("plain"), trace_of("entry", "first_place:build_layer")])
+        run_all(
+            [
+                trace_of("allgather", dispatcher="allgather"),
+                trace_of("plain again"),
+                trace_of("moved", "moved.elsewhere:make"),
+                trace_of("factor", "other_factor:build_layer"),
+                trace_of("bfloat16", dtype="bfloat16"),
+                trace_of("seed", seed=77),
+                trace_of("skewed", routing="skewed"),
+            ]
+        )
+
+    return shared("fingerprinted", trace)
+
+
+def _program(folder: Path, name: str) -> str:
+    record = answer(folder, name)
+    assert "refusal" not in record, record
+    program: str = record["ledger"]["program"]
+    return program
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_the_same_step(traced: Path) -> None:
+    assert _program(traced, "plain") == _program(traced, "plain again")
+
+
+@pytest.mark.slow
+def test_a_renamed_layer_in_another_file_is_the_same_program(traced: Path) -> None:
+    assert _program(traced, "entry") == _program(traced, "moved")
+
+
+@pytest.mark.slow
+def test_the_seed_is_not_part_of_the_program(traced: Path) -> None:
+    assert _program(traced, "plain") == _program(traced, "seed")
+
+
+@pytest.mark.slow
+def test_different_steps_have_different_fingerprints(traced: Path) -> None:
+    different = ["plain", "allgather", "entry", "factor", "bfloat16", "skewed"]
+    assert len({_program(traced, name) for name in different}) == len(different)
+
+
+# ---- collectives
+
+
+def test_the_name_of_a_group_does_not_change_the_fingerprint(seen: dict[str, Any]) -> None:
+    fingerprints = seen["fingerprints"]
+    assert fingerprints["ep"] == fingerprints["ep again"] == fingerprints["ep by another name"]
+    assert fingerprints["functional ep"] == fingerprints["functional ep by another name"]
+
+
+@pytest.mark.parametrize(
+    ("program", "other"),
+    [
+        ("ep", "edp"),
+        ("ep", "dp"),
+        ("functional ep", "functional edp"),
+        ("functional ep", "functional ep, largest"),
+        ("ep", "ep, largest"),
+        ("ep", "ep, mean"),
+        ("even splits", "other splits"),
+        ("ep", "functional ep"),
+    ],
+)
+def test_another_axis_or_reduction_is_another_program(seen: dict[str, Any], program: str, other: str) -> None:
+    assert seen["fingerprints"][program] != seen["fingerprints"][other]

@@ -1,0 +1,171 @@
+"""A framework's own training program on the paper GPU: what is counted, and what is refused by name.
+
+The program in ``own_program/`` is small and has the names of Megatron-LM's. It is copied to a checkout for each test.
+"""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
+
+SOURCE = Path(__file__).parent / "own_program"
+WORLD, EP, LAYERS = 8, 4, 2
+GEOMETRY = {**TINY, "layers": LAYERS}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    shutil.copytree(SOURCE, root, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def edit(root: Path, file: str, old: str, new: str) -> None:
+    path = root / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def trace(root: Path, library: Path, **changes: Any) -> dict[str, Any]:
+    """Return the record of one trace of the program in ``root``."""
+    request = ask(root.parent, "own", MIXTRAL, "cpu", GEOMETRY, WORLD, EP)
+    document = {
+        **json.loads(request.read_text()), "root": str(root), "adapter": "megatron", "program": "pretrain_gpt.py",
+        "paper": str(library), "routing": "balanced", "dispatcher": "alltoall", **changes,
+    }  # fmt: skip
+    request.write_text(json.dumps(document))
+    done = run_guest(request)
+    assert (root.parent / "own.rank0.json").exists(), done.stderr[-3000:]
+    return answer(root.parent, "own")
+
+
+def exchanges(record: dict[str, Any]) -> dict[tuple[str, str, str, str], int]:
+    """Calls by kind, axis, phase and library."""
+    assert "refusal" not in record, record["refusal"]
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for entry in record["ledger"]["entries"]:
+        counts[entry["kind"], entry["axis"], entry["phase"], entry["via"]] += entry["count"]
+    return dict(counts)
+
+
+def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path) -> None:
+    record = trace(checkout, paper_library)
+    assert exchanges(record) == {
+        ("all_to_all", "ep", "forward", "fake"): 2 * LAYERS,
+        ("all_to_all", "ep", "backward", "fake"): 2 * LAYERS - 1,  # nobody needs the gradient of the first input
+        ("all_reduce", "dp", "optimizer", "fake"): 2 * LAYERS,
+    }
+    ledger = record["ledger"]
+    assert {axis: entry["size"] for axis, entry in ledger["axes"].items()} == {"ep": EP, "dp": WORLD}
+    assert ledger["liveness"]["planted"] == ledger["liveness"]["seen"] > 0
+    assert {entry["where"] for entry in ledger["entries"] if entry["axis"] == "ep"} == {"layers.0.mlp", "layers.1.mlp"}
+    assert ledger["config"]["num_layers"] == LAYERS
+    assert record["backends"]["dispatcher"]["executed"] == "alltoall"
+    assert record["peak_device_bytes"] > 0
+    assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
+
+
+@pytest.mark.parametrize("library", ["deepep", "hybridep"])
+def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, checkout: Path, paper_library: Path) -> None:
+    record = trace(checkout, paper_library, dispatcher=library)
+    assert exchanges(record)["all_to_all", "ep", "forward", library] == 2 * LAYERS
+    assert record["backends"]["dispatcher"]["executed"] == library
+    assert "deep_ep is a stand-in whose functions give shapes" in record["ledger"]["patches"]
+
+
+def test_a_revision_without_the_step_function_is_refused_by_its_name(checkout: Path, paper_library: Path) -> None:
+    edit(checkout, "megatron/training/training.py", "train_step", "run_one_step")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert refusal["kind"] == "revision"
+    assert "megatron.training.training.train_step" in refusal["message"]
+
+
+def test_a_module_that_the_program_lacks_is_named(checkout: Path, paper_library: Path) -> None:
+    edit(checkout, "megatron/training/training.py", "import torch\n", "import torch\nimport no_such_package\n")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert refusal["kind"] == "no_framework"
+    assert "no_such_package" in refusal["message"]
+
+
+def test_a_refused_command_line_is_shown(checkout: Path, paper_library: Path) -> None:
+    refusal = trace(checkout, paper_library, config={"no_such_flag": True})["refusal"]
+    assert refusal["kind"] == "config"
+    assert "--no-such-flag" in refusal["message"]
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"), [("num_layers", "choose another shape"), ("expert_model_parallel_size", "--ep")]
+)
+def test_a_key_of_the_shape_cannot_be_set(key: str, advice: str, checkout: Path, paper_library: Path) -> None:
+    refusal = trace(checkout, paper_library, config={key: 3})["refusal"]
+    assert refusal["kind"] == "config"
+    assert advice in refusal["message"]
+
+
+def test_a_program_that_makes_too_few_steps_is_refused(checkout: Path, paper_library: Path) -> None:
+    refusal = trace(checkout, paper_library, config={"steps_to_make": 1})["refusal"]
+    assert refusal["kind"] == "config"
+    assert "ended after 1 training steps" in refusal["message"]
+
+
+def test_a_function_without_a_stand_in_is_refused_by_its_name(checkout: Path, paper_library: Path) -> None:
+    refusal = trace(checkout, paper_library, config={"calls_library": True})["refusal"]
+    assert refusal["kind"] == "untraceable"
+    assert "transformer_engine_torch.fp8_quantize" in refusal["message"]
+
+
+def test_a_crash_of_the_program_is_the_programs(checkout: Path, paper_library: Path) -> None:
+    edit(checkout, "megatron/training/model.py", "order = chosen", "raise KeyError('lost')\n        order = chosen")
+    edit(checkout, "pretrain_gpt.py", "except Exception:", "except ZeroDivisionError:")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert refusal["kind"] == "code"
+    assert refusal["where"].startswith("megatron/training/model.py:")
+    assert_raised_in(refusal["crash"], "megatron/training/model.py")
+
+
+def test_an_error_that_the_program_catches_is_reported_from_where_it_was_raised(
+    checkout: Path, paper_library: Path
+) -> None:
+    edit(checkout, "megatron/training/model.py", "order = chosen", "raise KeyError('lost')\n        order = chosen")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert refusal["message"] == "SystemExit: caught"
+    assert_raised_in(refusal["crash"], "megatron/training/model.py")
+
+
+def test_an_error_in_backward_is_the_programs(checkout: Path, paper_library: Path) -> None:
+    failing = (
+        "class Failing(torch.autograd.Function):\n"
+        "    forward = staticmethod(lambda ctx, rows: rows.clone())\n\n"
+        "    @staticmethod\n    def backward(ctx, gradient):\n        raise KeyError('lost')\n\n\n"
+    )
+    edit(checkout, "megatron/training/model.py", "class MoE(", f"{failing}class MoE(")
+    edit(checkout, "megatron/training/model.py", "self.router(rows)", "self.router(Failing.apply(rows))")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert_raised_in(refusal["crash"], "megatron/training/model.py")
+    assert refusal["crash"]["frames"][-1]["function"] == "backward"
+
+
+def test_an_error_that_names_a_flag_of_regbot_reports_the_flag(checkout: Path, paper_library: Path) -> None:
+    refused = "raise ValueError('--overlap-grad-reduce is gone')\n        order = chosen"
+    edit(checkout, "megatron/training/model.py", "order = chosen", refused)
+    assert trace(checkout, paper_library)["refusal"]["crash"]["keys"] == ["overlap_grad_reduce"]
+    by_user = trace(checkout, paper_library, config={"overlap_grad_reduce": False})
+    assert by_user["refusal"]["crash"]["keys"] == []
+
+
+def assert_raised_in(crash: dict[str, Any], file: str) -> None:
+    """Assert that the error was raised in ``file``, and passed through no code of regbot."""
+    assert crash["frames"][-1]["file"] == file
+    assert "regbot" not in {frame["owner"] for frame in crash["frames"]}
+
+
+def test_without_a_paper_gpu_the_program_is_refused(checkout: Path, tmp_path: Path) -> None:
+    refusal = trace(checkout, Path(), paper="")["refusal"]
+    assert refusal["kind"] == "config"
+    assert "runs on a paper GPU only" in refusal["message"]

@@ -1,0 +1,174 @@
+"""Timed runs on real gloo ranks: their records, and that timed steps have no instrumentation but clocks."""
+
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+
+from regbot_guest.stopwatch import Stopwatch
+from support.guest_runs import MIXTRAL, QWEN, answer, ask, once, rows, run_all
+from support.layers import GOOD_LAYER, write_repository
+
+pytestmark = pytest.mark.slow
+
+STEPS = 12
+
+WATCHED_LAYER = """\
+import os
+import time
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from userpkg.plain import build_layer as plain
+
+CALLS = []
+
+
+class Watched(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        CALLS.append(len(_get_current_dispatch_mode_stack()))
+        with open(os.environ["REGBOT_TEST_CALLS"], "a") as file:
+            print(os.environ["RANK"], CALLS[-1], file=file)
+        time.sleep(0.02)
+        return self.layer(x)
+
+    def expert_parameters(self):
+        return self.layer.expert_parameters()
+
+
+def build_layer(config, mesh, device, dtype):
+    return Watched(plain(config, mesh, device, dtype))
+"""
+
+COMPILED_LAYER = GOOD_LAYER.replace(
+    "return Layer(config, mesh, device, dtype)",
+    "layer = Layer(config, mesh, device, dtype)\n"
+    "    layer.forward = torch.compile(layer.forward, backend='eager')\n    return layer",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.MonkeyPatch) -> Path:
+    """The records that these tests read, measured once."""
+
+    def measure(folder: Path) -> None:
+        monkeypatch_module.setenv("REGBOT_TEST_CALLS", str(folder / "calls"))
+        watched = write_repository(folder / "watched", WATCHED_LAYER)
+        (watched / "userpkg" / "plain.py").write_text(GOOD_LAYER)
+        compiled = write_repository(folder / "compiled", COMPILED_LAYER)
+        timed: dict[str, Any] = {"mode": "timed", "steps": STEPS, "warmup": 2}
+        small = {"geometry": {"layers": 2, "sequence": 64}}
+        own = {"entry": "userpkg.moe:build_layer", **timed, **small}
+        run_all(
+            [
+                ask(folder, "alltoall", MIXTRAL, dispatcher="alltoall", **timed, **small),
+                ask(folder, "counted", MIXTRAL, dispatcher="alltoall", mode="real", **small),
+                ask(folder, "allgather", QWEN, dispatcher="allgather", **timed, **small),
+                ask(folder, "natural", MIXTRAL, dispatcher="alltoall", routing="natural", **timed, **small),
+                ask(folder, "skewed", MIXTRAL, dispatcher="alltoall", routing="skewed", **timed, **small),
+            ],
+            ranks=2,
+        )
+        run_all([ask(folder, "watched", MIXTRAL, root=str(watched), **own)], ranks=2)
+        run_all([ask(folder, "compiled", MIXTRAL, root=str(compiled), **own)], ranks=2)
+
+    return once(tmp_path_factory.getbasetemp(), "probe", measure)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_records_every_step(folder: Path, rank: int) -> None:
+    record = answer(folder, "alltoall", rank)
+    steps = record["steps"]
+    for name in ("step_s", "cpu_s", "wait_s", "memory_bytes"):
+        assert len(steps[name]) == STEPS, name
+    assert len(record["loss"]) == STEPS
+    assert all(0 < wait < step for wait, step in zip(steps["wait_s"], steps["step_s"], strict=True))
+    assert all(seconds > 0 for seconds in steps["cpu_s"])
+    assert 50e6 < min(steps["memory_bytes"]) <= max(steps["memory_bytes"]) <= steps["peak_bytes"] < 4e9
+    assert (record["clock"], record["skipped_steps"], record["dropped_tokens"]) == ("perf_counter", 0, 0)
+
+
+def test_ranks_step_together_so_their_step_times_agree(folder: Path) -> None:
+    ours, theirs = (sum(answer(folder, "alltoall", rank)["steps"]["step_s"]) for rank in (0, 1))
+    assert ours == pytest.approx(theirs, rel=0.2)
+
+
+def test_the_counted_step_of_a_timed_run_equals_that_of_a_counting_run(folder: Path) -> None:
+    assert rows(answer(folder, "alltoall")) == rows(answer(folder, "counted"))
+    liveness = answer(folder, "alltoall")["ledger"]["liveness"]
+    assert liveness["planted"] == liveness["seen"] > 0
+    assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
+
+
+def test_balanced_routing_sends_equal_rows_to_every_expert(folder: Path) -> None:
+    tokens = answer(folder, "alltoall")["tokens_per_expert"]
+    assert tokens == [2 * 2 * 64 * 2 // 8] * 8  # layers x micro-batch x sequence x top-k / experts
+
+
+def test_tokens_per_expert_are_read_from_expert_indices_where_counts_are_not_exchanged(folder: Path) -> None:
+    tokens = answer(folder, "allgather")["tokens_per_expert"]
+    assert tokens == [2 * 2 * 64 * 8 // 128] * 128
+
+
+@pytest.mark.parametrize("name", ["natural", "skewed"])
+def test_unbalanced_routing_is_recorded(folder: Path, name: str) -> None:
+    record = answer(folder, name)
+    tokens = record["tokens_per_expert"]
+    assert sum(tokens) == 2 * 2 * 64 * 2
+    assert len(set(tokens)) > 1
+    assert record["dropped_tokens"] == 0
+
+
+def test_no_dispatch_mode_is_active_in_a_timed_step(folder: Path) -> None:
+    calls = [line.split() for line in (folder / "calls").read_text().splitlines()]
+    for rank in ("0", "1"):
+        modes = [int(number) for who, number in calls if who == rank]
+        assert modes == [0] * (STEPS * 2) + [1] * 2  # two layers a step; one counted step at the end
+
+
+def test_a_step_time_includes_sleeping(folder: Path) -> None:
+    steps = answer(folder, "watched")["steps"]
+    assert median(steps["step_s"]) > 0.04
+    assert median(steps["cpu_s"]) < median(steps["step_s"]) - 0.03
+
+
+def test_a_compiled_step_is_timed_but_not_counted(folder: Path) -> None:
+    record = answer(folder, "compiled")
+    assert len(record["steps"]["step_s"]) == STEPS
+    assert "ledger" not in record
+    assert "refusal" not in record
+    assert "torch.compile compiled" in record["warnings"][0]
+
+
+def test_a_timed_run_leaves_all_three_marker_files(folder: Path) -> None:
+    assert {path.name for path in folder.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA events time its steps")
+def test_on_a_gpu_the_device_times_the_steps_and_the_host_does_not_wait() -> None:
+    device = torch.device("cuda")
+    a = torch.ones(4096, 4096, device=device)
+    with Stopwatch(device) as watch:
+        begun = time.perf_counter()
+        for _ in range(20):
+            for _ in range(10):
+                a = a @ a * 1e-4
+            watch.end_step()
+        issued_s = time.perf_counter() - begun
+        steps = watch.record()
+    assert sum(steps["step_s"][2:]) > issued_s / 2
+    assert watch.clock.name == "cuda_events"
+    assert steps["peak_bytes"] >= 4096 * 4096 * 4

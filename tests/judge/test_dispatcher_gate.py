@@ -1,0 +1,273 @@
+"""Requested, resolved and executed dispatchers: what a request for DeepEP or HybridEP becomes."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from regbot.judge.backends import dispatcher_change, dispatcher_problems
+from regbot.records.run import Backend, Run
+from regbot_guest import deepep_installation
+from regbot_guest.availability import Resolution, resolve
+from regbot_guest.deepep_installation import DeepEPInstallation, inspect_deep_ep
+from regbot_guest.routing import forced_experts
+from support.guest_runs import TINY, Shared, answer, ask, run_all, run_script
+from support.ledger_builder import smoke_arm, smoke_ledger, smoke_run
+
+pytestmark = pytest.mark.long
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+STAND_IN = Path(__file__).parents[1] / "contracts" / "stand_in"
+TOKENS, EXPERTS, TOP_K, RANKS, HIDDEN = 16, 8, 2, 2, 32
+
+
+@pytest.fixture(autouse=True)
+def _clear_cache() -> Iterator[None]:
+    """Clear the gate's answers, which it caches for the life of a process."""
+    for kept in (inspect_deep_ep, resolve):
+        kept.cache_clear()
+    yield
+    for kept in (inspect_deep_ep, resolve):
+        kept.cache_clear()
+
+
+def _install(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a fake deep_ep on the search path."""
+    (folder / "deep_ep.py").write_text(source)
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+
+
+# Trying it out
+
+
+def test_plain_dispatchers_are_not_tried() -> None:
+    assert resolve("allgather", CPU, torch.float32) == Resolution("allgather")
+    assert inspect_deep_ep.cache_info().misses == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("raise AssertionError('set CUDA_HOME')", "AssertionError: set CUDA_HOME"),
+        ("import no_such_extension", "ModuleNotFoundError: No module named 'no_such_extension'"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the import was ended by SIGSEGV"),
+        ("import os; os._exit(3)", "the import ended the process with exit code 3"),
+        ("raise SystemExit('no')", "SystemExit: no"),
+        ("import os; print('{}', flush=True); os._exit(0)", "the import ended the process with exit code 0"),
+    ],
+)
+def test_whatever_an_import_does_becomes_a_reason(
+    source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _install(tmp_path, source, monkeypatch)
+    assert inspect_deep_ep() == DeepEPInstallation(False, why)
+    assert "deep_ep" not in sys.modules
+
+
+def _lives(stat: Path) -> bool:
+    try:
+        return stat.read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_an_import_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepep_installation, "TIMEOUT_S", 2.0)
+    started = (
+        f"import subprocess, time\nopen('{tmp_path}/pid', 'w').write(str(subprocess.Popen(['sleep', '60']).pid))\n"
+    )
+    _install(tmp_path, f"{started}time.sleep(60)", monkeypatch)
+    assert inspect_deep_ep() == DeepEPInstallation(False, "the import was still running after 2 s")
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    deadline = time.monotonic() + 20  # a killed process has to be given a core before it is gone
+    while _lives(stat) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _lives(stat)
+
+
+def test_what_the_import_prints_is_not_taken_for_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(tmp_path, "print('warming up')\n__version__ = '3.0'\nclass EPBuffer: ...", monkeypatch)
+    assert inspect_deep_ep() == DeepEPInstallation(True, "", "3.0")
+    _on_gpu(monkeypatch)
+    why = "deep_ep 3.0: it offers no ElasticBuffer, it offers no Buffer"
+    assert resolve("deepep", GPU, torch.bfloat16) == Resolution("alltoall", "", why)
+
+
+def test_a_library_is_imported_once_for_all_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(tmp_path, f"open('{tmp_path}/imports', 'a').write('x')", monkeypatch)
+    for _ in range(3):
+        resolve("deepep", CPU, torch.float32)
+    resolve("hybridep", CPU, torch.float32)
+    assert (tmp_path / "imports").read_text() == "x"
+
+
+# Choosing
+
+
+@pytest.mark.parametrize(
+    ("requested", "capability", "pinned", "expected"),
+    [
+        ("deepep", (9, 0), "", Resolution("deepep", "ElasticBuffer")),
+        ("deepep", (9, 0), "Buffer", Resolution("deepep", "Buffer")),
+        ("deepep", (8, 0), "", Resolution("deepep", "Buffer")),
+        ("hybridep", (10, 0), "", Resolution("hybridep", "HybridEPBuffer")),
+        (
+            "hybridep",
+            (12, 0),
+            "",
+            Resolution("alltoall", "", "deep_ep 2.1.0: its HybridEPBuffer does not run on compute capability 12.0"),
+        ),
+        ("deepep", (9, 0), "Bufer", Resolution("alltoall", "", "deep_ep 2.1.0: it offers no Bufer")),
+    ],
+)
+def test_the_newest_class_that_this_gpu_runs_is_taken(
+    requested: str, capability: tuple[int, int], pinned: str, expected: Resolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(STAND_IN)
+    _on_gpu(monkeypatch, capability)
+    assert resolve(requested, GPU, torch.bfloat16, pinned) == expected
+
+
+def test_a_run_in_float32_is_not_given_a_library_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(STAND_IN)
+    _on_gpu(monkeypatch)
+    why = "it moves bfloat16, and this run is in float32"
+    assert resolve("deepep", GPU, torch.float32) == Resolution("alltoall", "", why)
+
+
+def test_an_old_version_is_refused_for_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "__version__ = '1.0'\nclass Buffer:\n    def __init__(self, group, num_nvl_bytes=0): ...\n"
+    _install(tmp_path, old, monkeypatch)
+    _on_gpu(monkeypatch)
+    why = resolve("deepep", GPU, torch.bfloat16).reason
+    assert why.startswith("deep_ep 1.0: it offers no ElasticBuffer, its Buffer has no __init__(num_rdma_bytes)")
+
+
+# Counting a step
+
+
+@pytest.fixture
+def stepped(shared: Shared) -> Path:
+    def run(folder: Path) -> None:
+        for name, dispatcher in (("deepep", "deepep"), ("hybridep", "hybridep"), ("halved", "deepep")):
+            small = TINY | {"experts": EXPERTS, "top_k": TOP_K, "sequence": TOKENS}
+            asked: dict[str, Any] = {"routing": "skewed", "dispatcher": dispatcher, "mode": "real", "dtype": "float32"}
+            request = ask(folder, name, geometry=small, **asked)
+            run_script("announced.py", request, *(["1"] if name == "halved" else []), ranks=RANKS)
+
+    return shared("announced", run)
+
+
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+def test_exchanges_that_no_mode_can_see_are_in_the_ledger(stepped: Path, dispatcher: str) -> None:
+    for rank in range(RANKS):
+        record = answer(stepped, dispatcher, rank)
+        announced = [entry for entry in record["ledger"]["entries"] if entry["via"] == dispatcher]
+        assert {(e["kind"], e["axis"], e["group_size"], e["dtype"], e["role"], e["where"]) for e in announced} == {
+            ("all_to_all", "ep", RANKS, "float32", "payload", "layers.0.moe")
+        }
+        assert {entry["phase"]: entry["count"] for entry in announced} == {"forward": 2, "backward": 2}
+        sent, came = _copies(rank)
+        assert {entry["phase"]: entry["bytes"] for entry in announced} == dict.fromkeys(
+            ("forward", "backward"), (sent + came) * HIDDEN * 4
+        )
+
+
+def _copies(rank: int) -> tuple[int, int]:
+    """Return the rows that one rank sends and receives if a token travels once to each rank that it needs."""
+    experts = forced_experts(TOKENS, EXPERTS, TOP_K, "skewed", 1234, CPU)
+    ranks = [set((row // (EXPERTS // RANKS)).tolist()) for row in experts]
+    return sum(map(len, ranks)), RANKS * sum(rank in needed for needed in ranks)
+
+
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+def test_announced_exchanges_do_not_upset_the_sequence_numbers(stepped: Path, dispatcher: str) -> None:
+    record = answer(stepped, dispatcher)
+    liveness = record["ledger"]["liveness"]
+    assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
+    assert record["loss"] != []
+
+
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+def test_steps_have_the_losses_of_alltoall(stepped: Path, dispatcher: str) -> None:
+    for rank in range(RANKS):  # the second loss is that of weights which the first step's gradients have changed
+        losses = answer(stepped, dispatcher, rank)["loss"]
+        assert len(losses) == 2
+        assert losses == pytest.approx(answer(stepped, "halved", rank)["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "permute", "by"),
+    [("deepep", "unfused", "ElasticBuffer"), ("hybridep", "hybridep", "HybridEPBuffer")],
+)
+def test_a_library_that_returned_from_its_exchanges_was_executed(
+    stepped: Path, dispatcher: str, permute: str, by: str
+) -> None:
+    backends = answer(stepped, dispatcher)["backends"]
+    assert _words(backends["dispatcher"]) == (dispatcher, dispatcher, dispatcher)
+    assert backends["dispatcher"]["evidence"].startswith(f"4 exchanges returned by {dispatcher} ({by}); ")
+    assert _words(backends["fused_permute"]) == (permute, permute, permute)
+
+
+def test_a_library_that_one_rank_cannot_import_is_used_by_none(stepped: Path) -> None:
+    for rank in range(RANKS):
+        backend = answer(stepped, "halved", rank)["backends"]["dispatcher"]
+        assert _words(backend) == ("deepep", "alltoall", "alltoall")
+        assert "rank 1: deep_ep cannot be imported: ModuleNotFoundError" in backend["evidence"]
+
+
+@pytest.fixture
+def missing(shared: Shared) -> Path:
+    return shared(
+        "missing",
+        lambda to: run_all([ask(to, name, geometry=TINY, dispatcher=name) for name in ("deepep", "hybridep")]),
+    )
+
+
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+def test_a_library_that_is_missing_leaves_alltoall_labelled_as_such(missing: Path, dispatcher: str) -> None:
+    record = answer(missing, dispatcher)
+    backend = record["backends"]["dispatcher"]
+    assert _words(backend) == (dispatcher, "alltoall", "alltoall")
+    assert backend["evidence"].startswith(
+        f"{dispatcher} is not usable here, alltoall ran instead: deep_ep cannot be imported: ModuleNotFoundError: "
+        "No module named 'deep_ep'; it runs on GPUs, and this run is on the CPU; payload collectives on axis ep: "
+    )
+    assert record["backends"]["fused_permute"]["executed"] == "unfused"
+    base, head = _arms(backend, backend)
+    problems = list(dispatcher_problems(base, head))
+    assert len(problems) == 2
+    assert problems[0].startswith(
+        f"base requested dispatcher {dispatcher!r} and executed 'alltoall' ({dispatcher} is not"
+    )
+
+
+def test_a_library_that_only_base_had_is_a_dispatcher_silently_off(stepped: Path) -> None:
+    ran, replaced = (answer(stepped, name)["backends"]["dispatcher"] for name in ("deepep", "halved"))
+    base, head = _arms(ran, replaced)
+    change = dispatcher_change(base, head)
+    assert change is not None
+    assert (change.requested, change.base_executed, change.head_executed) == ("deepep", "deepep", "alltoall")
+    assert list(dispatcher_problems(base, head)) == []
+
+
+def _arms(*backends: dict[str, Any]) -> list[Run]:
+    """Return base and head runs with these dispatcher backends."""
+    names: tuple[Literal["base", "head"], ...] = ("base", "head")
+    return [
+        smoke_run(smoke_arm(name), smoke_ledger(), backends={"dispatcher": Backend(**backend)})
+        for name, backend in zip(names, backends, strict=True)
+    ]
+
+
+def _words(backend: dict[str, Any]) -> tuple[str, str, str]:
+    return backend["requested"], backend["resolved"], backend["executed"]

@@ -1,0 +1,628 @@
+"""The verdict on a session: which runs count, when a run is distrusted, and the table of statuses."""
+
+from typing import get_args
+
+import pytest
+
+from regbot.config import Config
+from regbot.config import ShardingThresholds as Thresholds
+from regbot.judge import judge, judge_ledgers, parse_expectation
+from regbot.judge.sharding import NotComparable
+from regbot.judge.validity import OUTCOME_PHRASES
+from regbot.ledgers import catalogue as names
+from regbot.ledgers.rules import Circumstances, decide_status
+from regbot.records.ledger import Ledger, Liveness
+from regbot.records.run import CodeProof, Environment, Outcome, Run
+from regbot.records.session import Session
+from regbot.records.verdict import RoleCounts, Sharding, Status, Verdict, WireTime, WorkloadVerdict
+from support.judge_cases import A2A, BASE, GATHERED, HEAD
+from support.ledger_builder import (
+    WORKLOAD,
+    backend,
+    edited,
+    entry,
+    ledger_of,
+    smoke_arm,
+    smoke_ledger,
+    smoke_run,
+    smoke_session,
+)
+from support.timed_builder import HEADER, PLAN, noisy, play, statics
+
+TWO_AXES, IGNORES_MESH = smoke_ledger(world=64), smoke_ledger(world=64, dispatcher="local")
+A_SCALAR, ANOTHER = "a float was read and answered with 1.0", "an int was read and answered with 2"
+
+
+def verdict_of(session: Session, *rules: str) -> Verdict:
+    return judge(session, Config(), [parse_expectation(rule) for rule in rules])
+
+
+def pair(base: Ledger | None = A2A, head: Ledger | None = A2A, **of_head: object) -> Session:
+    return smoke_session(smoke_run(BASE, base), smoke_run(HEAD, head, **of_head))  # type: ignore[arg-type]
+
+
+def judged(session: Session, *rules: str) -> WorkloadVerdict:
+    (workload,) = verdict_of(session, *rules).workloads
+    return workload
+
+
+def sharding(session: Session, *rules: str) -> Sharding:
+    section = judged(session, *rules).sharding
+    assert section is not None
+    return section
+
+
+def why_invalid(session: Session) -> str:
+    verdict = verdict_of(session)
+    (workload,) = verdict.workloads
+    assert (verdict.verdict, workload.validity.status, workload.sharding) == ("INVALID", "INVALID", None)
+    return "\n".join(workload.validity.reasons)
+
+
+def failed(arm: str, outcome: Outcome, attempt: int = 1, reason: str = "") -> Run:
+    return smoke_run(BASE if arm == "base" else HEAD, None, outcome, attempt=attempt, reason=reason)
+
+
+# The sharding section
+
+
+def test_an_identical_program_passes_as_such() -> None:
+    section = sharding(pair())
+    assert (section.status, section.identical_program, section.findings) == ("PASS", True, [])
+    assert section.reasons[0].startswith("device program identical")
+
+
+def test_the_same_collectives_in_another_program_pass() -> None:
+    section = sharding(pair(head=A2A.model_copy(update={"program": "b" * 64})))
+    assert (section.status, section.identical_program) == ("PASS", False)
+    assert section.reasons == ["same collectives, but the device program differs"]
+
+
+def test_without_a_fingerprint_no_program_is_called_identical() -> None:
+    unknown = A2A.model_copy(update={"program": None})
+    section = sharding(pair(unknown, unknown))
+    assert (section.status, section.identical_program) == ("PASS", False)
+
+
+def test_other_collectives_under_the_same_fingerprint_are_not_identical() -> None:
+    section = sharding(pair(head=GATHERED.model_copy(update={"program": A2A.program})))
+    assert (section.status, section.identical_program) == ("FAIL", False)
+
+
+def test_a_fallback_fails_and_the_reason_names_it() -> None:
+    section = sharding(pair(head=GATHERED))
+    assert section.status == "FAIL"
+    assert section.reasons[0].startswith("expert axis mapped twice: In 4 of 4 MoE layers")
+
+
+def test_only_the_decisive_findings_are_reasons() -> None:
+    head = edited(GATHERED, lambda e: e, entry("barrier", "dp", where="", size=0, role="control"))
+    section = sharding(pair(head=head))
+    assert [finding.status for finding in section.findings] == ["FAIL", "REVIEW"]
+    assert len(section.reasons) == 1
+
+
+def test_every_kind_of_either_arm_is_counted_in_both() -> None:
+    head = edited(A2A, lambda e: e, entry("all_reduce", "dp", size=4, count=2))
+    section = sharding(pair(head=head))
+    assert section.base["all_to_all"] == RoleCounts(payload=16, control=4)
+    assert section.base["all_reduce"] == RoleCounts(payload=0, control=0)
+    assert section.head["all_reduce"] == RoleCounts(payload=2, control=0)
+    assert section.base.keys() == section.head.keys()
+
+
+def test_the_three_kinds_a_reader_looks_for_are_counted_even_where_there_are_none() -> None:
+    only_gathers = ledger_of([entry("all_gather", "dp")])
+    assert judge_ledgers(only_gathers, only_gathers, Config()).base == {
+        "all_to_all": RoleCounts(payload=0, control=0),
+        "all_gather": RoleCounts(payload=1, control=0),
+        "reduce_scatter": RoleCounts(payload=0, control=0),
+    }
+
+
+def test_the_source_says_how_and_what_was_counted() -> None:
+    assert sharding(pair()).source == "dispatch-mode, fake world of 16 ranks, one steady step"
+
+
+def test_wire_time_of_both_arms_is_given() -> None:
+    wire = sharding(pair(head=GATHERED)).wire
+    assert wire is not None
+    assert wire.head_s > wire.base_s
+
+
+def test_changed_configuration_is_listed_and_mentioned() -> None:
+    head = A2A.model_copy(update={"config": {**A2A.config, "capacity": 2.0}})
+    section = sharding(pair(head=head))
+    assert section.config_changes == {"capacity": (None, 2.0)}
+    assert "configuration differs: capacity is None in base, 2.0 in head" in section.reasons
+
+
+def test_configurations_of_one_commit_are_compared_and_not_judged() -> None:
+    overrides = {"dispatcher": "allgather"}
+    head = smoke_arm("head", commit=BASE.commit, tree=BASE.tree, overrides=overrides)
+    run = smoke_run(head, GATHERED, backends={"dispatcher": backend("allgather", "allgather")})
+    verdict = verdict_of(smoke_session(smoke_run(BASE, A2A), run))
+    (workload,) = verdict.workloads
+    assert workload.sharding is not None
+    assert (verdict.verdict, workload.sharding.status) == ("PASS", "PASS")
+    assert workload.sharding.reasons[0] == "comparison of two configurations: differences are shown, not judged"
+    assert [(f.pattern, f.status) for f in workload.sharding.findings] == [(names.MAPPED_TWICE, "PASS")]
+
+
+def test_one_commit_with_equal_configurations_is_judged() -> None:
+    head = smoke_arm("head", commit=BASE.commit, tree=BASE.tree)
+    assert sharding(smoke_session(smoke_run(BASE, A2A), smoke_run(head, GATHERED))).status == "FAIL"
+
+
+# Values that were guessed while counting
+
+
+def guessing(*guesses: str, program: str | None = "a" * 64, ledger: Ledger = A2A) -> Ledger:
+    return ledger.model_copy(update={"guesses": list(guesses), "program": program})
+
+
+def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
+    section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER)))
+    assert (section.status, section.identical_program) == ("PASS", True)
+    assert not any("guessed" in reason for reason in section.reasons)
+
+
+@pytest.mark.parametrize("program", ["b" * 64, None])
+def test_equal_guesses_in_different_programs_are_mentioned(program: str | None) -> None:
+    section = sharding(pair(guessing(A_SCALAR, ANOTHER), guessing(ANOTHER, A_SCALAR, program=program)))
+    assert section.status == "PASS"
+    assert section.reasons[1] == (
+        f"sizes may depend on guessed values, which are the same in both arms: {A_SCALAR}; {ANOTHER}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("base_guesses", "head_guesses", "expected"),
+    [
+        ([A_SCALAR], [ANOTHER], f"{A_SCALAR} in base, {ANOTHER} in head"),
+        ([], [ANOTHER], f"nothing in base, {ANOTHER} in head"),
+        ([A_SCALAR] * 5, [], "and 2 more in base, nothing in head"),
+    ],
+)
+def test_other_guesses_in_different_programs_need_review(
+    base_guesses: list[str], head_guesses: list[str], expected: str
+) -> None:
+    section = sharding(pair(guessing(*base_guesses), guessing(*head_guesses, program="b" * 64)))
+    assert section.status == "REVIEW"
+    assert section.reasons[0].endswith(expected)
+    assert section.reasons[0].startswith("sizes may depend on guessed values, which differ between the arms")
+
+
+def test_other_guesses_do_not_soften_a_failure() -> None:
+    section = sharding(pair(A2A, guessing(A_SCALAR, program="b" * 64, ledger=GATHERED)))
+    assert section.status == "FAIL"
+    assert section.reasons[0].startswith("expert axis mapped twice")
+    assert "guessed" in section.reasons[1]
+
+
+def test_other_guesses_are_not_judged_between_configurations() -> None:
+    head = smoke_arm("head", commit=BASE.commit, tree=BASE.tree, overrides={"dispatcher": "allgather"})
+    run = smoke_run(head, guessing(A_SCALAR, program="b" * 64))
+    section = sharding(smoke_session(smoke_run(BASE, A2A), run))
+    assert section.status == "PASS"
+    assert any("guessed" in reason for reason in section.reasons)
+
+
+# Declared changes
+
+
+def test_a_declared_finding_passes_and_shows_its_reason() -> None:
+    verdict = verdict_of(pair(head=GATHERED), f"expert axis mapped twice@ep@{WORKLOAD}: small groups")
+    assert verdict.verdict == "PASS"
+    assert verdict.workloads[0].sharding is not None
+    assert "expert axis mapped twice, accepted: small groups" in verdict.workloads[0].sharding.reasons
+    assert verdict.warnings == []
+
+
+def test_a_declaration_that_matched_nothing_is_a_warning() -> None:
+    verdict = verdict_of(pair(), "expert axis mapped twice@ep@*: small groups")
+    assert verdict.verdict == "PASS"
+    assert "no finding matches" in verdict.warnings[0]
+
+
+def test_a_declaration_does_not_cover_other_findings() -> None:
+    head = edited(GATHERED, lambda e: None if e.kind == "reduce_scatter" and e.axis == "dp" else e)
+    section = sharding(pair(head=head), "expert axis mapped twice@*@*: small groups")
+    assert section.status == "FAIL"
+    assert section.reasons[0].startswith("gradient reduction lost")
+
+
+# The dispatcher gate
+
+
+def test_a_dispatcher_that_head_silently_replaced_fails() -> None:
+    section = sharding(pair(head=GATHERED, backends={"dispatcher": backend("allgather")}))
+    assert [(f.pattern, f.status) for f in section.findings] == [(names.DISPATCHER_OFF, "FAIL")]
+
+
+def test_a_dispatcher_back_on_is_no_failure() -> None:
+    base = smoke_run(BASE, GATHERED, backends={"dispatcher": backend("allgather")})
+    section = sharding(smoke_session(base, smoke_run(HEAD, A2A)))
+    assert [(f.pattern, f.status) for f in section.findings] == [(names.DISPATCHER_ON, "PASS")]
+
+
+def test_a_dispatcher_that_neither_arm_executed_is_invalid() -> None:
+    wrong = {"dispatcher": backend("alltoall", "deepep")}
+    session = smoke_session(smoke_run(BASE, A2A, backends=wrong), smoke_run(HEAD, A2A, backends=wrong))
+    assert "requested dispatcher 'deepep' and executed 'alltoall'" in why_invalid(session)
+
+
+def test_a_newly_requested_dispatcher_that_did_not_run_is_invalid() -> None:
+    reason = why_invalid(pair(backends={"dispatcher": backend("alltoall", "deepep")}))
+    assert reason.startswith("head requested dispatcher 'deepep'")
+
+
+def test_times_of_a_node_on_which_a_requested_library_has_nothing_to_do_are_invalid() -> None:
+    plan = PLAN.model_copy(update={"dispatcher": "deepep"})
+    header = HEADER.model_copy(update={"timed": [plan]})
+    traces = [run.model_copy(update={"backends": {"dispatcher": backend("alltoall", "deepep")}}) for run in statics()]
+    local = {"dispatcher": backend("local", "local")}
+    timed = [run.model_copy(update={"backends": local}) for run in play(noisy(1.0, 0.002), header)]
+    verdict = judge(Session(header=header, runs=[*traces, *timed]), Config())
+    assert verdict.workloads[0].validity.status == "INVALID"
+    assert any("it ran nothing; time it on more GPUs" in reason for reason in verdict.workloads[0].validity.reasons)
+
+
+def test_a_requested_change_of_dispatcher_is_judged_by_its_rows() -> None:
+    section = sharding(pair(head=GATHERED, backends={"dispatcher": backend("allgather", "allgather")}))
+    assert [f.pattern for f in section.findings] == [names.MAPPED_TWICE]
+
+
+def test_another_backend_that_ran_differently_is_a_warning() -> None:
+    base = smoke_run(BASE, A2A, backends={"attention": backend("flash", "sdpa")})
+    head = smoke_run(HEAD, A2A, backends={"attention": backend("math", "sdpa")})
+    verdict = verdict_of(smoke_session(base, head))
+    assert verdict.verdict == "PASS"
+    assert verdict.warnings == [f"{WORKLOAD}: attention: base executed 'flash', head executed 'math'"]
+
+
+# Validity
+
+
+def test_a_valid_comparison_says_what_was_proven() -> None:
+    validity = judged(pair()).validity
+    assert validity.status == "PASS"
+    assert "counter saw every planted collective (3 and 3)" in validity.reasons[0]
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "hung", "no_record"])
+def test_a_head_that_breaks_twice_where_base_runs_fails(outcome: Outcome) -> None:
+    session = smoke_session(smoke_run(BASE, A2A), failed("head", outcome), failed("head", outcome, attempt=2))
+    verdict = verdict_of(session)
+    (workload,) = verdict.workloads
+    assert (verdict.verdict, workload.validity.status, workload.sharding) == ("FAIL", "FAIL", None)
+    assert "in each of 2 attempts; base ran" in workload.validity.reasons[0]
+
+
+def test_a_head_that_broke_once_and_was_not_repeated_is_invalid() -> None:
+    session = smoke_session(smoke_run(BASE, A2A), failed("head", "crashed", reason="exit code 1"))
+    assert why_invalid(session) == "head crashed: exit code 1; base ran. Head was tried only once: run the check again"
+
+
+def test_a_head_that_ran_on_the_repeat_is_measured() -> None:
+    session = smoke_session(smoke_run(BASE, A2A), failed("head", "crashed"), smoke_run(HEAD, A2A, attempt=2))
+    assert verdict_of(session).verdict == "PASS"
+
+
+def test_the_last_usable_run_answers() -> None:
+    session = smoke_session(smoke_run(BASE, A2A), smoke_run(HEAD, GATHERED), smoke_run(HEAD, A2A, attempt=2))
+    assert sharding(session).status == "PASS"
+
+
+def test_two_arms_that_crash_are_invalid() -> None:
+    runs = [failed(arm, "crashed", attempt) for arm in ("base", "head") for attempt in (1, 2)]
+    assert why_invalid(smoke_session(*runs)) == "base crashed\nhead crashed"
+
+
+def test_a_base_that_crashes_is_invalid() -> None:
+    runs = [failed("base", "hung", attempt) for attempt in (1, 2)]
+    assert why_invalid(smoke_session(*runs, smoke_run(HEAD, A2A))) == "base ran into its time limit"
+
+
+@pytest.mark.parametrize("outcome", ["bad_record", "refused"])
+def test_a_head_that_cannot_be_measured_is_invalid_however_often(outcome: Outcome) -> None:
+    runs = [failed("head", outcome, attempt, reason="because") for attempt in (1, 2)]
+    assert "because" in why_invalid(smoke_session(smoke_run(BASE, A2A), *runs))
+
+
+def test_every_outcome_has_words() -> None:
+    assert OUTCOME_PHRASES.keys() == set(get_args(Outcome))
+
+
+def test_a_skipped_run_is_invalid_with_its_reason() -> None:
+    skipped = failed("head", "skipped", reason="not started: mixtral-8x7b@1/ep of the same arm hung before it")
+    assert why_invalid(smoke_session(smoke_run(BASE, A2A), skipped)) == (
+        "head was not measured: not started: mixtral-8x7b@1/ep of the same arm hung before it"
+    )
+
+
+def test_a_skipped_base_is_invalid_too() -> None:
+    assert why_invalid(smoke_session(failed("base", "skipped"), smoke_run(HEAD, A2A))) == "base was not measured"
+
+
+@pytest.mark.parametrize("outcomes", [("hung", "skipped"), ("skipped", "hung")])
+def test_a_skipped_attempt_confirms_nothing(outcomes: tuple[Outcome, Outcome]) -> None:
+    runs = [failed("head", outcome, attempt) for attempt, outcome in enumerate(outcomes, 1)]
+    assert judged(smoke_session(smoke_run(BASE, A2A), *runs)).validity.status == "INVALID"
+
+
+def test_a_workload_that_hangs_twice_fails_the_check_although_others_are_skipped() -> None:
+    other = "mixtral-8x7b@1/ep"
+    hung = [failed("head", "hung", attempt) for attempt in (1, 2)]
+    theirs = A2A.model_copy(update={"workload": other})
+    skipped = [smoke_run(BASE, theirs), failed("head", "skipped").model_copy(update={"workload": other})]
+    verdict = verdict_of(smoke_session(smoke_run(BASE, A2A), *hung, *skipped, workloads=(WORKLOAD, other)))
+    assert [workload.validity.status for workload in verdict.workloads] == ["FAIL", "INVALID"]
+    assert verdict.verdict == "FAIL"
+
+
+def test_a_crash_after_a_refusal_counts_once() -> None:
+    session = smoke_session(smoke_run(BASE, A2A), failed("head", "refused"), failed("head", "crashed", attempt=2))
+    assert "was tried only once" in why_invalid(session)
+
+
+def test_foreign_code_is_invalid_and_named() -> None:
+    code = CodeProof(watched={}, foreign={"moe": "/opt/site-packages/moe"}, files={})
+    assert "head imported moe from /opt/site-packages/moe, outside its worktree" in why_invalid(pair(code=code))
+
+
+def test_a_run_without_proof_of_code_is_invalid() -> None:
+    assert "does not prove which code it ran" in why_invalid(pair(code=None))
+
+
+def test_a_run_of_another_commit_is_invalid() -> None:
+    stray = smoke_run(smoke_arm("head", commit="3" * 40), A2A)
+    session = smoke_session(smoke_run(BASE, A2A), stray)
+    planned = session.header.model_copy(update={"head": HEAD})
+    assert "head was run at 333333333333" in why_invalid(session.model_copy(update={"header": planned}))
+
+
+def test_a_run_without_ledger_is_invalid() -> None:
+    assert "head has no ledger: a missing count is not 0" in why_invalid(pair(head=None))
+
+
+@pytest.mark.parametrize(
+    "liveness",
+    [
+        None,
+        Liveness(planted=3, seen=2),
+        Liveness(planted=0, seen=0),
+        Liveness(planted=3, seen=3, sequence_advance=9, sequence_counted=8),
+    ],
+)
+def test_a_counter_that_was_not_proven_alive_is_invalid(liveness: Liveness | None) -> None:
+    assert "so its counts prove nothing" in why_invalid(pair(head=A2A.model_copy(update={"liveness": liveness})))
+
+
+def test_a_framework_that_runs_no_code_of_the_commit_is_invalid() -> None:
+    """An installed framework is the same in both arms, so it would pass for any commits."""
+    runs = [smoke_run(arm, A2A).model_copy(update={"adapter": "torchtitan"}) for arm in (BASE, HEAD)]
+    assert judge(smoke_session(*runs), Config()).verdict == "PASS"
+    bare = [run.model_copy(update={"code": run.code.model_copy(update={"watched": {}})}) for run in runs if run.code]
+    assert "ran an installed torchtitan and no code of its commit" in why_invalid(smoke_session(*bare))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"source": "kineto"}, "counted in different ways: 'dispatch-mode' in base, 'kineto' in head"),
+        ({"scope": "whole"}, "scope 'step' in base, 'whole' in head"),
+        ({"world_size": 64}, "of another world size: 16 in base, 64 in head"),
+        ({"patches": []}, "traced with different replacements"),
+        ({"workload": "mixtral-8x7b@1/ep"}, "the ledger is of workload 'mixtral-8x7b@1/ep', the run of"),
+        ({"variant": "smoke"}, "the ledger is of variant 'smoke', the run of 'full'"),
+        ({"config": {"dispatcher": "alltoall", "ep": 8}}, "ep is 16 in base, 8 in head, but the shape fixes it"),
+    ],
+)
+def test_ledgers_that_do_not_measure_the_same_are_invalid(change: dict[str, object], complaint: str) -> None:
+    head = A2A.model_copy(update=change)
+    session = smoke_session(smoke_run(BASE, A2A), smoke_run(HEAD, A2A).model_copy(update={"ledger": head}))
+    assert complaint in why_invalid(session)
+
+
+@pytest.mark.parametrize(("key", "value"), [("variant", "smoke"), ("shape", "qwen3-30b-a3b@2")])
+def test_runs_of_different_shapes_are_not_comparable(key: str, value: str) -> None:
+    other = smoke_run(HEAD, A2A).model_copy(update={key: value})
+    assert f"not comparable: {key}" in why_invalid(smoke_session(smoke_run(BASE, A2A), other))
+
+
+@pytest.mark.parametrize(
+    ("runs", "complaint"),
+    [
+        ([smoke_run(BASE, A2A)], "there is no run of head"),
+        ([smoke_run(HEAD, A2A)], "there is no run of base"),
+        ([], "there is no run of base and none of head"),
+        ([smoke_run(BASE, A2A), smoke_run(HEAD, A2A, tier="timed")], "there is no run of head"),
+    ],
+)
+def test_a_planned_workload_without_a_run_is_invalid(runs: list[Run], complaint: str) -> None:
+    assert complaint in why_invalid(smoke_session(*runs))
+
+
+def test_a_workload_that_was_never_run_does_not_hide_behind_another() -> None:
+    session = pair()
+    header = session.header.model_copy(update={"workloads": [WORKLOAD, "mixtral-8x7b@1/ep"]})
+    verdict = verdict_of(session.model_copy(update={"header": header}))
+    assert verdict.verdict == "INVALID"
+    assert [workload.validity.status for workload in verdict.workloads] == ["PASS", "INVALID"]
+
+
+def test_a_failing_workload_outranks_an_invalid_one() -> None:
+    session = pair(head=GATHERED)
+    header = session.header.model_copy(update={"workloads": [WORKLOAD, "mixtral-8x7b@1/ep"]})
+    assert verdict_of(session.model_copy(update={"header": header})).verdict == "FAIL"
+
+
+def test_a_layer_that_ignores_the_mesh_in_both_arms_has_measured_nothing() -> None:
+    """FSDP still gathers and reduces on dp and edp, because the harness shards every layer."""
+    assert {"all_gather", "reduce_scatter"} == {e.kind for e in IGNORES_MESH.entries}
+    assert {"dp", "edp"} == {e.axis for e in IGNORES_MESH.entries}
+    reason = why_invalid(pair(IGNORES_MESH, IGNORES_MESH))
+    assert "neither arm moves payload between the 16 ranks of ep, so expert parallelism was not measured" in reason
+
+
+def test_counts_alone_are_no_exchange_of_tokens() -> None:
+    counts = edited(IGNORES_MESH, lambda e: e, entry(dtype="int64", role="control"))
+    assert "expert parallelism was not measured" in why_invalid(pair(counts, counts))
+
+
+@pytest.mark.parametrize("axis", ["ep", "ep|dp", "[0-15]", "dp"])
+def test_tokens_exchanged_under_any_label_are_measured(axis: str) -> None:
+    ledger = edited(A2A, lambda e: e.model_copy(update={"axis": axis}) if e.axis == "ep" else e)
+    assert judged(pair(ledger, ledger)).validity.status == "PASS"
+
+
+def test_sequence_parallelism_is_no_exchange_of_tokens() -> None:
+    heads = edited(IGNORES_MESH, lambda e: e, entry(axis="cp", where="layers.0.attention"))
+    assert "expert parallelism was not measured" in why_invalid(pair(heads, heads))
+
+
+def test_without_expert_parallel_ranks_nothing_need_be_exchanged() -> None:
+    alone = smoke_ledger(ep=1)
+    assert verdict_of(pair(alone, alone)).verdict == "PASS"
+
+
+def test_a_dense_control_need_not_exchange_anything() -> None:
+    silent = IGNORES_MESH.model_copy(update={"variant": "full-dense"})
+    runs = [smoke_run(arm, silent, variant="full-dense", backends={}) for arm in (BASE, HEAD)]
+    assert verdict_of(smoke_session(*runs)).verdict == "PASS"
+
+
+def test_a_configured_dense_layer_need_not_exchange_anything() -> None:
+    dense = IGNORES_MESH.model_copy(update={"config": {"mlp": "dense"}})
+    assert verdict_of(pair(dense, dense)).verdict == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "pattern"),
+    [(TWO_AXES, IGNORES_MESH, names.AXIS_LOST), (IGNORES_MESH, TWO_AXES, names.AXIS_GAINED)],
+)
+def test_an_exchange_that_one_arm_does_not_have_is_a_finding_and_not_silence(
+    base: Ledger, head: Ledger, pattern: str
+) -> None:
+    assert pattern in [f.pattern for f in sharding(pair(base, head)).findings]
+
+
+def test_another_environment_is_a_warning_and_not_invalid() -> None:
+    other = Environment(python="3.11.1", torch="2.12.0", platform="linux", packages="d" * 64)
+    verdict = verdict_of(pair(environment=other))
+    assert verdict.verdict == "PASS"
+    assert len(verdict.warnings) == 2
+    assert "torch is 2.13.0 in base, 2.12.0 in head" in verdict.warnings[0]
+    assert "installed packages differ" in verdict.warnings[1]
+
+
+def test_warnings_of_the_runs_reach_the_verdict_once() -> None:
+    base = smoke_run(BASE, A2A, warnings=["both", "ours"])
+    head = smoke_run(HEAD, A2A, warnings=["both"])
+    assert verdict_of(smoke_session(base, head)).warnings == [f"{WORKLOAD}: both", f"{WORKLOAD}: base: ours"]
+
+
+def test_throughput_is_not_claimed() -> None:
+    assert judged(pair()).throughput is None
+
+
+def test_the_verdict_is_the_same_every_time() -> None:
+    session = pair(head=GATHERED)
+    assert verdict_of(session).to_json() == verdict_of(session).to_json()
+
+
+def test_a_verdict_survives_its_own_file() -> None:
+    verdict = verdict_of(pair(head=GATHERED))
+    assert Verdict.model_validate_json(verdict.to_json()) == verdict
+
+
+# Ledgers alone
+
+
+def test_ledgers_alone_are_judged_by_the_same_rules() -> None:
+    assert judge_ledgers(A2A, GATHERED, Config()).status == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "complaint"),
+    [
+        ({}, {"source": "kineto"}, "counted in different ways"),
+        ({}, {"scope": "whole"}, "cover different things"),
+        ({"scope": "whole", "steps": 2}, {"scope": "whole", "steps": 3}, "different numbers of steps: 2 in base, 3"),
+    ],
+)
+def test_ledgers_from_different_sources_are_refused(
+    ours: dict[str, object], theirs: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(NotComparable, match=complaint):
+        judge_ledgers(A2A.model_copy(update=ours), A2A.model_copy(update=theirs), Config())
+
+
+# The status table
+
+UP, SAME, DOWN = WireTime(base_s=1.0, head_s=1.1), WireTime(base_s=1.0, head_s=1.0), WireTime(base_s=1.0, head_s=0.9)
+A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "own", "step", "expected"),
+    [
+        (names.DISPATCHER_OFF, DOWN, DOWN, "FAIL"),
+        (names.GRADIENT_LOST, DOWN, DOWN, "FAIL"),
+        (names.MAPPED_TWICE, UP, UP, "FAIL"),
+        (names.MAPPED_TWICE, SAME, SAME, "FAIL"),
+        (names.MAPPED_TWICE, DOWN, UP, "REVIEW"),
+        (names.RECOMPUTES, UP, UP, "FAIL"),
+        (names.RECOMPUTES, UP, A_LITTLE_UP, "REVIEW"),
+        (names.RESHARDS, UP, UP, "FAIL"),
+        (names.AXIS_LOST, UP, UP, "FAIL"),
+        (names.AXIS_LOST, DOWN, DOWN, "REVIEW"),
+        (names.AXIS_LOST, DOWN, UP, "REVIEW"),
+        (names.AXIS_GAINED, DOWN, DOWN, "REVIEW"),
+        (names.GRADIENT_GAINED, UP, UP, "FAIL"),
+        (names.WIDENED, UP, UP, "FAIL"),
+        (names.NARROWED, DOWN, DOWN, "REVIEW"),
+        (names.COUNTS_ADDED, SAME, SAME, "REVIEW"),
+        (names.BYTES_UP, UP, UP, "FAIL"),
+        (names.BYTES_UP, UP, A_LITTLE_UP, "REVIEW"),
+        (names.BYTES_DOWN, DOWN, DOWN, "PASS"),
+        (names.BYTES_DOWN, DOWN, UP, "REVIEW"),
+        (names.COUNT_UP, SAME, DOWN, "REVIEW"),
+        (names.COUNT_DOWN, SAME, SAME, "REVIEW"),
+        (names.COUNT_DOWN, SAME, DOWN, "PASS"),
+        (names.CONTROL_CHANGED, SAME, UP, "REVIEW"),
+        (names.MOVED, UP, UP, "REVIEW"),
+        (names.MOVED, DOWN, DOWN, "PASS"),
+        (names.OTHER_LAYER, UP, UP, "REVIEW"),
+        (names.OTHER_LAYER, SAME, DOWN, "REVIEW"),
+        (names.RESTORED, DOWN, DOWN, "PASS"),
+        (names.RESTORED, DOWN, SAME, "REVIEW"),
+        (names.RESTORED, UP, UP, "FAIL"),
+        (names.RECOMPUTES_NOT, DOWN, DOWN, "PASS"),
+        (names.KEEPS_GATHERED, DOWN, DOWN, "PASS"),
+        (names.DISPATCHER_ON, DOWN, DOWN, "PASS"),
+        (names.COUNTS_REMOVED, SAME, SAME, "REVIEW"),
+    ],
+)
+def test_a_finding_has_the_status_of_its_table_row(
+    pattern: str, own: WireTime, step: WireTime, expected: Status
+) -> None:
+    seen = Circumstances(own, step, bytes_rise_pct=10.0, gradient_lost=False)
+    assert decide_status(pattern, seen, Thresholds()) == expected
+
+
+def test_unexplained_bytes_below_their_threshold_never_fail() -> None:
+    seen = Circumstances(UP, UP, bytes_rise_pct=4.9, gradient_lost=False)
+    assert decide_status(names.BYTES_UP, seen, Thresholds()) == "REVIEW"
+
+
+def test_nothing_passes_while_a_gradient_reduction_is_lost() -> None:
+    seen = Circumstances(DOWN, DOWN, bytes_rise_pct=0.0, gradient_lost=True)
+    assert decide_status(names.RESTORED, seen, Thresholds()) == "REVIEW"
+
+
+def test_new_traffic_is_a_rise() -> None:
+    new = WireTime(base_s=0.0, head_s=1e-6)
+    seen = Circumstances(new, new, bytes_rise_pct=float("inf"), gradient_lost=False)
+    assert decide_status(names.BYTES_UP, seen, Thresholds()) == "FAIL"

@@ -1,0 +1,321 @@
+"""Every reported number of a timed run comes from the verdict, for any kind of session."""
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regbot.baselines.intake import Intake, distil
+from regbot.baselines.store import BaselineError
+from regbot.cli.app import app
+from regbot.cli.terminal import run_page, verdict_page
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.judge.pairs import pair_up
+from regbot.records.health import Cause
+from regbot.records.run import CodeProof, Run
+from regbot.records.session import Session
+from regbot.records.verdict import RunVerdict, Throughput, Verdict
+from regbot.report import comment, html
+from regbot.report.markdown import prose
+from regbot.report.quantities import milliseconds
+from regbot.sessions.schedule import Slot, next_slot
+from regbot.text.words import count
+from support.health_builder import gpu, health
+from support.stored_cases import NOISE, header, reference, run_at
+from support.timed_builder import HEADER, NODE, PLAN, noisy, play, session_of, slot, timed_run, timing
+
+SEEDS = 40
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+TRUSTED = CodeProof(watched={}, foreign={}, files={})
+LONG = PLAN.model_copy(update={"steps": 60, "cut": 10})
+
+OTHER = NODE.model_copy(update={"name": "node-4"})
+
+
+class Page(HTMLParser):
+    """The dots of the first plot, and the cells of the table of timed runs."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.dots: list[dict[str, str | None]] = []
+        self.rows: list[list[str]] = []
+        self.tables: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag == "g" and "data-run" in attributes:
+            self.dots.append(attributes)
+        if tag == "table":
+            self.tables.append(attributes.get("class") or "")
+        if self.tables == ["runs timed"] and tag == "tr":
+            self.rows.append([])
+        if self.tables == ["runs timed"] and tag == "td":
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            self.tables.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.tables == ["runs timed"] and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+    @property
+    def runs(self) -> list[list[str]]:
+        """The cells of every run; the ends of logs are rows of their own."""
+        return [row for row in self.rows if len(row) > 1]
+
+
+def section_of(verdict: Verdict) -> Throughput:
+    section = verdict.workloads[0].throughput
+    assert section is not None
+    return section
+
+
+def slow_start(at: Slot, seconds: float, slow: int) -> Run:
+    """A run whose first ``slow`` steps take twice as long."""
+    draw = random.Random(str(at))
+    steps = [seconds * (2.0 if step < slow else 1.0) * (1 + draw.gauss(0, 0.002)) for step in range(at.steps)]
+    return timed_run(at, steps, timing=timing(steps).model_copy(update={"cut": min(LONG.cut, at.steps)}))
+
+
+# ---- the three places that disagreed with the judge
+
+
+def test_a_block_that_lost_its_nodes_twice_has_pairs_in_its_last_attempt_only() -> None:
+    lost = {(1, 1, 3), (1, 2, 3)}
+
+    def launch(at: Slot) -> Run:
+        is_lost = (at.position.block, at.attempt, at.position.slot) in lost
+        return timed_run(at, 0.12 if at.arm == "head" else 0.1, "lost" if is_lost else "ok")
+
+    session = session_of(play(launch))
+    verdict = judge(session, Config())
+    section = section_of(verdict)
+    dots = [dot for dot in Page(html(verdict, session)).dots if dot["data-role"] == "pair"]
+    assert (section.pairs, len(dots)) == (4, 8)
+    assert comment(verdict, session).count("| pair |") == 8
+
+
+def test_the_mean_of_a_run_leaves_out_the_steps_before_its_steady_state() -> None:
+    header_ = HEADER.model_copy(update={"timed": [LONG]})
+    session = session_of(play(lambda at: slow_start(at, 0.1, 20), header_), header_)
+    verdict = judge(session, Config())
+    means = [float(row[6].removesuffix(" ms")) for row in Page(html(verdict, session)).runs if row[4] == "pair"]
+    assert means == pytest.approx([100.0] * len(means), abs=0.5), "and not the 120 ms of all steps after the plan's cut"
+
+
+def test_a_single_run_is_summarised_after_the_cut_of_a_check() -> None:
+    run = slow_start(replace(slot(1, 0, "base"), steps=LONG.steps), 0.1, 20)
+    assert re.search(r"median of 40 after 20\), mean (100|99\.9\d?) ms", run_page(run))
+
+
+@pytest.mark.parametrize("seconds", [1e7, 5e-324])
+def test_the_longest_and_the_shortest_step_of_a_record_are_judged(seconds: float) -> None:
+    def launch(at: Slot) -> Run:
+        run = timed_run(at, 0.1)
+        assert run.timing is not None
+        ranks = {
+            name: rank.model_copy(update={"step_s": [seconds] * at.steps}) for name, rank in run.timing.ranks.items()
+        }
+        changes = {"ranks": ranks, "step_s": [seconds] * at.steps, "harness_s": None, "harness_steady_s": None}
+        return run.model_copy(update={"timing": run.timing.model_copy(update=changes)})
+
+    section = section_of(judge(session_of(play(launch)), Config()))
+    assert {run.median_s for run in section.runs if run.role == "pair"} == {math.exp(math.log(seconds))}
+
+
+def test_the_wall_explains_the_difference_after_the_cut_that_was_compared() -> None:
+    """Only head starts slowly. Steps before the cut do not count towards the difference of a step."""
+    header_ = HEADER.model_copy(update={"timed": [LONG]})
+
+    def launch(at: Slot) -> Run:
+        return slow_start(at, 0.12, 40) if at.arm == "head" else slow_start(at, 0.1, 0)
+
+    section = section_of(judge(session_of(play(launch, header_), header_), Config()))
+    match = re.search(r"of the added ([\d.]+) ms per step", section.wall)
+    assert match is not None
+    assert float(match[1]) == pytest.approx(1000 * ((section.head_step_s or 0) - (section.base_step_s or 0)), abs=0.2)
+
+
+@pytest.mark.parametrize("slow", [(), ((1, 1), (2, 0))])
+def test_the_history_of_a_session_has_the_step_time_of_its_check(
+    tmp_path: Path, slow: tuple[tuple[int, int], ...]
+) -> None:
+    """``slow`` has the blocks and pairs whose runs take three times as long."""
+
+    def launch(at: Slot) -> Run:
+        pair = (at.position.block, at.position.slot // 2)
+        return run_at(at, (0.3 if pair in slow else 0.1) * (1 + at.position.slot / 100), code=TRUSTED)
+
+    runs = play(launch)
+    section = section_of(judge(session_of(runs), Config()))
+    file, store = tmp_path / "session.jsonl", str(tmp_path / "store")
+    file.write_text("".join(line.to_line() for line in (HEADER, *runs)))
+    added = CliRunner().invoke(app, ["baseline", "add", str(file), "--why", "a test", "--store", store])
+    assert added.exit_code == 0, added.output
+    history = CliRunner().invoke(app, ["baseline", "history", HEADER.workloads[0], "--store", store, "--json"])
+    (series,) = json.loads(history.output)["trends"][0]["series"]
+    assert series["points"][-1]["level_s"] == pytest.approx(section.base_step_s, rel=1e-12)
+
+
+# ---- any session
+
+
+def earlier_session() -> list[Run]:
+    """Return the runs of an earlier session on the same trees, as a later session joins them."""
+    pairs = pair_up(play(noisy(1.0, 0.01))).valid
+    return [run.model_copy(update={"joined": "d" * 64}) for pair in pairs for run in (pair.base, pair.head)]
+
+
+@cache
+def storm(seed: int) -> tuple[Session, Verdict]:
+    """Return a random session and its verdict.
+
+    The session has lost nodes, crashes, unfit nodes, slow starts, head alone, a look 0 and an earlier session at
+    random, and may be unfinished.
+    """
+    draw = random.Random(seed)
+    gate = draw.choice(["look0", "stored", "pairs", "pairs"])
+    steps = draw.choice([8, 60])
+    header_ = header(reference(noise=NOISE), gate=gate) if gate != "pairs" else HEADER
+    plan = header_.timed[0].model_copy(update={"steps": steps, "cut": 2 if steps == 8 else 10})
+    header_ = header_.model_copy(update={"timed": [plan]})
+    joins = steps == 8 and gate == "pairs" and draw.random() < 0.5
+    node, runs = NODE, earlier_session() if joins else []
+    head = draw.choice([1.0, 1.0, 1.05, 1.004])
+    noise = draw.choice([0.001, 0.02])
+    trouble = draw.choice([0.0, 0.05, 0.15])
+    max_runs = draw.randint(1, 30) if draw.random() < 0.3 else 60
+    while len(runs) < max_runs and (at := next_slot(runs, header_, plan, node)) is not None:
+        level = (0.1 if node is NODE else 0.13) * (head if at.arm == "head" else 1.0) * (1 + draw.gauss(0, noise))
+        slow = draw.choice([0, 0, 15, 25])
+        taken = [level * (1.6 if step < slow else 1.0) * (1 + draw.gauss(0, 0.003)) for step in range(at.steps)]
+        run = run_at(at, 0.1, timing=timing(taken).model_copy(update={"cut": min(plan.cut, at.steps)}), node=node)
+        chance = draw.random()
+        if chance < trouble / 2:
+            run = run_at(at, 0.1, outcome="lost", reason="job 7: a node failed", timing=None, node=node)
+            node = OTHER if node is NODE else NODE
+        elif chance < trouble:
+            run = run_at(at, 0.1, outcome="crashed", reason="signal 9", timing=None, node=node)
+        elif chance < 1.5 * trouble:
+            outside = Cause(kind="other_process", outside=True, text="another tenant computed on GPU 0")
+            run = run.model_copy(update={"health": health().model_copy(update={"causes": [outside]})})
+        elif chance < 2 * trouble:
+            run = run.model_copy(update={"health": health([gpu(reasons={"hw_thermal": 0.5})])})
+        runs.append(run)
+    session = session_of(runs, header_)
+    return session, judge(session, Config())
+
+
+def cell(seconds: float | None) -> str:
+    return "" if seconds is None else milliseconds(seconds, 4)
+
+
+def role_of(run: RunVerdict) -> str:
+    return f"{run.role}: {prose(run.reason, 200)}" if run.reason else run.role
+
+
+def check_page(section: Throughput, page: str) -> None:
+    parsed = Page(page)
+    rows = [[row[0], row[1], row[4], row[5], row[6]] for row in parsed.runs]
+    assert rows == [[str(run.number), run.arm, run.role, cell(run.median_s), cell(run.mean_s)] for run in section.runs]
+    if parsed.dots:
+        drawn = [(dot["data-run"], dot["data-role"], dot.get("data-seconds")) for dot in parsed.dots]
+        assert drawn == [
+            (str(run.number), run.role, None if run.median_s is None else str(run.median_s)) for run in section.runs
+        ]
+
+
+def check_comment(section: Throughput, text: str) -> None:
+    part = text.partition("<summary>Step times, run by run</summary>")[2].partition("</details>")[0]
+    rows = [re.split(r" \| |\| | \|", line)[1:-1] for line in part.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert [(row[0], row[1], row[4], row[5]) for row in rows] == [
+        (str(run.number), run.arm, cell(run.median_s), role_of(run)) for run in section.runs
+    ]
+
+
+def check_sums(section: Throughput) -> None:
+    """Check that the section's tests and step times follow from the numbers of its runs."""
+    pairs: dict[int, dict[str, RunVerdict]] = {}
+    for run in section.runs:
+        if run.role == "pair" and run.pair is not None:
+            pairs.setdefault(run.pair, {})[run.arm] = run
+    if section.by in ("pairs", "look0") and section.pairs:
+        assert sorted(pairs) == [*range(1, section.pairs + 1)]
+    for test in section.tests if section.by in ("pairs", "look0") else []:
+        log_ratios = [
+            math.log(getattr(pair["head"], f"{test.summary}_s") / getattr(pair["base"], f"{test.summary}_s"))
+            for _, pair in sorted(pairs.items())
+        ]
+        assert log_ratios == pytest.approx(test.log_ratios, abs=1e-12)
+    assert sum(run.role == "unused" and run.pair is not None for run in section.runs) == 2 * section.unused_pairs
+    void = {run.number for run in section.runs if run.role == "void"}
+    assert all(run.reason for run in section.runs if run.number in void or run.role == "unused")
+    medians = sorted(run.median_s or 0 for run in section.runs if run.role == "pair" and run.arm == "base")
+    if medians:
+        assert medians[0] <= (section.base_step_s or 0) * (1 + 1e-9)
+        assert (section.base_step_s or 0) <= medians[-1] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_reported_number_of_a_run_is_the_verdicts(seed: int) -> None:
+    session, verdict = storm(seed)
+    section = section_of(verdict)
+    assert len(section.runs) == sum(run.tier == "timed" for run in session.runs)
+    check_sums(section)
+    check_page(section, html(verdict, session))
+    check_comment(section, comment(verdict, session))
+    if section.base_step_s is not None and section.head_step_s is not None:
+        steps = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
+        assert f"step {steps}: {count(section.pairs, 'pair')}" in verdict_page(verdict, None)
+
+
+def test_the_storm_holds_every_role_and_every_reason() -> None:
+    runs = [run for seed in range(SEEDS) for run in section_of(storm(seed)[1]).runs]
+    assert {run.role for run in runs} == {"warm-up", "stored", "pair", "unused", "void"}
+    assert {"look0", "stored", "pairs"} <= {section_of(storm(seed)[1]).by for seed in range(SEEDS)}
+    reasons = {run.reason.split(":")[0] for run in runs if run.role == "void"}
+    assert {"signal 9", "job 7", "its pair is void", "its block was repeated", "the node was not fit"} <= reasons
+
+
+def test_every_number_stored_of_a_run_is_the_verdicts() -> None:
+    stored = 0
+    for session, verdict in map(storm, range(SEEDS)):
+        proven = [run.model_copy(update={"code": TRUSTED}) for run in session.runs if run.tier == "timed"]
+        timed = session.model_copy(update={"runs": proven})
+        try:
+            (baseline,) = distil(timed, verdict, Intake("session.jsonl", "ada", "nightly"), NOW).baselines
+        except BaselineError:
+            continue
+        stored += 1
+        section = section_of(verdict)
+        own_verdicts = [
+            run_verdict for run, run_verdict in zip(timed.runs, section.runs, strict=True) if run.joined is None
+        ]
+        runs = [run for run in own_verdicts if run.arm == "base" and run.pair is not None]
+        assert [(run.log_median, run.log_mean, run.cut) for run in baseline.runs] == [
+            (math.log(run.median_s or 0), math.log(run.mean_s or 0), run.cut) for run in runs
+        ]
+        assert baseline.level_s["median"] == section.base_step_s
+    assert stored > SEEDS / 8
+
+
+def test_a_verdict_without_its_runs_is_still_read_and_reported() -> None:
+    session = session_of(play(lambda at: timed_run(at, 0.1)))
+    verdict = judge(session, Config())
+    document = verdict.model_dump(mode="json", by_alias=True)
+    del document["workloads"][0]["throughput"]["runs"]
+    old = Verdict.model_validate_json(json.dumps(document))
+    assert section_of(old).runs == []
+    assert Page(html(old, session)).runs == []

@@ -1,0 +1,200 @@
+"""The stored baseline beside the pairs: where base and head of a session lie against the last sessions of main."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.records.baseline import EnvironmentKey
+from regbot.records.reference import Reference
+from regbot.records.run import Run
+from regbot.records.session import Session, SessionHeader, StoredTrace
+from regbot.records.verdict import StoredTest, StoredTimes, Verdict
+from regbot.stats.prediction import prediction_interval, session_level
+from support.ledger_builder import WORKLOAD, smoke_ledger
+from support.stored_cases import ENVIRONMENT, NOISE, at, header, reference
+from support.timed_builder import BASE, NODE, play, session_of
+
+KNOWN = reference(noise=NOISE)
+
+
+def verdict_on(runs: Sequence[Run], session_header: SessionHeader) -> Verdict:
+    return judge(session_of(runs, session_header), Config())
+
+
+def times(runs: Sequence[Run], session_header: SessionHeader) -> StoredTimes:
+    comparison = verdict_on(runs, session_header).workloads[0].stored
+    assert comparison is not None
+    assert comparison.times is not None
+    return comparison.times
+
+
+def select_tests(section: StoredTimes, arm: str) -> dict[str, StoredTest]:
+    return {test.summary: test for test in section.tests if test.arm == arm}
+
+
+def test_both_arms_lie_inside_the_interval_of_the_last_sessions_of_main() -> None:
+    session_header = header(KNOWN, created="2026-01-04T12:00:00Z")
+    section = times(play(at(0.1), session_header), session_header)
+    assert (section.reason, section.sessions, section.runs) == ("", 20, 2), "look 0 has two runs of each arm"
+    assert section.age_days == pytest.approx(3.5)
+    assert [(test.arm, test.summary) for test in section.tests] == [
+        (arm, summary) for arm in ("base", "head") for summary in ("median", "mean")
+    ]
+    assert all(test.low_pct < 0 < test.high_pct and test.p_value > section.alpha for test in section.tests)
+    assert not section.base_drifted
+
+
+def test_the_interval_is_that_of_one_more_session_with_as_many_runs() -> None:
+    """Levels of two runs scatter more than levels of three, so the stored levels are made of two runs too."""
+    stored = [
+        session.model_copy(update={"log_median": [*session.log_median[:2], session.log_median[0] + 0.3]})
+        for session in KNOWN.sessions
+    ]
+    session_header = header(KNOWN.model_copy(update={"sessions": stored}))
+    runs = play(at(0.1, noise=0.0), session_header)
+    base = select_tests(times(runs, session_header), "base")["median"]
+    levels = [session_level(session.log_median, 2) for session in stored]
+    expected = prediction_interval(levels, session_level([-2.302585092994046] * 2, 2), 0.025)
+    assert base.estimate_pct == pytest.approx(100 * expected.estimate, abs=0.01)
+    assert base.p_value == pytest.approx(expected.p_value)
+
+
+def test_a_base_outside_its_interval_is_a_warning_that_names_the_command_and_decides_nothing() -> None:
+    session_header = header(KNOWN)
+    runs = play(at(0.105, base_s=0.105), session_header)
+    verdict = verdict_on(runs, session_header)
+    workload = verdict.workloads[0]
+    assert workload.throughput is not None
+    assert (workload.throughput.status, workload.throughput.decision) == ("PASS", "within_bound")
+    assert workload.stored is not None
+    assert workload.stored.times is not None
+    assert workload.stored.times.base_drifted
+    [warning] = [text for text in verdict.warnings if "drifted" in text]
+    assert warning.startswith(f"{WORKLOAD}: base is ")
+    assert "the last 20 sessions of main" in warning
+    assert "or main has changed" in warning, "no stored session is of base's commit"
+    assert "regbot baseline refresh" in warning
+
+
+def test_a_base_of_the_newest_stored_commit_cannot_have_changed() -> None:
+    newest = KNOWN.sessions[-1].model_copy(update={"commit": BASE.commit})
+    session_header = header(KNOWN.model_copy(update={"sessions": [*KNOWN.sessions[:-1], newest]}))
+    verdict = verdict_on(play(at(0.105, base_s=0.105), session_header), session_header)
+    [warning] = [text for text in verdict.warnings if "drifted" in text]
+    assert "main has changed" not in warning
+
+
+def test_a_slower_head_alone_is_no_drift() -> None:
+    session_header = header(KNOWN)
+    runs = play(at(0.106), session_header)
+    verdict = verdict_on(runs, session_header)
+    section = times(runs, session_header)
+    assert select_tests(section, "head")["median"].low_pct > 0
+    assert section.runs == 3
+    assert not section.base_drifted
+    assert not [text for text in verdict.warnings if "drifted" in text]
+
+
+def test_few_sessions_give_an_interval_and_no_warning() -> None:
+    session_header = header(reference(sessions=4, sd=0.001))
+    section = times(play(at(0.11, base_s=0.11), session_header), session_header)
+    assert section.sessions == 4
+    assert select_tests(section, "base")["median"].low_pct > 0
+    assert not section.base_drifted
+
+
+OTHER_NODES = [
+    session.model_copy(update={"node": f"node-{number % 2}{number % 2}"})
+    for number, session in enumerate(KNOWN.sessions)
+]
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (reference(sessions=1), "1 comparable session is stored, and 2 are needed"),
+        (reference(executed="deepep"), "stored sessions executed the dispatcher 'deepep', and base executed alltoall"),
+        (KNOWN.model_copy(update={"environment": EnvironmentKey(python="3.9")}), "cannot be compared: "),
+        (KNOWN.model_copy(update={"sessions": OTHER_NODES}), "stored sessions are of 2 other nodes, and at least 3"),
+        (KNOWN.model_copy(update={"node_class": "other"}), f"stored for the node class {NODE.node_class}"),
+    ],
+)
+def test_sessions_that_cannot_be_compared_give_the_reason(stored: Reference, reason: str) -> None:
+    session_header = header(stored)
+    section = times(play(at(0.1), session_header), session_header)
+    assert reason in section.reason
+    assert section.tests == []
+    assert not section.base_drifted
+
+
+def test_there_is_no_row_where_nothing_is_stored() -> None:
+    session_header = header().model_copy(update={"timed": [header().timed[0].model_copy(update={"no_reference": ""})]})
+    assert verdict_on(play(at(0.1), session_header), session_header).workloads[0].stored is None
+
+
+def test_an_arm_with_overrides_is_not_compared_because_no_commit_has_them() -> None:
+    overridden = BASE.model_copy(update={"name": "head", "overrides": {"dispatcher": "allgather"}})
+    session_header = header(KNOWN, gate="pairs", head=overridden)
+    runs = [
+        run.model_copy(update={"arm": overridden}) if run.arm.name == "head" else run
+        for run in play(at(0.1), session_header)
+    ]
+    section = times(runs, session_header)
+    assert {test.arm for test in section.tests} == {"base"}
+
+
+def stored_trace(**changes: object) -> StoredTrace:
+    trace = StoredTrace(
+        entry=WORKLOAD,
+        commit=BASE.commit,
+        tree=BASE.tree,
+        measured="2026-01-01T00:00:00Z",
+        environment=EnvironmentKey(framework=f"torch {ENVIRONMENT.torch}"),
+        ledger=smoke_ledger(),
+    )
+    return trace.model_copy(update=changes)
+
+
+def test_the_ledger_of_head_is_compared_with_the_stored_one() -> None:
+    session = session_of([], header(KNOWN, timed=[], stored=[stored_trace()], created="2026-01-02T00:00:00Z"))
+    stored = judge(session, Config()).workloads[0].stored
+    assert stored is not None
+    assert stored.times is None
+    assert stored.collectives is not None
+    assert (stored.collectives.patterns, stored.collectives.reason) == ([], "")
+    assert (stored.collectives.commit, stored.collectives.age_days) == (BASE.commit, 1.0)
+
+
+def test_a_head_with_other_collectives_names_what_differs_from_the_stored_ledger() -> None:
+    changed = smoke_ledger(dispatcher="allgather")
+    base, head = session_of([]).runs
+    runs = [base, head.model_copy(update={"ledger": changed})]
+    session = Session(header=header(KNOWN, timed=[], stored=[stored_trace()]), runs=runs)
+    stored = judge(session, Config()).workloads[0].stored
+    assert stored is not None
+    assert stored.collectives is not None
+    assert stored.collectives.patterns
+
+
+def test_a_stored_ledger_of_another_source_gives_the_reason() -> None:
+    other = stored_trace(ledger=smoke_ledger().model_copy(update={"source": "hlo"}))
+    stored = judge(session_of([], header(KNOWN, timed=[], stored=[other])), Config()).workloads[0].stored
+    assert stored is not None
+    assert stored.collectives is not None
+    assert "counted in different ways" in stored.collectives.reason
+
+
+def test_runs_of_an_earlier_session_are_not_compared_as_if_they_were_of_this_one() -> None:
+    session_header = header(KNOWN, gate="pairs")
+    earlier = [run.model_copy(update={"joined": "e" * 64}) for run in play(at(0.12, base_s=0.12), session_header)]
+    comparison = verdict_on(earlier, session_header).workloads[0].stored
+    assert comparison is None or comparison.times is None
+
+
+def test_a_session_whose_time_is_unreadable_has_no_age() -> None:
+    session_header = header(KNOWN, created="yesterday")
+    section = times([*play(at(0.1), session_header)], session_header)
+    assert section.age_days is None
+    assert section.tests

@@ -1,0 +1,205 @@
+"""Stragglers: late ranks and their causes, from per-rank times with known answers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regbot.judge.stragglers import LATE_RUN_SHARE, find_stragglers, warn_of_stragglers
+from regbot.records.ledger import Axis, Ledger
+from regbot.stats.stragglers import LATE_SHARE, Lateness, rank_lateness
+from support.guest_runs import answer
+from support.ledger_builder import smoke_ledger
+from support.straggler_cases import ALIKE_RUNS, OWN_S, STEPS, run_of, session, steps
+from support.straggler_cases import ranks as ranks
+
+# ---- arrays
+
+
+def late_ranks(step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]]) -> list[Lateness]:
+    """Return the late ranks, the latest first."""
+    return sorted((rank for rank in rank_lateness(step_s, wait_s) if rank.is_late), key=lambda rank: -rank.log_ratio)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_rank_that_works_longer_is_the_late_one_by_about_as_much(ranks: int) -> None:
+    factors = [1.0] * ranks
+    factors[1] = 1.3
+    late = late_ranks(*steps(factors))
+    assert [lateness.rank for lateness in late] == [1]
+    assert late[0].slowdown == pytest.approx(0.3, abs=0.05)
+    assert late[0].seconds == pytest.approx(0.3 * OWN_S, rel=0.2)
+    assert late[0].steps_share > 0.95
+
+
+def test_two_slow_ranks_of_eight_are_both_named_the_slower_first() -> None:
+    late = late_ranks(*steps([1, 1, 1.2, 1, 1, 1.5, 1, 1]))
+    assert [lateness.rank for lateness in late] == [5, 2]
+    assert [lateness.slowdown for lateness in late] == pytest.approx([0.5, 0.2], abs=0.05)
+
+
+def test_ranks_that_are_alike_are_not_late() -> None:
+    for seed in range(50):
+        assert late_ranks(*steps([1.0] * 2, noise=0.1, seed=seed)) == []
+        assert late_ranks(*steps([1.0] * 8, noise=0.1, seed=seed)) == []
+
+
+def test_a_stall_in_a_few_steps_makes_no_rank_late() -> None:
+    step_s, wait_s = steps([1.0, 1.0], noise=0.01)
+    for step in range(0, STEPS, 5):  # a fifth of the steps, twice as long on rank 1
+        for rank in (0, 1):
+            step_s[rank][step] += OWN_S
+        wait_s[0][step] += OWN_S
+    assert late_ranks(step_s, wait_s) == []
+
+
+def test_a_rank_that_is_slower_in_little_more_than_half_of_the_steps_is_not_late() -> None:
+    longer, shorter = steps([1.0, 2.0]), steps([1.0, 0.8])
+    step_s, wait_s = (
+        [x[:24] + y[24:] for x, y in zip(a, b, strict=True)] for a, b in zip(longer, shorter, strict=True)
+    )
+    lateness = rank_lateness(step_s, wait_s)[1]
+    assert (lateness.slowdown > LATE_SHARE, lateness.steps_share) == (True, 0.6)
+    assert not lateness.is_late
+
+
+@pytest.mark.parametrize(
+    ("step_s", "wait_s"),
+    [
+        ([[0.1] * 20], [[0.0] * 20]),
+        ([[0.1] * 9] * 2, [[0.0] * 9] * 2),
+        ([[0.1] * 20] * 2, [[0.1] * 20] * 2),
+        ([[0.1] * 20] * 2, [[0.0] * 19] * 2),
+        ([], []),
+    ],
+    ids=["one rank", "few steps", "all wait", "unlike", "nothing"],
+)
+def test_unusable_times_name_no_rank(step_s: list[list[float]], wait_s: list[list[float]]) -> None:
+    assert rank_lateness(step_s, wait_s) == []
+
+
+# ---- runs
+
+
+def test_a_rank_that_is_late_in_both_arms_is_caused_by_the_node_or_the_workload() -> None:
+    stragglers = find_stragglers(session([1, 1.3], [1, 1.3], ["n1", "n2"]))
+    assert [
+        (straggler.rank, straggler.host, straggler.arms, straggler.responsible_arm) for straggler in stragglers
+    ] == [
+        (1, "n2", ("base", "head"), None),
+    ]
+    assert stragglers[0].slower_pct == pytest.approx(30, abs=4)
+    assert stragglers[0].text.startswith("the others wait for rank 1 (n2): its own work takes ")
+    assert "in base and head alike" in stragglers[0].text
+
+
+@pytest.mark.parametrize("arm", ["base", "head"])
+def test_a_rank_that_is_late_in_one_arm_is_caused_by_that_arm(arm: str) -> None:
+    factors: Mapping[str, Sequence[float]] = {"base": [1, 1], "head": [1, 1], arm: [1, 1.3]}
+    stragglers = find_stragglers(session(factors["base"], factors["head"]))
+    assert [(straggler.rank, straggler.arms, straggler.responsible_arm) for straggler in stragglers] == [
+        (1, (arm,), arm)
+    ]
+    assert stragglers[0].text.endswith(f": the cause is {arm}")
+
+
+def test_a_rank_that_is_much_later_in_head_is_caused_by_head() -> None:
+    (straggler,) = find_stragglers(session([1, 1.15], [1, 1.6]))
+    assert (straggler.arms, straggler.responsible_arm) == (("head",), "head")
+    assert straggler.slower_pct == pytest.approx(60, abs=5)
+    assert straggler.by_arm["base"] == pytest.approx(15, abs=4)
+
+
+def test_a_rank_that_is_late_in_half_of_an_arms_runs_is_not_named() -> None:
+    runs = session([1, 1], [1, 1])
+    runs[3], runs[7] = run_of(1, 1, "head", [1, 1.4]), run_of(2, 1, "head", [1, 1.4])
+    assert [run.arm.name for run in (runs[3], runs[7])] == ["head", "head"]
+    assert find_stragglers(runs) == []
+
+
+def test_if_only_head_was_timed_no_arm_is_responsible() -> None:
+    stragglers = find_stragglers([run for run in session([1, 1.3], [1, 1.3]) if run.arm.name == "head"])
+    assert [straggler.responsible_arm for straggler in stragglers] == [None]
+    assert "the other arm was not timed" in stragglers[0].text
+
+
+def test_where_all_ranks_of_a_host_are_late_the_host_is_named() -> None:
+    slow_host = [1, 1, 1, 1, 1.3, 1.3, 1.3, 1.3]
+    stragglers = find_stragglers(session(slow_host, slow_host, ["n1", "n2"]))
+    assert [(straggler.rank, straggler.host, straggler.arms) for straggler in stragglers] == [
+        (None, "n2", ("base", "head"))
+    ]
+    assert stragglers[0].slower_pct == pytest.approx(30, abs=5)
+    assert stragglers[0].text.startswith("the others wait for all ranks of n2: their own work takes ")
+
+
+def test_a_host_with_one_late_rank_is_not_blamed_as_a_whole() -> None:
+    factors = [1, 1, 1, 1, 1, 1.3, 1, 1]
+    assert [(e.rank, e.host) for e in find_stragglers(session(factors, factors, ["n1", "n2"]))] == [(5, "n2")]
+
+
+def test_warm_launches_failed_runs_and_logs_name_nobody() -> None:
+    runs = session([1, 1], [1, 1])
+    assert find_stragglers(runs) == []  # though the warm launches were late
+    assert find_stragglers([run.model_copy(update={"outcome": "crashed"}) for run in session([1, 2], [1, 2])]) == []
+
+
+def test_experts_that_get_more_tokens_explain_a_late_rank() -> None:
+    runs = []
+    for run in session([1, 1.3], [1, 1.3]):
+        assert run.timing is not None
+        timing = run.timing.model_copy(update={"tokens_per_expert": [100, 100, 130, 130]})
+        runs.append(run.model_copy(update={"timing": timing, "ledger": ledger_of_two()}))
+    (found,) = find_stragglers(runs)
+    assert found.load_pct == pytest.approx(30)
+    assert found.is_explained_by_load
+    assert found.text.endswith("its experts get 30% more tokens; the cause is the workload, not the node")
+
+
+def ledger_of_two() -> Ledger:
+    return smoke_ledger().model_copy(update={"axes": {"ep": Axis(size=2, ranks=[0, 1])}})
+
+
+def test_many_late_ranks_are_counted_and_not_all_named() -> None:
+    factors = [1.0] * 10 + [1.3] * 6
+    told = warn_of_stragglers(session(factors, factors))
+    assert len(told) == 5
+    assert told[-1] == "2 more ranks are late"
+
+
+def test_a_session_that_moved_does_not_mix_two_machines() -> None:
+    here = session([1, 1.3], [1, 1.3], ["n1", "n2"])[:6]
+    there = session([1, 1], [1, 1], ["n3", "n4"])[6:]
+    assert [(each.rank, each.host) for each in find_stragglers([*here, *there])] == [(1, "n2")]
+
+
+def test_the_page_gives_the_thresholds_of_the_code() -> None:
+    page = (Path(__file__).parents[1].parent / "docs" / "stragglers.md").read_text(encoding="utf-8")
+    assert f"{LATE_SHARE:.0%}" in page
+
+
+# ---- real ranks
+
+
+def account(folder: Path, name: str) -> tuple[list[list[float]], list[list[float]]]:
+    both = [answer(folder, name, rank)["steps"] for rank in range(2)]
+    return [steps["step_s"][5:] for steps in both], [steps["wait_s"][5:] for steps in both]
+
+
+@pytest.mark.long
+def test_a_real_rank_that_is_made_30_percent_slower_is_named_with_about_that(ranks: Path) -> None:
+    (found,) = late_ranks(*account(ranks, "slowed"))
+    assert found.rank == 1
+    assert 0.15 < found.slowdown < 0.5
+    assert found.steps_share > 0.8
+    step_s = account(ranks, "slowed")[0]
+    assert np.median(step_s[0]) == pytest.approx(np.median(step_s[1]), rel=0.1), "step times alone show nothing"
+
+
+@pytest.mark.slow
+def test_real_ranks_that_are_alike_are_not_late_in_enough_runs_to_be_named(ranks: Path) -> None:
+    # Other load on the machine makes a rank late in a single run, so a rank is named by its share of late runs.
+    late = [{rank.rank for rank in late_ranks(*account(ranks, f"alike {run}"))} for run in range(ALIKE_RUNS)]
+    for rank in range(2):
+        assert sum(rank in late_of_run for late_of_run in late) < LATE_RUN_SHARE * ALIKE_RUNS, late

@@ -1,0 +1,289 @@
+"""The Flight Recorder reader: a real dump, NCCL's form of it, what the ring lost, and pickles."""
+
+import json
+import pickle
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.check.static_trace import read_ledgers
+from regbot.ledgers.readers import ReadError, Source, flight_recorder
+from regbot.records.ledger import Ledger
+
+REAL = Path(__file__).parents[1] / "dumps" / "flight_recorder_gloo.json"
+NCCL = {
+    "version": "2.10",
+    "comm_lib_version": "2.30.4",
+    "pg_config": {
+        "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"},
+        "5": {"name": "5", "desc": "mesh_ep", "ranks": "[0, 1, 2, 3]"},
+        "6": {"name": "6", "desc": "mesh_tp", "ranks": "[0]"},
+        "7": {"name": "7", "desc": "undefined", "ranks": "[0, 4]"},
+    },
+    "pg_status": {"0": {"last_enqueued_collective": "3"}},
+}
+
+
+def entry(record: int, pg: str, name: str, seq: int, shape: list[list[int]], **more: Any) -> dict[str, Any]:
+    descriptions = {"0": "default_pg", "5": "mesh_ep", "6": "mesh_tp", "7": "undefined"}
+    return {
+        "record_id": record,
+        "pg_id": int(pg),
+        "process_group": [pg, descriptions[pg]],
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "profiling_name": name,
+        "input_sizes": shape,
+        "input_dtypes": ["BFloat16"] * len(shape),
+        "output_sizes": shape,
+        "output_dtypes": ["BFloat16"] * len(shape),
+        "state": "completed",
+        "is_p2p": False,
+        "retired": True,
+        "timeout_ms": 600000,
+        "thread_name": "python",
+        **more,
+    }
+
+
+def read(tmp_path: Path, entries: list[dict[str, Any]], **more: Any) -> Ledger:
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({**NCCL, "entries": entries, **more}))
+    return flight_recorder.read(Source(path))
+
+
+def summarize(ledger: Ledger) -> set[tuple[Any, ...]]:
+    return {
+        (
+            ledger_entry.kind,
+            ledger_entry.axis,
+            ledger_entry.group_size,
+            ledger_entry.dtype,
+            ledger_entry.role,
+            ledger_entry.count,
+            ledger_entry.bytes,
+        )
+        for ledger_entry in ledger.entries
+    }
+
+
+def test_a_dump_that_torch_wrote_is_counted_call_by_call() -> None:
+    ledger = flight_recorder.read(Source(REAL))
+    assert summarize(ledger) == {
+        ("all_to_all", "ep", 2, "float32", "payload", 3, 3 * 8 * 16 * 4),
+        ("all_to_all", "ep", 2, "int64", "control", 3, 3 * 2 * 8),
+        ("all_reduce", "pg 0", 2, "float32", "payload", 6, 6 * 512),
+        ("all_gather", "pg 0", 2, "float32", "payload", 3, 3 * 2 * 512),
+        ("broadcast", "pg 0", 2, "float32", "payload", 3, 3 * 512),
+        ("barrier", "pg 0", 2, "none", "control", 3, 0),
+    }
+    assert (ledger.source, ledger.scope, ledger.steps) == ("flight-recorder", "whole", 1)
+    assert {ledger_entry.via for ledger_entry in ledger.entries} == {"gloo"}
+
+
+def test_groups_have_the_axis_that_describes_them_else_their_ranks(tmp_path: Path) -> None:
+    ledger = read(
+        tmp_path,
+        [
+            entry(0, "5", "nccl:all_to_all", 1, [[8, 4]]),
+            entry(1, "0", "nccl:_all_gather_base", 1, [[8, 4]], output_sizes=[[64, 4]]),
+            entry(2, "7", "nccl:_reduce_scatter_base", 1, [[8, 4]], output_sizes=[[4, 4]]),
+            entry(3, "6", "nccl:all_reduce", 1, [[8, 4]]),
+        ],
+    )
+    assert summarize(ledger) == {
+        ("all_to_all", "ep", 4, "bfloat16", "payload", 1, 64),
+        ("all_gather", "[0-7]", 8, "bfloat16", "payload", 1, 512),
+        ("reduce_scatter", "[0,4]", 2, "bfloat16", "payload", 1, 64),
+    }
+    assert (ledger.world_size, ledger.axes["ep"].ranks) == (8, [0, 1, 2, 3])
+
+
+def test_calls_of_the_autograd_thread_are_backward(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(0, "0", "nccl:all_reduce", 1, [[8]], thread_name="pt_autograd_0")])
+    assert [ledger_entry.phase for ledger_entry in ledger.entries] == ["backward"]
+
+
+def test_a_coalesced_group_is_its_members_and_not_one_more(tmp_path: Path) -> None:
+    calls = [entry(0, "0", "nccl:send 0->1", 1, [[8]], is_p2p=True), entry(1, "0", "nccl:coalesced", 1, [])]
+    ledger = read(tmp_path, calls)
+    assert [(ledger_entry.kind, ledger_entry.count, ledger_entry.bytes) for ledger_entry in ledger.entries] == [
+        ("send_recv", 1, 16)
+    ]
+    assert ledger.unclassified == []
+
+
+def test_a_dump_of_older_torch_without_groups_is_still_read(tmp_path: Path) -> None:
+    old = entry(0, "5", "nccl:all_to_all", 1, [[8, 4]])
+    del old["process_group"]
+    ledger = read(tmp_path, [{**old, "pg_name": "5"}])
+    assert [(ledger_entry.axis, ledger_entry.group_size) for ledger_entry in ledger.entries] == [("ep", 4)]
+
+
+def test_calls_that_the_ring_lost_before_the_dump_are_reported(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(1000 + i, "0", "nccl:all_reduce", 50 + i, [[8]]) for i in range(3)])
+    assert any("the ring lost 1,000 calls before the 3 that it kept" in guess for guess in ledger.guesses)
+
+
+def test_gaps_in_sequence_numbers_are_reported_as_missing_calls(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(i, "0", "nccl:all_reduce", seq, [[8]]) for i, seq in enumerate((1, 2, 6))])
+    assert any("3 calls are missing" in guess for guess in ledger.guesses)
+
+
+def test_of_a_whole_dump_only_the_steps_are_not_known(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(i, "0", "nccl:all_reduce", i + 1, [[8]]) for i in range(3)], rank=0)
+    assert (ledger.guesses, ledger.warnings) == (["the number of steps in this recording is unknown"], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "rank", "warning"),
+    [
+        ("dump_1.json", {"rank": 3}, 3, ""),
+        (
+            "dump.json",
+            {"nccl_comm_state": {"a": {"rank": "5", "nRanks": "8"}, "b": {"rank": "1", "nRanks": "4"}}},
+            5,
+            "",
+        ),
+        ("nccl_trace_rank_3", {}, 3, "rank 3 is the number in the file's name"),
+        ("rank0.json", {}, 0, "rank 0 is the number in the file's name"),
+        ("rank7.of8.json", {}, 7, "rank 7 is the number in the file's name"),
+        ("dump_2.json", {}, 2, "rank 2 is the number in the file's name"),
+        ("dump_2.json", {"rank": 1000}, 2, "rank 2 is the number in the file's name"),
+        ("dump_20251121.json", {}, 0, "rank 0 is assumed"),
+        ("dump_99.json", {}, 0, "rank 0 is assumed"),
+        ("dump.json", {}, 0, "rank 0 is assumed"),
+    ],
+)
+def test_the_rank_is_that_of_the_dump_else_that_of_the_files_name(
+    tmp_path: Path, name: str, more: dict[str, Any], rank: int, warning: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])], **more}))
+    ledger = flight_recorder.read(Source(path))
+    assert ledger.rank == rank
+    assert ledger.warnings == [] if not warning else warning in ledger.warnings[0]
+
+
+def test_the_dumps_of_two_ranks_are_read_together(tmp_path: Path) -> None:
+    paths = [tmp_path / f"fr_r{rank}.json" for rank in (0, 1)]
+    for path in paths:
+        path.write_text(json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]}))
+    assert sorted(read_ledgers(paths).rank_digests) == ["1"]
+
+
+def test_a_dump_above_the_cap_is_refused_with_how_to_make_a_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert flight_recorder.MAX_BYTES == 32 * 2**20
+    monkeypatch.setattr(flight_recorder, "MAX_BYTES", 1000)
+    with pytest.raises(ReadError, match=r"more than 1,000 bytes.*dump a shorter ring: TORCH_FR_BUFFER_SIZE"):
+        read(tmp_path, [entry(i, "0", "nccl:all_reduce", i, [[8]]) for i in range(9)])
+
+
+@pytest.mark.slow
+def test_a_dump_takes_little_more_memory_than_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    whole = json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]})
+    padding = '{"profiling_name":"nccl:all_reduce"},' * 50_000
+    path.write_text(whole.replace('"entries": [', '"entries": [' + padding))
+    tracemalloc.start()
+    ledger = flight_recorder.read(Source(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(ledger_entry.count for ledger_entry in ledger.entries) == 50_001
+    assert peak < 3 * path.stat().st_size + 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"entries": [' + '{"profiling_name": "nccl:x", "a": "' + "a" * 2**20 + '"}]}', "entry 1 has more than"),
+        ('{"pg_config": {"a": "' + "a" * 2**22 + '"}, "entries": []}', "pg_config of more than"),
+        ("{" + ",".join(f'"{i}": 1' for i in range(1001)) + "}", "more than 1,000 keys"),
+    ],
+)
+def test_no_part_of_a_dump_is_taken_apart_whatever_its_size(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=message):
+        flight_recorder.read(Source(path))
+
+
+def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
+    odd = entry(0, "0", "nccl:all_reduce", 1, [[8]], process_group=["9\ud800", "mesh_\udfffep\x1b[31m"])
+    unknown = entry(1, "0", "nccl:\ud800?", 2, [[8]], input_dtypes=["Float\ud800"])
+    ledger = read(tmp_path, [odd, unknown])
+    assert [ledger_entry.axis for ledger_entry in ledger.entries] == ["ep"]
+    assert [unclassified.name for unclassified in ledger.unclassified] == ["nccl:?"]
+    assert Ledger.model_validate_json(ledger.to_json()) == ledger
+
+
+def test_names_beyond_a_thousand_are_counted_together(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(i, "0", f"nccl:new{i % 1200}x", i + 1, [[8]]) for i in range(2400)])
+    assert sum(unclassified.count for unclassified in ledger.unclassified) == 2400
+    assert len(ledger.unclassified) == 1000
+
+
+def test_a_call_of_unknown_kind_is_reported_and_not_counted(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(0, "0", "nccl:all_rearrange", 1, [[8]]), entry(1, "0", "nccl:all_reduce", 2, [[8]])])
+    assert [(unclassified.name, unclassified.count) for unclassified in ledger.unclassified] == [
+        ("nccl:all_rearrange", 1)
+    ]
+    assert sum(ledger_entry.count for ledger_entry in ledger.entries) == 1
+
+
+def test_an_element_type_of_unknown_width_leaves_bytes_unknown_and_says_so(tmp_path: Path) -> None:
+    ledger = read(tmp_path, [entry(0, "0", "nccl:all_reduce", 1, [[8]], input_dtypes=["Float4_e2m1fn_x2"])])
+    assert [ledger_entry.bytes for ledger_entry in ledger.entries] == [0]
+    assert any("calls are unknown and shown as 0" in guess for guess in ledger.guesses)
+
+
+def test_a_pickle_is_refused_unopened_with_how_to_get_json(tmp_path: Path) -> None:
+    class Explodes:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (pytest.fail, ("the pickle was opened",))
+
+    for protocol in (2, 4, 5):
+        path = tmp_path / "dump.pickle"
+        path.write_bytes(pickle.dumps({"entries": [Explodes()]}, protocol=protocol))
+        assert flight_recorder.recognises(Source(path).head)
+        with pytest.raises(ReadError, match=r"dump\.pickle: is a pickle.*never opens pickles.*_dump_nccl_trace_json"):
+            flight_recorder.read(Source(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"version": "2.10", "pg_status": {}, "entries": []}', "has no entries.*TORCH_FR_BUFFER_SIZE"),
+        ('{"version": "2.10", "pg_status": {}}', "has no entries"),
+        ('{"entries": [{"profiling_name": "nccl:x", "record_id": 1, "record_id": 2}]}', "'record_id'.*twice|duplicate"),
+        ('{"entries": [{"profiling_name": "nccl:x", "duration_ms": NaN}]}', "NaN"),
+        ('{"entries": [{"profiling_name": "nccl:all_red', "not valid JSON.*copy it again"),
+        ('{"entries": [1]}', "an entry that is not an object"),
+        ('{"entries": [{}]}', "without profiling_name"),
+        ("[1, 2]", "not a Flight Recorder dump"),
+        ('{"entries": [], "entries": []}', "'entries' occurs twice.*copy it again"),
+        ('{"entries": []} x', "data after its end"),
+        ('{"entries": [] "version": 1}', "neither comma nor closing bracket"),
+        ('{"entries": [{"profiling_name": "nccl:x"} 1]}', "neither comma nor closing bracket"),
+        ('{"entries": [{"profiling_name": "nccl:x"},]}', "entry 2: is not valid JSON"),
+        ('{"entries": [], }', "a key is missing at byte"),
+        ('{"entries": 7}', "has no entries"),
+        ('{"entries": ["' + '\\"' * 200_000, "copy it again"),
+        ('{"a": {"entries": [1]}, "b": {"entries": [1]}}', "dumps of 2 ranks; give the dump of one rank"),
+    ],
+)
+def test_what_is_no_usable_dump_is_refused_with_what_to_do(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "dump.json"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=rf"dump\.json: .*({message})"):
+        flight_recorder.read(Source(path))
+
+
+def test_a_dump_in_which_only_one_rank_spoke_to_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="no collective between several ranks"):
+        read(tmp_path, [entry(0, "6", "nccl:all_reduce", 1, [[8]])])

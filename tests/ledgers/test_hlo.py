@@ -1,0 +1,632 @@
+"""The HLO reader: what it counts in each backend's text, how it weighs loops, and what it refuses."""
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from regbot.ledgers.readers import ReadError, Source, hlo, hlo_groups
+from regbot.ledgers.readers.hlo_collectives import find_module, find_phase
+from regbot.ledgers.readers.hlo_groups import (
+    BadGroup,
+    Devices,
+    ReplicaGroup,
+    ReplicaGroups,
+    find_group,
+    find_permute_group,
+)
+from regbot.ledgers.readers.hlo_text import parse_attributes, parse_tensors
+from regbot.records.ledger import Entry, Ledger
+
+TEXTS = Path(__file__).parents[1] / "hlo"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "hlo"
+EIGHT = Devices(1, 8)
+
+
+def read(path: Path) -> Ledger:
+    return hlo.read(Source(path))
+
+
+def read_text(tmp_path: Path, text: str) -> Ledger:
+    path = tmp_path / "module.txt"
+    path.write_text(text)
+    return read(path)
+
+
+def text_of(name: str) -> str:
+    return (TEXTS / f"{name}.hlo.txt").read_text()
+
+
+def totals(ledger: Ledger) -> dict[str, tuple[int, int, int]]:
+    """Executions, lines, bytes by kind."""
+    sums: dict[str, tuple[int, int, int]] = {}
+    for entry in ledger.entries:
+        count, lines, size = sums.get(entry.kind, (0, 0, 0))
+        sums[entry.kind] = count + entry.count, lines + (entry.static_count or 0), size + entry.bytes
+    return sums
+
+
+def only(entries: Iterable[Entry], **fields: object) -> Entry:
+    matches = [entry for entry in entries if all(getattr(entry, field) == value for field, value in fields.items())]
+    assert len(matches) == 1, f"{len(matches)} entries with {fields}"
+    return matches[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpu8_batch_dim_steals_grad", {"all_gather": (2, 2, 524288), "all_reduce": (1, 1, 524288)}),
+        ("cpu8_expert_dim_grad", {"all_to_all": (3, 3, 49152)}),
+        ("cpu8_scan4_a2a", {"all_to_all": (8, 2, 131072)}),
+    ],
+)
+def test_the_shared_samples_read_to_what_their_readme_says(name: str, expected: object) -> None:
+    path = SHARED / f"{name}.hlo.txt"
+    if not path.exists():
+        pytest.skip("the folder of shared samples is not beside this checkout")
+    ledger = read(path)
+    assert totals(ledger) == expected
+    assert (ledger.source, ledger.scope, ledger.steps, ledger.world_size) == ("hlo:cpu", "step", 1, 8)
+    assert {entry.axis for entry in ledger.entries} == {"[0-7]"}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected"),
+    [
+        (
+            "cpu_jax0.12",
+            "hlo:cpu",
+            {"all_gather": (30, 10), "all_reduce": (4, 4), "all_to_all": (30, 12), "permute": (1, 1)},
+        ),
+        (
+            "cpu_jax0.10",
+            "hlo:cpu",
+            {"all_gather": (30, 10), "all_reduce": (4, 4), "all_to_all": (30, 12), "permute": (1, 1)},
+        ),
+        (
+            "gpu_jax0.10",
+            "hlo:gpu",
+            {"all_gather": (18, 6), "all_reduce": (2, 2), "all_to_all": (30, 12), "permute": (1, 1)},
+        ),
+        (
+            "gpu_dump_jax0.10",
+            "hlo:gpu",
+            {"all_gather": (30, 10), "all_reduce": (2, 2), "all_to_all": (30, 12), "permute": (1, 1)},
+        ),
+        (
+            "tpu_jax0.12",
+            "hlo:tpu",
+            {"all_gather": (21, 7), "all_reduce": (3, 3), "all_to_all": (30, 12), "permute": (1, 1)},
+        ),
+        (
+            "gpu_fsdp_dump_jax0.10",
+            "hlo:gpu",
+            {"all_gather": (16, 4), "all_reduce": (1, 1), "reduce_scatter": (4, 1), "all_to_all": (1, 1)},
+        ),
+        (
+            "tpu_fsdp_jax0.12",
+            "hlo:tpu",
+            {"all_gather": (4, 1), "all_reduce": (1, 1), "permute": (180, 25), "all_to_all": (1, 1)},
+        ),
+    ],
+)
+def test_what_xla_wrote_is_counted_on_every_backend(name: str, source: str, expected: object) -> None:
+    ledger = read(TEXTS / "real" / f"{name}.hlo.txt.gz")
+    assert {kind: (count, lines) for kind, (count, lines, _) in totals(ledger).items()} == expected
+    assert ledger.source == source
+    assert not any("trip count" in guess for guess in ledger.guesses), "every trip count is known"
+
+
+def test_a_scan_of_three_layers_counts_its_collectives_three_times() -> None:
+    ledger = read(TEXTS / "cpu_scan.hlo.txt")
+    exchange = only(ledger.entries, kind="all_to_all")
+    assert (exchange.count, exchange.static_count, exchange.bytes) == (3, 1, 3 * 4 * 2 * 16 * 4)
+    assert (exchange.axis, exchange.group_size, exchange.dtype, exchange.via) == ("expert", 4, "f32", "xla")
+    assert (exchange.phase, exchange.where) == ("forward", "decoder/layers/moe/dispatch/dot_general")
+
+
+def test_every_kind_is_counted_with_the_bytes_of_a_ledger() -> None:
+    assert totals(read(TEXTS / "cpu_scan.hlo.txt")) == {
+        "all_to_all": (3, 1, 1536),
+        "all_gather": (2, 2, 16 * 16 * 4 + 8 * 4),
+        "all_reduce": (3, 3, 2 * 512 + 3 * 8 * 4 + 4 * 2),
+        "permute": (1, 1, 512),
+    }
+
+
+def test_small_integers_are_control_and_everything_else_is_payload() -> None:
+    ledger = read(TEXTS / "cpu_scan.hlo.txt")
+    assert {(entry.dtype, entry.role) for entry in ledger.entries} == {
+        ("s32", "control"),
+        ("f32", "payload"),
+        ("mixed", "payload"),
+    }
+
+
+def test_recomputation_is_backward_and_the_optimizer_is_recognised_by_its_name() -> None:
+    ledger = read(TEXTS / "cpu_scan.hlo.txt")
+    assert only(ledger.entries, axis="[0,4]").phase == "backward"
+    assert only(ledger.entries, dtype="mixed").phase == "optimizer"
+    assert only(ledger.entries, kind="permute").phase == "unknown"
+
+
+def test_a_group_of_one_device_is_no_collective() -> None:
+    assert all(entry.group_size > 1 for entry in read(TEXTS / "cpu_scan.hlo.txt").entries)
+
+
+def test_the_conditional_branch_that_moves_most_is_counted_and_reported() -> None:
+    ledger = read(TEXTS / "cpu_scan.hlo.txt")
+    assert only(ledger.entries, axis="[0,1]", kind="all_reduce").count == 2
+    assert any(
+        "1 conditional (jit(step)/cond) with branches that communicate differently" in guess for guess in ledger.guesses
+    )
+
+
+def test_a_conditional_with_equal_branches_needs_no_warning(tmp_path: Path) -> None:
+    text = text_of("cpu_scan").replace("branch_computations={%cheap, %dear}", "branch_computations={%cheap, %cheap}")
+    ledger = read_text(tmp_path, text)
+    assert only(ledger.entries, axis="[0,1]", kind="all_reduce").count == 1
+    assert ledger.guesses == []
+
+
+def test_starts_are_counted_and_dones_and_updates_are_not() -> None:
+    assert totals(read(TEXTS / "gpu_async.hlo.txt")) == {
+        "all_to_all": (2, 2, 256 + 256),
+        "reduce_scatter": (2, 2, 2 * 256 + 256),
+        "all_gather": (1, 1, 256 + 64),
+        "all_reduce": (1, 1, 256 + 4),
+        "permute": (1, 1, 256),
+    }
+
+
+def test_made_up_axis_names_give_way_to_the_devices() -> None:
+    ledger = read(TEXTS / "gpu_async.hlo.txt")
+    assert {entry.axis for entry in ledger.entries} == {"[0-7]", "[0-3]", "[0,1]"}
+    assert ledger.axes["[0-3]"].ranks == [0, 1, 2, 3]
+
+
+def test_a_group_that_has_a_name_somewhere_has_it_everywhere() -> None:
+    ledger = read(TEXTS / "real" / "cpu_jax0.12.hlo.txt.gz")
+    assert {axis: group.ranks for axis, group in ledger.axes.items()} == {
+        "data": [0, 4],
+        "expert": [0, 1, 2, 3],
+        "[0-7]": list(range(8)),
+    }
+
+
+def test_a_ragged_all_to_all_is_an_upper_bound_and_says_so() -> None:
+    assert any("ragged" in guess for guess in read(TEXTS / "gpu_async.hlo.txt").guesses)
+
+
+def test_the_two_spellings_of_async_operations_give_one_ledger() -> None:
+    dumped, printed = (read(TEXTS / "real" / f"gpu_fsdp{how}_jax0.10.hlo.txt.gz") for how in ("_dump", ""))
+    assert dumped.entries == printed.entries
+
+
+def test_an_all_reduce_scatter_computation_is_a_reduce_scatter() -> None:
+    ledger = read(TEXTS / "tpu_unrolled.hlo.txt")
+    scatter = only(ledger.entries, kind="reduce_scatter")
+    assert (scatter.count, scatter.bytes, scatter.phase) == (1, 256, "backward")
+    assert "all_reduce" not in totals(ledger)
+
+
+def test_a_loop_that_counts_to_six_by_two_runs_three_times() -> None:
+    ledger = read(TEXTS / "tpu_unrolled.hlo.txt")
+    assert only(ledger.entries, kind="permute").count == 3
+    assert ledger.warnings == ledger.guesses == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        ("constant(6)", "constant(7)", 4),
+        ("constant(0)", "constant(4)", 1),
+        ("direction=LT", "direction=LE", 4),
+        ("direction=LT", "direction=NE", 3),
+        ("compare(%i.1, %limit), direction=LT", "compare(%limit, %i.1), direction=GT", 3),
+    ],
+)
+def test_start_step_and_limit_of_a_loop_all_count(tmp_path: Path, old: str, new: str, count: int) -> None:
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace(old, new))
+    assert only(ledger.entries, kind="permute").count == count
+
+
+def test_a_loop_without_a_visible_start_is_assumed_to_count_from_zero(tmp_path: Path) -> None:
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("tuple(%zero, %fusion.3", "tuple(%hidden, %fusion.3"))
+    assert only(ledger.entries, kind="permute").count == 3
+    assert any("with start 0 and step 1 where they are unknown" in guess for guess in ledger.guesses)
+
+
+def test_a_loop_of_unknown_trips_counts_once_and_is_named(tmp_path: Path) -> None:
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("direction=LT", "direction=EQ"))
+    assert only(ledger.entries, kind="permute").count == 1
+    assert any("1 loop (jit(step)/jvp(mlp)/while) without a known trip count" in guess for guess in ledger.guesses)
+
+
+MISLEADING = [
+    "known_trip_count: {n: 0}",
+    r"\"known_trip_count\":{\"n\":\"0\"}",
+    "x, replica_groups={{0,1}}, channel_id=4",
+    "x}, replica_groups={{0,1}}, backend_config={known_trip_count:{n:7}}",
+    r"custom_call_target=\"nccl_all_reduce\"",
+    r"{\"has_communication\": true}",
+    "body=%dear, condition=%dear, calls=%dear, branch_computations={%dear}",
+    "source_target_pairs={{0,1}}",
+    "parameter(0) ROOT = s32[] all-to-all(%x), ",
+]
+"""What a user may call a scope: jax prints it into ``op_name``, where it means nothing."""
+
+
+@pytest.mark.parametrize("name", ["cpu_scan", "gpu_async", "tpu_unrolled"])
+@pytest.mark.parametrize("words", MISLEADING)
+def test_what_a_program_calls_its_scopes_changes_no_count(tmp_path: Path, name: str, words: str) -> None:
+    def summarize(ledger: Ledger) -> set[tuple[object, ...]]:
+        return {
+            (
+                entry.kind,
+                entry.axis,
+                entry.group_size,
+                entry.dtype,
+                entry.role,
+                entry.count,
+                entry.static_count,
+                entry.bytes,
+            )
+            for entry in ledger.entries
+        }
+
+    plain = read(TEXTS / f"{name}.hlo.txt")
+    text = re.sub(r', metadata=\{op_name="', lambda match: match[0] + words + "/", text_of(name))
+    assert words in text
+    ledger = read_text(tmp_path, text)
+    assert (summarize(ledger), ledger.axes, ledger.unclassified) == (summarize(plain), plain.axes, plain.unclassified)
+    assert ledger.program == plain.program
+
+
+def test_a_trip_count_counts_where_the_compiler_wrote_it_and_in_no_frontend_attribute(tmp_path: Path) -> None:
+    text = text_of("cpu_scan")
+    recorded = re.search(r', backend_config=\{[^\n]*"known_trip_count":\{"n":"3"\}[^\n]*', text)
+    assert recorded
+    attribute = ', frontend_attributes={note="a, known_trip_count:{n:9}",known_trip_count={"n":"9"}}'
+    ledger = read_text(tmp_path, text.replace(recorded[0], attribute + recorded[0]))
+    assert only(ledger.entries, kind="all_to_all").count == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('(%a), a=1, b={x={1},y=2}, c="q, d=4"', {"a": "1", "b": "{x={1},y=2}", "c": '"q, d=4"'}),
+        ('(%a), metadata={op_name="}, a=1"}, a=2', {"metadata": '{op_name="}, a=1"}', "a": "2"}),
+        ("(%a), groups=mesh['x'=2,'y'=4], ids=(0,1) {'x'}", {"groups": "mesh['x'=2,'y'=4]", "ids": "(0,1) {'x'}"}),
+        ("(f32[2]{0} %a, /*index=1*/s32[] %b), a=1, a=2", {"a": "1"}),
+        ('(%a), a="never closed, b=1', {"a": '"never closed, b=1'}),
+        ("()", {}),
+    ],
+)
+def test_attributes_are_those_of_the_top_level(text: str, expected: dict[str, str]) -> None:
+    assert parse_attributes(text) == expected
+
+
+def limited_by(lines: list[str], limit: str) -> str:
+    """A loop that counts by 2 to what the integer ``limit`` comes to, which ``lines`` of its condition work out."""
+    text = (
+        text_of("tpu_unrolled").replace("%condition (", f"{PLUS}\n%condition (").replace("constant(6)", "constant(0)")
+    )
+    old, new = "  ROOT %lt = pred[]{:T(512)} compare(%i.1, %limit)", f"  ROOT %lt = pred[] compare(%i.1, %{limit})"
+    assert old in text
+    return text.replace(old, "\n".join([*lines, new]))
+
+
+PLUS = """%plus (q: u32[]) -> u32[] {
+  %q = u32[] parameter(0)
+  %k = u32[] constant(1)
+  ROOT %s = u32[] add(%q, %k)
+}
+"""
+
+
+@pytest.mark.parametrize("width", [1, 16])
+def test_nested_fusions_are_evaluated_once(tmp_path: Path, width: int) -> None:
+    names = ["limit", *(f"f{i}" for i in range(12))]
+    lines = [
+        f"  %{name} = u32[] fusion({', '.join([f'%{before}'] * width)}), kind=kLoop, calls=%plus"
+        for before, name in pairwise(names)
+    ]
+    ledger = read_text(tmp_path, limited_by(lines, names[-1]))
+    assert (only(ledger.entries, kind="permute").count, ledger.guesses) == (6, [])
+
+
+def test_arithmetic_that_is_too_much_is_given_up_and_the_loop_is_a_guess(tmp_path: Path) -> None:
+    names = ["plus", *(f"twice{i}" for i in range(1, 14))]
+    doubling = [
+        f"%{name} (q: u32[]) -> u32[] {{\n  %q = u32[] parameter(0)\n  %a = u32[] fusion(%q), calls=%{before}\n"
+        f"  ROOT %b = u32[] fusion(%a), calls=%{before}\n}}\n"
+        for before, name in pairwise(names)
+    ]
+    text = limited_by(["  %f = u32[] fusion(%limit), kind=kLoop, calls=%LAST"], "f").replace(
+        PLUS, "\n".join([PLUS, *doubling])
+    )
+    few, many = (read_text(tmp_path, text.replace("%LAST", f"%twice{number}")) for number in (3, 13))
+    assert (only(few.entries, kind="permute").count, few.guesses) == (4, [])
+    assert only(many.entries, kind="permute").count == 1
+    assert any("without a known trip count" in guess for guess in many.guesses)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "ranks", "axis"),
+    [
+        ("replica_groups={{0,1},{2,3}}, use_global_device_ids=true", (0, 1), ""),
+        ("replica_groups={{4,5},{2,0}}, use_global_device_ids=true", (0, 2), ""),
+        ("replica_groups={}, use_global_device_ids=true", tuple(range(8)), ""),
+        ("replica_groups=[1,8]<=[8], use_global_device_ids=true", tuple(range(8)), ""),
+        ("replica_groups=[4,2]<=[2,4]T(1,0), use_global_device_ids=true", (0, 4), ""),
+        ("replica_groups=[2,4]<=[2,2,2]T(1,0,2), use_global_device_ids=true", (0, 1, 4, 5), ""),
+        ("replica_groups=mesh['axis_0'=1,'axis_1'=8] {'axis_1'}", tuple(range(8)), ""),
+        ("replica_groups=mesh['data'=2,'expert'=4] {'expert'}", (0, 1, 2, 3), "expert"),
+        ("replica_groups=mesh['data'=2,'expert'=4] {'expert','data'}", tuple(range(8)), "data+expert"),
+        ("replica_groups=mesh[data=2,expert=4] {data}", (0, 4), "data"),
+        ("replica_groups=mesh['a'=8] {'a':(1)2}", (0, 4), "a:(1)2"),
+        ("replica_groups=mesh['a'=8] {'a':(2)2}", (0, 2), "a:(2)2"),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}", (0, 1, 2, 3), "a"),
+        ("replica_groups=mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", (0, 4), "b"),
+    ],
+)
+def test_every_syntax_of_groups_gives_the_group_of_device_0(attributes: str, ranks: tuple[int, ...], axis: str) -> None:
+    assert find_group(f"channel_id=1, {attributes}", EIGHT, reduces_or_gathers=False) == ReplicaGroup(ranks, axis)
+
+
+def test_a_group_that_leaves_device_0_alone_is_counted_as_that_of_the_others() -> None:
+    lists = "replica_groups={{0},{1,2},{3,4,5,6,7}}, use_global_device_ids=true"
+    assert find_group(f"channel_id=1, {lists}", EIGHT, reduces_or_gathers=True) == ReplicaGroup(
+        (3, 4, 5, 6, 7), without_device_0=True
+    )
+    assert find_group(f"channel_id=1, {lists.replace('{0},', '')}", EIGHT, reduces_or_gathers=True).without_device_0
+    assert find_group("replica_groups={{0},{1},{2}}", Devices(3, 1), reduces_or_gathers=True) == ReplicaGroup((0,))
+    assert find_permute_group("{{0,0},{1,2},{2,1}}", EIGHT, channel=True) == ReplicaGroup((1, 2), without_device_0=True)
+
+
+def test_a_device_that_spans_partitions_is_not_alone() -> None:
+    group = find_group("channel_id=1, replica_groups={{0},{1,2}}", Devices(3, 2), reduces_or_gathers=True)
+    assert group == ReplicaGroup((0, 1))
+
+
+def test_a_collective_without_device_0_is_a_guess_and_not_hidden(tmp_path: Path) -> None:
+    text = text_of("tpu_unrolled").replace("mesh['fsdp'=4] {'fsdp'}", "{{0},{1,2,3}}")
+    ledger = read_text(tmp_path, text)
+    assert only(ledger.entries, kind="all_gather").axis == "[1-3]"
+    assert any("leave device 0 out" in guess for guess in ledger.guesses)
+
+
+def test_groups_that_differ_from_line_to_line_cost_no_more_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hlo_groups, "MAX_WORK", 200)
+    groups = ReplicaGroups(EIGHT)
+    for _ in range(100):
+        groups.find_group("channel_id=1, replica_groups=[1,8]<=[8]", reduces_or_gathers=False)
+    groups.find_group("channel_id=1, replica_groups=[2,4]<=[8]", reduces_or_gathers=False)
+    with pytest.raises(BadGroup, match="too many distinct groups"):
+        groups.find_group(f"channel_id=1, replica_groups={{{{{'0,1,' * 50}}}}}", reduces_or_gathers=False)
+
+
+def test_groups_of_replicas_reach_over_all_partitions_unless_they_are_global() -> None:
+    devices = Devices(2, 4)
+    assert find_group("channel_id=1, replica_groups={{0,1}}", devices, reduces_or_gathers=True).ranks == tuple(range(8))
+    assert find_group("replica_groups={{0,1}}", devices, reduces_or_gathers=True).ranks == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("f32[]", [("f32", 4)]),
+        ("bf16[2,4]{1,0:T(8,128)(2,1)S(1)}", [("bf16", 16)]),
+        ("(f32[2]{0}, (s8[3], pred[5]), /*index=3*/u32[])", [("f32", 8), ("s8", 3), ("pred", 5), ("u32", 4)]),
+        ("(s4[3], f8e4m3fn[8], c64[2], token[])", [("s4", 2), ("f8e4m3fn", 8), ("c64", 16)]),
+        ("f32[<=128,2]", [("f32", 1024)]),
+    ],
+)
+def test_shapes_have_the_bytes_of_their_tensors(shape: str, expected: list[tuple[str, int]]) -> None:
+    assert [tuple(leaf) for leaf in parse_tensors(shape)] == expected
+
+
+@pytest.mark.parametrize(
+    ("op_name", "expected", "place"),
+    [
+        (
+            "jit(train_step)/transpose(jvp(M))/decoder/while/body/closed_call/checkpoint/layers/dispatch/dot_general",
+            "backward",
+            "M/decoder/layers/dispatch/dot_general",
+        ),
+        ("jit(<lambda>)/jvp(ebcd,edf->ebcf)/dot_general", "forward", "ebcd,edf->ebcf/dot_general"),
+        ("jit(f)/jvp()/while/body/eval_jaxpr/wo/EBCH,EHM -> EBCM/mul", "forward", "wo/EBCH,EHM -> EBCM/mul"),
+        ("jit(f)/(transpose(jvp(a))/dot:jvp(b)/dot)", "backward", "(a/dot:b/dot)"),
+        ("jit(f)/optimizer/adamw/add", "optimizer", "optimizer/adamw/add"),
+        ("jit(f)/reduce_sum", "unknown", "reduce_sum"),
+        ("", "unknown", ""),
+        ("jit(f)/x\x1b[31m\x07y", "unknown", "xy"),
+    ],
+)
+def test_phase_and_place_come_from_op_names(op_name: str, expected: str, place: str) -> None:
+    assert (find_phase(op_name), find_module(op_name)) == (expected, place)
+
+
+def test_a_place_is_never_longer_than_a_ledger_allows() -> None:
+    assert len(find_module("jit(f)/" + "layer/" * 1000)) == 500
+
+
+def renamed(text: str) -> str:
+    text = re.sub(
+        r"%([\w.\-]+)", lambda name: f"%renamed_{name[1]}.7" if name[1] != "all-reduce-scatter.3" else name[0], text
+    )
+    return re.sub(r"HloModule \w+", "HloModule jit_other", text)
+
+
+def moved(text: str) -> str:
+    text = re.sub(r", metadata=\{[^}]*\}", ', metadata={op_name="jit(g)/{odd}" source_file="b.py" source_line=9}', text)
+    return re.sub(r"channel_id=(\d+)", r"channel_id=1\1", text.replace("/*index=5*/", "")).replace("step.py", "b.py")
+
+
+@pytest.mark.parametrize("name", ["cpu_scan", "gpu_async", "tpu_unrolled"])
+def test_the_fingerprint_survives_other_names_and_moved_lines(tmp_path: Path, name: str) -> None:
+    program = read_text(tmp_path, text_of(name)).program
+    assert read_text(tmp_path, renamed(text_of(name))).program == program
+    assert read_text(tmp_path, moved(text_of(name))).program == program
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("add(%a, %b)", "multiply(%a, %b)"),
+        ("f32[3,8]{1,0} parameter(1)", "f32[3,8]{0,1} parameter(1)"),
+        ("tuple(%next, %y)", "tuple(%next, %x)"),
+        ("fusion(%i.1, %limit)", "fusion(%limit, %i.1)"),
+        ("replica_groups=[4,2]<=[2,4]T(1,0)", "replica_groups=[4,2]<=[8]"),
+        ("constant(3)", "constant(4)"),
+        ("body=%layer", "body=%dear"),
+        ('"known_trip_count":{"n":"3"}', '"known_trip_count":{"n":"4"}'),
+        ("num_partitions=8", "num_partitions=16"),
+    ],
+)
+def test_the_fingerprint_changes_with_the_program(tmp_path: Path, old: str, new: str) -> None:
+    text = text_of("cpu_scan")
+    assert text.count(old) >= 1
+    assert read_text(tmp_path, text.replace(old, new, 1)).program != read_text(tmp_path, text).program
+
+
+def test_an_unknown_operation_that_looks_like_a_collective_is_reported(tmp_path: Path) -> None:
+    text = text_of("tpu_unrolled").replace(" all-gather(%x.1)", " all-broadcast(%x.1)")
+    ledger = read_text(tmp_path, text)
+    assert [(unclassified.name, unclassified.count) for unclassified in ledger.unclassified] == [("all-broadcast", 1)]
+    assert any("communication of unknown kind is not counted: 1 x all-broadcast" in w for w in ledger.warnings)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ('custom_call_target="ragged_all_to_all", backend_config={replica_groups = dense<[[0, 1, 2, 3]]>}', None),
+        ('custom_call_target="my_nccl_all_gather"', "custom-call my_nccl_all_gather"),
+        (
+            'custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"has_communication": true}}',
+            "custom-call tpu_custom_call with remote copies",
+        ),
+    ],
+)
+def test_custom_calls_that_communicate_are_counted_or_reported(tmp_path: Path, call: str, expected: str | None) -> None:
+    line = "  %extra = bf16[4,8]{1,0:T(8,128)(2,1)} custom-call(%x.1, %x.1), " + call + "\n  ROOT %all-gather.1"
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", line))
+    assert [unclassified.name for unclassified in ledger.unclassified] == ([expected] if expected else [])
+    assert ("all_to_all" in totals(ledger)) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        r"custom_call_target=\"nccl_all_reduce\"",
+        r"{\"has_communication\": true}",
+        "ragged_all_to_all, replica_groups={{0,1}}, replica_groups = dense<[[0, 1]]>",
+    ],
+)
+@pytest.mark.parametrize("place", ['metadata={op_name="WORDS"}', 'frontend_attributes={note="WORDS"}'])
+def test_a_custom_call_is_what_its_target_says_and_not_its_scope(tmp_path: Path, words: str, place: str) -> None:
+    call = f'custom_call_target="plain", {place.replace("WORDS", words)}'
+    line = f"  %extra = bf16[4,8]{{1,0}} custom-call(%x.1, %x.1), {call}\n  ROOT %all-gather.1"
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", line))
+    assert ledger.unclassified == []
+    assert totals(ledger) == totals(read(TEXTS / "tpu_unrolled.hlo.txt"))
+
+
+def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: Path) -> None:
+    lines = (
+        "  %s = (bf16[4,8]{1,0}, u32[], token[]) send(%x.1, %x.1), channel_id=9, "
+        "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,0}}}\n"
+        "  %r = (bf16[4,8]{1,0}, u32[], token[]) recv(%x.1), channel_id=9\n"
+        "  %h = (bf16[4,8]{1,0}, u32[], token[]) send(%x.1, %x.1), channel_id=10, is_host_transfer=true\n"
+        "  ROOT %all-gather.1"
+    )
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", lines))
+    assert totals(ledger)["send_recv"] == (1, 1, 64)
+    assert ledger.unclassified == []
+
+
+def test_a_program_for_one_device_has_an_empty_ledger_and_a_warning(tmp_path: Path) -> None:
+    text = "HloModule m, is_scheduled=true\n\nENTRY %e (p: f32[2]) -> f32[2] {\n  ROOT %p = f32[2]{0} parameter(0)\n}\n"
+    ledger = read_text(tmp_path, text)
+    assert ledger.entries == []
+    assert any("compiled for one device" in warning for warning in ledger.warnings)
+
+
+def test_a_program_for_many_devices_without_collectives_says_so(tmp_path: Path) -> None:
+    text = (
+        "HloModule m, is_scheduled=true, num_partitions=8\n\nENTRY %e () -> f32[] {\n  ROOT %p = f32[] constant(1)\n}\n"
+    )
+    assert read_text(tmp_path, text).warnings == ["the program has no collectives on 8 devices"]
+
+
+def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:
+    text = text_of("tpu_unrolled").replace("fusion(%arg), kind=kCustom, calls=%all-reduce-scatter.3", "copy(%arg)")
+    ledger = read_text(tmp_path, text)
+    assert "reduce_scatter" not in totals(ledger)
+    assert any("1 collectives are in computations that never run" in warning for warning in ledger.warnings)
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.6, 0.9, 0.999])
+@pytest.mark.parametrize("name", ["cpu_scan", "gpu_async", "tpu_unrolled"])
+def test_a_text_that_was_cut_off_is_refused(tmp_path: Path, name: str, cut: float) -> None:
+    text = text_of(name).rstrip()
+    with pytest.raises(ReadError, match=r"module\.txt: .*(cut off|in the middle|not in the file).*copy it again"):
+        read_text(tmp_path, text[: int(len(text) * cut)])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing of the kind\n", "has no HloModule line"),
+        ("module @jit_f attributes {mhlo.num_partitions = 8 : i32} {\n}\n", "is StableHLO"),
+        (
+            "HloModule a\n\nENTRY %e () -> f32[] {\n  ROOT %c = f32[] constant(1)\n}\n",
+            "may be from before XLA's passes",
+        ),
+        (
+            'HloModule a, num_partitions=2\n\nENTRY e {\n  x = f32[] custom-call(), custom_call_target="Sharding"\n}\n',
+            "from before XLA's passes, which insert the collectives",
+        ),
+    ],
+)
+def test_what_is_no_compiled_program_is_refused_with_what_to_give_instead(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ReadError, match=message):
+        read_text(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("body=%body", "body=%gone", "gone, which is not in the file"),
+        ("calls=%async_computation,", "calls=%main,", "main calls itself"),
+        ("%body (", "%condition (", "two computations are called condition"),
+        ("mesh['fsdp'=4] {'fsdp'}", "mesh['fsdp'=4] {'other'}", "the axis 'other'"),
+        ("mesh['fsdp'=4] {'fsdp'}", "rings(3)", "replica_groups in an unknown syntax"),
+        ("bf16[16,8]{1,0:T(8,128)(2,1)} all-gather(", "bf16[?,8] all-gather(", "the dimension '\\?' has no size"),
+        ("bf16[16,8]{1,0:T(8,128)(2,1)} all-gather(", "quux[16,8] all-gather(", "element type quux"),
+        ("constant(6)", "constant(99999999999999999)", "more than 2\\^53"),
+        ("ENTRY %main", "%main", "no ENTRY"),
+    ],
+)
+def test_a_broken_program_is_refused_with_what_is_broken(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = text_of("tpu_unrolled")
+    assert old in text
+    with pytest.raises(ReadError, match=message):
+        read_text(tmp_path, text.replace(old, new))
+
+
+def test_two_modules_in_one_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="more than one HloModule"):
+        read_text(tmp_path, text_of("tpu_unrolled") + text_of("gpu_async"))
+
+
+def test_a_chunk_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read(TEXTS / "cpu_scan.hlo.txt")
+    chunks = Source.chunks
+    monkeypatch.setattr(Source, "chunks", lambda self, size=7: chunks(self, 7))
+    assert read(TEXTS / "cpu_scan.hlo.txt") == whole

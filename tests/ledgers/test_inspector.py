@@ -1,0 +1,166 @@
+"""The NCCL Inspector reader: sizes as NCCL means them, and everything that the log leaves out."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.ledgers.readers import ReadError, Source, inspector
+from regbot.records.ledger import Ledger
+
+LOG = Path(__file__).parents[1] / "dumps" / "inspector.jsonl"
+
+
+def line(coll: str, sn: int, size: int = 65536, **header: Any) -> dict[str, Any]:
+    return {
+        "header": {"id": "0xa", "rank": 0, "n_ranks": 8, "nnodes": 1, **header},
+        "metadata": {"inspector_output_format_version": "v4.0", "hostname": "node-a", "pid": 1},
+        "coll_perf": {"coll": coll, "coll_sn": sn, "coll_msg_size_bytes": size, "coll_exec_time_us": 61},
+    }
+
+
+def read(tmp_path: Path, *lines: dict[str, Any]) -> Ledger:
+    path = tmp_path / "node-a-pid1.log"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return inspector.read(Source(path))
+
+
+def summarize(ledger: Ledger) -> set[tuple[Any, ...]]:
+    return {(entry.kind, entry.axis, entry.group_size, entry.count, entry.bytes) for entry in ledger.entries}
+
+
+def test_sizes_are_multiplied_by_the_ranks_as_nccl_does() -> None:
+    ledger = inspector.read(Source(LOG))
+    everyone = "communicator of 8 ranks, no. 1"
+    assert summarize(ledger) == {
+        ("all_reduce", everyone, 8, 2, 2 * 65536),
+        ("all_gather", everyone, 8, 1, 8 * 16384),
+        ("reduce_scatter", everyone, 8, 1, 8 * 16384),
+        ("all_gather", "ep", 4, 1, 4 * 8192),
+        ("send_recv", "ep", 4, 1, 32768),
+    }
+    assert (ledger.source, ledger.scope, ledger.steps) == ("nccl-inspector", "whole", 1)
+
+
+def test_it_says_that_it_was_built_from_the_published_format() -> None:
+    assert "not yet checked against a real log" in inspector.read(Source(LOG)).warnings[0]
+
+
+def test_a_log_without_small_messages_may_lack_token_counts_and_says_so(tmp_path: Path) -> None:
+    assert any("8192 by default" in w for w in read(tmp_path, line("AllReduce", 0)).warnings)
+    assert not any("8192 by default" in w for w in read(tmp_path, line("AllReduce", 0, 64)).warnings)
+
+
+def test_gaps_in_the_sequence_numbers_of_a_function_are_missing_calls(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllReduce", 3), line("AllGather", 40), line("AllReduce", 7))
+    assert any(guess.startswith("3 collectives are missing") for guess in ledger.guesses)
+
+
+def test_whole_sequences_of_several_functions_have_no_gap(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllReduce", 3), line("AllGather", 40), line("AllReduce", 4))
+    assert ledger.guesses == ["the number of steps in this recording is unknown"]
+
+
+def test_calls_that_the_ring_lost_are_reported(tmp_path: Path) -> None:
+    stats = {**line("AllReduce", 0), "dump_stats": {"coll_dropped_total": 17, "p2p_dropped_total": 3}}
+    del stats["coll_perf"]
+    assert any("the ring lost 20 calls" in guess for guess in read(tmp_path, stats, line("AllReduce", 1)).guesses)
+
+
+def test_a_line_that_repeats_a_collective_is_counted_once(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllReduce", 0), line("AllReduce", 0))
+    assert [entry.count for entry in ledger.entries] == [1]
+    assert any("1 lines repeat" in w for w in ledger.warnings)
+
+
+def test_the_rank_is_that_in_the_largest_communicator(tmp_path: Path) -> None:
+    small, large = line("AllReduce", 0, rank=1, n_ranks=4), line("AllReduce", 0, rank=5, id="0xb")
+    ledger = read(tmp_path, small, large)
+    assert ledger.rank == 5
+    assert "rank 5 is the rank in the largest communicator, of 8 ranks" in ledger.warnings
+
+
+def test_how_many_steps_a_log_covers_is_not_known(tmp_path: Path) -> None:
+    assert read(tmp_path, line("AllReduce", 0)).guesses == ["the number of steps in this recording is unknown"]
+
+
+@pytest.mark.slow
+def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    def peak(lines: int) -> int:
+        path = tmp_path / f"{lines}.log"
+        path.write_text("".join(json.dumps(line("AllReduce", sn)) + "\n" for sn in range(lines)))
+        tracemalloc.start()
+        assert [entry.count for entry in inspector.read(Source(path)).entries] == [lines]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak_bytes
+
+    peak(10)
+    assert peak(20_000) < peak(5_000) + 2**20
+
+
+def test_more_communicators_than_a_process_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector, "MAX_COMMUNICATORS", 3)
+    with pytest.raises(ReadError, match="line 4 is of more than 3 communicators"):
+        read(tmp_path, *(line("AllReduce", 0, id=f"0x{i}") for i in range(4)))
+
+
+def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllReduce", 0, comm_name="mesh_\ud800ep\x07"), line("New\udfff", 1))
+    assert [entry.axis for entry in ledger.entries] == ["ep"]
+    assert [unclassified.name for unclassified in ledger.unclassified] == ["New"]
+    assert Ledger.model_validate_json(ledger.to_json()) == ledger
+
+
+def test_a_function_that_is_not_known_is_reported_and_not_counted(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllRearrange", 0), line("AllReduce", 0))
+    assert [(unclassified.name, unclassified.count) for unclassified in ledger.unclassified] == [("AllRearrange", 1)]
+
+
+def test_communicators_without_a_name_are_numbered_in_order(tmp_path: Path) -> None:
+    ledger = read(
+        tmp_path, line("AllReduce", 0), line("AllReduce", 0, id="0xb"), line("AllReduce", 0, n_ranks=1, id="0xc")
+    )
+    assert {entry.axis for entry in ledger.entries} == {
+        "communicator of 8 ranks, no. 1",
+        "communicator of 8 ranks, no. 2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (line("AllReduce", 1, rank=3), "line 2 is of another rank of the same communicator"),
+        ({**line("AllReduce", 1), "metadata": {"hostname": "node-b", "pid": 1}}, "line 2 comes from another process"),
+        ({"coll_perf": {}}, "line 2 has no header"),
+        (line("AllReduce", 1, n_ranks=0), "line 2 has no rank or no n_ranks"),
+        ({**line("AllReduce", 1), "coll_perf": {"coll": "AllReduce"}}, "line 2 has no coll, coll_sn"),
+    ],
+)
+def test_a_line_that_does_not_belong_is_refused_by_its_number(
+    tmp_path: Path, second: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ReadError, match=message):
+        read(tmp_path, line("AllReduce", 0), second)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"header": {"id": 1, "id": 2}}', "line 1: .*id"),
+        ('{"header": {"id": NaN}}', "line 1: .*NaN"),
+        ('{"header": {"id": ', "line 1: .*cut off"),
+    ],
+)
+def test_lines_that_are_no_json_are_refused_by_their_number(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=message):
+        inspector.read(Source(path))
+
+
+def test_a_log_without_a_single_collective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES"):
+        read(tmp_path, line("AllReduce", 0, n_ranks=1))

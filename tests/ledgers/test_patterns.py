@@ -1,0 +1,277 @@
+"""Named patterns of a ledger difference: each where it is, none where something only looks like it, and every change
+in exactly one finding."""
+
+from collections import Counter
+
+import pytest
+
+from regbot.config import ShardingThresholds, WireBandwidths
+from regbot.ledgers import catalogue as names
+from regbot.ledgers.dtypes import width
+from regbot.ledgers.expert import DispatcherChange
+from regbot.ledgers.patterns import EXPLANATIONS, INVERSE, compare_ledgers
+from regbot.ledgers.wire import wire_s
+from regbot.records.ledger import Ledger
+from regbot.records.verdict import Finding
+from support.ledger_builder import (
+    Dispatcher,
+    edited,
+    entry,
+    ledger_of,
+    renamed,
+    smoke_ledger,
+    where,
+    without,
+    wrong_index,
+)
+from support.pattern_cases import (
+    A2A,
+    BIG_GATHER,
+    GATHERED,
+    NEAR_MISSES,
+    POSITIVES,
+    TWO_AXES,
+    Case,
+    diff,
+    patterns,
+    reading,
+)
+
+
+def only(base: Ledger, head: Ledger) -> Finding:
+    (finding,) = diff(base, head)
+    return finding
+
+
+DISPATCHERS: tuple[Dispatcher, Dispatcher] = ("alltoall", "allgather")
+
+
+@pytest.mark.parametrize("case", POSITIVES, ids=lambda case: case.name)
+def test_one_cause_gives_one_finding(case: Case) -> None:
+    finding = only(case.base, case.head)
+    assert (finding.pattern, finding.status) == (case.pattern, case.status), finding.text
+
+
+@pytest.mark.parametrize("case", POSITIVES, ids=lambda case: case.name)
+def test_swapping_base_and_head_gives_the_inverse(case: Case) -> None:
+    inverse = only(case.head, case.base)
+    assert (inverse.pattern, inverse.status) == (INVERSE[case.pattern], case.back), inverse.text
+    finding = only(case.base, case.head)
+    assert (inverse.base, inverse.head) == (finding.head, finding.base)
+
+
+@pytest.mark.parametrize(("name", "pattern", "base", "head"), NEAR_MISSES, ids=[case[0] for case in NEAR_MISSES])
+def test_what_only_looks_like_a_pattern_is_not_named_so(name: str, pattern: str, base: Ledger, head: Ledger) -> None:
+    assert pattern not in patterns(base, head)
+    assert INVERSE[pattern] not in patterns(head, base)
+
+
+def test_every_pattern_that_rows_can_show_has_two_positives_and_two_near_misses() -> None:
+    occurrences = Counter(name for case in POSITIVES for name in {case.pattern, INVERSE[case.pattern]})
+    by_evidence = {names.DISPATCHER_OFF, names.DISPATCHER_ON}
+    assert {name for name in EXPLANATIONS if occurrences[name] < 2} == by_evidence
+    generic = {names.BYTES_UP, names.BYTES_DOWN, names.COUNT_UP, names.COUNT_DOWN, names.CONTROL_CHANGED}
+    missed = Counter(name for case in NEAR_MISSES for name in {case[1], INVERSE[case[1]]})
+    assert {name for name in EXPLANATIONS if missed[name] < 2} == by_evidence | generic
+
+
+def test_reads_that_come_with_another_exchange_are_judged_with_it() -> None:
+    findings = diff(reading(GATHERED), reading(A2A, layers_0_moe=16))
+    assert {finding.pattern: finding.status for finding in findings} == {
+        names.RESTORED: "PASS",
+        names.HOST_READS_ADDED: "PASS",
+    }
+
+
+def test_every_inverse_is_a_pattern_and_its_own_inverse_in_turn() -> None:
+    assert INVERSE.keys() == EXPLANATIONS.keys()
+    assert all(INVERSE[INVERSE[name]] == name for name in INVERSE)
+
+
+def test_the_same_ledger_has_no_findings() -> None:
+    assert diff(TWO_AXES, TWO_AXES) == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("layers", "model.blocks"), (".moe", ".mlp"), ("experts", "grouped")])
+def test_renamed_modules_are_no_finding(old: str, new: str) -> None:
+    assert diff(TWO_AXES, renamed(TWO_AXES, old, new)) == []
+
+
+@pytest.mark.parametrize(("base", "axis"), [(A2A, "dp"), (TWO_AXES, "edp")])
+@pytest.mark.parametrize("phases", ["known", "unknown"])
+def test_a_gradient_reduced_twice_does_not_make_good_one_that_is_lost(base: Ledger, axis: str, phases: str) -> None:
+    if phases == "unknown":
+        base = edited(base, lambda e: e.model_copy(update={"phase": "unknown"}))
+    findings = diff(base, wrong_index(base, f"reduce_scatter {axis}"))
+    assert [(f.pattern, f.status, f.modules) for f in findings] == [
+        (names.GRADIENT_LOST, "FAIL", [f"layers.*{'.moe.experts' * (axis == 'edp')}"]),
+        (names.GRADIENT_GAINED, "REVIEW", [f"layers.*{'.moe.experts' * (axis == 'edp')}"]),
+    ]
+    assert "layers.1" in findings[0].text
+    assert "layers.0" in findings[1].text
+
+
+def test_a_lost_gradient_is_detected_in_a_layer_without_other_collectives() -> None:
+    base = ledger_of([entry("all_reduce", "dp", phase="backward", where=f"layers.{n}") for n in range(3)])
+    assert names.GRADIENT_LOST in patterns(base, wrong_index(base, "all_reduce"))
+
+
+def test_a_wrong_index_is_detected_beside_a_renamed_module() -> None:
+    base, loss = wrong_index(A2A, "none"), entry("all_reduce", "dp", phase="forward", where="loss", size=4)
+    head = wrong_index(base, "reduce_scatter dp")
+    base, head = (
+        edited(base, lambda e: e, loss),
+        edited(head, lambda e: e, loss.model_copy(update={"where": "criterion"})),
+    )
+    assert patterns(base, head) == [names.GRADIENT_GAINED, names.GRADIENT_LOST]
+
+
+@pytest.mark.parametrize("regathered", [True, False])
+def test_experts_and_dense_parts_wrapped_as_one_unit_per_two_layers_lose_no_gradient(regathered: bool) -> None:
+    base = smoke_ledger(world=64, reshard=regathered)
+    head = wrong_index(wrong_index(base, "edp"), "dp")
+    assert [(f.pattern, f.status) for f in diff(base, head)] == [(names.OTHER_LAYER, "REVIEW")] * 2
+
+
+def test_wrapping_dense_parts_anew_does_not_hide_expert_gradients_in_the_wrong_layer() -> None:
+    head = wrong_index(wrong_index(TWO_AXES, "dp"), "reduce_scatter edp")
+    assert names.GRADIENT_LOST in patterns(TWO_AXES, head)
+
+
+def test_collectives_that_moved_to_another_layer_say_from_where_to_where() -> None:
+    text = only(A2A, wrong_index(A2A, "all_to_all")).text
+    assert text.startswith("Collectives on ep moved from layers.1.moe to layers.0.moe; the total is the same.")
+
+
+def test_a_move_to_another_layer_is_never_passed_because_the_step_is_cheaper() -> None:
+    head = wrong_index(smoke_ledger(reshard=False), "all_to_all")
+    statuses = {finding.pattern: finding.status for finding in diff(A2A, head)}
+    assert statuses == {names.OTHER_LAYER: "REVIEW", names.KEEPS_GATHERED: "PASS"}
+
+
+def test_a_fallback_is_named_through_renamed_modules() -> None:
+    assert patterns(A2A, renamed(GATHERED, ".moe", ".mlp")) == [names.MAPPED_TWICE]
+    assert patterns(A2A, renamed(GATHERED, "layers", "blocks")) == [names.MAPPED_TWICE]
+
+
+def test_a_fallback_in_one_layer_of_48_says_so() -> None:
+    finding = only(smoke_ledger(layers=48), smoke_ledger(layers=48, dispatchers={7: "allgather"}))
+    assert "in 1 of 48 MoE layers (layers.7.moe)" in finding.text[:1].lower() + finding.text[1:]
+    assert finding.base["all_to_all"].count == 4
+    assert finding.modules == ["layers.*.moe"]
+
+
+def test_the_full_shape_issues_what_the_trace_shows() -> None:
+    counts = {
+        (kind, role): 0 for kind in ("all_to_all", "all_gather", "reduce_scatter") for role in ("payload", "control")
+    }
+    for e in smoke_ledger(layers=48, hidden=2048).entries:
+        counts[e.kind, e.role] += e.count
+    assert counts["all_to_all", "payload"] == 192
+    assert counts["all_to_all", "control"] == 48
+    assert counts["all_gather", "payload"] == 97
+    assert counts["reduce_scatter", "payload"] == 49
+
+
+def test_the_text_of_a_fallback_tells_what_was_and_what_is() -> None:
+    base, head = (smoke_ledger(48, hidden=2048, dispatcher=name) for name in DISPATCHERS)
+    assert only(base, head).text == (
+        "In 48 of 48 MoE layers (layers.*.moe) the expert-parallel all-to-all on ep was replaced by gathering all "
+        "tokens and summing the results on ep. Per step, 192 all-to-all (24 GiB) became 144 all-gather (24.1 GiB) + "
+        "144 reduce-scatter (24.1 GiB); modelled wire time of these collectives 483 ms → 970 ms (a model, not a "
+        "measurement)."
+    )
+
+
+def test_without_phases_gathers_and_sums_still_show_a_fallback() -> None:
+    base, head = (edited(ledger, lambda e: e.model_copy(update={"phase": "unknown"})) for ledger in (A2A, GATHERED))
+    assert patterns(base, head) == [names.MAPPED_TWICE]
+
+
+def test_a_fallback_and_a_lost_reduction_are_two_findings() -> None:
+    head = edited(smoke_ledger(world=64, dispatcher="allgather"), without("reduce_scatter edp"))
+    assert patterns(TWO_AXES, head) == [names.MAPPED_TWICE, names.GRADIENT_LOST]
+
+
+def test_resharding_and_a_wider_reduction_are_two_findings() -> None:
+    base = smoke_ledger(reshard=False, reduce_dtype="bfloat16")
+    assert patterns(base, A2A) == [names.RESHARDS, names.WIDENED]
+
+
+def test_a_gain_of_expert_parallelism_does_not_hide_expert_gradients_that_are_not_reduced() -> None:
+    head = edited(TWO_AXES, without("reduce_scatter edp"))
+    assert names.GRADIENT_LOST in patterns(smoke_ledger(ep=1, world=64), head)
+
+
+def test_the_sum_of_a_loss_is_not_taken_for_activations() -> None:
+    loss = entry("all_reduce", "dp", dtype="float32", phase="forward", where="", size=4)
+    base, head = edited(A2A, lambda e: e, loss), edited(A2A, without("reduce_scatter dp "), loss)
+    assert patterns(base, head) == [names.GRADIENT_LOST]
+
+
+def test_nothing_passes_with_a_note_while_a_reduction_is_lost() -> None:
+    head = edited(smoke_ledger(world=64, reshard=False), without("reduce_scatter edp"))
+    statuses = {finding.pattern: finding.status for finding in diff(TWO_AXES, head)}
+    assert statuses == {names.GRADIENT_LOST: "FAIL", names.KEEPS_GATHERED: "REVIEW"}
+
+
+def test_a_finding_that_eases_the_step_does_not_answer_for_one_that_burdens_it() -> None:
+    head = edited(smoke_ledger(reshard=False), lambda e: e, BIG_GATHER)
+    statuses = {finding.pattern: finding.status for finding in diff(A2A, head)}
+    assert statuses == {names.BYTES_UP: "FAIL", names.KEEPS_GATHERED: "REVIEW"}
+
+
+def test_thresholds_are_those_of_the_configuration() -> None:
+    head = edited(A2A, lambda e: e, BIG_GATHER)
+    lenient = compare_ledgers(A2A, head, ShardingThresholds(wire_rise_pct=10_000.0), WireBandwidths())
+    assert [finding.status for finding in lenient] == ["REVIEW"]
+
+
+def test_a_tie_in_wire_time_is_not_lower() -> None:
+    """Top-2 over 2 ranks: gathering and summing moves the very bytes of the two exchanges."""
+    base = ledger_of([entry(size=2000, count=2)])
+    head = ledger_of([entry("all_gather", size=1000), entry("reduce_scatter", size=1000)])
+    assert wire_s(base, WireBandwidths()) == pytest.approx(wire_s(head, WireBandwidths()))
+    finding = only(base, head)
+    assert (finding.pattern, finding.status) == (names.MAPPED_TWICE, "FAIL")
+
+
+@pytest.mark.parametrize("executed", ["allgather", "local"])
+def test_a_dispatcher_silently_off_takes_the_rows_that_show_it(executed: str) -> None:
+    change = DispatcherChange(names.DISPATCHER_OFF, "deepep", "deepep", executed)
+    (finding,) = diff(A2A, smoke_ledger(dispatcher="allgather" if executed == "allgather" else "local"), change)
+    assert (finding.pattern, finding.status, finding.axis) == (names.DISPATCHER_OFF, "FAIL", "ep")
+    assert "asked for dispatcher 'deepep'" in finding.text
+
+
+def test_a_dispatcher_silently_off_is_a_finding_even_where_no_row_changed() -> None:
+    (finding,) = diff(A2A, A2A, DispatcherChange(names.DISPATCHER_OFF, "deepep", "deepep", "alltoall"))
+    assert (finding.status, finding.base, finding.head) == ("FAIL", {}, {})
+
+
+def test_a_dispatcher_silently_off_does_not_swallow_a_lost_reduction_on_a_shared_axis() -> None:
+    """EP over all ranks without groups of its own: dispatch and FSDP are on one axis, 'ep|dp'."""
+    base, head = (
+        edited(edited(ledger, where("ep", axis="ep|dp")), where("dp", axis="ep|dp")) for ledger in (A2A, GATHERED)
+    )
+    head = edited(head, lambda e: None if e.kind == "reduce_scatter" and e.where == "layers.0" else e)
+    change = DispatcherChange(names.DISPATCHER_OFF, "alltoall", "alltoall", "allgather")
+    assert sorted(f.pattern for f in diff(base, head, change)) == [names.DISPATCHER_OFF, names.GRADIENT_LOST]
+
+
+def test_a_dispatcher_back_on_passes_where_the_step_gets_cheaper() -> None:
+    (finding,) = diff(GATHERED, A2A, DispatcherChange(names.DISPATCHER_ON, "alltoall", "allgather", "alltoall"))
+    assert (finding.pattern, finding.status) == (names.DISPATCHER_ON, "PASS")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("bfloat16", 2), ("bf16", 2), ("Half", 2), ("c10::Float", 4), ("float8_e4m3fn", 1), ("int64", 8), ("s32", 4)],
+)
+def test_width_of_types_by_the_names_that_sources_use(dtype: str, expected: int) -> None:
+    assert width(dtype) == expected
+
+
+@pytest.mark.parametrize("dtype", ["mixed", "none", "int4", "[3, 4]"])
+def test_a_type_that_does_not_tell_its_width_has_none(dtype: str) -> None:
+    assert width(dtype) is None

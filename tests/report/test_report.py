@@ -1,0 +1,563 @@
+"""The comment: one golden file for every state of a check, and that hostile text cannot break it.
+
+After a change that is meant, write the golden files anew and read the difference:
+
+    REGBOT_WRITE_GOLDEN=1 pytest tests/report/test_report.py
+"""
+
+import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import median
+
+import cmarkgfm  # type: ignore[import-untyped]
+import pytest
+from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
+
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes, Validity
+from regbot.report import comment, html
+from regbot.report.baseline_row import describe_stored_times
+from regbot.report.comment import LIMIT, MARKER
+from regbot.report.markdown import code, fence, prose, visible
+from regbot.report.quantities import at_most, with_interval
+from regbot.report.state import prepare_check
+from regbot.report.throughput import classify_throughput
+from regbot.report.workload_section import build_workload_sections, fold_collectives
+from support import report_cases
+from support.report_cases import CASES, HOSTILE
+from support.sharding_cases import QWEN, Case, ledger
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "comment"
+GITHUB_LIMIT = 65_000
+TABLE = ("table", "thead", "tbody", "tr", "th", "td")
+
+
+class Elements(HTMLParser):
+    """What a reader's browser would get."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.rows: list[int] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append(0)
+        elif tag in ("td", "th"):
+            self.rows[-1] += 1
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def rendered(markdown: str) -> Elements:
+    """``markdown`` as GitHub's own renderer shows it, with raw HTML let through, which is the harder test."""
+    return Elements(cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_state_reads_as_its_golden_comment(name: str) -> None:
+    text = comment(*CASES[name]())
+    path = GOLDEN / f"{name}.md"
+    if os.environ.get("REGBOT_WRITE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_there_is_no_golden_comment_of_a_state_that_is_gone() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_line_is_the_hidden_marker_and_the_second_the_verdict(name: str) -> None:
+    verdict, session = CASES[name]()
+    first, second, *_ = comment(verdict, session).splitlines()
+    assert first == MARKER
+    assert second.startswith("### ")
+    word = "SHOWN, NOT JUDGED" if name == "overrides_shown_not_judged" else verdict.verdict
+    assert f" {word}: " in second
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_github_renders_every_comment_with_even_tables_and_closed_folds(name: str) -> None:
+    page = rendered(comment(*CASES[name]()))
+    assert page.tags.count("details") == page.tags.count("summary") >= 2
+    assert page.tags.count("h3") == 1
+    assert {"a", "img", "h1", "script"}.isdisjoint(page.tags)
+    assert all(width in (2, 3, 4, 5, 6, 7, 9) for width in page.rows)
+
+
+def test_workloads_that_say_the_same_are_one_block_of_rows() -> None:
+    text = comment(*CASES["sharding_fail"]())
+    table = text[: text.index("#### What changed")]
+    assert table.count("`qwen3-30b-a3b@1/ep`<br>`qwen3-30b-a3b@1/ep-dp`") == 1
+    assert table.count("\n|  | ") == 4, "three rows for each of two shapes, the first of them named"
+    assert "| 5 per layer · 240 | **▼ 0** |" in table
+    assert "**▲ 4 per layer · 192**" in table
+
+
+def test_a_workload_without_change_takes_no_row_beside_one_with() -> None:
+    text = comment(*CASES["mixed"]())
+    table = [line for line in text[: text.index("#### What changed")].splitlines() if line.startswith("| ")]
+    assert not any("mixtral" in line for line in table)
+    assert "✅ No collective changed in `qwen3-30b-a3b@1/ep-dp`, `mixtral-8x7b@1/ep`, `mixtral-8x7b@1/ep-dp`." in text
+
+
+def test_the_rule_that_declares_a_change_covers_it() -> None:
+    from regbot.judge import parse_expectation
+
+    for name in ("sharding_fail", "mixed", "review"):
+        verdict, session = CASES[name]()
+        rules = [parse_expectation(rule) for rule in re.findall(r'--expect "(.*)"', comment(verdict, session))]
+        for entry in verdict.workloads:
+            for finding in entry.sharding.findings if entry.sharding else []:
+                assert any(rule.covers(finding, entry.name) for rule in rules)
+
+
+def test_counts_are_reported_per_layer() -> None:
+    def counts(*broken: int) -> list[tuple[str, str]]:
+        rows = fold_collectives(ledger(QWEN), ledger(QWEN, lambda layer: layer in broken))
+        return [(row.describe_count(row.base), row.describe_count(row.head)) for row in rows if row.axis == "ep"]
+
+    assert counts() == [("5 per layer", "5 per layer")]
+    assert counts(17) == [("5 per layer", "5 in 47 of 48 layers"), ("", "4 in layers.17"), ("", "3 in layers.17")]
+    assert counts(1, 2)[1] == ("", "4 in 2 of 48 layers")
+    every = fold_collectives(ledger(QWEN), ledger(QWEN))
+    assert {(row.kind, row.describe_count(row.base), row.base.count) for row in every if row.axis == "dp"} == {
+        ("all_gather", "2 per layer + 1", 97),
+        ("reduce_scatter", "1 per layer + 1", 49),
+    }
+
+
+def test_equal_totals_in_other_layers_are_a_change() -> None:
+    def control(layer: int) -> list[bool]:
+        return [
+            row.changed for row in fold_collectives(ledger(QWEN, lambda n: n == 3), ledger(QWEN, lambda n: n == layer))
+        ]
+
+    assert not any(control(3))
+    assert any(control(4))
+
+
+def test_the_headline_counts_only_the_workloads_it_is_about() -> None:
+    broken, runs = CASES["sharding_fail"]()
+    crashed = CASES["validity_fail_head_crashes"]()[0].workloads[3]
+    verdict = broken.model_copy(update={"workloads": [*broken.workloads[:3], crashed]})
+    assert "in 3 of 4 workloads" in comment(verdict, runs).splitlines()[1]
+
+
+def top(name: str) -> str:
+    """The comment of a case up to its folded sections."""
+    return comment(*CASES[name]()).partition("<details>")[0]
+
+
+def row(name: str, workload: str = "qwen3-30b-a3b@1/ep") -> list[str]:
+    """The cells of a workload's row in the table of step times."""
+    rows = top(name).splitlines()
+    table = rows[rows.index("| workload | base step | head step | change | pairs | throughput |") :]
+    line_of_workload = next(line for line in table if line.startswith(f"| `{workload}` |"))
+    return [cell.strip() for cell in line_of_workload.strip("|").split(" | ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_third_line_answers_the_three_questions(name: str) -> None:
+    line = comment(*CASES[name]()).splitlines()[3]
+    assert re.fullmatch(r"\*\*Sharding\*\* .+ · \*\*Throughput\*\* .+ · \*\*Trust\*\* .+", line)
+
+
+def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> None:
+    assert row("throughput_fail") == [
+        "`qwen3-30b-a3b@1/ep`",
+        "115 ms",
+        "169 ms",
+        "**+47.4%** [+36.0, +59.6]",
+        "4",
+        "❌ slower than base by more than 1%",
+    ]
+    assert row("throughput_fail", "mixtral-8x7b@1/ep")[3:] == [
+        "+0.09% [−0.29, +0.48]",
+        "8",
+        "✅ no change: a slowdown above 0.7% against base is excluded",
+    ]
+    assert "ep-dp" not in top("throughput_fail").partition("Timed on")[0], "what is not timed has no row"
+
+
+def test_a_failure_of_throughput_names_the_change_the_interval_and_the_wall() -> None:
+    first = top("throughput_fail").splitlines()[1]
+    assert "47.4% slower [+36.0, +59.6] than base in 1 of 2 timed workloads (cause: compute or host)" in first
+    assert "peak memory rose" not in first, "the headline has the first clause only"
+    assert "peak memory rose" in top("throughput_fail")
+
+
+def test_comment_and_page_have_the_same_row_against_the_stored_baseline() -> None:
+    case = CASES["drifted_baseline"]()
+    words = "against the last 20 sessions of main in this class and environment, the newest 3 days old: base +5.67%"
+    [line] = [line for line in comment(*case).splitlines() if words in line]
+    assert "outside the prediction" in line
+    assert words in html(*case)
+    assert "Beside the verdict" not in comment(*CASES["pass_no_change"]()), "nothing is stored"
+
+
+def test_a_difference_in_the_mean_alone_is_named() -> None:
+    values = {"estimate_pct": 3.0, "low_pct": 1.0, "high_pct": 5.0}
+    tests = [
+        StoredTest(arm="base", summary="median", p_value=0.5, **values),
+        StoredTest(arm="base", summary="mean", p_value=0.001, **values),
+    ]
+    times = StoredTimes(sessions=20, alpha=0.025, tests=tests)
+    assert "".join(describe_stored_times(times)).endswith(
+        "base +3.00% [+1.00, +5.00] (p = 0.5), "
+        "base by the mean +3.00% [+1.00, +5.00] (p = 0.001, outside the prediction)"
+    )
+
+
+def test_reasons_and_differences_of_the_stored_baseline_are_escaped() -> None:
+    times = StoredTimes(reason=HOSTILE)
+    collectives = StoredCollectives(commit="c" * 40, patterns=[HOSTILE[:400]])
+    verdict, session = CASES["pass_no_change"]()
+    first, *rest = verdict.workloads
+    row = first.model_copy(update={"stored": StoredComparison(times=times, collectives=collectives)})
+    changed = verdict.model_copy(update={"workloads": [row, *rest]})
+    page = rendered(comment(changed, session))
+    assert {"a", "img", "h1", "script"}.isdisjoint(page.tags)
+
+
+def test_an_interval_below_zero_excludes_any_slowdown() -> None:
+    verdict, session = CASES["pass_no_change"]()
+    workloads = [
+        entry.model_copy(update={"throughput": entry.throughput.model_copy(update={"bound_pct": -0.3})})
+        if entry.throughput is not None
+        else entry
+        for entry in verdict.workloads
+    ]
+    text = comment(verdict.model_copy(update={"workloads": workloads}), session)
+    assert "any slowdown against base is excluded in both timed workloads" in text.splitlines()[1]
+
+
+def test_the_page_prints_the_change_as_one_text() -> None:
+    page = html(*CASES["pass_no_change"]())
+    assert re.search(r'<b data-estimate="[^"]*">[+−]?[\d.]+% \[', page)
+
+
+def test_the_share_of_the_experts_is_beside_the_times() -> None:
+    """Of the variant cpu: 47% of Qwen3's FLOPs, 63% of Mixtral's."""
+    share = "47% of the step's FLOPs"
+    assert f"Routed experts are {share} in `qwen3-30b-a3b@1/ep`, 63% in" in comment(*CASES["throughput_fail"]())
+    assert "Routed experts are 47% of the step&#39;s FLOPs" in html(*CASES["throughput_fail"]())
+    assert "Routed experts" not in comment(*CASES["pass"]()), "nothing was timed"
+
+
+def test_both_failures_share_one_headline() -> None:
+    first = top("both_fail").splitlines()[1]
+    assert "expert axis mapped twice" in first
+    assert "a training step is up to 47.4% slower" in first
+    assert "in both timed workloads" in first
+
+
+def test_if_only_the_mean_is_slower_both_changes_and_the_reason_are_reported() -> None:
+    assert "because a few steps stall" in top("throughput_fail_mean").splitlines()[1]
+    change = row("throughput_fail_mean")[3]
+    assert re.fullmatch(r"median \+0\.\d\d% \[.*\]<br>mean \*\*\+4\.\d\d%\*\* \[.*\]", change)
+
+
+def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_show() -> None:
+    text = top("inconclusive")
+    assert (
+        "throughput is undecided in both timed workloads: these 12 pairs can detect a slowdown of 7.7% or more" in text
+    )
+    assert "to detect 2% takes about 150 pairs" in text
+    assert "This machine is too noisy to detect a slowdown of 2%" in text
+
+
+def test_a_session_with_pairs_left_is_advised_to_go_on() -> None:
+    assert "The session has not run all its pairs" in top("inconclusive_not_begun")
+    assert "The session has not run all its pairs" not in top("inconclusive")
+
+
+def test_times_of_another_dispatcher_decide_nothing() -> None:
+    assert row("invalid_environment")[1:3] == ["115 ms", "115 ms"]
+    assert "nothing decided: the requested dispatcher did not run" in row("invalid_environment")[5]
+    sentence = "the runs used another dispatcher, so their times cannot be used"
+    assert sentence in top("invalid_environment").splitlines()[1]
+
+
+def test_times_on_a_cpu_are_not_sold_as_those_of_a_gpu() -> None:
+    assert (
+        "variant `cpu`, 2 ranks. The result compares base and head on one machine and says nothing about absolute GPU "
+        "speed." in top("pass_no_change")
+    )
+
+
+def test_ledgers_rows_and_lines_come_from_static_runs_only() -> None:
+    verdict, session = CASES["throughput_fail"]()
+    other = ledger(QWEN, lambda _: True)
+    timed = [
+        run.model_copy(update={"ledger": other}) if run.tier == "timed" and run.arm.name == "head" else run
+        for run in session.runs
+    ]
+    entry = build_workload_sections(verdict, session.model_copy(update={"runs": timed}))[0]
+    assert entry.head is not None
+    assert entry.head.tier == "static"
+    assert not entry.changed
+    assert {run.tier for run in entry.runs} == {"static"}
+    assert [timed_run.run.tier for timed_run in entry.timed.runs] == ["timed"] * 10
+
+
+def test_a_run_that_breaks_voids_its_pair_and_nothing_else() -> None:
+    verdict, session = CASES["void_pair"]()
+    runs = build_workload_sections(verdict, session)[0].timed.runs
+    assert [timed_run.verdict.number for timed_run in runs if timed_run.verdict.role == "void"] == [3, 4]
+    assert [timed_run.verdict.number for timed_run in runs if timed_run.verdict.role == "warm-up"] == [1, 2]
+    assert runs[2].verdict.reason.startswith("its pair is void")
+    assert "signal 9" in runs[3].verdict.reason
+
+
+def test_a_rank_over_all_runs_is_the_median_of_the_pairs_without_warm_launches() -> None:
+    verdict, session = CASES["void_pair"]()
+    timed = build_workload_sections(verdict, session)[0].timed
+    valid = [run for run in timed.runs if run.verdict.role == "pair" and run.arm == "base"]
+    assert len(valid) == 4
+    name, base, _ = timed.by_rank[1]
+    assert (name, base and base.step_s) == ("1", median(run.verdict.ranks[1].step_s or 0 for run in valid))
+
+
+def test_the_command_that_repeats_a_check_carries_what_was_declared_and_what_it_may_cost() -> None:
+    verdict, session = CASES["throughput_fail"]()
+    header = session.header.model_copy(update={"expectations": ["payload bytes down@ep@*: it's half the experts"]})
+    text = comment(verdict, session.model_copy(update={"header": header}))
+    assert '--expect "payload bytes down@ep@*: it\'s half the experts" --budget 20' in text
+
+
+def test_what_a_trace_shows_is_reproduced_without_timing() -> None:
+    assert re.search(r"no GPU needed:\n\n.*\n   regbot check .*--no-timing\n", top("both_fail"))
+    assert "--no-timing" in top("sharding_fail"), "it may have been left out there, and would be timed here"
+
+
+def test_trust_says_that_there_are_warnings() -> None:
+    verdict, session = CASES["pass"]()
+    warned = verdict.model_copy(update={"warnings": ["other work used 95% of the cores"]})
+    assert "**Trust** ✅ yes\n" in comment(verdict, session)
+    assert "**Trust** ✅ yes, with warnings\n" in comment(warned, session)
+
+
+def test_a_slower_head_that_also_trains_differently_gets_both_steps() -> None:
+    verdict, session = CASES["throughput_fail"]()
+    first, *rest = verdict.workloads
+    drifting = first.model_copy(update={"validity": Validity(status="REVIEW", reasons=["head drops 3 tokens"])})
+    text = comment(verdict.model_copy(update={"workloads": [drifting, *rest]}), session)
+    assert "a training step is 47.4% slower" in text.splitlines()[1]
+    assert "**Trust** ⚠️ the head trains differently" in text
+    assert "Compare the losses in the report" in text
+
+
+def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:
+    verdict, session = CASES["within_stored_baseline"]()
+    by_pairs = next(entry.throughput for entry in CASES["pass_no_change"]()[0].workloads if entry.throughput)
+    timed = next(entry for entry in verdict.workloads if entry.throughput)
+    workloads = [
+        entry.model_copy(update={"throughput": by_pairs}) if entry is timed else entry for entry in verdict.workloads
+    ]
+    headline = comment(verdict.model_copy(update={"workloads": workloads}), session).splitlines()[1]
+    assert headline.endswith(
+        "; a slowdown above 1.1% against base is excluded in 1 of 2 timed workloads, and a slowdown above 2% against "
+        "the last 40 sessions of main is excluded in 1 of 2 timed workloads"
+    )
+
+
+def test_the_headline_says_how_the_head_breaks_when_timed() -> None:
+    assert "the head diverges (its loss is not finite" in top("validity_fail_head_diverges").splitlines()[1]
+    assert "the head stops before its last step" in top("validity_fail_head_short").splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.629, "0.7%"), (1.0, "1%"), (1.04, "1.1%"), (7.61, "7.7%"), (0.0, "0%"), (100.0, "100%")]
+)
+def test_a_bound_is_never_rounded_to_a_better_one(value: float, expected: str) -> None:
+    assert at_most(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((46.72, 38.24, 55.91), "+46.7% [+38.2, +55.9]"),
+        ((0.31, -0.416, 1.04), "+0.31% [−0.42, +1.04]"),
+        ((-0.001, -1.5, 1.5), "0.00% [−1.50, +1.50]"),
+        ((250.4, 120.0, 410.0), "+250% [+120, +410]"),
+    ],
+)
+def test_a_change_has_as_many_places_as_its_interval_needs(numbers: tuple[float, float, float], expected: str) -> None:
+    assert with_interval(*numbers) == expected
+
+
+JUDGED = (
+    "pass_no_change",
+    "pass_identical_not_timed",
+    "throughput_fail",
+    "throughput_fail_mean",
+    "both_fail",
+    "faster",
+    "inconclusive",
+    "sharding_fail_throughput_undecided",
+    "trains_differently",
+    "invalid_environment",
+    "invalid_untimed",
+    "validity_fail_head_diverges",
+    "validity_fail_head_short",
+    "void_pair",
+)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_judge_finds_in_the_same_records_what_the_case_says(name: str) -> None:
+    verdict, session = CASES[name]()
+    judged = judge(session, Config())
+    ours, theirs = prepare_check(verdict, session), prepare_check(judged, session)
+    assert theirs.state is ours.state
+    assert [entry.status for entry in theirs.entries] == [entry.status for entry in ours.entries]
+    for case, found in zip(ours.entries, theirs.entries, strict=True):
+        assert (case.throughput is None) == (found.throughput is None)
+        if case.throughput is not None and found.throughput is not None:
+            assert classify_throughput(found.throughput) is classify_throughput(case.throughput)
+            assert found.throughput.void_pairs == case.throughput.void_pairs
+
+
+def test_a_verdict_without_workloads_is_reported() -> None:
+    verdict, session = CASES["invalid_crash_both"]()
+    nothing = verdict.model_copy(update={"workloads": []})
+    assert "INVALID: there was no workload to measure" in comment(nothing, session)
+    assert "there was no workload to measure" in html(nothing, session)
+
+
+def test_a_planned_workload_without_a_run_has_its_reason() -> None:
+    verdict, session = CASES["invalid_crash_both"]()
+    text = comment(verdict, session.model_copy(update={"runs": []}))
+    assert "INVALID: could not be measured in all 4 workloads: base crashed" in text
+
+
+HOSTILE_COMMENTS = {"one finding": report_cases.hostile, "many findings": lambda: report_cases.hostile(500)}
+
+
+@pytest.mark.parametrize("name", HOSTILE_COMMENTS)
+def test_hostile_text_becomes_no_element(name: str) -> None:
+    text = comment(*HOSTILE_COMMENTS[name]())
+    page = rendered(text)
+    allowed = {"h3", "h4", "p", "br", "strong", "ul", "ol", "li", "pre", "code", "sub", "details", "summary", *TABLE}
+    assert set(page.tags) <= allowed
+    assert page.tags.count("h3") == 1
+    assert page.tags.count("details") == text.count("\n<details>\n")
+    assert all(width in (3, 4, 5, 6, 7, 9) for width in page.rows)
+    assert not re.search("[\u202a-\u202e\u2066\u2067\x00\x1b]", text)
+
+
+def test_the_unescaped_text_would_have_made_elements() -> None:
+    page = rendered(f"x {HOSTILE}")
+    assert {"img", "a", "h1"} <= set(page.tags), "the hostile text is not hostile"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HOSTILE,
+        "`",
+        "``a`` b",
+        "|",
+        "\\",
+        "a\\",
+        "- x",
+        "1. x",
+        "+ x",
+        "===",
+        "www.evil.example",
+        "&amp;",
+        "@octocat",
+        "#1",
+        "\n# x",
+        "http://evil.example/",
+        "mailto:me@evil.example",
+        "_a_ *b* ~~c~~ [d](e)",
+    ],
+)
+def test_a_plain_name_and_sentence_are_unchanged(text: str) -> None:
+    for cell, limit in ((code(text), 120), (prose(text), 1200)):
+        page = rendered(f"| a | b |\n| --- | --- |\n| {cell} | end |\n\n- {cell}\n")
+        assert set(page.tags) <= {"ul", "li", "code", *TABLE}
+        assert page.rows == [2, 2]
+        assert page.words.replace("\u2060", "").count(visible(text, limit)) == 2
+
+
+def test_no_mention_or_issue_number_is_left_outside_code() -> None:
+    text = rendered(str(prose("ask @octocat about #12"))).words
+    assert "@octocat" not in text
+    assert "#12" not in text
+
+
+def test_a_log_cannot_close_its_fence() -> None:
+    page = rendered(str(fence("a\n```\n# b\n````\n<img src=x>\n    indented")))
+    assert page.tags == ["pre", "code"]
+    assert "    indented" in page.words
+
+
+def test_invisible_characters_are_made_visible_and_long_text_is_cut() -> None:
+    assert visible("a\u202eb\x00c\u200bd", 20) == "a\ufffdb\ufffdc\ufffdd"
+    assert visible("line\nline\ttab", 20) == "line line tab"
+    assert visible("x" * 50, 10) == "x" * 9 + "…"
+    assert visible("x" * 50 + " " * 1000, 10) == "x" * 9 + "…"
+    assert visible("שלום", 10).strip("\u2068\u2069") == "שלום"
+
+
+def test_a_command_that_cannot_be_typed_is_not_offered() -> None:
+    text = comment(*report_cases.hostile())
+    assert "--workload" not in text
+    assert "--expect" not in text
+
+
+def _enormous() -> Case:
+    """500 findings, 300 workloads, long names of the most expensive characters."""
+    verdict, session = report_cases.hostile(500)
+    first = verdict.workloads[0]
+    entries = [first.model_copy(update={"name": f"{number}{'|' * 400}"}) for number in range(300)]
+    runs = [
+        run.model_copy(update={"workload": entry.name, "log_tail": "`" * 4000, "reason": "|" * 4000})
+        for entry in entries
+        for run in session.runs
+    ]
+    return verdict.model_copy(update={"workloads": entries, "warnings": ["|" * 4000] * 300}), session.model_copy(
+        update={"runs": runs}
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [lambda: report_cases.hostile(500), pytest.param(_enormous, marks=pytest.mark.slow)],
+    ids=["findings", "everything"],
+)
+def test_the_comment_stays_below_the_limit_and_says_what_it_cut(case: Callable[[], Case]) -> None:
+    text = comment(*case())
+    assert len(text) < GITHUB_LIMIT
+    assert len(text) <= LIMIT + 1000
+    assert re.search(r"…and \d+ more findings, see the report", text)
+    page = rendered(text)
+    assert page.tags.count("h3") == 1
+    assert page.tags.count("details") == text.count("\n<details>\n")
+
+
+@pytest.mark.slow
+def test_the_page_stays_readable_in_size() -> None:
+    assert len(html(*_enormous())) < 40_000_000
+
+
+def test_a_full_session_on_64_ranks_fits_the_page_and_the_comment() -> None:
+    case = report_cases.large(ranks=64, pairs=12)
+    assert sum(run.tier == "timed" for run in case[1].runs) == 52
+    assert len(html(*case)) < 3_000_000
+    assert len(comment(*case)) < GITHUB_LIMIT

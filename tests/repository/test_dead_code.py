@@ -1,0 +1,54 @@
+"""Nothing is kept that only tests call."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+CALLED_BY_TESTS = {
+    "rules_table",  # tests hold docs/preflight.md against them
+    "advice_table",
+}
+
+
+def test_every_function_class_and_constant_of_a_module_is_used_outside_of_tests() -> None:
+    sources = {
+        file: path.read_text()
+        for folder in ("regbot", "benchmarks", ".ci")
+        for path in (ROOT / folder).rglob("*")
+        for file in [path.relative_to(ROOT)]
+        if file.suffix in {".py", ".j2", ".toml"} and "sources" not in file.parts
+    }
+    uses = Counter(word for text in sources.values() for word in re.findall(r"\w+", text))
+    unused = {
+        f"{file}: {named or assigned}"
+        for file, text in sources.items()
+        for decorated, named, assigned in re.findall(r"^(@.+\n)?(?:(?:def|class) (\w+)|(\w+)(?:: .*)? = )", text, re.M)
+        if file.suffix == ".py" and file.parts[0] == "regbot" and not decorated
+        if uses[named or assigned] == 1 and (named or assigned) not in CALLED_BY_TESTS
+    }
+    assert unused == set()
+
+
+def test_a_package_exports_only_what_others_import_from_it() -> None:
+    imported = {
+        (package, name)
+        for folder in ("regbot", "benchmarks", "docs", ".ci")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in {".py", ".md"}
+        for package, names in re.findall(
+            r"from (regbot[\w.]*) import ((?:\w+(?: as \w+)?, )*\w+|\([^)]*\))", path.read_text()
+        )
+        for name in re.findall(r"(\w+)(?: as \w+)?", names)
+    }
+    unused = {
+        f"{package}.{name}"
+        for path in (ROOT / "regbot").rglob("__init__.py")
+        if not {"sources", "guest"} & set(path.relative_to(ROOT).parts)
+        for package, text in [(".".join(path.parent.relative_to(ROOT).parts), path.read_text())]
+        for exports in re.findall(r"__all__ = \[([^]]*)\]", text)
+        for name in re.findall(r"\w+", exports)
+        if (package, name) not in imported and not re.search(rf"^(def|class) {name}\b", text, re.M)
+    }
+    assert unused == set()

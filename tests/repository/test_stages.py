@@ -1,0 +1,77 @@
+"""Continuous integration runs every test somewhere, and accepts no skip without a reason."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+ROOT = Path(__file__).parents[2]
+RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+SKIPPED = """
+import pytest
+
+@pytest.mark.skipif(True, reason="no such tool")
+def test_one():
+    pass
+
+def test_two():
+    {body}
+"""
+
+
+def test_every_variable_of_a_marker_is_set_by_a_stage() -> None:
+    markers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
+    variables = [variable for marker in markers for variable in re.findall(r"run where (\w+) is set", marker)]
+    assert set(variables) == {"REGBOT_SLOW", "REGBOT_LONG", "REGBOT_CLUSTER"}
+    for variable in variables:
+        assert f"{variable}=1 " in RUN
+
+
+def test_the_stage_of_slow_tests_is_one_of_the_default_stages() -> None:
+    """REGBOT_SLOW adds tests to the README's command, so the stage selects no marker."""
+    (tests,) = re.findall(r"^tests\(\) \{\n(.*?)^\}", RUN, re.MULTILINE | re.DOTALL)
+    assert 'REGBOT_SLOW=1 PYTEST_ADDOPTS=-rfEs bash -euo pipefail -c "$(readme tests)"' in tests
+    assert "-m " not in tests
+    default = re.search(r"stages=\((bare [\w ]+)\)", RUN)
+    assert default
+    assert "main" in default.group(1).split()
+    assert 'stage "main: tests" tests' in RUN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("pass", 0),
+        ("pytest.skip('no such disk')", 0),
+        ("pytest.skip()", 1),
+        ("pytest.skip(' ')", 1),
+    ],
+)
+def test_a_skip_without_a_reason_is_refused_and_the_others_are_listed(body: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "test_made_up.py").write_text(SKIPPED.format(body=body))
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    run = [*pytest_command, "--junitxml=results.xml", "test_made_up.py"]
+    subprocess.run(run, cwd=tmp_path, capture_output=True, check=True)
+    listing = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "skips.py", tmp_path / "results.xml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listing.returncode == code, listing.stderr
+    assert "1 no such tool" in listing.stdout
+    assert ("no such disk" in listing.stdout) == ("disk" in body)
+    assert ("test_made_up::test_two" in listing.stderr) == bool(code)
+
+
+def test_a_bare_decorator_is_a_skip_without_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "results.xml").write_text(
+        '<testsuites><testsuite tests="1" time="0.1"><testcase classname="a" name="b">'
+        '<skipped type="pytest.skip" message="unconditional skip"/></testcase></testsuite></testsuites>'
+    )
+    listing = subprocess.run([sys.executable, ROOT / ".ci" / "skips.py", tmp_path / "results.xml"], check=False)
+    assert listing.returncode == 1

@@ -1,0 +1,591 @@
+"""The posterior of a culprit compared with brute force, its invariances, and the choice of the next run."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from regbot.stats import next_run
+from regbot.stats.culprit import (
+    MAX_EFFECT,
+    Bools,
+    CulpritModel,
+    Floats,
+    Posterior,
+    Sample,
+    affected_on_line,
+    culprit_model,
+    group_posterior,
+    hypothesis_sets,
+    is_noise_known,
+    posterior,
+)
+from regbot.stats.next_run import choose_next_run, run_costs, runs_before_none, unmeasured_shares
+from support.bisect_cases import graph
+
+SD = 0.01
+
+
+def linear_model(count: int, **more: Any) -> CulpritModel:
+    """Return the model of a linear range with ``count`` candidates."""
+    terms: dict[str, Any] = {"weights": [1.0] * count, "none": 0.1, "smallest": 0.01, "noise": SD, **more}
+    return culprit_model(affected_on_line(count + 1), **terms)
+
+
+def runs(levels: Sequence[float], times: int, seed: int = 0, sd: float = SD, stratum: str = "a") -> list[Sample]:
+    """Return ``times`` runs of every point."""
+    rng = np.random.default_rng(seed)
+    return [
+        Sample(place, float(level + rng.normal(0, sd)), stratum)
+        for _ in range(times)
+        for place, level in enumerate(levels)
+    ]
+
+
+def anywhere(culprit_model: CulpritModel) -> Bools:
+    return np.ones(culprit_model.affected.shape[1], dtype=bool)
+
+
+def all_of(result: Posterior) -> Floats:
+    return np.append(result.culprit, result.none)
+
+
+# ---- against brute force
+
+
+def by_brute_force(model: CulpritModel, samples: Sequence[Sample]) -> tuple[Floats, float, float]:
+    """Return probabilities (none last), root mean square noise and mean effect by summing over a grid of all
+    unknowns."""
+    strata = sorted({sample.stratum for sample in samples})
+    low, high = min(s.value for s in samples), max(s.value for s in samples)
+    effects = np.linspace(model.effects[0] / 3, model.effects[-1] * 1.6, 150)
+    prior_of_effect = np.mean(
+        [norm.pdf(effects, mean, width) for mean, width in zip(model.effects, model.widths, strict=True)], axis=0
+    )
+    prior_of_effect /= prior_of_effect.sum()
+    none = np.zeros(model.affected.shape[1], dtype=bool)
+    likelihood = np.zeros((len(model.prior) + 1, len(model.noises), len(effects)))
+    for number, sd in enumerate(model.noises):
+        levels = np.arange(low - effects[-1] - 8 * sd, high + 8 * sd, sd / 2 / math.sqrt(len(samples)))
+        for k, hit in enumerate([*model.affected, none]):
+            value = [
+                np.prod(
+                    [
+                        contaminated_pdf(s.value, levels + effects[:, None] * hit[s.point], sd)
+                        for s in samples
+                        if s.stratum == n
+                    ],
+                    axis=0,
+                )
+                for n in strata
+            ]
+            step = levels[1] - levels[0]  # the level is flat
+            likelihood[k, number] = np.prod([values.sum(axis=1) * step for values in value], axis=0)
+    weights = np.append(model.prior, model.none)[:, None, None] * model.noise_prior[:, None] * prior_of_effect
+    result = likelihood * weights / (likelihood * weights).sum()
+    noise = math.sqrt(float(result.sum(axis=(0, 2)) @ model.noises**2))
+    of_culprits = result[:-1].sum(axis=(0, 1))
+    return result.sum(axis=(1, 2)), noise, float(of_culprits @ effects / of_culprits.sum())
+
+
+def contaminated_pdf(value: float, mean: Floats, sd: float) -> Floats:
+    """Return the density of a run: with the probability 3%, its standard deviation is ten times as large."""
+    result: Floats = 0.97 * norm.pdf(value, mean, sd) + 0.03 * norm.pdf(value, mean, 10 * sd)
+    return result
+
+
+ONE = [
+    Sample(0, 0.003, "a"),
+    Sample(3, 0.031, "a"),
+    Sample(1, -0.004, "a"),
+    Sample(2, 0.012, "a"),
+    Sample(3, 0.02, "a"),
+]
+TWO = [*ONE, Sample(0, 0.061, "b"), Sample(2, 0.07, "b"), Sample(3, 0.105, "b")]
+SLOW = [*ONE, Sample(1, 0.1, "a"), Sample(0, -0.002, "a")]
+TWO_SLOW = [
+    Sample(point, value, "a")
+    for point, value in ((0, 0.0), (3, 0.02), (1, 0.09), (2, 0.021), (3, 0.024), (0, 0.001), (2, -0.06))
+]
+"""Runs of three commits, with 3% in the last of them, and one or two outliers."""
+
+
+@pytest.mark.parametrize(
+    "samples", [ONE, TWO, SLOW, TWO_SLOW], ids=["one stratum", "two strata", "an outlier", "two outliers"]
+)
+@pytest.mark.parametrize(("noise", "pairs"), [(SD, 0), (SD, 6)], ids=["stated noise", "noise on record"])
+def test_posterior_equals_a_sum_over_all_unknowns(samples: list[Sample], noise: float, pairs: int) -> None:
+    model = linear_model(3, noise=noise, pairs=pairs, largest=0.06, weights=[1, 2, 1])
+    result = posterior(model, samples)
+    expected, sd, effect = by_brute_force(model, samples)
+    assert all_of(result) == pytest.approx(expected, abs=5e-3)
+    assert result.noise == pytest.approx(sd, rel=0.03)
+    assert result.effect == pytest.approx(effect, rel=0.02)
+
+
+def test_a_stated_noise_gives_way_to_runs_that_scatter_more() -> None:
+    """A stated noise counts as 8 pairs. Twenty runs of one point that scatter twice as much outweigh it, although the
+    model takes some of them for outliers."""
+    samples = runs([0.0, 0.0], 20, sd=2 * SD)
+    stated, recorded = (posterior(linear_model(1, noise=SD, pairs=pairs), samples) for pairs in (0, 8))
+    sure = posterior(linear_model(1, noise=SD, pairs=1000), samples)
+    assert stated == recorded
+    assert 1.4 * SD < stated.noise < 2.2 * SD
+    assert sure.noise < 1.2 * SD
+
+
+@pytest.mark.parametrize("samples", [ONE, TWO], ids=["one stratum", "two strata"])
+def test_posterior_of_unknown_noise_equals_a_sum_over_all_unknowns(samples: list[Sample]) -> None:
+    model = linear_model(3, noise=None, largest=0.06)
+    few = CulpritModel(model.affected, model.prior, model.effects, model.widths, model.noises[4:18:3], np.full(5, 0.2))
+    result = posterior(few, samples)
+    expected, sd, _ = by_brute_force(few, samples)
+    assert all_of(result) == pytest.approx(expected, abs=5e-3)
+    assert result.noise == pytest.approx(sd, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [48, 49, 50, 98])
+def test_rounding_of_run_counts_does_not_create_evidence(count: int) -> None:
+    """49 times 1/49 is not exactly 1. The rounding error once looked like a level that strata share."""
+    model = linear_model(4, noise=None, smallest=0.05, largest=0.4)
+    few = CulpritModel(
+        model.affected, model.prior, model.effects, model.widths, np.array([0.06, 0.075, 0.09]), np.full(3, 1 / 3)
+    )
+    rng = np.random.default_rng(1)
+    samples = [Sample(n % 5, float(0.3 * (n % 5 >= 3) + rng.normal(0, 0.08)), "a") for n in range(count)]
+    expected, sd, _ = by_brute_force(few, samples)
+    assert posterior(few, samples).noise == pytest.approx(sd, rel=0.03)
+    assert all_of(posterior(few, samples)) == pytest.approx(expected, abs=5e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_slow_launch_before_the_culprit_accuses_nobody(seed: int) -> None:
+    """The launch is 8 standard deviations slow, and the culprit costs 2. With Gaussian noise, the probability of the
+    culprit would fall below a third."""
+    samples = runs([0, 0, 0, 0, 0.02, 0.02, 0.02], 5, seed=seed)
+    clean = posterior(linear_model(6), samples)
+    slow = posterior(linear_model(6), [*samples, Sample(2, 0.08, "a")])
+    assert clean.culprit[3] > 0.9
+    assert slow.culprit[3] > clean.culprit[3] - 0.05
+    assert slow.noise < 1.3 * clean.noise
+
+
+def test_outliers_of_a_long_search_are_all_recognised() -> None:
+    """One run in twelve is ten times as noisy."""
+    samples = [
+        run._replace(value=run.value + 0.1 * (-1) ** number) if number % 12 == 5 else run
+        for number, run in enumerate(runs([0, 0, 0, 0.02, 0.02, 0.02], 12))
+    ]
+    result = posterior(linear_model(5), samples)
+    assert result.culprit[2] > 0.95
+    assert result.noise == pytest.approx(SD, rel=0.3)
+
+
+def test_a_posterior_without_runs_is_the_prior() -> None:
+    result = posterior(linear_model(4, weights=[1, 2, 3, 4]), [])
+    assert all_of(result) == pytest.approx([0.09, 0.18, 0.27, 0.36, 0.1])
+
+
+# ---- invariances
+
+SAMPLES = st.lists(
+    st.builds(
+        Sample,
+        point=st.integers(0, 6),
+        value=st.floats(-0.1, 0.1),
+        stratum=st.sampled_from(["a", "b", "c"]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+NOISES = st.sampled_from([{"noise": None}, {"noise": SD}, {"noise": SD, "pairs": 8}])
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=SAMPLES, noise=NOISES, seed=st.integers(0, 99))
+def test_probabilities_sum_to_one_and_the_order_of_runs_does_not_matter(
+    samples: list[Sample], noise: dict[str, Any], seed: int
+) -> None:
+    model = linear_model(6, **noise)
+    result = posterior(model, samples)
+    assert all_of(result).sum() == pytest.approx(1)
+    assert (all_of(result) >= 0).all()
+    mixed = [samples[place] for place in np.random.default_rng(seed).permutation(len(samples))]
+    assert all_of(posterior(model, mixed)) == pytest.approx(all_of(result), abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=SAMPLES, noise=NOISES, shift=st.floats(-5, 5))
+def test_the_level_of_a_stratum_does_not_matter(samples: list[Sample], noise: dict[str, Any], shift: float) -> None:
+    model = linear_model(6, **noise)
+    moved = [s._replace(value=s.value + shift) if s.stratum == "a" else s for s in samples]
+    assert all_of(posterior(model, moved)) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=SAMPLES, scale=st.sampled_from([0.01, 0.5, 3.0, 1000.0]))
+def test_the_unit_does_not_matter(samples: list[Sample], scale: float) -> None:
+    model = linear_model(6)
+    more = {"smallest": 0.01 * scale, "noise": SD * scale, "largest": MAX_EFFECT * scale}
+    other = linear_model(6, **more)
+    scaled = posterior(other, [s._replace(value=s.value * scale) for s in samples])
+    assert all_of(scaled) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(samples=SAMPLES, noise=NOISES, point=st.integers(0, 6), value=st.floats(-5, 5))
+def test_a_single_run_of_a_stratum_adds_no_information(
+    samples: list[Sample], noise: dict[str, Any], point: int, value: float
+) -> None:
+    model = linear_model(6, **noise)
+    result = posterior(model, [*samples, Sample(point, value, "alone")])
+    assert all_of(result) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
+
+
+def test_runs_of_two_strata_are_never_compared_with_each_other() -> None:
+    """A slow node that ran only the bad end does not create a culprit."""
+    model = linear_model(6)
+    other = [*runs([0.0] * 7, 2), *(Sample(6, 0.3 + 0.001 * n, "slow node") for n in range(6))]
+    assert posterior(model, other).none > 0.5
+
+
+@pytest.mark.parametrize("noise", [SD, None])
+def test_a_large_offset_costs_no_precision(noise: float | None) -> None:
+    model = linear_model(6, noise=noise)
+    samples = runs([0, 0, 0, 0.03, 0.03, 0.03, 0.03], 3)
+    far = [s._replace(value=s.value + 1000) for s in samples]
+    assert all_of(posterior(model, far)) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
+
+
+# ---- results
+
+
+def test_the_prior_counts_as_it_should() -> None:
+    samples = runs([0, 0, 0, 0.012, 0.012], 1)
+    plain = posterior(linear_model(4), samples)
+    heavy = posterior(linear_model(4, weights=[1, 1, 3, 1]), samples)
+    assert heavy.culprit[2] / heavy.culprit[1] == pytest.approx(3 * plain.culprit[2] / plain.culprit[1])
+    assert heavy.culprit[3] / heavy.culprit[1] == pytest.approx(plain.culprit[3] / plain.culprit[1])
+    doubtful = posterior(linear_model(4, none=0.5), samples)
+    assert doubtful.none / doubtful.culprit.sum() == pytest.approx(9 * plain.none / plain.culprit.sum())
+    assert posterior(linear_model(4, none=0.0), samples).none == 0
+    cleared = posterior(linear_model(4, weights=[1, 1, 0, 1]), samples)
+    assert cleared.culprit[2] == 0
+    assert all_of(cleared).sum() == pytest.approx(1)
+
+
+def test_hypotheses_that_no_run_distinguishes_keep_their_prior_ratio() -> None:
+    samples = [Sample(place, value, "a") for place, value in ((0, 0.0), (4, 0.05), (8, 0.05), (0, 0.001))]
+    result = posterior(linear_model(8, weights=[1, 2, 1, 4, 1, 1, 1, 1]), samples)
+    assert result.culprit[:4] / result.culprit[:4].sum() == pytest.approx([1 / 8, 2 / 8, 1 / 8, 4 / 8])
+
+
+@pytest.mark.parametrize("noise", [SD, None])
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_a_step_is_located_at_its_commit(at: int, noise: float | None) -> None:
+    result = posterior(linear_model(6, noise=noise), runs([0.05 * (place >= at) for place in range(7)], 4))
+    assert result.culprit[at - 1] > 0.99
+    assert result.effect == pytest.approx(0.05, rel=0.2)
+    assert result.noise == pytest.approx(SD, rel=0.3)
+
+
+@pytest.mark.parametrize("noise", [SD, None])
+def test_without_a_step_there_is_no_culprit(noise: float | None) -> None:
+    assert posterior(linear_model(6, noise=noise, smallest=0.02), runs([0.0] * 7, 8)).none > 0.95
+
+
+@pytest.mark.parametrize("noise", [SD, None])
+@pytest.mark.parametrize("at", [1, 3, 6])
+def test_a_speedup_is_no_culprit(at: int, noise: float | None) -> None:
+    result = posterior(linear_model(6, noise=noise), runs([-0.05 * (place >= at) for place in range(7)], 4))
+    assert result.culprit.max() < 0.5
+
+
+@pytest.mark.parametrize("noise", [SD, None, 1e-6])
+@pytest.mark.parametrize("effect", [math.log(100), 30.0])
+def test_an_effect_above_the_prior_maximum_is_located_too(effect: float, noise: float | None) -> None:
+    model = linear_model(6, noise=noise)
+    samples = runs([effect * (place >= 4) for place in range(7)], 4, sd=noise or SD)
+    result = posterior(model, samples)
+    assert np.isfinite([*all_of(result), result.effect, result.effect_sd, result.noise]).all()
+    assert result.culprit[3] > 0.95
+    assert choose_next_run(model, samples, "a", anywhere(model)) in range(7)
+
+
+@pytest.mark.parametrize("noise", [SD, None])
+def test_equal_values_have_no_culprit(noise: float | None) -> None:
+    model = linear_model(6, noise=noise)
+    result = posterior(model, [Sample(place, 0.25, "a") for place in range(7)] * 6)
+    assert np.isfinite([*all_of(result), result.effect, result.effect_sd, result.noise]).all()
+    assert result.none > 0.9
+
+
+def test_a_merge_history_is_not_treated_as_a_line() -> None:
+    """Good, two branches of two commits, their merge."""
+    points, affected = graph([[], [0], [1], [0], [3], [2, 4]])
+    for at in range(1, len(points)):
+        model = culprit_model(affected, [1] * 5, 0.1, 0.01, SD)
+        result = posterior(model, runs([0.05 * bool(affected[at - 1, place]) for place in range(6)], 4))
+        assert result.culprit[at - 1] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"smallest": 0.0}, "smallest effect"),
+        ({"smallest": math.nan}, "smallest effect"),
+        ({"smallest": math.inf}, "smallest effect"),
+        ({"noise": 0.0}, "noise"),
+        ({"noise": math.nan}, "noise"),
+    ],
+)
+def test_an_invalid_model_is_refused(more: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        linear_model(4, **more)
+
+
+# ---- sets
+
+
+def test_hypotheses_behind_unavailable_points_share_a_set() -> None:
+    available = np.array([True, True, False, False, True, True])
+    set_numbers = hypothesis_sets(linear_model(5), available)
+    assert set_numbers[1] == set_numbers[2] == set_numbers[3]
+    assert len({set_numbers[0], set_numbers[1], set_numbers[4]}) == 3
+    assert len(set(hypothesis_sets(linear_model(90), np.ones(91, dtype=bool)))) == 90
+
+
+def test_sets_of_a_merge_history_are_hypotheses_that_no_point_distinguishes() -> None:
+    _, affected = graph([[], [0], [1], [0], [3], [2, 4]])
+    model = culprit_model(affected, [1] * 5, 0.1, 0.01, SD)
+    for broken in itertools.combinations(range(1, 5), 2):
+        available = np.ones(6, dtype=bool)
+        available[list(broken)] = False
+        set_numbers = hypothesis_sets(model, available)
+        for a, b in itertools.combinations(range(5), 2):
+            alike = bool((affected[a, available] == affected[b, available]).all())
+            assert (set_numbers[a] == set_numbers[b]) == alike
+
+
+# ---- choice of the next run
+
+
+def test_initial_slots_run_good_bad_the_middle_and_the_quarters() -> None:
+    model = linear_model(64)
+    begun: list[Sample] = []
+    for _ in range(9):
+        begun.append(Sample(choose_next_run(model, [], "a", anywhere(model), begun), 0.0, "a"))
+    assert [sample.point for sample in begun] == [0, 64, 32, 16, 48, 0, 64, 0, 64]
+
+
+def test_a_range_of_one_commit_runs_good_and_bad_in_turns() -> None:
+    model = linear_model(1)
+    begun: list[Sample] = []
+    for _ in range(4):
+        begun.append(Sample(choose_next_run(model, [], "a", anywhere(model), begun), 0.0, "a"))
+    assert [sample.point for sample in begun] == [0, 1, 0, 1]
+
+
+def test_the_opening_runs_only_available_points() -> None:
+    model = linear_model(64)
+    available = anywhere(model)
+    available[[0, 16, 31, 32, 33, 64]] = False
+    begun: list[Sample] = []
+    for _ in range(5):
+        begun.append(Sample(choose_next_run(model, [], "a", available, begun), 0.0, "a"))
+    points = [sample.point for sample in begun]
+    assert points[:2] == [1, 63]
+    assert available[points].all()
+    assert len(set(points)) == 5
+
+
+def test_runs_on_another_node_do_not_prolong_the_opening() -> None:
+    model = linear_model(64)
+    samples = [Sample(place, 0.05 * (place >= 20) + 0.001 * place / 64, "a") for place in (0, 64, 32, 16, 48)]
+    elsewhere = [Sample(0, 0.0, f"another {n}") for n in range(6)]
+    alone = choose_next_run(model, samples, "a", anywhere(model))
+    assert 16 < alone < 32
+    assert choose_next_run(model, samples, "a", anywhere(model), elsewhere) == alone
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=SAMPLES,
+    noise=NOISES,
+    broken=st.sets(st.integers(0, 6), max_size=6),
+    pending=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["a", "b"])), max_size=3),
+    built=st.sets(st.integers(0, 6)),
+)
+def test_a_point_that_cannot_be_measured_is_never_chosen(
+    samples: list[Sample],
+    noise: dict[str, Any],
+    broken: set[int],
+    pending: list[tuple[int, str]],
+    built: set[int],
+) -> None:
+    model = linear_model(6, **noise)
+    available = anywhere(model)
+    available[list(broken)] = False
+    running = [Sample(point, 0.0, stratum) for point, stratum in pending]
+    chosen = choose_next_run(model, samples, "a", available, running, run_costs(7, built, 1.0, 5.0))
+    assert available[chosen]
+    assert choose_next_run(model, samples, "a", available, running, run_costs(7, built, 1.0, 5.0)) == chosen
+
+
+def test_before_the_answer_none_points_between_the_ends_are_run_beside_good() -> None:
+    """A run in a stratum without good says nothing, because nobody knows the level of this stratum."""
+    model = linear_model(64)
+    ends = [Sample(point, 0.0, "check") for point in (0, 64, 0, 64)]
+    assert runs_before_none(model, ends, "check", anywhere(model)) == [32, 16, 48]
+    assert runs_before_none(model, ends, "here", anywhere(model)) == [0, 32, 16, 48]
+    between = [Sample(point, 0.0, "here") for point in (32, 16, 48)]
+    assert runs_before_none(model, [*ends, *between], "here", anywhere(model)) == [0, 32, 16, 48]
+    here = [Sample(0, 0.0, "here"), *between]
+    assert runs_before_none(model, [*ends, *here], "here", anywhere(model)) == []
+    assert runs_before_none(model, [*ends, here[0]], "here", anywhere(model), between[:2]) == [48]
+    assert runs_before_none(model, ends, "here", anywhere(model), here) == []
+    without_the_middle = anywhere(model)
+    without_the_middle[[32, 33]] = False
+    assert runs_before_none(model, ends, "check", without_the_middle) == [31, 16, 48]
+
+
+def test_before_the_answer_none_an_end_or_a_distant_point_does_not_stand_in_for_a_share() -> None:
+    model = linear_model(130)
+    chances = np.ones(131)
+    chances[30:101] = 0.0
+    ends = [Sample(point, 0.0, "here") for point in (0, 130, 119)]
+    quarter, three_quarters = runs_before_none(model, ends, "here", chances)
+    assert 130 / 8 <= quarter < 30
+    assert 100 < three_quarters <= 130 * 7 / 8
+    assert unmeasured_shares(model, chances) == [0.5]
+    assert unmeasured_shares(model, np.ones(131)) == []
+
+
+@pytest.mark.parametrize(("count", "points"), [(1, []), (2, [1]), (3, [1, 2]), (4, [2, 1, 3])])
+def test_before_the_answer_none_a_short_range_is_run_between_its_ends(count: int, points: list[int]) -> None:
+    model = linear_model(count)
+    ends = [Sample(point, 0.0, "here") for point in (0, count)]
+    assert runs_before_none(model, ends, "here", anywhere(model)) == points
+    assert unmeasured_shares(model, anywhere(model)) == []
+
+
+def test_a_range_without_available_points_is_refused() -> None:
+    with pytest.raises(ValueError, match="no point can be measured"):
+        choose_next_run(linear_model(4), [], "a", np.zeros(5, dtype=bool))
+
+
+def test_expensive_builds_favour_built_points() -> None:
+    model = linear_model(64)
+    samples = [*runs([0.0], 2), Sample(20, 0.001, "a"), *(Sample(64, 0.015 + 0.001 * n, "a") for n in range(2))]
+    assert choose_next_run(model, samples, "a", anywhere(model)) not in (0, 20, 64)
+    dear = run_costs(65, {0, 64, 20}, 1.0, 1000.0)
+    assert choose_next_run(model, samples, "a", anywhere(model), costs=dear) in (0, 20, 64)
+    cheap = run_costs(65, {0, 64, 20}, 1.0, 0.0)
+    assert choose_next_run(model, samples, "a", anywhere(model), costs=cheap) == choose_next_run(
+        model, samples, "a", anywhere(model)
+    )
+
+
+def test_an_unbuilt_point_costs_a_run_and_a_build() -> None:
+    assert run_costs(4, {1, 3}, 10.0, 60.0).tolist() == [70.0, 10.0, 70.0, 10.0]
+
+
+def test_two_slots_run_different_points_if_that_is_more_informative() -> None:
+    model = linear_model(64)
+    samples = [*runs([0.0], 3), *(Sample(64, 0.1 + 0.001 * n, "a") for n in range(3))]
+    begun: list[Sample] = []
+    for _ in range(3):
+        begun.append(Sample(choose_next_run(model, samples, "a", anywhere(model), begun), 0.0, "a"))
+    points = sorted(sample.point for sample in begun)
+    assert min(b - a for a, b in itertools.pairwise(points)) >= 4
+
+
+def test_imagined_runs_of_a_node_share_one_level() -> None:
+    """Otherwise two runs of a new node would differ by far more than any commit's effect."""
+    model = linear_model(8)
+    samples = runs([0.05 * (place >= 4) for place in range(9)], 2)
+    for first, second in next_run._imagine_outcomes(
+        model, samples, [Sample(0, 0.0, "new"), Sample(8, 0.0, "new")], seed=0
+    ):
+        assert abs(second.value - first.value) < 0.05 + 10 * SD
+
+
+def information(model: CulpritModel, samples: Sequence[Sample], stratum: str = "a") -> Floats:
+    points = np.arange(model.affected.shape[1])
+    return next_run._information_gain(model, group_posterior(model, samples), stratum, points)
+
+
+def test_a_run_that_all_hypotheses_predict_equally_has_no_information() -> None:
+    sole = culprit_model(affected_on_line(2), [1], 0.0, 0.01, SD)
+    assert information(sole, runs([0.0, 0.05], 2)) == pytest.approx([0.0, 0.0], abs=1e-9)
+    either = culprit_model(affected_on_line(2), [1], 0.1, 0.01, SD)
+    assert (information(either, runs([0.0, 0.02], 1)) > 1e-3).all()
+    sure = information(linear_model(8), runs([0.3 * (place >= 3) for place in range(9)], 6))
+    assert sure == pytest.approx(np.zeros(9), abs=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(samples=SAMPLES, noise=NOISES)
+def test_information_is_between_zero_and_the_entropy(samples: list[Sample], noise: dict[str, Any]) -> None:
+    model = linear_model(6, **noise)
+    gains = information(model, samples)
+    assert (gains >= 0).all()
+    assert (gains <= math.log(7) * 1.05).all()
+
+
+def test_information_equals_brute_force_if_only_level_and_culprit_are_unknown() -> None:
+    effect, count = 0.02, 5
+    affected = affected_on_line(count + 1)
+    prior = np.full(count, 0.9 / count)
+    model = CulpritModel(affected, prior, np.array([effect]), np.array([1e-9]), np.array([SD]), np.ones(1))
+    samples = [*runs([0, 0, 0.02, 0.02, 0.02, 0.02], 1, seed=4)[::5], Sample(3, 0.012, "a")]
+    belief = all_of(posterior(model, samples))
+    rows = np.vstack([affected, np.zeros(count + 1, dtype=bool)])
+    for point, gain in enumerate(information(model, samples)):
+        means = np.array([np.mean([s.value - effect * row[s.point] for s in samples]) for row in rows])
+        sd = SD * math.sqrt(1 + 1 / len(samples))
+        values = np.linspace(-0.15, 0.2, 4001)
+        density = norm.pdf(values[:, None], means + effect * rows[:, point], sd)
+        mixed = density @ belief
+        known = np.where(density > 0, density * np.log(np.maximum(density, 1e-300) / mixed[:, None]), 0) @ belief
+        assert gain == pytest.approx(float(known.sum() * (values[1] - values[0])), rel=0.03, abs=1e-4)
+
+
+def test_no_search_stalls() -> None:
+    """A search that always runs the middle of the posterior would stall, because it never learns the levels of good and
+    bad."""
+    model = linear_model(64)
+    right = 0
+    for seed in range(30):
+        rng = np.random.default_rng([7, seed])
+        at = int(rng.integers(64))
+        samples: list[Sample] = []
+        result = posterior(model, samples)
+        while max(result.none, float(result.culprit.max())) < 0.95:
+            assert len(samples) < 150
+            point = choose_next_run(model, samples, "a", anywhere(model))
+            samples.append(Sample(point, float(2 * SD * model.affected[at, point] + rng.normal(0, SD)), "a"))
+            result = posterior(model, samples)
+        right += int(np.argmax(result.culprit)) == at
+    assert right >= 28
+
+
+def test_without_recorded_noise_the_search_repeats_runs_first() -> None:
+    unknown = culprit_model(affected_on_line(2), [1.0], none=0.1, smallest=0.02, noise=None)
+    available = np.ones(2, dtype=bool)
+    samples: list[Sample] = []
+    order = []
+    for value in (0.0, 0.1, 0.1, 0.0):
+        assert not is_noise_known(unknown, samples)
+        order.append(choose_next_run(unknown, samples, "here", available))
+        samples.append(Sample(order[-1], value, "here"))
+    assert (sorted(order), is_noise_known(unknown, samples)) == ([0, 0, 1, 1], True)
+    known = culprit_model(affected_on_line(2), [1.0], none=0.1, smallest=0.02, noise=0.05)
+    assert is_noise_known(known, [])

@@ -1,0 +1,310 @@
+"""The creep monitor: alarms, restarts, and the correction of a wrong calibrated noise."""
+
+import math
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from regbot.stats.drift import (
+    BUDGET_NIGHTS,
+    LIMIT,
+    MAX_CORRELATION,
+    MAX_NIGHT_STEP,
+    MIN_SLACK,
+    NIGHT_PAIRS,
+    PRIOR_CORRELATION,
+    SCALE_LAG,
+    SLACK,
+    Night,
+    budget_interval,
+    cusum,
+    cusum_states,
+    night_pairs,
+)
+from regbot.stats.paired import Interval
+
+SD = 0.008
+NOISY = 0.024
+FIRST_INFLATION = math.sqrt((1 + PRIOR_CORRELATION) / (1 - PRIOR_CORRELATION))
+"""Factor of a night's standard error before the nights show their correlation."""
+
+
+def drawn(
+    truth: Sequence[float], sd: float = SD, pairs: int = NIGHT_PAIRS, seed: int = 1, correlation: float = 0.0
+) -> list[Night]:
+    """Return nights with means ``truth`` and the noise of their pairs. Neighbouring nights may be correlated."""
+    rng = random.Random(seed)
+    error = sd / pairs**0.5
+    nights, noise = [], rng.gauss(0, error)
+    for mean in truth:
+        nights.append((mean + noise, pairs))
+        noise = correlation * noise + math.sqrt(1 - correlation**2) * rng.gauss(0, error)
+    return nights
+
+
+def frog(lead_in: int = 30, every: int = 10, times: int = 10, by: float = 0.005) -> list[float]:
+    return [0.0] * lead_in + [by * change for change in range(1, times + 1) for _ in range(every)]
+
+
+def first_alarm(nights: Sequence[Night], sd: float = SD, series: int = 1) -> float:
+    """Return the night of the first alarm; infinite if there is none."""
+    alarms = cusum_states(nights, sd, series)
+    return next((night for night, standing in enumerate(alarms) if standing.alarm), math.inf)
+
+
+def by_now(nights: Sequence[Night]) -> Interval:
+    result = budget_interval(nights)
+    assert result is not None
+    return result
+
+
+def test_the_example_of_the_documentation_holds() -> None:
+    """Every row of the table in ``docs/drift.md``: mean, corrected sd, correlation, error, contribution, sum."""
+    text = (Path(__file__).parents[2] / "docs" / "drift.md").read_text(encoding="utf-8")
+    rows = [
+        line.strip("| ").replace("%", "").split(" | ") for line in text.splitlines() if re.match(r"\| \d+ \|", line)
+    ]
+    assert len(rows) == 13
+    nights = [(float(row[1]) / 100, 4) for row in rows]
+    before = 0.0
+    for row, (mean, _), standing in zip(rows, nights, cusum_states(nights, SD), strict=True):
+        error = standing.night_error(4)
+        adds = max(-MAX_NIGHT_STEP, min((mean - max(SLACK * error, MIN_SLACK)) / error, MAX_NIGHT_STEP))
+        assert [float(count) for count in row[2:]] == pytest.approx(
+            [100 * standing.pair_sd, standing.correlation, 100 * error, adds, standing.total], abs=0.006
+        )
+        assert standing.total == pytest.approx(max(0.0, before + adds))
+        before = standing.total
+    result, today = cusum(nights, SD), by_now(nights)
+    assert result.estimate is not None
+    assert (result.alarm, result.since, round(100 * result.estimate, 2)) == (True, 4, 0.86)
+    assert [round(100 * count, 2) for count in (today.estimate, today.low, today.high)] == [0.94, 0.67, 1.22]
+
+
+def test_without_nights_there_is_no_alarm() -> None:
+    result = cusum([], SD)
+    assert (result.value, result.alarm, result.nights, result.since, result.estimate) == (0.0, False, 0, None, None)
+    assert result.limit == pytest.approx(LIMIT * FIRST_INFLATION * SD / 2)
+    assert result.correlation == PRIOR_CORRELATION
+
+
+def test_each_night_adds_its_score_less_the_slack() -> None:
+    """Worked by hand. The first nights do not change the calibrated sd and the expected correlation."""
+    error = FIRST_INFLATION * NOISY / 2
+    result = cusum([(1.0 * error, 4), (1.7 * error, 4)], NOISY)
+    assert result.pair_sd == pytest.approx(NOISY)
+    assert result.value == pytest.approx((1 - SLACK + 1.7 - SLACK) * error)
+    assert result.since == 0
+    assert result.estimate == pytest.approx(1.35 * error)
+
+
+def test_the_noise_is_computed_from_the_differences_of_nights() -> None:
+    """Worked by hand, in units of the calibrated standard error. Of six nights only the last has a night five nights
+    before it; it differs by 2, and from its neighbour by 1."""
+    error = SD / 2
+    nights = [(value * error, 4) for value in (0.0, 0.0, 1.0, 1.0, 1.0, 2.0)]
+    result = cusum(nights, SD)
+    variance = (10 * 1 + 2**2 / 2) / 11
+    neighbours = (1 + 1) / 2 / 5
+    observed = 1 - neighbours / variance
+    assert result.pair_sd == pytest.approx(math.sqrt(variance) * SD)
+    assert result.correlation == pytest.approx((1 * observed + 20 * 0.2) / 21)
+
+
+def test_a_night_at_or_below_the_slack_adds_nothing() -> None:
+    slack = SLACK * FIRST_INFLATION * NOISY / 2
+    assert cusum([(slack, 4)], NOISY).value == 0
+    assert cusum([(1.01 * slack, 4)], NOISY).value > 0
+    result = cusum([(-0.03, 4)] * 50, NOISY)
+    assert (result.value, result.since, result.alarm) == (0, None, False)
+
+
+def test_a_quarter_of_a_percent_is_no_creep_even_on_a_quiet_node() -> None:
+    """Without noise the correction shrinks the sd towards 0. The remaining differences must not raise an alarm."""
+    assert cusum([(MIN_SLACK, 4)] * 1000, 1e-6).value == 0
+    assert first_alarm([(0.005, 4)] * 10, 1e-6) == 3
+
+
+def test_ten_small_changes_alarm_before_they_sum_to_one_and_a_half_percent() -> None:
+    """Night 50 is the third change. 40 histories of a typical node."""
+    nights = [first_alarm(drawn(frog(), seed=seed)) for seed in range(40)]
+    assert all(30 <= night < 50 for night in nights)
+
+
+def test_quiet_nights_hardly_ever_alarm_on_any_node() -> None:
+    for sd in (0.004, 0.008, 0.014, 0.024):
+        alarms = [first_alarm(drawn([0.0] * 200, sd, seed=seed), sd) for seed in range(60)]
+        assert sum(night < math.inf for night in alarms) <= 5
+
+
+def test_correlated_nights_raise_false_alarms_in_less_than_one_of_ten_spans() -> None:
+    """A monitor that takes nights for independent alarms in more than a third of these spans."""
+    for sd, pairs in ((SD, 4), (NOISY, 24)):
+        spans = [drawn([0.0] * 200, sd, pairs, seed, correlation=0.3) for seed in range(100)]
+        assert sum(first_alarm(nights, sd) < math.inf for nights in spans) <= 9
+
+
+def test_the_estimated_correlation_approaches_that_of_the_nights() -> None:
+    for correlation in (0.0, 0.3, 0.6):
+        estimates = [
+            cusum(drawn([0.0] * 400, seed=seed, correlation=correlation), SD).correlation for seed in range(10)
+        ]
+        assert sum(estimates) / 10 == pytest.approx(correlation, abs=0.1)
+
+
+def test_the_correlation_has_a_floor_and_a_ceiling() -> None:
+    alternating = [(0.004 * (-1) ** night, 4) for night in range(200)]
+    slow_wave = [(0.02 * math.sin(night / 10), 4) for night in range(400)]
+    assert cusum(alternating, SD).correlation == 0
+    assert cusum(slow_wave, SD).correlation == MAX_CORRELATION
+
+
+def test_the_rise_counts_from_its_first_night() -> None:
+    nights = [(0.0, 4)] * 20 + [(0.01, 4)] * 20
+    result = cusum(nights, SD)
+    assert (result.alarm, result.since, result.nights) == (True, 20, 40)
+    assert result.estimate == pytest.approx(0.01)
+
+
+def test_three_nights_alone_raise_no_alarm() -> None:
+    """However slow three nights are, for example on a bad node, an alarm needs a fourth night."""
+    quiet = drawn([0.0] * 40)
+    assert 3 * MAX_NIGHT_STEP < LIMIT < 4 * MAX_NIGHT_STEP
+    for nights in (1, 2, 3):
+        assert not any(standing.alarm for standing in cusum_states([(0.0, 4)] * 40 + [(0.5, 4)] * nights, SD))
+    assert cusum([(0.0, 4)] * 40 + [(0.5, 4)] * 4, SD).alarm
+    assert first_alarm([*quiet, (0.5, 4), *drawn([0.0] * 40, seed=2)]) == math.inf
+
+
+def test_an_outlier_night_does_not_hide_a_later_creep() -> None:
+    nights = [*drawn([0.0] * 40), (0.5, 4), *drawn([0.0] * 10, seed=2)]
+    assert cusum(nights, SD).pair_sd < 1.25 * cusum(drawn([0.0] * 40), SD).pair_sd
+    late = first_alarm([*nights, *drawn([0.02] * 20, seed=3)])
+    assert late < len(nights) + 6
+
+
+def test_an_alarm_lasts_as_long_as_the_creep_and_ends_soon_after_the_fix() -> None:
+    creep = [(0.0, 4)] * 10 + [(0.02, 4)] * 200
+    assert all(standing.alarm for standing in list(cusum_states(creep, SD))[20:])
+    mended = [standing.alarm for standing in cusum_states(creep + [(0.0, 4)] * 20, SD)][len(creep) :]
+    assert mended[0]
+    assert mended.index(False) <= 9
+    assert not any(mended[9:])
+
+
+def test_later_nights_do_not_change_earlier_states() -> None:
+    nights = drawn(frog())
+    for count, standing in enumerate(cusum_states(nights, SD), start=1):
+        result = cusum(nights[:count], SD)
+        unit = standing.night_error(NIGHT_PAIRS)
+        assert (result.value, result.limit) == (standing.total * unit, standing.limit * unit)
+        assert (result.alarm, result.since, result.pair_sd) == (standing.alarm, standing.since, standing.pair_sd)
+        assert result.correlation == standing.correlation
+
+
+def test_nights_correct_a_wrong_sd() -> None:
+    for wrong in (0.5, 0.7, 1.4, 2.0):
+        assert cusum(drawn([0.0] * 200), wrong * SD).pair_sd == pytest.approx(SD, rel=0.15)
+
+
+def test_a_too_small_sd_causes_false_alarms_in_less_than_one_of_ten_spans() -> None:
+    """Without the correction it would be more than one in four."""
+    alarms = [first_alarm(drawn([0.0] * 200, seed=seed), 0.7 * SD) for seed in range(100)]
+    assert sum(night < math.inf for night in alarms) <= 10
+
+
+def test_a_creep_hardly_inflates_the_noise_estimate() -> None:
+    """A change affects only five differences, although it shifts all later nights."""
+    assert cusum(drawn(frog()), SD).pair_sd == pytest.approx(cusum(drawn([0.0] * 130), SD).pair_sd, rel=0.25)
+
+
+def test_a_night_with_more_pairs_has_more_weight() -> None:
+    few, many = cusum([(0.015, 4)], NOISY), cusum([(0.015, 16)], NOISY)
+    error = FIRST_INFLATION * NOISY / 2
+    assert few.value == pytest.approx(0.015 - SLACK * error)
+    assert many.value == pytest.approx(2 * 0.015 - SLACK * error)
+    assert cusum([(0.0, 2), (0.01, 14)], SD).estimate == pytest.approx(0.01)
+    assert cusum([(0.005, 2), (0.01, 14)], SD).estimate == pytest.approx((2 * 0.005 + 14 * 0.01) / 16)
+
+
+def test_nights_of_different_length_differ_by_both_their_errors() -> None:
+    apart = SD * math.sqrt(1 / 4 + 1 / 12)
+    nights = [(0.0, 4)] * SCALE_LAG
+    assert cusum([*nights, (apart, 12)], SD).pair_sd == pytest.approx(SD)
+    assert cusum([*nights, (2 * apart, 12)], SD).pair_sd > SD
+
+
+def test_the_scale_of_the_noise_does_not_matter() -> None:
+    nights = drawn(frog(), NOISY)
+    small, large = cusum(nights, NOISY), cusum([(3 * mean, pairs) for mean, pairs in nights], 3 * NOISY)
+    assert large.value == pytest.approx(3 * small.value)
+    assert large.limit == pytest.approx(3 * small.limit)
+    assert (large.alarm, large.since) == (small.alarm, small.since)
+
+
+def test_series_share_one_false_alarm_rate() -> None:
+    single, eight = cusum([(0.0, 4)], SD), cusum([(0.0, 4)], SD, series=8)
+    assert eight.limit - single.limit == pytest.approx(math.log(8) * FIRST_INFLATION * SD / 2)
+    assert first_alarm(drawn(frog()), series=8) >= first_alarm(drawn(frog()))
+
+
+@pytest.mark.parametrize(
+    ("nights", "sd", "series", "message"),
+    [
+        ([(0.0, 4)], 0.0, 1, "sd of a pair is 0.0"),
+        ([(0.0, 4)], math.inf, 1, "positive and finite"),
+        ([(0.0, 4)], math.nan, 1, "positive and finite"),
+        ([], -1.0, 1, "positive and finite"),
+        ([(0.0, 4), (0.0, 0)], SD, 1, "night 1 has 0 pairs"),
+        ([(math.nan, 4)], SD, 1, "night 0 is not finite"),
+        ([(0.0, 4)], SD, 0, "series is 0"),
+    ],
+)
+def test_an_invalid_history_is_refused(nights: list[Night], sd: float, series: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cusum(nights, sd, series)
+
+
+def test_the_budget_is_the_t_interval_of_the_last_seven_nights() -> None:
+    nights = drawn([0.5] * 10 + [0.01] * BUDGET_NIGHTS)
+    means = [mean for mean, _ in nights[-BUDGET_NIGHTS:]]
+    low, high = stats.t.interval(0.95, BUDGET_NIGHTS - 1, stats.tmean(means), stats.sem(means))
+    result = by_now(nights)
+    assert (result.estimate, result.low, result.high) == pytest.approx((stats.tmean(means), low, high))
+    assert result.sd == pytest.approx(2 * stats.tstd(means))
+    assert (result.pairs, result.alpha) == (4 * BUDGET_NIGHTS, 0.05)
+
+
+def test_the_budget_weighs_nights_by_their_pairs() -> None:
+    result = by_now([(0.00, 4), (0.02, 12)])
+    assert result.estimate == pytest.approx(0.015)
+    assert result.sd == pytest.approx(math.sqrt(4 * 0.015**2 + 12 * 0.005**2))
+    assert result.low < 0.015 < result.high
+
+
+def test_the_budget_needs_two_nights_and_is_a_point_for_equal_nights() -> None:
+    assert budget_interval([]) is None
+    assert budget_interval([(0.01, 4)]) is None
+    result = by_now([(0.1, 4)] * 7)
+    assert result.estimate == pytest.approx(0.1)
+    assert (result.low, result.high, result.sd) == (result.estimate, result.estimate, 0)
+    with pytest.raises(ValueError, match="0 pairs"):
+        budget_interval([(0.01, 4), (0.01, 0)])
+
+
+def test_the_budget_has_its_nominal_coverage() -> None:
+    covered = 0
+    for seed in range(400):
+        result = by_now(drawn([0.01] * 7, seed=seed))
+        covered += result.low <= 0.01 <= result.high
+    assert 0.92 < covered / 400 < 0.98
+
+
+def test_a_noisy_node_needs_more_pairs_per_night_in_whole_blocks() -> None:
+    assert [night_pairs(sd) for sd in (0.0, 0.004, 0.008, 0.012, 0.014, 0.024)] == [4, 4, 4, 6, 8, 24]
+    with pytest.raises(ValueError, match="finite"):
+        night_pairs(math.inf)

@@ -1,0 +1,129 @@
+"""Look 0 by hand-worked examples, at its limits, and on simulated sessions with a known effect."""
+
+import math
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from regbot.records.calibration_summary import PairNoise
+from regbot.stats.look0 import NOISE_LEVEL, look0, max_own_variance, pool_noise
+from regbot.stats.paired import LOOK_ALPHA, Thresholds, sequential_test
+
+THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
+NOISE = PairNoise(df=19, median_sd=0.005, mean_sd=0.006)
+
+
+def both(*values: float) -> dict[str, list[float]]:
+    return {"median": [*values], "mean": [*values]}
+
+
+def decide(*values: float, noise: PairNoise = NOISE) -> str:
+    return look0(both(*values), noise, 2, THRESHOLDS).decision
+
+
+def half_width(sd: float, df: int) -> float:
+    return float(stats.t.ppf(1 - LOOK_ALPHA / 4, df)) * sd / math.sqrt(2)
+
+
+def test_the_interval_is_wider_by_the_larger_sd_with_the_degrees_of_freedom_of_the_class() -> None:
+    quiet = look0(both(0.001, 0.002), NOISE, 2, THRESHOLDS)
+    assert (quiet.pairs, quiet.look, quiet.alpha) == (2, 0, LOOK_ALPHA / 2)
+    for name, sd in (("median", 0.005), ("mean", 0.006)):
+        bounds = quiet.tests[name][1]
+        assert (bounds.estimate, bounds.sd) == pytest.approx((0.0015, sd))
+        assert bounds.high - bounds.estimate == pytest.approx(half_width(sd, 19))
+    wide = look0(both(-0.004, 0.004), NOISE, 2, THRESHOLDS).tests["median"][1]
+    assert wide.sd == pytest.approx(math.sqrt(2) * 0.004)
+    assert wide.high == pytest.approx(half_width(wide.sd, 19))
+
+
+def test_a_harmless_change_passes_and_a_slowdown_goes_on() -> None:
+    assert decide(0.0, 0.001) == "within_bound"
+    assert decide(0.02, 0.021) == "undecided"
+    assert decide(0.3, 0.301) == "undecided", "look 0 never fails a change"
+
+
+def test_an_interval_that_excludes_0_goes_on_to_the_looks() -> None:
+    quiet = PairNoise(df=100, median_sd=0.001, mean_sd=0.001)
+    assert decide(0.0, 0.0005, noise=quiet) == "within_bound"
+    assert decide(0.006, 0.0065, noise=quiet) == "undecided", "a slowdown below 2% may still be a regression"
+    assert decide(-0.02, -0.0205, noise=quiet) == "undecided", "an improvement is proven by more pairs"
+
+
+def test_the_upper_end_must_be_below_the_threshold() -> None:
+    limit = THRESHOLDS.delta - half_width(0.006, 19)
+    assert decide(limit - 1e-6, limit - 1e-6) == "within_bound"
+    assert decide(limit + 1e-6, limit + 1e-6) == "undecided"
+
+
+def test_one_summary_over_the_limit_is_enough_to_go_on() -> None:
+    for name in ("median", "mean"):
+        assert look0({**both(0.0, 0.0), name: [0.012, 0.012]}, NOISE, 2, THRESHOLDS).decision == "undecided"
+
+
+def test_a_session_noisier_than_its_class_goes_on() -> None:
+    """The variance of two values is half of their squared difference."""
+    limit = math.sqrt(2 * max_own_variance(0.005, 19))
+    assert limit == pytest.approx(0.005 * math.sqrt(2 * stats.f.ppf(NOISE_LEVEL, 1, 19)))
+    noise = PairNoise(df=19, median_sd=0.005, mean_sd=0.005)
+    assert decide(-limit / 2 + 1e-6, limit / 2 - 1e-6, noise=noise) == "within_bound"
+    assert decide(-limit / 2 - 1e-6, limit / 2 + 1e-6, noise=noise) == "undecided"
+
+
+@pytest.mark.parametrize("pairs", [1, 3, 4])
+def test_another_number_of_pairs_is_refused(pairs: int) -> None:
+    with pytest.raises(ValueError, match="look 0 needs 2 pairs"):
+        look0(both(*[0.0] * pairs), NOISE, 2, THRESHOLDS)
+
+
+def test_the_noise_is_pooled_within_groups() -> None:
+    """Deviations 1, 0, -1 and 2, -2 (five times): 2 + 40 over 2 + 5 degrees; shifts of a group do not count."""
+    groups = [both(0.02, 0.01, 0.0), *[both(0.5 + 0.02, 0.5 - 0.02)] * 5, {"median": [], "mean": []}]
+    assert pool_noise(groups) is None, "seven degrees of freedom are too few"
+    noise = pool_noise([*groups, both(0.3, 0.3)])
+    assert noise is not None
+    assert noise.df == 8
+    assert (noise.median_sd, noise.mean_sd) == pytest.approx([math.sqrt((0.0002 + 5 * 0.0008) / 8)] * 2)
+    assert pool_noise([]) is None
+
+
+@pytest.mark.parametrize(("df", "noisier"), [(19, 1.0), (19, 2.0), (59, 2.0), (59, 3.0)])
+def test_a_true_2_percent_slowdown_seldom_passes_even_in_a_noisier_session(df: int, noisier: float) -> None:
+    """4000 sessions of a typical node, with a class sd that is itself estimated. Two looks at a false PASS: look 0,
+    and the later looks of sessions that go on. The standard error is .003."""
+    random.seed(df)
+    passed = 0
+    for _ in range(4000):
+        sds = [0.0074 * math.sqrt(random.gammavariate(df / 2, 2) / df) for _ in range(2)]
+        common = [random.gauss(0, 0.0070) for _ in range(12)]
+        pairs = [[THRESHOLDS.delta + noisier * (x + random.gauss(0, own)) for x in common] for own in (0.0024, 0.0027)]
+        ratios = dict(zip(("median", "mean"), pairs, strict=True))
+        noise = PairNoise(df=df, median_sd=sds[0], mean_sd=sds[1])
+        first = look0({name: values[:2] for name, values in ratios.items()}, noise, 2, THRESHOLDS)
+        result = first if first.decision == "within_bound" else sequential_test(ratios, 2, THRESHOLDS)
+        assert result is not None
+        passed += result.decision not in ("regressed", "undecided")
+    assert passed / 4000 < 0.035
+
+
+def test_the_example_of_the_documentation_is_right() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    words = " ".join(text[text.index("## Look 0") : text.index('## `gate = "stored"`')].split())
+    pairs = re.search(r"request are ([\d.]+) and (-[\d.]+) by the median", words)
+    assert pairs is not None
+    noise = PairNoise(df=39, median_sd=0.0074, mean_sd=0.0074)
+    values = [float(value) / 100 for value in pairs.groups()]
+    decision, bounds = look0(both(*values), noise, 2, THRESHOLDS).tests["median"]
+    assert decision == "within_bound"
+    assert f"s is {100 * float(np.std(values, ddof=1)):.3f}" in words
+    limit = max_own_variance(0.0074, 39)
+    assert f"√{limit / 0.0074**2:.3f} · 0.740 = {100 * math.sqrt(limit):.3f}" in words
+    half = bounds.high - bounds.estimate
+    assert f"t(0.9949, 39) = {half * math.sqrt(2) / 0.0074:.3f}" in words
+    low, high = 100 * bounds.low, 100 * bounds.high
+    assert f"{100 * bounds.estimate:.3f} ± {100 * half:.3f}, that is {low:.3f} to {high:.3f}" in words
+    assert f"at most {100 * math.expm1(bounds.high):.1f}% slower" in words

@@ -1,0 +1,95 @@
+"""Secondary metrics: the test compared with scipy's, the adjustment by hand, and its error rate."""
+
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from regbot.stats.multiplicity import SECONDARY_Q, analyse_secondary_metrics
+
+VALUES = st.lists(st.floats(-0.5, 0.5).map(lambda value: round(value, 6)), min_size=2, max_size=24)
+
+
+class TestOneMetric:
+    @given(VALUES.filter(lambda values: len(set(values)) > 1))
+    def test_p_is_that_of_scipys_t_test(self, values: list[float]) -> None:
+        (results,) = analyse_secondary_metrics({"memory": values})
+        assert results.p == pytest.approx(float(stats.ttest_1samp(values, 0).pvalue), rel=1e-6, abs=1e-12)
+        assert results.p_adjusted == pytest.approx(results.p)  # the only one needs no adjustment
+        assert results.estimate == pytest.approx(math.fsum(values) / len(values))
+
+    def test_equal_nonzero_pairs_have_p_0_and_zeros_have_p_1(self) -> None:
+        memory, same = analyse_secondary_metrics({"memory": [0.1, 0.1, 0.1], "same": [0.0, 0.0, 0.0]})
+        assert memory.estimate == pytest.approx(0.1)
+        assert (memory.p, memory.significant) == (0.0, True)
+        assert (same.estimate, same.p, same.significant) == (0.0, 1.0, False)
+
+    def test_fewer_than_two_pairs_have_p_1(self) -> None:
+        single, none = analyse_secondary_metrics({"one": [5.0], "none": []})
+        assert (single.estimate, single.p, single.significant) == (5.0, 1.0, False)
+        assert (none.estimate, none.p, none.significant) == (0.0, 1.0, False)
+
+    @pytest.mark.parametrize("values", [[math.nan], [0.0, math.inf], [0.0, 0.1, math.nan]])
+    def test_a_non_finite_value_is_refused(self, values: list[float]) -> None:
+        with pytest.raises(ValueError, match="not finite"):
+            analyse_secondary_metrics({"memory": values})
+
+
+class TestSeveral:
+    def test_adjusted_by_hand(self) -> None:
+        """Benjamini and Yekutieli: the i-th smallest p of m, times m (1 + 1/2 + ... + 1/m) / i, made monotonic."""
+        metrics = {str(shift): [shift + 0.01 * step for step in (-2, -1, 0, 1, 2)] for shift in (0.05, 0.0, 0.02, 0.03)}
+        results = {metric.name: metric for metric in analyse_secondary_metrics(metrics)}
+        ordered = sorted(results.values(), key=lambda metric: metric.p)
+        raw = [metric.p * 4 * (1 + 1 / 2 + 1 / 3 + 1 / 4) / rank for rank, metric in enumerate(ordered, start=1)]
+        expected = [min(1.0, *raw[index:]) for index in range(4)]
+        assert [metric.p_adjusted for metric in ordered] == pytest.approx(expected)
+        assert [metric.name for metric in ordered] == ["0.05", "0.03", "0.02", "0.0"]
+
+    def test_results_keep_the_order_of_the_metrics(self) -> None:
+        names = ["waits", "memory", "allocations"]
+        assert [metric.name for metric in analyse_secondary_metrics({name: [0.0, 0.1] for name in names})] == names
+        assert analyse_secondary_metrics({}) == []
+
+    def test_adding_unchanged_metrics_increases_the_adjusted_p(self) -> None:
+        change = [0.010, 0.013, 0.004, 0.012, 0.002, 0.009]
+        (alone,) = analyse_secondary_metrics({"memory": change})
+        still = {f"still {i}": [0.01, -0.01, 0.01, -0.01, 0.01, -0.01] for i in range(19)}
+        among = analyse_secondary_metrics({"memory": change, **still})[0]
+        assert alone.p == among.p < SECONDARY_Q
+        assert alone.significant
+        assert not among.significant
+
+    def test_significant_means_at_most_five_percent(self) -> None:
+        metrics = {str(i): [0.001 * i + 0.01 * step for step in (-2, -1, 0, 1, 2)] for i in range(0, 60, 3)}
+        results = analyse_secondary_metrics(metrics)
+        assert {metric.significant for metric in results} == {True, False}
+        assert all(metric.significant == (metric.p_adjusted <= 0.05) for metric in results)
+
+    def test_correlated_unchanged_metrics_are_rarely_called_significant(self) -> None:
+        """Without the adjustment, 4 of 10 checks would call a metric significant."""
+        generator = random.Random(1)
+        checks, named, unadjusted = 300, 0, 0
+        for _ in range(checks):
+            common = [generator.gauss(0, 1) for _ in range(12)]
+            metrics = {str(i): [metric + generator.gauss(0, 1) for metric in common] for i in range(20)}
+            results = analyse_secondary_metrics(metrics)
+            named += any(metric.significant for metric in results)
+            unadjusted += any(metric.p <= SECONDARY_Q for metric in results)
+        assert named / checks <= SECONDARY_Q
+        assert unadjusted / checks > 0.3
+
+
+def test_the_example_of_the_documentation_is_right() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    section = text[text.index("## Several metrics") : text.index("## Calibration")]
+    rows = re.findall(r"^\| [a-z -]+ \| (0\.\d{4}) \| (0\.\d{4}) \| (yes|no) \|$", section, re.MULTILINE)
+    assert len(rows) == 4
+    adjusted = stats.false_discovery_control([float(p) for p, _, _ in rows], method="by")
+    assert [f"{metric:.4f}" for metric in adjusted] == [changed for _, changed, _ in rows]
+    assert ["yes" if metric <= SECONDARY_Q else "no" for metric in adjusted] == [named for _, _, named in rows]

@@ -1,0 +1,187 @@
+"""Prediction intervals and the stored gate: hand-worked examples, properties, and simulated sessions."""
+
+import math
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from regbot.stats.paired import Thresholds
+from regbot.stats.prediction import (
+    SESSION_ALPHA,
+    SESSION_RUNS,
+    prediction_interval,
+    session_level,
+    stored_gate,
+)
+
+THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
+BOUND = math.log1p(0.05)
+SPREAD = (-1.5, -1.0, -0.5, 0.0, 0.0, 0.5, 1.0, 1.5)
+"""Eight levels around 0 with a standard deviation of 1."""
+LEVELS = st.lists(st.floats(-0.5, 0.5).map(lambda value: round(value, 6)), min_size=2, max_size=40)
+
+
+def stored(sd: float, sessions: int = 8) -> dict[str, list[float]]:
+    """Levels by summary: mean 0, standard deviation ``sd``."""
+    values = [sd * value for value in SPREAD] * (sessions // 8)
+    return {"median": values, "mean": list(values)}
+
+
+def slower(percent: float) -> float:
+    return math.log1p(percent / 100)
+
+
+class TestLevel:
+    def test_level_is_the_mean_of_as_many_first_runs_as_head_has(self) -> None:
+        assert session_level([0.01, 0.02, 0.06]) == pytest.approx(0.03)
+        assert session_level([0.01, 0.02, 0.06, 9.0, 9.0]) == pytest.approx(0.03)
+
+    def test_a_session_with_fewer_runs_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=f"level needs {SESSION_RUNS} runs; there are 2"):
+            session_level([0.01, 0.02])
+
+    def test_a_session_of_two_runs_is_compared_with_levels_of_two_runs(self) -> None:
+        assert session_level([0.01, 0.02, 9.0], 2) == pytest.approx(0.015)
+        with pytest.raises(ValueError, match="level needs 2 runs; there are 1"):
+            session_level([0.01], 2)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_a_run_without_a_finite_summary_is_refused(self, bad: float) -> None:
+        with pytest.raises(ValueError, match="not finite"):
+            session_level([0.0, bad, 0.0])
+
+    def test_runs_after_the_first_ones_are_ignored(self) -> None:
+        assert session_level([0.0, 0.0, 0.0, math.nan]) == 0.0
+
+
+class TestPrediction:
+    def test_worked_by_hand(self) -> None:
+        """1, 2, 3 percent: mean 2, sd 1; t at 0.975 with 2 degrees is 4.3027, times sqrt(4/3)."""
+        result = prediction_interval([0.01, 0.02, 0.03], 0.05)
+        half = 4.302653 * 0.01 * math.sqrt(4 / 3)
+        assert result.estimate == pytest.approx(0.03)
+        assert result.sd == pytest.approx(0.01)
+        assert (result.low, result.high) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-6)
+        assert (result.sessions, result.alpha) == (3, SESSION_ALPHA)
+
+    def test_the_p_value_worked_by_hand(self) -> None:
+        """The distance in the example above is 0.03 / (0.01 sqrt(4/3)) = 2.598 at 2 degrees of freedom."""
+        assert prediction_interval([0.01, 0.02, 0.03], 0.05).p_value == pytest.approx(2 * stats.t.sf(2.598076, 2))
+        assert prediction_interval([0.1] * 3, 0.1).p_value == 1.0
+        assert prediction_interval([0.1] * 3, 0.2).p_value == 0.0
+
+    @given(LEVELS, st.floats(-0.5, 0.5), st.sampled_from([0.01, 0.05, 0.2]))
+    def test_the_p_value_is_below_alpha_exactly_if_zero_is_outside(
+        self, values: list[float], head: float, alpha: float
+    ) -> None:
+        result = prediction_interval(values, head, alpha)
+        if min(abs(result.low), abs(result.high)) > 1e-9:
+            assert (result.p_value < alpha) == (not result.low <= 0 <= result.high)
+
+    @given(LEVELS, st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
+    def test_the_unit_of_time_does_not_matter(self, values: list[float], head: float, shift: float) -> None:
+        here, shifted = (
+            prediction_interval(values, head),
+            prediction_interval([value + shift for value in values], head + shift),
+        )
+        assert (shifted.estimate, shifted.low, shifted.high) == pytest.approx(
+            (here.estimate, here.low, here.high), abs=1e-9
+        )
+
+    @given(LEVELS, st.floats(-0.5, 0.5), st.floats(0, 0.5))
+    def test_a_slower_head_shifts_it(self, values: list[float], head: float, effect: float) -> None:
+        before, after = prediction_interval(values, head), prediction_interval(values, head + effect)
+        assert after.low == pytest.approx(before.low + effect, abs=1e-9)
+        assert after.high == pytest.approx(before.high + effect, abs=1e-9)
+
+    def test_one_session_has_no_scatter(self) -> None:
+        with pytest.raises(ValueError, match="a prediction interval needs 2 stored sessions; there are 1"):
+            prediction_interval([0.01], 0.02)
+
+    @pytest.mark.parametrize(("values", "head"), [([0.0, math.nan], 0.0), ([0.0, 0.1], math.inf)])
+    def test_a_level_that_is_not_finite_is_refused(self, values: list[float], head: float) -> None:
+        with pytest.raises(ValueError, match="not finite"):
+            prediction_interval(values, head)
+
+    def test_sessions_that_agree_to_the_last_bit_have_no_scatter(self) -> None:
+        result = prediction_interval([0.1] * 10, 0.1)
+        assert (result.estimate, result.low, result.high, result.sd) == (0.0, 0.0, 0.0, 0.0)
+
+    @pytest.mark.parametrize("sessions", [2, 8, 40])
+    def test_interval_has_its_nominal_coverage_for_any_number_of_sessions(self, sessions: int) -> None:
+        """4000 sessions estimate 5% to within 0.7 points (95%). Treating runs as samples would fail this test."""
+        random.seed(sessions)
+        misses = 0
+        for _ in range(4000):
+            *values, head = (random.gauss(0, 0.01) for _ in range(sessions + 1))
+            result = prediction_interval(values, head)
+            misses += not result.low <= 0 <= result.high
+        assert misses / 4000 == pytest.approx(SESSION_ALPHA, abs=0.012)
+
+
+class TestStoredGate:
+    def judge(self, sd: float, median: float, mean: float, tests: int = 2, bound: float = BOUND) -> str:
+        head = {"median": slower(median), "mean": slower(mean)}
+        return stored_gate(stored(sd, 40), head, tests, THRESHOLDS, bound)[0]
+
+    def test_the_stored_gate_can_fail_a_change(self) -> None:
+        assert self.judge(0.005, 5.0, 0.0) == "regressed"
+        assert self.judge(0.005, 0.0, 5.0) == "regressed"
+
+    def test_the_stored_gate_decides_no_change_and_improved_by_the_interval(self) -> None:
+        assert self.judge(0.005, 0.0, 0.0) == "no_change"
+        assert self.judge(0.005, -5.0, -5.0) == "improved"
+
+    def test_an_undecided_result_whose_interval_contains_0_is_within_the_bound(self) -> None:
+        assert self.judge(0.01, 0.5, 0.0) == "within_bound"
+        assert self.judge(0.01, 0.5, 0.0, bound=slower(2.0)) == "undecided"
+
+    def test_a_head_outside_the_interval_without_proof_is_undecided(self) -> None:
+        assert self.judge(0.01, 2.8, 0.0) == "undecided"
+        assert self.judge(0.01, 2.8, 0.0, bound=math.inf) == "undecided"
+
+    def test_the_error_is_shared_among_the_primary_tests(self) -> None:
+        head = {"median": 0.0, "mean": 0.0}
+        _, tests = stored_gate(stored(0.01), head, 4, THRESHOLDS, BOUND)
+        expected = prediction_interval(stored(0.01)["median"], 0.0, SESSION_ALPHA / 4)
+        assert tests["median"] == ("undecided", expected)
+        assert self.judge(0.01, 3.7, 0.0, tests=2) == "regressed"
+        assert self.judge(0.01, 3.7, 0.0, tests=20) == "undecided"
+        with pytest.raises(ValueError, match="primary_tests is 1, but there are 2 summaries"):
+            stored_gate(stored(0.01), head, 1, THRESHOLDS, BOUND)
+
+    def test_too_few_sessions_decide_nothing(self) -> None:
+        seven = {name: values[:7] for name, values in stored(0.0001).items()}
+        decision, tests = stored_gate(seven, {"median": 1.0, "mean": 1.0}, 2, THRESHOLDS, BOUND)
+        assert decision == "undecided"
+        assert {value for value, _ in tests.values()} == {"undecided"}
+        assert stored_gate({"median": [0.0]}, {"median": 1.0}, 1, THRESHOLDS, BOUND) == ("undecided", {})
+
+    def test_summaries_that_do_not_match_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="the same summaries"):
+            stored_gate(stored(0.01), {"median": 0.0}, 2, THRESHOLDS, BOUND)
+        both = {"median": 0.0, "mean": 0.0}
+        with pytest.raises(ValueError, match="the same number of stored sessions"):
+            stored_gate({"median": [0.0, 0.1], "mean": [0.0]}, both, 2, THRESHOLDS, BOUND)
+
+
+def test_the_example_of_the_documentation_is_right() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    section = text[text.index('## `gate = "stored"`') : text.index("## Extra runs")]
+    rows = re.findall(r"^\| (?:stored|head)[^|]*\| ([\d. ]+) \|$", section, re.MULTILINE)
+    before, (head,) = ([math.log(float(cell)) for cell in row.split()] for row in rows)
+    words = " ".join(section.split())
+    decision, tests = stored_gate({"median": before}, {"median": head}, 2, THRESHOLDS, BOUND)
+    result = tests["median"][1]
+    assert f"s is {100 * result.sd:.3f}" in words
+    assert f"head lies {100 * result.estimate:.3f} above their mean" in words
+    quantile = float(stats.t.ppf(0.9875, 7))
+    assert f"{quantile:.3f} · {100 * result.sd:.3f} · √(9/8) = {100 * (result.high - result.estimate):.3f}" in words
+    assert f"that is {100 * result.low:.3f} to {100 * result.high:.3f}" in words
+    assert decision == "within_bound"
+    assert f"at most {100 * math.expm1(result.high):.1f}% slower" in words

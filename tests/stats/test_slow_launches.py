@@ -1,0 +1,228 @@
+"""The trimmed t interval and the search for slow launches, by hand-worked examples and against scipy's own."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from regbot.stats.anytime import AnytimeTest, decide_anytime
+from regbot.stats.paired import LOOK_ALPHA, Thresholds, interval, look_interval, mde, sequential_test, widening
+from regbot.stats.slow_launches import (
+    PairOutlier,
+    find_outliers,
+    find_pair_outliers,
+    has_more_slow_launches,
+    trimmed_mean,
+    trimmed_pairs,
+)
+
+THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
+NOISE = [0.001, -0.002, 0.003, -0.001, 0.002, -0.003, 0.0015, -0.0015, 0.0005, -0.0005, 0.0025, -0.0025]
+"""Twelve pairs of a quiet node."""
+SLOW = math.log(1.3)
+VALUES = st.lists(st.floats(-0.5, 0.5).map(lambda value: round(value, 6)), min_size=8, max_size=12, unique=True)
+
+
+def slowed(pairs: dict[int, float], by: float = 0.0) -> list[float]:
+    """Return the noise with an effect of ``by``, and with the log-ratios ``pairs`` added by index."""
+    return [value + by + pairs.get(index, 0.0) for index, value in enumerate(NOISE)]
+
+
+def look(values: list[float], **options: Any) -> Any:
+    return sequential_test({"median": values, "mean": values}, 2, THRESHOLDS, **options)
+
+
+class TestOutliers:
+    def test_a_value_beyond_eight_scaled_deviations_is_found(self) -> None:
+        """The median of 1 to 7 is 4 and their median absolute deviation is 2, so the limit is 8 x 1.4826 x 2 = 23.7."""
+        assert find_outliers([1, 2, 3, 4, 5, 6, 7]) == {}
+        assert find_outliers([1, 2, 3, 4, 5, 6, 27.7]) == {}
+        assert find_outliers([1, 2, 3, 4, 5, 6, 27.8]) == {6: pytest.approx(23.8)}
+        assert find_outliers([-19.8, 2, 3, 4, 5, 6, 7]) == {0: pytest.approx(-23.8)}
+
+    def test_values_of_which_most_are_equal_have_no_scale(self) -> None:
+        assert find_outliers([0.0] * 7 + [0.3]) == {}
+
+    def test_a_slow_launch_is_named_by_the_side_of_its_pair(self) -> None:
+        found = find_pair_outliers({"median": slowed({2: SLOW, 9: -SLOW})})
+        assert [(launch.pair, launch.arm) for launch in found] == [(2, "head"), (9, "base")]
+        assert found[0].excess == pytest.approx(SLOW, abs=0.004)
+
+    def test_a_launch_that_is_slow_by_two_summaries_is_named_once(self) -> None:
+        found = find_pair_outliers({"median": slowed({2: SLOW}), "mean": slowed({2: SLOW, 4: SLOW})})
+        assert [launch.pair for launch in found] == [2, 4]
+
+
+class TestTrimmedMean:
+    def test_worked_by_hand(self) -> None:
+        """Without 0 and 90: mean of 1, 2, 3, 6. Winsorised 1 1 2 3 6 6: mean 19/6, squares 161/6, over 4 x 3."""
+        result = trimmed_mean([3, 90, 1, 2, 6, 0], 1)
+        assert (result.mean, result.degrees_of_freedom) == (3.0, 3)
+        assert result.standard_error == pytest.approx(math.sqrt(161 / 6 / 12))
+
+    @given(VALUES, st.integers(1, 2))
+    def test_is_the_one_that_scipy_gives(self, values: list[float], trimmed: int) -> None:
+        """Yuen's test of two samples, of which one has no scatter."""
+        fraction = (trimmed + 0.5) / len(values)
+        expected = stats.ttest_ind(values, [0.0] * len(values), equal_var=False, trim=fraction)
+        result = trimmed_mean(values, trimmed)
+        assert result.mean == pytest.approx(stats.trim_mean(values, fraction), abs=1e-12)
+        assert result.mean / result.standard_error == pytest.approx(expected.statistic, rel=1e-9)
+        assert result.degrees_of_freedom == round(expected.df)
+
+    def test_equal_values_have_no_width(self) -> None:
+        assert trimmed_mean([0.1] * 7 + [0.4], 1).standard_error == 0
+
+    def test_too_few_values_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="leave 0"):
+            trimmed_mean([0.1, 0.2, 0.3, 0.4], 2)
+
+
+class TestInterval:
+    @pytest.mark.parametrize(("pairs", "trimmed"), [(8, 1), (12, 2)])
+    def test_a_slow_launch_hardly_moves_it(self, pairs: int, trimmed: int) -> None:
+        result = look_interval(slowed({1: SLOW})[:pairs], 0.01)
+        assert result.trimmed == trimmed_pairs(pairs) == trimmed
+        assert abs(result.estimate) < 0.001
+        assert result.high < 0.01 < interval(slowed({1: SLOW})[:pairs], 0.01).high
+
+    def test_without_a_slow_launch_nothing_is_trimmed(self) -> None:
+        assert look_interval(NOISE, 0.01).trimmed == 0
+
+    def test_four_pairs_are_never_trimmed(self) -> None:
+        assert look_interval(slowed({1: SLOW})[:4], 0.01).trimmed == 0
+
+    def test_its_sd_gives_its_width(self) -> None:
+        """12 pairs without 2 at each end have 7 degrees of freedom."""
+        result = look_interval(slowed({1: SLOW}), 0.01)
+        half_width = widening(12) * float(stats.t.ppf(0.995, 7)) * result.sd / math.sqrt(12)
+        assert result.high - result.estimate == pytest.approx(half_width)
+
+
+class TestLooks:
+    def test_a_slow_launch_does_not_hide_a_slowdown(self) -> None:
+        for arm in (SLOW, -SLOW):
+            result = look(slowed({1: arm}, by=0.05))
+            assert (result.decision, result.pairs) == ("regressed", 8)
+
+    def test_slow_launches_of_base_or_of_both_arms_do_not_hide_that_nothing_changed(self) -> None:
+        for pairs in ({1: -SLOW}, {1: SLOW, 6: -SLOW}):
+            result = look(slowed(pairs))
+            assert (result.decision, result.pairs, result.withheld) == ("no_change", 8, False)
+            assert [launch.pair for launch in result.outliers] == sorted(pairs)
+
+    def test_one_slow_launch_of_head_takes_twelve_pairs(self) -> None:
+        """After 8 pairs, others may follow. One in 12 pairs is no sign that head has more of them."""
+        first = look(slowed({1: SLOW})[:8])
+        assert (first.decision, first.pairs, first.withheld, first.final) == ("undecided", 8, True, False)
+        assert [decision for decision, _ in first.tests.values()] == ["no_change", "no_change"]
+        result = look(slowed({1: SLOW}))
+        assert (result.decision, result.pairs, result.withheld) == ("no_change", 12, False)
+        assert result.outliers == (PairOutlier(1, "head", pytest.approx(SLOW, abs=0.003)),)
+
+    @pytest.mark.parametrize("base", [{}, {10: -SLOW}])
+    def test_head_does_not_pass_if_it_has_more_slow_launches(self, base: dict[int, float]) -> None:
+        """One slow launch of base does not make up for two of head."""
+        result = look(slowed({1: SLOW, 9: SLOW, **base}))
+        assert (result.decision, result.pairs, result.withheld, result.final) == ("undecided", 12, True, True)
+        assert [decision for decision, _ in result.tests.values()] == ["no_change", "no_change"]
+
+    def test_a_faster_head_does_not_pass_either(self) -> None:
+        assert look(slowed({1: SLOW, 9: SLOW}, by=-0.05)).withheld
+
+    def test_as_many_slow_launches_of_base_let_head_pass(self) -> None:
+        result = look(slowed({1: SLOW, 9: SLOW, 4: -SLOW, 6: -SLOW}))
+        assert (result.decision, result.withheld) == ("no_change", False)
+
+    def test_a_launch_that_is_slow_for_a_quiet_node_only_does_not_stop_head(self) -> None:
+        """The interval of all pairs passes head too: the launch adds less than the threshold to the mean."""
+        result = look([value / 3 for value in slowed({1: 0.05})])
+        assert (result.decision, result.pairs, result.withheld) == ("no_change", 8, False)
+        assert [outlier.arm for outlier in result.outliers] == ["head"]
+
+    def test_a_later_slow_launch_of_base_lets_head_pass(self) -> None:
+        result = look(slowed({1: SLOW, 9: -SLOW}))
+        assert (result.decision, result.pairs, result.withheld) == ("no_change", 12, False)
+
+    def test_three_slow_launches_of_one_arm_are_more_than_the_test_tolerates(self) -> None:
+        result = look(slowed({1: SLOW, 4: SLOW, 9: SLOW}))
+        assert (result.decision, result.withheld) == ("undecided", False)
+
+    @pytest.mark.parametrize(
+        ("head", "base", "pairs", "withheld"),
+        [
+            (1, 0, 8, True),
+            (1, 1, 8, False),
+            (0, 1, 8, False),
+            (1, 0, 12, False),
+            (2, 0, 12, True),
+            (2, 1, 12, True),
+            (2, 2, 12, False),
+            (2, 0, 24, False),
+            (3, 1, 24, True),
+            (3, 2, 24, False),
+        ],
+    )
+    def test_a_pass_is_withheld_by_the_share_of_slow_launches(
+        self, head: int, base: int, pairs: int, withheld: bool
+    ) -> None:
+        arms = ["head"] * head + ["base"] * base
+        assert has_more_slow_launches([PairOutlier(i, arm, SLOW) for i, arm in enumerate(arms)], pairs) == withheld
+
+    def test_a_known_sd_is_not_replaced(self) -> None:
+        result = look(slowed({1: SLOW}), known_sd=0.003)
+        assert result.outliers == ()
+        assert result.tests["median"][1].trimmed == 0
+
+
+class TestMorePairs:
+    """Pairs that are timed after a verdict, judged by the always-valid interval."""
+
+    @staticmethod
+    def judged(values: list[float]) -> AnytimeTest:
+        return decide_anytime({"median": values, "mean": values}, 2, THRESHOLDS)
+
+    def test_a_pass_that_was_withheld_is_given_once_no_further_launch_of_head_is_slow(self) -> None:
+        assert look(slowed({1: SLOW, 9: SLOW})).withheld
+        result = self.judged([*slowed({1: SLOW, 9: SLOW}), *NOISE])
+        assert (result.decision, result.withheld) == ("no_change", False)
+        assert [bounds.trimmed for _, bounds in result.tests.values()] == [4, 4]
+        assert [outlier.pair for outlier in result.outliers] == [1, 9]
+
+    def test_it_stays_withheld_while_head_has_more_of_them(self) -> None:
+        result = self.judged([*slowed({1: SLOW, 9: SLOW}), *slowed({4: SLOW})])
+        assert (result.decision, result.withheld) == ("undecided", True)
+
+    def test_slow_launches_hide_no_slowdown(self) -> None:
+        assert self.judged([*slowed({1: SLOW, 9: -SLOW}, by=0.03), *slowed({4: SLOW}, by=0.03)]).decision == "regressed"
+
+    def test_pairs_without_slow_launches_are_all_used(self) -> None:
+        result = self.judged([*NOISE, *NOISE])
+        assert result.outliers == ()
+        assert result.tests["median"][1].trimmed == 0
+
+
+def test_the_example_of_the_documentation_is_right() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    words = " ".join(text[text.index("## Slow launches") :].split())
+    listed = re.search(r"Eight log-ratios, times 100: (.*?)\. Their", words)
+    assert listed is not None
+    values = [float(value) / 100 for value in listed[1].split(", ")]
+    trimmed, plain = look_interval(values, LOOK_ALPHA / 2), interval(values, LOOK_ALPHA / 2)
+    assert [outlier.arm for outlier in find_pair_outliers({"median": values})] == ["head"]
+    assert f"the mean is {100 * trimmed.estimate:.3f}." in words
+    assert f"so the interval is {100 * trimmed.low:.3f} to {100 * trimmed.high:.3f}." in words
+    assert f"The t interval would be {100 * plain.low:.3f} to {100 * plain.high:.3f}." in words
+    assert look(values).withheld
+
+
+def test_the_detectable_effect_of_a_trimmed_interval_has_its_degrees_of_freedom() -> None:
+    effect = mde(0.01, 12, LOOK_ALPHA, 0.01, trimmed=2)
+    noncentrality = (effect - 0.01) / 0.01 * math.sqrt(12)
+    quantile = widening(12) * stats.t.ppf(1 - LOOK_ALPHA / 2, 7)
+    assert stats.nct.sf(quantile, 7, noncentrality) == pytest.approx(0.8, abs=1e-6)

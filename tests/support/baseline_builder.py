@@ -1,0 +1,62 @@
+"""Builders of stored sessions, as files and as records, and of a matching reference query."""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+from regbot.baselines.intake import DistilledSession, distil
+from regbot.baselines.names import session_path
+from regbot.baselines.query import ReferenceQuery
+from regbot.baselines.store import Store, record_digest
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.records.baseline import Baseline
+from regbot.records.session import Session
+from support.baseline_cases import NOW, block_runs, header_of, make_intake
+from support.ledger_builder import WORKLOAD
+from support.timed_builder import statics
+
+CPU = "cpu"
+
+
+def session_of(number: int = 0, **changes: object) -> Session:
+    return Session(header=header_of(number, **changes), runs=[*statics(), *block_runs(number)])
+
+
+def distilled(session: Session) -> DistilledSession:
+    """Return the content that ``regbot baseline add`` stores of ``session``."""
+    return distil(session, judge(session, Config()), make_intake(), NOW)
+
+
+def timed_baseline(number: int = 0, **changes: object) -> Baseline:
+    """Return a stored session whose level matches its runs, also after changes."""
+    (stored_session,) = (baseline for baseline in distilled(session_of(number)).baselines if baseline.tier == "timed")
+    return stored_session.model_copy(update={"step_s": None, **changes})
+
+
+BASELINE = timed_baseline()
+
+
+def make_query(**changes: Any) -> ReferenceQuery:
+    """Return the query of a run like the stored ones."""
+    usual: dict[str, Any] = {
+        "workload": WORKLOAD,
+        "variant": CPU,
+        "node_class": BASELINE.node_class,
+        "environment": BASELINE.environment,
+        "world_size": 2,
+        "steps": 8,
+        "cut": 2,
+        "clock": "perf_counter",
+    }
+    return ReferenceQuery(**(usual | changes))
+
+
+def put(store: Store, *baselines: Baseline) -> list[PurePosixPath]:
+    """Write session files like ``add``, but without syncs."""
+    paths = []
+    for baseline in baselines:
+        path = session_path(baseline, record_digest(baseline))
+        (store.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (store.root / path).write_text(baseline.to_json())
+        paths.append(path)
+    return paths

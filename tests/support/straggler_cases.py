@@ -1,0 +1,80 @@
+"""Shared by the tests of stragglers and others."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regbot.records.run import Allocation, RankSteps, Run, Timing
+from support.guest_runs import MIXTRAL, Shared, ask, run_script
+from support.timed_builder import slot, timed_run
+
+STEPS, CUT = 40, 2
+ALIKE_RUNS = 4
+
+OWN_S, WIRE_S = 0.1, 0.02
+
+
+def steps(factors: Sequence[float], noise: float = 0.05, seed: int = 1) -> tuple[list[list[float]], list[list[float]]]:
+    """Ranks that do ``factors`` times the same work and then wait for the last: step and wait seconds, [rank][step]."""
+    draw = np.random.default_rng(seed)
+    own = OWN_S * np.asarray(factors)[:, None] * np.exp(draw.normal(0, noise, (len(factors), STEPS)))
+    step = own.max(axis=0) + WIRE_S
+    return np.broadcast_to(step, own.shape).tolist(), (step - own).tolist()
+
+
+def run_of(
+    block: int, place: int, arm: str, factors: Sequence[float], hosts: Sequence[str] = (), **more: object
+) -> Run:
+    """A timed run of ranks that do ``factors`` times the same work; warm-up steps in front."""
+    step_s, wait_s = steps(factors, seed=100 * block + place)
+    warm = [0.5] * CUT
+    ranks = {
+        str(rank): RankSteps(
+            step_s=[*warm, *step_s[rank]],
+            cpu_s=[*warm, *step_s[rank]],
+            wait_s=[*warm, *wait_s[rank]],
+            memory_bytes=[0] * (STEPS + CUT),
+            peak_bytes=0,
+        )
+        for rank in range(len(factors))
+    }
+    timing = Timing(
+        requested_steps=STEPS + CUT,
+        cut=CUT,
+        method="the first 2 steps",
+        clock="perf_counter",
+        step_s=[*warm, *step_s[0]],
+        ranks=ranks,
+        memory_peak_bytes=0,
+        memory_slope_bytes=0.0,
+    )
+    allocation = Allocation(engine="slurm", hosts=list(hosts)) if hosts else None
+    return timed_run(slot(block, place, arm), 0.1, timing=timing, allocation=allocation)
+
+
+def session(base: Sequence[float], head: Sequence[float], hosts: Sequence[str] = ()) -> list[Run]:
+    """Two blocks and the warm launches, in which everything is late."""
+    warm = [run_of(0, n, arm, [9.0] + [1.0] * (len(base) - 1), hosts) for n, arm in enumerate(("base", "head"))]
+    arms = ("base", "head", "head", "base")
+    blocks = [
+        run_of(block, place, arm, base if arm == "base" else head, hosts)
+        for block in (1, 2)
+        for place, arm in enumerate(arms)
+    ]
+    return [*warm, *blocks]
+
+
+@pytest.fixture
+def ranks(shared: Shared) -> Path:
+    """Timed runs of the smoke model on two ranks: one with rank 1 made 30% slower, and ``ALIKE_RUNS`` without."""
+
+    def measure(folder: Path) -> None:
+        small = {"layers": 1, "sequence": 128}
+        alike = [(f"alike {run}", []) for run in range(ALIKE_RUNS)]
+        for name, share in (("slowed", ["0.3"]), *alike):
+            asked = ask(folder, name, MIXTRAL, geometry=small, mode="timed", steps=30, warmup=5, dispatcher="alltoall")
+            run_script("slowed.py", asked, *share)
+
+    return shared("slowed ranks", measure)

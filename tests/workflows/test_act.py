@@ -1,0 +1,364 @@
+"""Shipped workflows, executed on this machine: what they call, and that nothing that people write is executed."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from github_fake import FakeGitHub, Repository
+from github_fake.fixtures import hub as hub
+from regbot.github.workflow_start import compute_nonce
+from support.hostile import BRANCH, CANARY, LINES, SHELL, TEXTS, hostile, inert, leaks
+from support.workflow_rules import ROOT, SHIPPED
+from support.workflows_act import BOT, Actions, Ran, needs_act
+
+pytestmark = needs_act
+
+NONCE = "0123456789abcdef"
+SECRETS = {"REGBOT_PRIVATE_KEY": "-----BEGIN CANARY KEY-----"}
+VARIABLES = {"REGBOT_CLIENT_ID": "Iv1.canary"}
+
+
+class Scene:
+    """A repository with a pull request of a stranger, whose every name is hostile, and a regbot that only records."""
+
+    def __init__(self, hub: FakeGitHub, folder: Path) -> None:
+        self.repo: Repository = hub.repository("acme/moe")
+        self.repo.member("ann", "maintain")
+        workflows = {f".github/workflows/{path.name}": path.read_text() for path in SHIPPED}
+        self.repo.commit({**workflows, "regbot.toml": "version = 1\n"}, message=f"{SHELL}\n\n{LINES}")
+        self.base = self.repo.git.branch("main") or ""
+        self.fork = self.repo.fork("mallory")
+        self.head = self.fork.commit({"a'; touch $CANARY; '.py": SHELL}, branch=BRANCH, message=LINES, author="mallory")
+        self.number = self.repo.open_pull(head=f"mallory:{BRANCH}", title=SHELL, author="mallory", body=LINES)
+        self.actions = Actions(hub, self.repo, folder / "runs", record=True, variables=VARIABLES, secrets=SECRETS)
+        self.actions.environment[CANARY] = str(folder / CANARY)
+        self.text = SHELL
+        """Written wherever people write."""
+
+    def run(self, name: str, event: str, job: str, **subject: object) -> Ran:
+        payload = hostile(self.repo.event_of(event, **subject), self.text)
+        of_pull = {"head_sha": self.head, "head_branch": BRANCH, "head_repository": self.fork, "title": self.text}
+        ran = self.actions.execute(name, event, payload, job, **(of_pull if event == "pull_request" else {}))
+        assert leaks(self.actions) == []
+        return ran
+
+    def dispatch(self, name: str, job: str, title: str = "a run", **inputs: str) -> Ran:
+        payload = self.repo.event_of("workflow_dispatch", workflow=f"{name}.yml", inputs=inputs)
+        ran = self.actions.execute(name, "workflow_dispatch", payload, job, title=title)
+        assert leaks(self.actions) == []
+        return ran
+
+
+@pytest.fixture(params=list(TEXTS))
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    with FakeGitHub(tmp_path) as hub:
+        made = Scene(hub, tmp_path)
+        made.text = TEXTS[request.param]
+        yield made
+
+
+def words(ran: Ran) -> list[list[str]]:
+    """How regbot was called, without the folders that are new for each run."""
+    return [[word for word in call["words"] if not word.startswith("/")] for call in ran.calls]
+
+
+def given(ran: Ran) -> list[str]:
+    """The names of variables in which regbot was given a token, one list for all calls."""
+    return [name for call in ran.calls for name, value in call["environment"].items() if "ghs_" in value]
+
+
+def test_a_pull_request_is_traced_without_a_token(scene: Scene) -> None:
+    ran = scene.run("regbot-static", "pull_request", "trace", number=scene.number)
+    arms = ["--base", scene.base, "--head", scene.head]
+    assert words(ran) == [["check", "--no-timing", "--repo", "code", *arms, "--out"]]
+    assert given(ran) == []
+    assert [artifact.name for artifact in ran.run.artifacts] == ["regbot-session"]
+    assert ran.code == 0
+
+
+def test_a_merge_group_is_traced_without_a_token(scene: Scene) -> None:
+    payload = scene.repo.event_of("merge_group", number=scene.number)
+    group = payload["merge_group"]
+    ran = scene.actions.execute("regbot-static", "merge_group", hostile(payload, scene.text), "trace")
+    arms = ["--base", group["base_sha"], "--head", group["head_sha"]]
+    assert words(ran) == [["check", "--no-timing", "--repo", "code", *arms, "--out"]]
+    assert given(ran) == []
+    assert leaks(scene.actions) == []
+
+
+def test_the_gate_is_told_of_a_pull_request_by_the_events_file_only(scene: Scene) -> None:
+    labeled = {"number": scene.number, "action": "labeled", "label": "regbot: measure"}
+    ran = scene.run("regbot-gate", "pull_request_target", "gate", **labeled)
+    assert words(ran) == [["github", "gate", "--event"]]
+    assert given(ran) == ["GITHUB_TOKEN"]
+    assert ran.installed == ["-m pip install --quiet /set/by/regbot-init"]
+    assert ran.code == 0
+
+
+def test_the_gate_is_told_of_a_comment_by_the_events_file_only(scene: Scene) -> None:
+    scene.text = f"/regbot run {scene.text}"
+    comment = scene.repo.comment(scene.number, "mallory", scene.text)
+    ran = scene.run("regbot-gate", "issue_comment", "command", comment=comment)
+    assert words(ran) == [["github", "command", "--event"]]
+    assert given(ran) == ["GITHUB_TOKEN"]
+
+
+def test_a_comment_that_does_not_begin_with_the_word_starts_nothing(scene: Scene) -> None:
+    comment = scene.repo.comment(scene.number, "mallory", "say /regbot run")
+    payload = scene.repo.event_of("issue_comment", comment=comment)
+    ran = scene.actions.execute("regbot-gate", "issue_comment", payload, "command")
+    assert (ran.code, ran.calls, ran.installed) == (0, [], [])
+
+
+@pytest.mark.slow
+def test_post_is_told_of_a_run_by_the_events_file_only(scene: Scene) -> None:
+    scene.run("regbot-static", "pull_request", "trace", number=scene.number)
+    ran = scene.run("regbot-post", "workflow_run", "post", run=scene.actions.runs[-1].run)
+    assert words(ran) == [["github", "post", "--event"]]
+    assert given(ran) == ["GITHUB_TOKEN"]
+
+
+def test_post_again_takes_the_number_of_a_run_from_the_events_file(scene: Scene) -> None:
+    assert words(scene.dispatch("regbot-post", "post", run=scene.text)) == [["github", "post", "--event"]]
+
+
+@pytest.mark.slow
+def test_a_measurement_has_no_token_and_takes_only_what_its_inputs_are_called(scene: Scene) -> None:
+    fine = {"pr": str(scene.number), "sha": scene.head, "base": scene.base, "nonce": NONCE, "more": "0"}
+    ran = scene.dispatch("regbot-measure", "measure", **fine)
+    arms = ["--base", scene.base, "--head", scene.head]
+    node, rest = ["--node-config", "trusted/regbot.toml"], ["--engine", "local", "--more", "0", "--out"]
+    assert words(ran) == [["check", "--untrusted", *node, "--repo", "code", *arms, *rest]]
+    assert given(ran) == []
+    assert ran.installed == []  # the node's own regbot measures
+    for name in ("sha", "more"):  # each by itself: test_workflows.py
+        refused = scene.dispatch("regbot-measure", "measure", **{**fine, name: scene.text})
+        assert refused.code != 0
+        assert (refused.calls, refused.run.artifacts) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_bisection_has_no_token_and_takes_only_what_its_inputs_are_called(scene: Scene) -> None:
+    fine = {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": NONCE, "workload": "moe/ep"}
+    ran = scene.dispatch("regbot-bisect", "answer", **fine)
+    search, answer = words(ran)
+    assert search[:4] == ["bisect", scene.base, scene.head, "--untrusted"]
+    assert answer == ["github", "post", "--event"]
+    assert given(ran) == ["GITHUB_TOKEN"]
+    assert "GITHUB_TOKEN" not in ran.calls[0]["environment"]
+    for name in ("nonce", "workload"):
+        refused = scene.dispatch("regbot-bisect", "answer", **{**fine, name: scene.text})
+        assert words(refused) == [["github", "post", "--event"]]  # whoever asked is told that it failed
+        assert refused.run.artifacts == []
+
+
+@pytest.mark.slow
+def test_a_refresh_has_no_token_on_the_node_and_the_apps_where_no_code_is_run(scene: Scene) -> None:
+    ran = scene.actions.execute("regbot-refresh", "schedule", {"schedule": "17 2 * * *"}, "propose")
+    measure, propose = words(ran)
+    assert measure[:2] == ["baseline", "refresh"]
+    assert propose == ["github", "refresh", "--event"]
+    assert "GITHUB_TOKEN" not in ran.calls[0]["environment"]
+    app = [token for token, who in scene.actions.hub.tokens.items() if who.login != "github-actions[bot]"]
+    assert ran.calls[1]["environment"]["GITHUB_TOKEN"] in app
+    assert leaks(scene.actions) == []
+    assert ran.code == 0
+
+
+def test_without_an_app_the_proposal_stays_an_artifact(scene: Scene) -> None:
+    scene.actions.variables = {}
+    ran = scene.actions.execute("regbot-refresh", "schedule", {"schedule": "17 2 * * *"}, "propose")
+    assert [call[:2] for call in words(ran)] == [["baseline", "refresh"]]
+    assert [artifact.name for artifact in ran.run.artifacts] == ["regbot-proposal"]
+
+
+@pytest.mark.parametrize(("branch", "runs"), [("main", True), ("topic", False)])
+def test_only_the_default_branch_is_refreshed_from(hub: FakeGitHub, tmp_path: Path, branch: str, runs: bool) -> None:
+    scene = Scene(hub, tmp_path)
+    payload = scene.repo.event_of("workflow_dispatch", workflow="regbot-refresh.yml", ref=branch)
+    ran = scene.actions.execute("regbot-refresh", "workflow_dispatch", payload, "propose")
+    assert ([call[:2] for call in words(ran)] == [["baseline", "refresh"], ["github", "refresh"]]) == runs
+    assert bool(ran.calls) == runs
+
+
+def real(scene: Scene) -> None:
+    """From here on regbot is itself."""
+    scene.actions.record = False
+
+
+def said(scene: Scene) -> list[str]:
+    """What regbot wrote into the pull request, all of it inert."""
+    texts = [each.body for each in scene.repo.comments(scene.number) if each.author == BOT]
+    texts += [f"{each.title}\n\n{each.summary}" for each in scene.repo.all_checks.values()]
+    assert [found for text in texts for found in inert(text)] == []
+    return texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["opened", "synchronize", "labeled", "edited"])
+def test_the_gate_itself_does_nothing_that_a_title_or_a_label_says(scene: Scene, action: str) -> None:
+    real(scene)
+    scene.repo.label(scene.number, "mallory", "regbot: measure")
+    asked = {"number": scene.number, "action": action, "label": "regbot: measure", "sender": "mallory"}
+    assert scene.run("regbot-gate", "pull_request_target", "gate", **asked).code == 0
+    assert scene.repo.dispatched == []
+    said(scene)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("login", ["ann", "mallory"])
+def test_a_hostile_command_is_answered_and_starts_nothing(scene: Scene, login: str) -> None:
+    real(scene)
+    scene.text = f"/regbot run {scene.head} {scene.text}"
+    comment = scene.repo.comment(scene.number, login, scene.text)
+    assert scene.run("regbot-gate", "issue_comment", "command", comment=comment).code == 0
+    assert scene.repo.dispatched == []
+    said(scene)
+
+
+@pytest.mark.slow
+def test_an_artifact_that_is_no_session_is_said_to_be_none(scene: Scene) -> None:
+    scene.run("regbot-static", "pull_request", "trace", number=scene.number)
+    real(scene)
+    assert scene.run("regbot-post", "workflow_run", "post", run=scene.actions.runs[-1].run).code == 0
+    assert any("INVALID" in text for text in said(scene))
+    (check,) = scene.repo.check_runs(scene.head)
+    assert (check.status, check.conclusion) == ("completed", "failure")
+
+
+@pytest.mark.slow
+def test_a_search_that_left_nothing_is_answered(scene: Scene) -> None:
+    comment = scene.repo.comment(scene.number, "ann", f"/regbot bisect {scene.base}..{scene.head}")
+    nonce = compute_nonce("acme/moe", scene.number, "comment", comment)
+    question = {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": nonce, "workload": ""}
+    real(scene)
+    scene.actions.environment["REGBOT_CACHE"] = "/dev/null/none"
+    title = f"regbot-bisect {scene.number} {scene.base} {scene.head} {nonce}"
+    assert scene.dispatch("regbot-bisect", "answer", title, **question).code != 0
+    assert len(said(scene)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regbot-static", "regbot-measure"])
+@pytest.mark.parametrize(("code", "fails"), [(4, False), (2, True)])
+def test_a_session_is_handed_over_however_the_check_ended(
+    hub: FakeGitHub, tmp_path: Path, name: str, code: int, fails: bool
+) -> None:
+    scene = Scene(hub, tmp_path)
+    scene.actions.environment["STUB_CODE"] = str(code)
+    ran = _either(scene, name)
+    assert (ran.code != 0) == fails
+    assert [artifact.name for artifact in ran.run.artifacts] == ["regbot-session"]
+
+
+def _either(scene: Scene, name: str) -> Ran:
+    if name == "regbot-static":
+        return scene.run(name, "pull_request", "trace", number=scene.number)
+    inputs = {"pr": str(scene.number), "sha": scene.head, "base": scene.base, "nonce": NONCE, "more": "0"}
+    return scene.dispatch(name, "hand-over", **inputs)  # act has one token for all jobs
+
+
+KEPT = "path: code\n          persist-credentials: true"
+PLANTED: list[tuple[str, str, str, Callable[[Scene], object], str]] = [
+    (
+        "regbot-gate",
+        'github gate --event "$GITHUB_EVENT_PATH"',
+        'github gate --event "${{ github.event.pull_request.title }}"',
+        lambda scene: scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number),
+        "was made",
+    ),
+    (
+        "regbot-post",
+        "run: regbot github post",
+        'run: echo "$GITHUB_TOKEN" && regbot github post',
+        lambda scene: scene.dispatch("regbot-post", "post", run="1"),
+        "the log of run",
+    ),
+    (
+        "regbot-measure",
+        "[[ $PR =~ ^(0|[1-9][0-9]{0,9})$ ]] ||",
+        "eval echo $PR ||",
+        lambda scene: scene.dispatch("regbot-measure", "measure", pr=LINES),
+        "was made",
+    ),
+    (
+        "regbot-static",
+        "path: code\n          persist-credentials: false",
+        KEPT,
+        lambda scene: scene.run("regbot-static", "pull_request", "trace", number=scene.number),
+        "config in the artifact regbot-session",
+    ),
+    (
+        "regbot-bisect",
+        "[[ -z $WORKLOAD ||",
+        'echo "${{ inputs.workload }}"; [[ -z $WORKLOAD ||',
+        lambda scene: scene.dispatch("regbot-bisect", "answer", **question(scene), workload=SHELL),
+        "was made",
+    ),
+    (
+        "regbot-bisect",
+        "run: regbot github post",
+        'run: echo "token=$GITHUB_TOKEN" && regbot github post',
+        lambda scene: scene.dispatch("regbot-bisect", "answer", **question(scene), workload=""),
+        "the log of run",
+    ),
+    (
+        "regbot-refresh",
+        "regbot baseline refresh",
+        'eval "echo \\"$(git -C code log -1 --format=%s)\\""; regbot baseline refresh',
+        lambda scene: scene.dispatch("regbot-refresh", "propose"),
+        "was made",
+    ),
+    (
+        "regbot-refresh",
+        "regbot baseline refresh",
+        "git -C code log -1 --format=%b; regbot baseline refresh",
+        lambda scene: scene.dispatch("regbot-refresh", "propose"),
+        "obeyed a line",
+    ),
+    (
+        "regbot-refresh",
+        "run: regbot github refresh",
+        'run: printf "x-access-token:%s" "$GITHUB_TOKEN" | base64 -w0; regbot github refresh',
+        lambda scene: scene.dispatch("regbot-refresh", "propose"),
+        "the log of run",
+    ),
+]
+
+
+def question(scene: Scene) -> dict[str, str]:
+    return {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": NONCE}
+
+
+def test_something_is_planted_into_every_shipped_workflow() -> None:
+    assert {each[0] for each in PLANTED} == {path.stem for path in SHIPPED}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "old", "new", "start", "found"), PLANTED, ids=[f"{each[0]}: {each[4]}" for each in PLANTED]
+)
+def test_what_is_planted_into_a_workflow_is_found(
+    hub: FakeGitHub, tmp_path: Path, name: str, old: str, new: str, start: Callable[[Scene], object], found: str
+) -> None:
+    scene = Scene(hub, tmp_path)
+    scene.actions.workflows = tmp_path / "workflows"
+    shutil.copytree(ROOT / "workflows", scene.actions.workflows)
+    file = scene.actions.workflows / f"{name}.yml"
+    text = file.read_text()
+    assert old in text
+    if new is KEPT:  # a token that stays in the checkout, and an artifact that is too large
+        text = text.replace("${{ runner.temp }}/regbot-out/session.jsonl", "${{ github.workspace }}/code/.git/config")
+    file.write_text(text.replace(old, new))
+    with pytest.raises(AssertionError, match=found):
+        start(scene)
+
+
+def test_the_event_that_regbot_reads_is_the_one_that_happened(hub: FakeGitHub, tmp_path: Path) -> None:
+    scene = Scene(hub, tmp_path)
+    ran = scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number)
+    (call,) = ran.calls
+    assert json.loads(call["event"])["pull_request"]["title"] == SHELL

@@ -1,0 +1,89 @@
+"""What starts what, with shipped workflows executed here: a measurement its own post, another base another trace."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from github_fake import FakeGitHub, Repository
+from github_fake.fixtures import hub as hub
+from support.workflow_rules import SHIPPED
+from support.workflows_act import Actions, Ran, needs_act
+
+pytestmark = needs_act
+
+NONCE = "0123456789abcdef"
+
+
+@pytest.fixture
+def repo(hub: FakeGitHub) -> Repository:
+    made = hub.repository("acme/moe", default_branch="trunk")
+    workflows = {f".github/workflows/{path.name}": path.read_text() for path in SHIPPED}
+    made.commit({**workflows, "regbot.toml": "version = 1\n"}, branch="trunk", message="regbot")
+    made.commit({"a.py": "x = 1\n"}, branch="topic", message="a change")
+    return made
+
+
+@pytest.fixture
+def actions(hub: FakeGitHub, repo: Repository, tmp_path: Path) -> Actions:
+    return Actions(hub, repo, tmp_path / "runs", record=True)
+
+
+def measured(repo: Repository, actions: Actions, code: int) -> Ran:
+    actions.environment["STUB_CODE"] = str(code)
+    head, base = str(repo.git.branch("topic")), str(repo.git.branch("trunk"))
+    inputs = {"pr": "1", "sha": head, "base": base, "nonce": NONCE, "more": "0"}
+    payload = repo.event_of("workflow_dispatch", workflow="regbot-measure.yml", inputs=inputs)
+    return actions.execute("regbot-measure", "workflow_dispatch", payload, "hand-over")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_measurement_starts_its_post_however_it_ended(repo: Repository, actions: Actions, code: int) -> None:
+    ran = measured(repo, actions, code)
+    (dispatch,) = repo.dispatched
+    assert (dispatch.workflow, dispatch.ref) == (".github/workflows/regbot-post.yml", "trunk")
+    assert dispatch.inputs == {"run": str(ran.run.id)}
+    assert (ran.code != 0) == bool(code)
+    actions.environment["STUB_CODE"] = "0"
+    (post,) = actions.follow()
+    assert [call["words"][:2] for call in post.calls] == [["github", "post"]]
+    assert post.code == 0
+
+
+def test_who_starts_the_post_may_do_nothing_else(repo: Repository, actions: Actions, hub: FakeGitHub) -> None:
+    measured(repo, actions, 0)
+    asked = [(method, path.rpartition("/")[2], status) for method, path, status in hub.requests]
+    assert asked == [("POST", "dispatches", 204)]
+
+
+def test_a_token_that_may_not_start_it_fails_the_job_at_once(
+    repo: Repository, actions: Actions, hub: FakeGitHub
+) -> None:
+    payload = repo.event_of("workflow_dispatch", workflow="regbot-measure.yml", inputs={})
+    ran = actions.execute("regbot-measure", "workflow_dispatch", payload, "measure")
+    asked = [status for _, path, status in hub.requests if path.endswith("/dispatches")]
+    assert (repo.dispatched, asked) == ([], [403])  # what no second attempt would change gets none
+    assert "Have it posted" in ran.log
+    assert ran.code != 0
+
+
+EDITS: list[tuple[dict[str, Any], bool]] = [
+    ({"changes": {"title": {"from": "old"}}}, False),
+    ({"changes": {"body": {"from": "old"}}}, False),
+    ({"changes": {}}, False),
+    ({"changes": {"base": {"ref": {"from": "old"}, "sha": {"from": "a" * 40}}}}, True),
+    ({"changes": {"title": {"from": "old"}, "base": {"ref": {"from": "old"}, "sha": {"from": "a" * 40}}}}, True),
+]
+
+
+@pytest.mark.parametrize(("changes", "traced"), EDITS)
+def test_another_base_is_traced_and_another_title_is_not(
+    repo: Repository, actions: Actions, changes: dict[str, Any], traced: bool
+) -> None:
+    number = repo.open_pull(head="topic", title="A change", author="ann")
+    payload = {**repo.event_of("pull_request", number=number, action="edited"), **changes}
+    of_pull = {"head_sha": str(repo.git.branch("topic")), "head_branch": "topic"}
+    ran = actions.execute("regbot-static", "pull_request", payload, "trace", **of_pull)
+    assert [call["words"][0] for call in ran.calls] == (["check"] if traced else [])
+    assert ran.code == 0

@@ -1,0 +1,366 @@
+"""The workflows that ``regbot init`` installs: what linters say, rules that no linter has, and their shell scripts."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from regbot import __version__
+from regbot.init.runners import DEFAULT
+from regbot.init.source import UNSET
+from regbot.init.templates import WorkflowSettings, render
+from support.workflow_rules import ROOT, RULES, SHIPPED, Workflow, read
+
+INSTALLED = ROOT / ".github" / "workflows"
+NAMES = ["regbot-bisect", "regbot-gate", "regbot-measure", "regbot-post", "regbot-refresh", "regbot-static"]
+SHA, OTHER, NONCE = "a" * 40, "b" * 40, "0123456789abcdef"
+VERDICTS = [0, 1, 3, 4, 5]
+
+
+def shipped(name: str) -> Workflow:
+    return read(ROOT / "workflows" / f"{name}.yml")
+
+
+def linter(program: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    path = Path(sys.executable).parent / program
+    if not path.exists():
+        pytest.skip(f"there is no {program} beside {sys.executable}; it comes with regbot's extra dev")
+    return subprocess.run([path, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+
+
+def zizmor(*files: Path) -> "subprocess.CompletedProcess[str]":
+    return linter("zizmor", "--offline", "--no-progress", "--persona", "auditor", *files)
+
+
+def actionlint(*files: Path) -> "subprocess.CompletedProcess[str]":
+    return linter("actionlint", "-shellcheck=", "-pyflakes=", *files)
+
+
+def schema(*files: Path) -> "subprocess.CompletedProcess[str]":
+    return linter("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
+
+
+LINTERS = [zizmor, actionlint, schema]
+ALL = [*SHIPPED, *sorted(INSTALLED.glob("*.yml"))]
+
+
+def test_these_workflows_are_shipped() -> None:
+    assert [path.stem for path in SHIPPED] == NAMES
+    assert all(read(path).data["name"] == path.stem for path in SHIPPED)  # regbot-post is started by these names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_this_repository_uses_what_it_ships(name: str) -> None:
+    installed = (INSTALLED / f"{name}.yml").read_text()
+    assert installed == render(name, WorkflowSettings(__version__, DEFAULT), installed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_this_repository_installs_regbot_from_itself(name: str) -> None:
+    """What judges from the commit that the workflow is of; what traces a pull request from that pull request."""
+    sources = set(re.findall(r"REGBOT_SOURCE: (.*)\n +run: python", (INSTALLED / f"{name}.yml").read_text()))
+    assert sources == {"regbot-static": {"./code"}, "regbot-measure": set()}.get(name, {"."})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_is_shipped_installs_regbot_by_its_name(name: str) -> None:
+    """On the public package index it is another's."""
+    text = shipped(name).text
+    assert set(re.findall(r"REGBOT_SOURCE: (.*)", text)) <= {UNSET}
+    scripts = [step.get("run", "") for job in shipped(name).jobs.values() for step in job["steps"]]
+    installs = [line for script in scripts for line in script.splitlines() if "pip install" in line]
+    assert [line for line in installs if "regbot" in line] == []
+
+
+def test_what_is_traced_with_is_installed_as_the_extra_says() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["smoke"]
+    words = " ".join(f'"{each}"' for each in extra)
+    assert step("regbot-static", "trace", "pip install").endswith(f'"$REGBOT_SOURCE" {words}')
+
+
+@pytest.mark.parametrize("lint", LINTERS, ids=lambda lint: lint.__name__)
+def test_linters_find_nothing(lint) -> None:
+    found = lint(*ALL)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+PLANTED_FOR_LINTERS = [
+    (zizmor, 'regbot github gate --event "$GITHUB_EVENT_PATH"', 'echo "${{ github.event.label.name }}"'),
+    (zizmor, "# zizmor: ignore[dangerous-triggers]", "#"),
+    (actionlint, "runs-on: ubuntu-latest", "runs-on: [self-hosted, unheard-of]"),
+    (schema, "    steps:", "    stepz:"),
+]
+
+
+@pytest.mark.parametrize(("lint", "old", "new"), PLANTED_FOR_LINTERS, ids=["injection", "trigger", "label", "key"])
+def test_linters_find_what_is_planted(lint, old: str, new: str, tmp_path: Path) -> None:
+    text = shipped("regbot-gate").text
+    assert old in text
+    planted = tmp_path / "regbot-gate.yml"
+    planted.write_text(text.replace(old, new))
+    assert lint(planted).returncode != 0
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_workflow_keeps_the_rule(name: str, rule) -> None:
+    assert list(rule(shipped(name))) == []
+
+
+CHECKOUT = "          persist-credentials: false\n"
+PLANTED = [
+    ("regbot-gate", "no_expression_in_a_shell", '--event "$GITHUB_EVENT_PATH"', "--event ${{ github.event_path }}"),
+    (
+        "regbot-gate",
+        "others_text_stays_in_the_event_file",
+        "GITHUB_TOKEN: ${{ github.token }}",
+        "TITLE: ${{ github.event.pull_request.title }}",
+    ),
+    (
+        "regbot-post",
+        "others_text_stays_in_the_event_file",
+        "GITHUB_TOKEN: ${{ github.token }}",
+        "BRANCH: ${{ github.event.workflow_run.head_branch }}",
+    ),
+    (
+        "regbot-gate",
+        "others_text_stays_in_the_event_file",
+        "GITHUB_TOKEN: ${{ github.token }}",
+        "BODY: ${{ github.event.comment.body }}",
+    ),
+    (
+        "regbot-static",
+        "others_text_stays_in_the_event_file",
+        "!github.event.changes.base &&",
+        "github.event.changes.base.ref.from &&",
+    ),
+    ("regbot-post", "least_permissions", "permissions: {}", "permissions: read-all"),
+    ("regbot-measure", "least_permissions", "contents: read #", "id-token: write #"),
+    ("regbot-measure", "time_limits", "timeout-minutes:", "# timeout-minutes:"),
+    ("regbot-static", "pinned_actions", "@d23441a48e516b6c34aea4fa41551a30e30af803 # v6.1.0", "@v6"),
+    ("regbot-static", "pinned_actions", " # v6.1.0", ""),
+    ("regbot-static", "no_cache", 'python-version: "3.11"', "cache: pip"),
+    ("regbot-measure", "checkouts_keep_no_token", CHECKOUT, ""),
+    ("regbot-measure", "secrets_where_named", "SHA: ${{ inputs.sha }}", "KEY: ${{ secrets.REGBOT_PRIVATE_KEY }}"),
+    ("regbot-measure", "secrets_where_named", "SHA: ${{ inputs.sha }}", "TOKEN: ${{ github.token }}"),
+    ("regbot-post", "secrets_where_named", "${{ github.token }}", "${{ toJSON(secrets['A']) }}"),
+    ("regbot-post", "privileged_jobs_touch_no_pull_request", CHECKOUT, "          ref: refs/pull/1/head\n"),
+    ("regbot-gate", "privileged_jobs_touch_no_pull_request", "run: regbot", "run: gh pr checkout 1 && regbot"),
+    ("regbot-refresh", "privileged_jobs_touch_no_pull_request", "run: regbot", "run: git fetch && regbot"),
+    (
+        "regbot-measure",
+        "privileged_jobs_touch_no_pull_request",
+        "          curl --silent",
+        "          curl x | curl --silent",
+    ),
+    ("regbot-measure", "handing_over_knows_nothing", "actions: write #", "contents: write #"),
+    ("regbot-measure", "handing_over_knows_nothing", "runs-on: ubuntu-latest", "runs-on: [self-hosted, regbot]"),
+    ("regbot-measure", "handing_over_knows_nothing", "GITHUB_TOKEN: ${{ github.token }}", "SHA: ${{ inputs.sha }}"),
+    ("regbot-measure", "handing_over_knows_nothing", "    continue-on-error: true", "    #"),
+    ("regbot-measure", "code_under_test_meets_no_rights", "contents: read #", "contents: write #"),
+    ("regbot-static", "code_under_test_meets_no_rights", "  pull_request:\n", "  pull_request_target:\n"),
+    ("regbot-measure", "nodes_are_not_for_strangers", "  workflow_dispatch:\n", "  pull_request:\n"),
+    ("regbot-refresh", "nodes_are_not_for_strangers", "runs-on: ubuntu-latest", "runs-on: [self-hosted, regbot]"),
+    ("regbot-measure", "untrusted_code_is_confined", "--untrusted ", ""),
+    ("regbot-bisect", "untrusted_code_is_confined", "--untrusted", "--untrusted --no-sandbox"),
+    (
+        "regbot-measure",
+        "inputs_are_checked_first",
+        "          MORE: ${{ inputs.more }}\n        run",
+        "        run",
+    ),
+    ("regbot-post", "nothing_waits_in_vain", "cancel-in-progress: false", "cancel-in-progress: true"),
+    (
+        "regbot-post",
+        "reasons_beside_suppressions",
+        "needs rights that the judged run must not have; see above",
+        "",
+    ),
+    ("regbot-static", "bash_that_stops", "shell: bash", "shell: sh"),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "old", "new"), PLANTED, ids=[f"{each[1]}-{each[0]}" for each in PLANTED])
+def test_every_rule_finds_what_is_planted(name: str, rule: str, old: str, new: str) -> None:
+    before = shipped(name)
+    assert old in before.text
+    (check,) = [each for each in RULES if each.__name__ == rule]
+    assert list(check(Workflow(name, before.text.replace(old, new)))) != []
+
+
+def test_configured_suppressions_have_their_reason() -> None:
+    for name in ("zizmor.yml", "actionlint.yaml"):
+        items = [line for line in (ROOT / ".github" / name).read_text().splitlines() if line.lstrip().startswith("- ")]
+        assert items
+        assert all(len(line.partition("#")[2].split()) > 3 for line in items), items
+
+
+def step(name: str, job: str, contains: str) -> str:
+    (script,) = [each["run"] for each in shipped(name).jobs[job]["steps"] if contains in each.get("run", "")]
+    return script
+
+
+def bash(script: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """As the runner starts it."""
+    file = folder / "script.sh"
+    file.write_text(script)
+    given = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "RUNNER_TEMP": str(folder / "temp"), **variables}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", file]
+    return subprocess.run(command, capture_output=True, text=True, env=given, cwd=folder)
+
+
+MEASURE = {"PR": "7", "SHA": SHA, "BASE": OTHER, "NONCE": NONCE, "MORE": "0"}
+BISECT = {"PR": "7", "GOOD": SHA, "BAD": OTHER, "NONCE": NONCE, "WORKLOAD": ""}
+REFUSED = [
+    ("PR", "07"),
+    ("PR", "7 8"),
+    ("PR", "7\n8"),
+    ("PR", "-1"),
+    ("PR", "٧"),
+    ("PR", "9" * 11),
+    ("SHA", "main"),
+    ("SHA", SHA[:-1]),
+    ("SHA", f"{SHA}\n"),
+    ("SHA", f"--upload-pack={SHA}"),
+    ("SHA", SHA.upper()),
+    ("BASE", f"{OTHER}$(touch CANARY)"),
+    ("NONCE", NONCE[1:]),
+    ("NONCE", "g" * 16),
+    ("MORE", "4; touch CANARY"),
+    ("MORE", "1000"),
+    ("GOOD", "v1.0"),
+    ("BAD", f"{SHA}..{OTHER}"),
+    ("WORKLOAD", "--config=/etc/passwd"),
+    ("WORKLOAD", "smoke; touch CANARY"),
+    ("WORKLOAD", "smoke\n--no-sandbox"),
+    ("WORKLOAD", "`touch CANARY`"),
+    ("WORKLOAD", "a" * 129),
+]
+
+
+@pytest.mark.parametrize(("variable", "value"), REFUSED)
+def test_inputs_that_are_not_what_they_are_called_are_refused(variable: str, value: str, tmp_path: Path) -> None:
+    cases = [("regbot-measure", "measure", MEASURE), ("regbot-bisect", "bisect", BISECT)]
+    for name, job, inputs in cases:
+        if variable in inputs:
+            found = bash(step(name, job, "is not a number"), tmp_path, **{**inputs, variable: value})
+            assert found.returncode == 2, (name, found)
+            assert variable.lower() in found.stderr
+    assert not (tmp_path / "CANARY").exists()
+
+
+def test_inputs_that_are_what_they_are_called_are_taken(tmp_path: Path) -> None:
+    for number in ("7", "0"):  # 0 is a merge group
+        inputs = {**MEASURE, "PR": number}
+        assert bash(step("regbot-measure", "measure", "is not a number"), tmp_path, **inputs).returncode == 0
+    for workload in ("", "smoke", "qwen3-30b-a3b@1/ep", "moe:mixtral-8x7b/ep-dp"):
+        inputs = {**BISECT, "WORKLOAD": workload}
+        assert bash(step("regbot-bisect", "bisect", "is not a number"), tmp_path, **inputs).returncode == 0
+
+
+RUNS = [
+    ("regbot-static", "trace", "regbot check", {"BASE": OTHER, "HEAD": SHA}, VERDICTS),
+    ("regbot-measure", "measure", "regbot check", {**MEASURE, "ENGINE": "local"}, VERDICTS),
+    ("regbot-refresh", "measure", "regbot baseline", {"ENGINE": "local"}, VERDICTS),
+    ("regbot-bisect", "bisect", "regbot bisect", {**BISECT, "ENGINE": "local"}, [0, 3, 4]),
+]
+
+
+@pytest.mark.parametrize(("name", "job", "contains", "variables", "fine"), RUNS, ids=[each[0] for each in RUNS])
+def test_a_verdict_does_not_fail_the_job_and_everything_else_does(
+    name: str, job: str, contains: str, variables: dict[str, str], fine: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "temp").mkdir()
+    program = tmp_path / "bin" / "regbot"
+    subprocess.run(["git", "init", "-q", tmp_path / "code"], check=True)
+    for code in (*range(6), 70, 130, 137):
+        program.write_text(f"#!/bin/sh\nexit {code}\n")
+        program.chmod(0o755)
+        found = bash(step(name, job, contains), tmp_path, **variables)
+        assert found.returncode == (0 if code in fine else code), (code, found)
+
+
+@pytest.mark.parametrize("branch", ["main", 'a"b', "$(touch CANARY)"])
+def test_a_measurement_has_its_own_run_posted_by_the_default_branch(branch: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "curl"
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@" > words\ncat > headers\n')
+    program.chmod(0o755)
+    given = {"GITHUB_TOKEN": "ghs_canary", "BRANCH": branch, "GITHUB_RUN_ID": "17"}
+    where = {"GITHUB_API_URL": "https://ghe.example/api/v3", "GITHUB_REPOSITORY": "acme/moe"}
+    assert bash(step("regbot-measure", "hand-over", "dispatches"), tmp_path, **given, **where).returncode == 0
+    *words, url = (tmp_path / "words").read_text().rstrip("\0").split("\0")
+    assert url == "https://ghe.example/api/v3/repos/acme/moe/actions/workflows/regbot-post.yml/dispatches"
+    assert json.loads(words[words.index("--data") + 1]) == {"ref": branch, "inputs": {"run": "17"}}
+    assert (tmp_path / "headers").read_text() == "Authorization: Bearer ghs_canary\n"
+    assert not any("ghs_canary" in word for word in words)  # others on the machine see them
+    assert not (tmp_path / "CANARY").exists()
+
+
+def test_both_posts_of_a_run_are_in_one_group_and_neither_ends_the_other() -> None:
+    """Of two that wait GitHub keeps one: here both would say the same."""
+    told = shipped("regbot-post").data["concurrency"]
+    group = "regbot-post-${{ github.event.workflow_run.id || inputs.run }}"
+    assert told == {"group": group, "cancel-in-progress": False}
+    assert set(shipped("regbot-post").data["on"]["workflow_dispatch"]["inputs"]) == {"run"}
+
+
+def test_merge_groups_do_not_wait_for_each_other() -> None:
+    """Of the runs that wait in one group GitHub keeps the newest."""
+    group = shipped("regbot-measure").data["concurrency"]["group"]
+    assert group == "regbot-measure-${{ inputs.pr == '0' && inputs.sha || inputs.pr }}"
+
+
+def test_the_gate_is_started_by_merge_groups_only_on_the_default_branch() -> None:
+    gate = shipped("regbot-gate").data
+    started = {"workflows": ["regbot-static"], "types": ["requested"], "branches": ["gh-readonly-queue/**"]}
+    assert gate["on"]["workflow_run"] == started
+    assert "merge_group" not in gate["on"]
+    assert "github.event.workflow_run.event == 'merge_group'" in gate["jobs"]["gate"]["if"]
+
+
+@pytest.mark.parametrize("workload", ["", "moe/ep"])
+def test_a_bisection_is_told_its_workload_as_one_word(workload: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "temp").mkdir()
+    program = tmp_path / "bin" / "regbot"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    given = {**BISECT, "ENGINE": "local", "WORKLOAD": workload}
+    assert bash(step("regbot-bisect", "bisect", "regbot bisect"), tmp_path, **given).returncode == 0
+    words = (tmp_path / "temp" / "bisection.json").read_text().splitlines()
+    assert words[:3] == ["bisect", SHA, OTHER]
+    assert "--untrusted" in words
+    assert ("--workload" in words) == bool(workload)
+    if workload:
+        assert words[words.index("--workload") + 1] == workload
+
+
+@pytest.mark.parametrize(
+    ("action", "rebased", "group"),
+    [
+        ("opened", False, "refs/pull/1/merge"),
+        ("synchronize", False, "refs/pull/1/merge"),
+        ("edited", True, "refs/pull/1/merge"),
+        ("edited", False, "17"),
+        ("checks_requested", False, "refs/pull/1/merge"),
+    ],
+)
+def test_another_title_ends_no_trace_and_another_base_does(action: str, rebased: bool, group: str) -> None:
+    """``&&`` gives its last operand where all are true, ``||`` the first that is."""
+    known = {
+        "github.event.action == 'edited'": action == "edited",
+        "!github.event.changes.base": not rebased,
+        "github.run_id": "17",
+        "github.ref": "refs/pull/1/merge",
+    }
+    given = re.fullmatch(r"regbot-static-\$\{\{ (.*) \}\}", shipped("regbot-static").data["concurrency"]["group"])
+    assert given is not None
+    options = [[known[part] for part in option.split(" && ")] for option in given[1].split(" || ")]
+    assert next(option[-1] for option in options if all(option)) == group

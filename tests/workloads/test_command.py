@@ -1,0 +1,487 @@
+"""Workloads that are a command: real processes that print what training code prints, read from outside."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from regbot.cli.app import app
+from regbot.cli.terminal import run_page
+from regbot.compare.page import compare_page
+from regbot.compare.verdict import ComparisonOptions, compare
+from regbot.engines import LocalEngine
+from regbot.judge.pairs import Pair, PairKey
+from regbot.judge.walls import find_wall
+from regbot.records.files import read_record, write_record
+from regbot.records.run import Arm, Position, RankSteps, RawRun, Run, Timing
+from regbot.report import html
+from regbot.workloads import Checkout, Limits, RunSpec, Scratch, trace
+from regbot.workloads.command import LOG_RANK, fill_command, time_command
+from regbot.workloads.guest import RawRecord, guest_folder, request_document
+from support import report_cases
+from support.command_tasks import command_task
+
+ARM = Arm(name="head", revision="HEAD", commit="a" * 40, tree="b" * 40)
+STEPS, CUT = 6, 2
+
+TRAIN = '''\
+"""Prints what a framework prints. Sleeps a little, so that the times can be true."""
+import os, sys, time
+
+steps = int(sys.argv[1])
+for step in range(1, steps + 1):
+    begun = time.perf_counter()
+    time.sleep(0.01)
+    took = time.perf_counter() - begun
+    print(LINE, flush=True)
+END
+'''
+MEGATRON = (
+    'f" [2026-08-22 07:30:30.123456] iteration {step:8d}/{steps:8d} | consumed samples: {step:12d} | elapsed time per '
+    "iteration (ms): {took * 1000:.1f} | learning rate: 8.6E-06 | global batch size:   128 "
+    '| lm loss: {9 - step / 10:.6E} | number of skipped iterations: {0:3d} | number of nan iterations: {0:3d} |"'
+)
+MAXTEXT = (
+    'f"completed step: {step - 1}, seconds: {took:.6f}, TFLOP/s/device: 1.000, Tokens/s/device: 8.000, '
+    'total_weights: 8, loss: {9 - step / 10:.3f}"'
+)
+TITAN = (
+    'f"[rank0]:[titan] 2026-03-03 15:24:02,281 - root - INFO - step: {step:2}  loss: {8.0:8.5f}  grad_norm:  1.4637  '
+    'memory:  1.02GiB(1.08%)  tps: {round(4096 / took):,}  tflops: 0.09  mfu: N/A"'
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    return folder
+
+
+def script(line: str = MEGATRON, end: str = "") -> str:
+    return TRAIN.replace("LINE", line).replace("END", end)
+
+
+def launch(
+    root: Path,
+    text: str,
+    command: tuple[str, ...] = ("{python}", "train.py", "{steps}"),
+    limits: Limits | None = None,
+    timeout_s: float = 60.0,
+    **workload: Any,
+) -> Run:
+    (root / "train.py").write_text(text)
+    task = command_task(command, timeout_s, **workload)
+    place = RunSpec(Position(block=1, slot=0, order="ABBA"), 1, STEPS, CUT)
+    scratch = root.parent / "scratch"
+    seat, checkout = LocalEngine().unlocked_seat, Checkout(ARM, root, {"FROM_TREE": "1"})
+    run = time_command(task, place, checkout, seat, Scratch(scratch, limits or Limits()))
+    write_record(root.parent / "run.json", run)
+    assert read_record(root.parent / "run.json", Run) == run
+    return run
+
+
+def timing_of(run: Run) -> Timing:
+    assert (run.outcome, run.reason) == ("ok", "")
+    assert run.timing is not None
+    return run.timing
+
+
+@pytest.mark.parametrize("line", [MEGATRON, MAXTEXT])
+def test_a_command_is_timed_by_what_it_prints(root: Path, line: str) -> None:
+    run = launch(root, script(line))
+    timing = timing_of(run)
+    assert (run.tier, run.adapter, run.exit_code) == ("timed", "command", 0)
+    assert (timing.clock, timing.requested_steps, timing.cut, list(timing.ranks)) == ("log", STEPS, CUT, [LOG_RANK])
+    assert len(timing.step_s) == STEPS
+    assert all(0.009 < seconds < 1 for seconds in timing.step_s)
+    assert sum(timing.step_s) < run.wall_s
+    assert run.loss == pytest.approx([8.9, 8.8, 8.7, 8.6, 8.5, 8.4])
+    assert (run.code, run.ledger, run.backends) == (None, None, {})
+    steps = timing.ranks[LOG_RANK]
+    assert (steps.cpu_s, steps.wait_s, steps.memory_bytes, steps.peak_bytes) == ([], [], [], 0)
+
+
+def test_a_run_knows_its_node_and_when_its_launch_began(root: Path) -> None:
+    """By regbot's own clock: ``regbot compare`` recognises a session by it."""
+    before = time.time()
+    run = launch(root, script())
+    assert run.node is not None
+    assert run.started_unix_s is not None
+    assert before <= run.started_unix_s + 0.5
+    assert run.started_unix_s + run.wall_s <= time.time()
+
+
+GOLDEN = """\
+import json, sys, time
+times = {}
+for step in range(1, int(sys.argv[1]) + 1):
+    begun = time.perf_counter()
+    time.sleep(0.01)
+    times[str(EVERY * step)] = time.perf_counter() - begun
+values = {"start_step": 1, "end_step": 99, "step_interval": EVERY, "values": times}
+json.dump({"iteration-time": values}, open(sys.argv[2], "w"))
+"""
+
+
+def test_golden_values_of_every_step_are_a_step_log(root: Path) -> None:
+    command = ("{python}", "train.py", "{steps}", "{log}")
+    timing = timing_of(launch(root, GOLDEN.replace("EVERY", "1"), command=command))
+    assert len(timing.step_s) == STEPS
+    every_fifth = launch(root, GOLDEN.replace("EVERY", "5"), command=command)
+    assert every_fifth.outcome == "bad_record"
+    assert "log every step" in every_fifth.reason
+
+
+def test_torchtitan_needs_the_tokens_of_a_step(root: Path) -> None:
+    missing = launch(root, script(TITAN))
+    assert missing.outcome == "no_record"
+    assert "tokens_per_step" in missing.reason
+    timing = timing_of(launch(root, script(TITAN), tokens_per_step=4096))
+    assert all(0.009 < seconds < 1 for seconds in timing.step_s)
+
+
+def test_the_step_log_may_be_a_file_of_the_checkout(root: Path) -> None:
+    text = "import sys; sys.stdout = open('steps.txt', 'w')\n" + script(MAXTEXT)
+    assert len(timing_of(launch(root, text, log="steps.txt")).step_s) == STEPS
+
+
+def test_the_step_log_may_be_where_regbot_wants_it(root: Path) -> None:
+    text = "import sys; sys.stdout = open(sys.argv[2], 'w')\n" + script(MAXTEXT)
+    run = launch(root, text, command=("{python}", "train.py", "{steps}", "{log}"))
+    assert len(timing_of(run).step_s) == STEPS
+    assert sorted(path.name for path in root.iterdir()) == ["train.py"]
+
+
+def test_a_command_that_leaves_no_step_log_has_no_record(root: Path) -> None:
+    (root / "steps.txt").write_text("completed step: 0, seconds: 0.010, loss: 1\n")  # of an earlier run
+    run = launch(root, script(), log="steps.txt")
+    assert (run.outcome, run.exit_code) == ("no_record", 0)
+    assert "left no step log 'steps.txt'" in run.reason
+    run = launch(root, "print('hello')\n")
+    assert run.outcome == "no_record"
+    assert "its log: has no step line of a known format" in run.reason
+    assert "hello" in run.log_tail
+
+
+@pytest.mark.parametrize("log", ["../outside.txt", "link.txt", "folder", "/etc/hostname"])
+def test_a_log_outside_of_the_checkout_is_refused_before_anything_runs(root: Path, log: str) -> None:
+    (root / "link.txt").symlink_to(root.parent / "outside.txt")
+    (root / "folder").mkdir()
+    (root.parent / "outside.txt").write_text("not yours")
+    run = launch(root, script(end="open('ran', 'w')"), log=log)
+    assert run.outcome == "refused"
+    assert not (root / "ran").exists()
+    assert (root.parent / "outside.txt").read_text() == "not yours"
+
+
+@pytest.mark.parametrize("log", ["train.py/steps.log", "n" * 300, "a\0b", "loop/steps.log"])
+def test_a_log_that_cannot_be_a_file_is_refused_and_ends_nothing_else(root: Path, log: str) -> None:
+    (root / "loop").symlink_to("loop")
+    run = launch(root, script(end="open('ran', 'w')"), log=log)
+    assert run.outcome == "refused"
+    assert "cannot be a file of the checkout" in run.reason
+    assert not (root / "ran").exists()
+    assert (root / "train.py").is_file()
+
+
+def test_a_log_in_two_places_is_refused(root: Path) -> None:
+    run = launch(root, script(), command=("{python}", "train.py", "{steps}", "{log}"), log="steps.txt")
+    assert run.outcome == "refused"
+    assert "keep one" in run.reason
+
+
+def test_a_link_that_the_command_leaves_as_its_log_is_not_followed(root: Path) -> None:
+    (root.parent / "other.log").write_text("completed step: 0, seconds: 1.000, loss: 1\n")
+    run = launch(root, script(end="os.symlink('../other.log', 'steps.txt')"), log="steps.txt")
+    assert run.outcome == "no_record"
+
+
+@pytest.mark.parametrize("folder", ["logs", "."])
+def test_a_folder_that_the_command_replaces_by_a_link_is_not_followed(root: Path, folder: str) -> None:
+    """The safety of the place is looked at before the run; what counts is where it leads after it."""
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "steps.txt").write_text(
+        "".join(f"completed step: {step}, seconds: 0.010, loss: 1.0\n" for step in range(STEPS))
+    )
+    (root / "logs").mkdir()
+    (root / "logs" / "steps.txt").write_text("of an earlier run")
+    swap = "os.rmdir('logs'); os.symlink('../outside', 'logs')"
+    if folder == ".":
+        swap = "os.rename('../checkout', '../moved'); os.symlink('outside', '../checkout')"
+    log = "logs/steps.txt" if folder == "logs" else "steps.txt"
+    run = launch(root, script(end=swap), log=log)
+    assert run.outcome == "bad_record"
+    assert "leads out of the checkout" in run.reason
+    assert run.timing is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads whatever it likes")
+def test_a_log_that_may_not_be_read_is_no_record(root: Path) -> None:
+    (root / "logs").mkdir()
+    try:
+        run = launch(root, script(end="open('logs/steps.txt', 'w'); os.chmod('logs', 0)"), log="logs/steps.txt")
+    finally:
+        (root / "logs").chmod(0o700)
+    assert run.outcome == "no_record"
+
+
+def test_a_command_that_fails_has_crashed_whatever_it_printed(root: Path) -> None:
+    run = launch(root, script(end="sys.exit('out of memory')"))
+    assert (run.outcome, run.exit_code, run.timing) == ("crashed", 1, None)
+    assert "exited with code 1" in run.reason
+    assert "out of memory" in run.log_tail
+
+
+@pytest.mark.slow
+def test_a_command_that_does_not_end_is_ended(root: Path) -> None:
+    run = launch(root, script(end="time.sleep(60)"), timeout_s=2)
+    assert run.outcome == "hung"
+    assert "workloads.train.timeout_min" in run.reason
+
+
+def test_a_command_that_is_not_there_says_so(root: Path) -> None:
+    run = launch(root, "", command=("no-such-launcher", "{steps}"))
+    assert run.outcome == "crashed"
+    assert "no-such-launcher" in run.reason
+
+
+def test_fewer_steps_than_requested_are_short(root: Path) -> None:
+    run = launch(root, script().replace("range(1, steps + 1)", "range(1, steps - 1)"))
+    assert run.outcome == "short"
+    assert "after 4 of 6 steps" in run.reason
+
+
+def test_more_steps_than_requested_do_not_count(root: Path) -> None:
+    run = launch(root, script().replace("range(1, steps + 1)", "range(1, steps + 4)"))
+    assert len(timing_of(run).step_s) == STEPS
+    assert len(run.loss) == STEPS
+    assert any("the log has 9 steps; only the 6 requested ones count" in warning for warning in run.warnings)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (
+            MEGATRON.replace("skipped iterations: {0:3d}", "skipped iterations: {step // 5:3d}"),
+            "optimizer skipped 2 of 6",
+        ),
+        (MEGATRON.replace("nan iterations: {0:3d}", "nan iterations: {step // 6:3d}"), "not finite in 1 of 6"),
+        (MAXTEXT.replace("{9 - step / 10:.3f}", "nan"), "not finite in 6 of 6 steps, first in step 1"),
+    ],
+)
+def test_steps_that_do_not_train_are_divergence(root: Path, line: str, why: str) -> None:
+    run = launch(root, script(line))
+    assert run.outcome == "diverged"
+    assert why in run.reason
+    assert run.timing is not None
+
+
+def test_steps_that_claim_more_time_than_the_process_lived_are_not_believed(root: Path) -> None:
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took + 60:.6f}")))
+    assert run.outcome == "bad_record"
+    assert "the process lived" in run.reason
+    assert run.timing is None
+
+
+def test_step_times_of_few_digits_decide_nothing(root: Path) -> None:
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took:.3f}")))
+    assert run.outcome == "bad_record"
+    assert "printed to 0.001 s" in run.reason
+    assert "too coarse to detect a slowdown of 2%" in run.reason
+
+
+def test_a_command_without_a_place_for_the_number_of_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"command: has no \{steps\}; put \{steps\} where"):
+        command_task(("{python}", "train.py", "40"))
+
+
+def test_means_over_a_log_interval_are_no_step_times(root: Path) -> None:
+    text = script().replace("range(1, steps + 1)", "range(10, 10 * steps + 1, 10)")
+    run = launch(root, text)
+    assert run.outcome == "bad_record"
+    assert "log every step" in run.reason
+
+
+def test_missing_steps_are_not_papered_over(root: Path) -> None:
+    run = launch(root, script().replace("range(1, steps + 1)", "[1, 2, 3, 5, 6, 7]"))
+    assert run.outcome == "bad_record"
+    assert "steps are missing in its log between 1 and 7" in run.reason
+
+
+def test_a_dispatch_in_place_of_a_step_time_is_not_compared(root: Path) -> None:
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took * (step != 5):.4f}0")))
+    assert run.outcome == "bad_record"
+    assert "no time of step 4" in run.reason
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took * (0.1 if step == 5 else 1):.5f}")))
+    assert run.outcome == "bad_record"
+    assert "step 4 is not a step time" in run.reason
+    run = launch(root, script(MAXTEXT.replace("{took:.6f}", "{took * (0.1 if step == 2 else 1):.5f}")))
+    assert timing_of(run).cut == CUT, "within the warm-up it does no harm"
+
+
+def test_output_that_was_dropped_is_not_read(root: Path) -> None:
+    text = script(end="print('x' * 200_000)")
+    run = launch(root, text, limits=Limits(max_output_bytes=100_000))
+    assert run.outcome == "bad_record"
+    assert "{log}" in run.reason
+
+
+def test_the_environment_is_clean_but_for_what_was_given(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET_OF_THE_RUNNER", "1")
+    end = "print('A_SECRET_OF_THE_RUNNER' in os.environ, os.environ['FROM_TREE'], os.environ['NCCL_NVLS_ENABLE'])"
+    run = launch(root, script(end=end + "; sys.exit(3)"), environment={"NCCL_NVLS_ENABLE": "0"})
+    assert "False 1 0" in run.log_tail
+
+
+def test_overrides_are_filled_into_the_command(root: Path) -> None:
+    end = "print('given', *sys.argv[2:]); sys.exit(3)"
+    command = ("{python}", "train.py", "{steps}", "--dispatcher={dispatcher}", "{fusion}", '{"a": 1}', "{unknown}")
+    run = launch(root, script(end=end), command=command, dispatcher="hybridep", config={"fusion": True})
+    assert 'given --dispatcher=hybridep true {"a": 1} {unknown}' in run.log_tail
+
+
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        ({"dispatcher": "deepep"}, "has no place for 'dispatcher'"),
+        ({"config": {"overlap": True}}, "write {overlap} where the command takes it"),
+        ({"config": {"steps": 3}}, "workloads.train.config.steps: regbot fills {steps} itself"),
+        ({"config": {"python": "python3"}}, "set python of the workload"),
+        ({"config": {"log": "a.log"}}, "set log of the workload"),
+        ({"config": {"dispatcher": "deepep"}, "dispatcher": "hybridep"}, "set dispatcher of the workload"),
+        ({"routing": "skewed"}, "routing = 'skewed' has no effect on a command"),
+    ],
+)
+def test_an_override_without_a_place_is_refused(root: Path, workload: dict[str, Any], why: str) -> None:
+    run = launch(root, script(), **workload)
+    assert run.outcome == "refused"
+    assert why in run.reason
+    needs = launch(root, script(), command=("{python}", "train.py", "{steps}", "{dispatcher}"))
+    assert "none is set" in needs.reason
+
+
+def test_a_word_that_regbot_fills_in_is_no_override_of_an_arm(root: Path) -> None:
+    task = command_task(("{python}", "train.py", "{steps}")).at({"steps": 3})
+    command, fault = fill_command(
+        task, root, RunSpec(Position(block=1, slot=0, order="ABBA"), 1, STEPS, CUT), root / "log"
+    )
+    assert (command, "session.steps" in fault) == ((), True)
+
+
+# what a command has none of
+
+
+def test_a_command_has_no_static_ledger_and_no_other_models_stands_for_it(root: Path) -> None:
+    (root / "train.py").write_text(script(end="open('ran', 'w')"))
+    run = trace(
+        command_task(("{python}", "train.py", "{steps}")),
+        Checkout(ARM, root),
+        LocalEngine(),
+        Scratch(root.parent / "s", Limits()),
+    )
+    assert (run.outcome, run.reason) == (
+        "refused",
+        "a command has no static ledger; give a profile or a dump to 'regbot ledger read'",
+    )
+    assert run.ledger is None
+    assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize("command", [("ledger", "trace", "train"), ("preflight", "train")])
+def test_ledger_and_preflight_say_that_a_command_has_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    (root / "regbot.toml").write_text(
+        'version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["true", "{steps}"]\n'
+        'shapes = ["mixtral-8x7b"]\n'
+    )
+    monkeypatch.chdir(root)
+    found = CliRunner().invoke(app, [*command])
+    assert found.exit_code != 0
+    assert "a command has no static ledger" in found.stdout + found.stderr
+    assert "all_to_all" not in found.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("adapter", ["command", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nemo", ""))])
+def test_the_guest_refuses_an_adapter_that_it_does_not_know(root: Path, adapter: str) -> None:
+    task = command_task(("true", "{steps}"))
+    record = root / "raw.json"
+    request = root / "request.json"
+    request.write_text(json.dumps({**request_document(task, root, RawRecord(record, "1" * 32)), "adapter": adapter}))
+    ended = subprocess.run([sys.executable, guest_folder(), request], capture_output=True, text=True, timeout=120)
+    raw = read_record(record, RawRun)
+    assert (ended.returncode, raw.ledger) == (10, None)
+    assert raw.refusal is not None
+    assert (raw.refusal.kind, repr(adapter) in raw.refusal.message) == ("config", True)
+
+
+# what reads such runs
+
+
+def test_a_run_known_by_its_log_is_shown_without_what_is_not_known(root: Path) -> None:
+    page = run_page(launch(root, script()))
+    row = next(line for line in page.splitlines() if line.split()[:1] == [LOG_RANK])
+    assert row.split()[2:] == ["unknown", "unknown", "unknown"]
+    assert "clock log" in page
+
+
+def test_runs_known_by_their_logs_are_compared_and_name_no_wall(root: Path, tmp_path: Path) -> None:
+    run = launch(root, script())
+    names = []
+    for number in range(8):
+        factor = 1.0 + 0.001 * number + 0.2 * (number > 3)
+        names.append(tmp_path / f"{number}.json")
+        write_record(names[-1], slower(run, factor))
+    verdict = compare(ComparisonOptions(names[:4], names[4:], True, None, None))
+    assert verdict.verdict == "FAIL"
+    assert compare_page(verdict)
+    assert find_wall([Pair(PairKey(1, 1, 0), run, slower(run, 2.0), 0, {})], "median", True) is None
+
+
+def slower(run: Run, factor: float) -> Run:
+    timing = timing_of(run)
+    seconds = [0.01 * factor for _ in timing.step_s]
+    steps = RankSteps(step_s=seconds, cpu_s=[], wait_s=[], memory_bytes=[], peak_bytes=0)
+    return run.model_copy(update={"timing": timing.model_copy(update={"step_s": seconds, "ranks": {LOG_RANK: steps}})})
+
+
+def test_only_a_log_may_leave_out_what_a_rank_spent() -> None:
+    bare = RankSteps(step_s=[1.0], cpu_s=[], wait_s=[], memory_bytes=[], peak_bytes=0)
+    given: dict[str, Any] = {
+        "asked": 1,
+        "cut": 0,
+        "method": "none",
+        "step_s": [1.0],
+        "ranks": {LOG_RANK: bare},
+        "memory_peak_bytes": 0,
+        "memory_slope_bytes": 0.0,
+    }
+    assert Timing(clock="log", **given).steady_s == [1.0]
+    with pytest.raises(ValueError, match="0 values for 1 steps"):
+        Timing(clock="perf_counter", **given)
+
+
+@pytest.mark.slow
+def test_a_report_of_runs_known_by_their_logs_says_nothing_of_ranks() -> None:
+    verdict, session = report_cases.large(ranks=2, pairs=4)
+    page = html(verdict, session.model_copy(update={"runs": [by_log(run) for run in session.runs]}))
+    assert "peak memory" in page
+    assert html(verdict, session).count("MiB") > page.count("MiB")
+    assert page.count(">0 B") == html(verdict, session).count(">0 B"), "what is not known is shown as nothing"
+
+
+def by_log(run: Run) -> Run:
+    if run.timing is None:
+        return run
+    steps = RankSteps(step_s=run.timing.step_s, cpu_s=[], wait_s=[], memory_bytes=[], peak_bytes=0)
+    changes = {"clock": "log", "ranks": {LOG_RANK: steps}, "memory_peak_bytes": 0}
+    return run.model_copy(update={"timing": run.timing.model_copy(update=changes)})

@@ -1,0 +1,351 @@
+"""A guest that leaves a compiled program: what the trusted side makes of it, and every claim that it does not believe.
+
+The guest is a script that answers as MaxText's would; it is started, bounded and read like any other. The real one is
+in ``frameworks/test_maxtext.py``.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from regbot.config import Workload
+from regbot.engines import LocalEngine
+from regbot.records.run import Arm, Run
+from regbot.shapes import load_shape
+from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot_guest.frameworks.maxtext import STEP, move_program
+from regbot_guest.frameworks.maxtext_config import (
+    FORCED_KEYS,
+    MaxTextError,
+    compile_arguments,
+    describe_error,
+    flatten_config,
+)
+from regbot_guest.request import Geometry, Request
+from support.layers import layer_task
+
+ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
+LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=2**18)
+
+SUM = """
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+"""
+PROGRAM = f"""HloModule jit_train_step, is_scheduled=true, num_partitions=4
+{SUM}
+ENTRY %main (x: f32[8,16]) -> f32[16,16] {{
+  %x = f32[8,16]{{1,0}} parameter(0)
+  %sent = f32[8,16]{{1,0}} all-to-all(%x), channel_id=1, replica_groups={{{{0,1}},{{2,3}}}}, dimensions={{0}}, metadata={{op_name="jit(train_step)/jvp()/dispatch/dot_general"}}
+  %whole = f32[16,16]{{1,0}} all-gather(%sent), channel_id=2, replica_groups={{{{0,2}},{{1,3}}}}, dimensions={{0}}, use_global_device_ids=true
+  ROOT %total = f32[16,16]{{1,0}} all-reduce(%whole), channel_id=3, replica_groups=[1,4]<=[4], use_global_device_ids=true, to_apply=%sum
+}}
+"""  # noqa: E501
+PLANTED = f"""HloModule jit_regbot_planted, is_scheduled=true, num_partitions=4
+{SUM}
+%body (state: (s32[], f32[4,4])) -> (s32[], f32[4,4]) {{
+  %state = (s32[], f32[4,4]{{1,0}}) parameter(0)
+  %round = s32[] get-tuple-element(%state), index=0
+  %x = f32[4,4]{{1,0}} get-tuple-element(%state), index=1
+  %psum = f32[4,4]{{1,0}} all-reduce(%x), channel_id=3, replica_groups={{{{0,1,2,3}}}}, use_global_device_ids=true, to_apply=%sum
+  ROOT %next = (s32[], f32[4,4]{{1,0}}) tuple(%round, %psum)
+}}
+
+%more (state: (s32[], f32[4,4])) -> pred[] {{
+  %state = (s32[], f32[4,4]{{1,0}}) parameter(0)
+  %round = s32[] get-tuple-element(%state), index=0
+  %three = s32[] constant(3)
+  ROOT %less = pred[] compare(%round, %three), direction=LT
+}}
+
+ENTRY %main (x: f32[4,4]) -> f32[16,4] {{
+  %x = f32[4,4]{{1,0}} parameter(0)
+  %zero = s32[] constant(0)
+  %begin = (s32[], f32[4,4]{{1,0}}) tuple(%zero, %x)
+  %loop = (s32[], f32[4,4]{{1,0}}) while(%begin), condition=%more, body=%body, backend_config={{"known_trip_count":{{"n":"3"}}}}
+  %sent = f32[4,4]{{1,0}} all-to-all(%x), channel_id=1, replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}
+  ROOT %whole = f32[16,4]{{1,0}} all-gather(%sent), channel_id=2, replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}, use_global_device_ids=true
+}}
+"""  # noqa: E501
+
+ANSWER = """#!{python}
+import gzip, json, os, pathlib, sys
+request = json.load(open(sys.argv[-1]))
+folder = pathlib.Path(request["record"]).parent
+program, planted = {program!r}, {planted!r}
+record = {{"schema": "regbot/raw-run@1", "request": request["request"], "workload": request["workload"],
+          "variant": request["variant"], "rank": 0}}
+claim = {{"program": "program.hlo.txt", "planted": "planted.hlo.txt", "target": "cpu",
+         "mesh": [{{"name": "fsdp", "size": 2}}, {{"name": "ep", "size": 2}}],
+         "config": {{"capacity_factor": 1.25}}, "software": {{"jax": "0"}}, "patches": ["hardware=cpu"]}}
+record["compiled"] = claim
+file = folder / "program.hlo.txt"
+file.write_text(program)
+(folder / "planted.hlo.txt").write_text(planted)
+{change}
+pathlib.Path(request["record"]).write_text(json.dumps(record))
+"""
+
+
+def compiled_task(python: str) -> Task:
+    """Mixtral's cpu variant on four ranks, two of them expert-parallel."""
+    workload = Workload(adapter="maxtext", shapes=["mixtral-8x7b"], variant="cpu", python=python, timeout_min=1.0)
+    return single_task("maxtext", workload, load_shape("mixtral-8x7b"), "ep", world=4, ep=2)
+
+
+def fake_python(folder: Path, change: str, program: str = PROGRAM, planted: str = PLANTED) -> str:
+    """An interpreter that does not run the guest but answers at once, its answer spoilt by ``change``."""
+    script = folder / "fake-python"
+    script.write_text(ANSWER.format(python=sys.executable, program=program, planted=planted, change=change))
+    script.chmod(0o755)
+    return str(script)
+
+
+def run(tmp_path: Path, change: str = "", program: str = PROGRAM, planted: str = PLANTED) -> Run:
+    root = tmp_path / "checkout"
+    root.mkdir()
+    task = compiled_task(fake_python(tmp_path, change, program, planted))
+    return trace(task, Checkout(ARM, root), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
+
+
+def test_a_program_becomes_a_ledger_with_the_axes_of_its_mesh(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    assert (found.outcome, found.reason) == ("ok", "")
+    ledger = found.ledger
+    assert ledger is not None
+    assert {(e.kind, e.axis, e.group_size, e.count, e.bytes) for e in ledger.entries} == {
+        ("all_to_all", "ep", 2, 1, 8 * 16 * 4),
+        ("all_gather", "fsdp", 2, 1, 16 * 16 * 4),
+        ("all_reduce", "fsdp+ep", 4, 1, 16 * 16 * 4),
+    }
+    assert {name: axis.ranks for name, axis in ledger.axes.items()} == {
+        "ep": [0, 1],
+        "fsdp": [0, 2],
+        "fsdp+ep": [0, 1, 2, 3],
+    }
+    assert (ledger.workload, ledger.variant, ledger.world_size) == ("mixtral-8x7b@1/ep-dp", "cpu", 4)
+    assert (ledger.scope, ledger.steps, ledger.source) == ("step", 1, "hlo:cpu")
+    assert (ledger.config, ledger.software, ledger.patches) == (
+        {"capacity_factor": 1.25},
+        {"jax": "0"},
+        ["hardware=cpu"],
+    )
+    assert ledger.program is not None
+
+
+def test_the_planted_program_proves_that_the_reader_sees(tmp_path: Path) -> None:
+    ledger = run(tmp_path).ledger
+    assert ledger is not None
+    assert ledger.liveness is not None
+    assert (ledger.liveness.planted, ledger.liveness.seen, ledger.liveness.proven) == (5, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "seen"),
+    [
+        (PLANTED.replace(" all-to-all(", " exchange-of-a-later-xla("), 4),
+        (PLANTED.replace('"n":"3"', '"n":"6"'), 2),
+        (PLANTED.replace("{{0,1,2,3}}, dimensions={0}\n", "{{0,1},{2,3}}, dimensions={0}\n"), 4),
+    ],
+    ids=["a kind that is not seen", "a loop that is counted twice", "other devices"],
+)
+def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path, spoilt: str, seen: int) -> None:
+    assert spoilt != PLANTED
+    ledger = run(tmp_path, planted=spoilt).ledger
+    assert ledger is not None
+    assert ledger.liveness is not None
+    assert (ledger.liveness.seen, ledger.liveness.proven) == (seen, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ('file.rename(folder.parent / "out.txt"); claim["program"] = "../out.txt"', "compiled.program: String should"),
+        ('claim["planted"] = "/etc/passwd"', "compiled.planted: String should"),
+        ('claim["program"] = ".."', "compiled.program: String should"),
+        ('file.unlink(); file.symlink_to("/etc/passwd")', "program.hlo.txt: is a link"),
+        ("file.unlink(); os.link(sys.argv[-1], file)", "program.hlo.txt: is a link"),
+        ("file.unlink(); os.mkfifo(file)", "program.hlo.txt: is a link or no regular file"),
+        ("file.unlink(); file.mkdir()", "program.hlo.txt: is a link or no regular file"),
+        ("file.unlink()", "program.hlo.txt: named in the record, but it cannot be read: No such file"),
+        ('file.write_text(program + "\\n" * 300_000)', "bytes, more than the 262,144 of local.max_record_mb"),
+        ('file.write_bytes(gzip.compress((program + "\\n" * 300_000).encode()))', "contains more than 262,144 bytes"),
+        ("file.write_text(program[:-30])", "program.hlo.txt: ends in the middle of the computation main"),
+        ("file.write_text(program + program)", "program.hlo.txt: contains more than one HloModule"),
+        ('file.write_text("")', "program.hlo.txt: has no HloModule line"),
+        (
+            'file.write_text(program.replace("num_partitions=4", "num_partitions=2"))',
+            "is compiled for 2 devices, but 4",
+        ),
+        ('claim["mesh"][0]["size"] = 4', "the record's mesh is {'fsdp': 4, 'ep': 2}, but 4 ranks"),
+        ('claim["mesh"][0]["name"] = "ep"', "names a mesh axis twice"),
+        ('claim["mesh"] = [{"name": "ep", "size": 4}]', "expert-parallel groups of 2 were requested"),
+        ('claim["mesh"][0]["name"] = "\\x1b[31m"', "compiled.mesh.0.name: String should"),
+        ('claim["target"] = "tpu"', "compiled.target"),
+        (
+            (
+                'record["ledger"] = {"schema": "regbot/ledger@1", "source": "hlo:cpu", "scope": "step", "steps": 1, '
+                '"entries": [], "world_size": 4, "workload": request["workload"], "variant": request["variant"]}'
+            ),
+            "regbot counts in the compiled program itself",
+        ),
+        ('del record["compiled"]', "neither a ledger nor a reason"),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_not_used(tmp_path: Path, change: str, reason: str) -> None:
+    found = run(tmp_path, change)
+    assert found.outcome == "bad_record", found.reason
+    assert reason in found.reason
+    assert str(tmp_path) not in found.reason
+    assert found.ledger is None
+
+
+def test_a_layer_cannot_pass_a_program_off_as_its_ledger(tmp_path: Path) -> None:
+    task = layer_task(python=fake_python(tmp_path, ""))
+    found = trace(task, Checkout(ARM, tmp_path), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
+    assert found.outcome == "bad_record"
+    assert "which the adapter 'module' does not make" in found.reason
+
+
+@pytest.mark.skipif(importlib.util.find_spec("maxtext") is not None, reason="this interpreter has MaxText")
+def test_an_interpreter_without_maxtext_says_how_to_get_it(tmp_path: Path) -> None:
+    found = trace(compiled_task(""), Checkout(ARM, tmp_path), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
+    assert found.outcome == "refused"
+    assert "the package maxtext is neither in the source roots nor installed" in found.reason
+    assert "requirements/maxtext.txt" in found.reason
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is not None, reason="this interpreter has jax")
+def test_an_interpreter_without_jax_says_what_is_missing(tmp_path: Path) -> None:
+    package = tmp_path / "checkout" / "maxtext"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    found = trace(
+        compiled_task(""), Checkout(ARM, package.parent), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS)
+    )
+    assert found.outcome == "refused"
+    assert "MaxText cannot be imported: No module named 'jax'" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        ([], "0 programs called jit_train_step were compiled instead of one; compiled: none"),
+        (["0001.jit_init", "0002.jit_eval_step"], "0 programs .*; compiled: jit_eval_step, jit_init"),
+        (["0001.jit_train_step", "0002.jit_train_step"], "2 programs .*; compiled: jit_train_step"),
+    ],
+)
+def test_a_dump_without_exactly_one_train_step_is_refused(tmp_path: Path, modules: list[str], said: str) -> None:
+    for module in modules:
+        (tmp_path / f"module_{module}.cpu_after_optimizations.txt").touch()
+        (tmp_path / f"module_{module}.before_optimizations.txt").touch()
+        (tmp_path / f"module_{module}.cpu_after_optimizations-buffer-assignment.txt").touch()
+    with pytest.raises(MaxTextError, match=said):
+        move_program(tmp_path, STEP, tmp_path / "program.hlo.txt")
+
+
+def request(**changes: object) -> Request:
+    variant = load_shape("mixtral-8x7b").variant("full")
+    document = {
+        "request": "x",
+        "workload": "label:mixtral-8x7b@1/ep",
+        "variant": "full",
+        "record": "/scratch/raw.json",
+        "root": "/checkout",
+        "geometry": Geometry(**variant.geometry.model_dump()),
+        "world": 8,
+        "ep": 8,
+    }
+    return Request(**{**document, **changes})  # type: ignore[arg-type]
+
+
+def keys_of(asked: Request) -> dict[str, str]:
+    _, base, *rest = compile_arguments(asked, Path("/maxtext"), Path("/scratch"))
+    return {"": base, **dict(argument.split("=", 1) for argument in rest)}
+
+
+def test_a_shape_pins_every_number_and_leaves_the_rest_to_the_configuration() -> None:
+    keys = keys_of(request(config={"capacity_factor": 2.0, "moe_dispatch_no_expert_sharding": True}))
+    assert keys[""] == "/maxtext/configs/base.yml"
+    numbers = ["model_name", "base_emb_dim", "base_moe_mlp_dim", "num_experts", "max_target_length", "use_qk_norm"]
+    assert [keys[name] for name in numbers] == ["mixtral-8x7b", "4096", "14336", "8", "4096", "false"]
+    assert (keys["ici_expert_parallelism"], keys["ici_fsdp_parallelism"]) == ("8", "-1")
+    assert (keys["capacity_factor"], keys["moe_dispatch_no_expert_sharding"]) == ("2.0", "true")
+    assert keys["jax_cache_dir"] == '""', "a cached program leaves no dump"
+    assert keys.keys() >= FORCED_KEYS.keys()
+
+
+def test_a_recipe_keeps_its_own_numbers() -> None:
+    keys = keys_of(request(recipe="mixtral-8x22b", config={"base_num_decoder_layers": 2}))
+    assert (keys["model_name"], keys["base_num_decoder_layers"]) == ("mixtral-8x22b", "2")
+    assert "base_emb_dim" not in keys
+    assert "sparse_matmul" not in keys
+
+
+def test_a_recipe_may_be_a_file_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("own.yml", "models/mixtral-8x7b.yml"):
+        (tmp_path / name).touch()
+    assert keys_of(request(root=str(tmp_path), recipe="own.yml"))[""] == str(tmp_path / "own.yml")
+    assert keys_of(request(root=str(tmp_path), recipe="models/mixtral-8x7b.yml"))["model_name"] == "mixtral-8x7b"
+    with pytest.raises(MaxTextError, match=r"there is no file 'other\.yml'"):
+        keys_of(request(root=str(tmp_path), recipe="other.yml"))
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("base_emb_dim", "another shape or variant"),
+        ("dtype", "another variant"),
+        ("model_name", "'recipe'"),
+        ("ici_expert_parallelism", "--ep"),
+        ("attention", "regbot sets it"),
+    ],
+)
+def test_a_key_that_is_fixed_is_refused_with_what_to_use(key: str, instead: str) -> None:
+    with pytest.raises(MaxTextError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:
+        keys_of(request(config={key: 1}))
+    assert refusal.value.kind == "config"
+
+
+def test_an_unknown_key_is_named_with_those_that_are_near() -> None:
+    unknown = ValueError("'remat_polcy' not in 'emb_dim', 'remat_policy', 'run_name'.")
+    assert describe_error(unknown) == (
+        "MaxText refuses the configuration: it has no key 'remat_polcy'; did you mean remat_policy?"
+    )
+    ended = SystemExit(2)
+    ended.__context__ = ValueError("at most one of the two")
+    assert describe_error(ended) == "MaxText refuses the configuration: at most one of the two"
+
+
+def test_the_resolved_configuration_is_flat_and_names_no_place() -> None:
+    resolved = {
+        "remat_policy": "full",
+        "learning_rate": 3e-5,
+        "tensorboard_dir": "/home/me/out",
+        "checkpoint_dir": "gs://bucket/out",
+        "hf_access_token": "secret",
+        "run_name": "me-2026",
+        "mesh_axes": ["fsdp", "expert"],
+        "data_sharding": [["data", "expert"]],
+        "logical_axis_rules": (("embed", ("fsdp", "expert")), ("embed", "fsdp"), ("exp", "expert")),
+        "loss": float("inf"),
+        "lora": {"rank": 4},
+        "none": None,
+    }
+    assert flatten_config(resolved) == {
+        "remat_policy": "full",
+        "learning_rate": 3e-5,
+        "mesh_axes": "fsdp,expert",
+        "data_sharding": "data,expert",
+        "logical_axis_rules.embed": "fsdp,expert | fsdp",
+        "logical_axis_rules.exp": "expert",
+        "loss": "inf",
+        "lora.rank": 4,
+        "none": None,
+    }

@@ -1,0 +1,88 @@
+"""Meshes that a workload defines: their entries, the sizes of their axes, and how a framework gets them."""
+
+from pathlib import Path
+
+import pytest
+
+from regbot.check.static_trace import TraceOptions, choose_task
+from regbot.config import Config, ConfigError, parse_config
+from regbot.records.baseline import ENTRY_PATTERN
+from regbot.workloads import plan, timed_tasks
+
+
+def config(meshes: str, adapter: str = "megatron", more: str = "timed = []") -> Config:
+    text = (
+        f'version = 1\n[workloads.moe]\nadapter = "{adapter}"\nshapes = ["mixtral-8x7b"]\nmeshes = {meshes}\n{more}\n'
+    )
+    return parse_config(text, "regbot.toml")
+
+
+def test_an_own_mesh_is_an_entry_of_its_own_and_its_axes_reach_the_framework() -> None:
+    named, own = plan(config('["ep", {world = 16, ep = 4, tp = 2, cp = 2}]'))
+    assert (named.entry, named.workload.config) == ("mixtral-8x7b@1/ep", {})
+    assert own.entry == "mixtral-8x7b@1/world16-ep4-tp2-cp2"
+    assert own.workload.config == {
+        "tensor_model_parallel_size": 2,
+        "context_parallel_size": 2,
+        "expert_tensor_parallel_size": 1,
+    }, "Megatron's ETP is TP unless it is set"
+    assert (own.parallelism.world_size, own.parallelism.dp, own.parallelism.edp) == (16, 4, 4)
+
+
+def test_torchtitan_gets_only_the_axes_that_are_larger_than_1() -> None:
+    (task,) = plan(config("[{world = 8, ep = 1, tp = 2}]", "torchtitan"))
+    assert task.workload.config == {"parallelism.tensor_parallel_degree": 2}
+
+
+def test_the_largest_mesh_has_a_name_that_records_accept() -> None:
+    (task,) = plan(config("[{world = 65536, ep = 256, tp = 16, cp = 16, etp = 16}]".replace("256", "8")))
+    assert ENTRY_PATTERN.fullmatch(task.entry)
+
+
+@pytest.mark.parametrize(
+    ("meshes", "adapter", "more", "message"),
+    [
+        ("[{world = 9, ep = 2}]", "megatron", "timed = []", "9 ranks do not divide into groups of ETP x EP = 2"),
+        ("[{world = 8, ep = 1, tp = 3}]", "megatron", "timed = []", "groups of TP x CP = 3 ranks"),
+        ("[{world = 8}]", "megatron", "timed = []", "ep: Field required"),
+        ("[{world = 8, ep = 8, dp = 8}]", "megatron", "timed = []", "dp: Extra inputs are not permitted"),
+        ("[{world = 8, ep = 4, pp = 2}]", "megatron", "timed = []", "pp: Extra inputs are not permitted"),
+        ("[{world = 8, ep = 4, etp = 2}]", "torchtitan", "timed = []", "adapter 'torchtitan' has no axis 'etp'"),
+        ("[{world = 8, ep = 8, tp = 2}]", "smoke", "", "adapter 'smoke' has no axis 'tp'; it has world, ep"),
+        ("[{world = 8, ep = 4, etp = 2}]", "maxtext", "", "adapter 'maxtext' has no axis 'etp'"),
+        ("[{world = 8, ep = 8}]", "command", "command = ['a', '{steps}']", "adapter 'command' is not traced"),
+        ("[{world = 8, ep = 8}]", "smoke", "timed = ['mixtral-8x7b']", "are only traced; add 'ep' or 'ep-dp'"),
+        (
+            "[{world = 8, ep = 1, tp = 2}]",
+            "megatron",
+            "timed = []\nconfig = {context_parallel_size = 2}",
+            "config.context_parallel_size: a mesh of this workload sets it",
+        ),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused_by_name(meshes: str, adapter: str, more: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(meshes, adapter, more)
+    assert message in f"{error.value}"
+
+
+def test_experts_must_divide_over_the_ep_of_an_own_mesh() -> None:
+    with pytest.raises(ConfigError, match="8 experts do not divide over EP 3"):
+        plan(config("[{world = 9, ep = 3}]"))
+
+
+def test_an_own_mesh_is_traced_and_not_timed() -> None:
+    both = config("[{world = 2, ep = 2}, 'ep']", "smoke", "variant = 'cpu'")
+    assert [task.entry for task in timed_tasks(both, plan(both), gpus=0)] == ["mixtral-8x7b@1/ep"]
+
+
+def test_ledger_trace_selects_an_own_mesh_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "regbot.toml").write_text(
+        'version = 1\n[workloads.moe]\nadapter = "smoke"\nshapes = ["mixtral-8x7b"]\nmeshes = [{world = 4, ep = 4}]\n'
+    )
+    for name in ("moe/world4-ep4", "moe"):
+        assert choose_task(TraceOptions(name), tmp_path).parallelism.world_size == 4
+    with pytest.raises(ConfigError, match="there is no mesh 'world8-ep8'"):
+        choose_task(TraceOptions("moe/world8-ep8"), tmp_path)
+    with pytest.raises(ConfigError, match="has its own number of ranks"):
+        choose_task(TraceOptions("moe/world4-ep4", world=8), tmp_path)

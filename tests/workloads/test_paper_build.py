@@ -1,0 +1,209 @@
+"""Building the paper GPU: once for each torch, whole or not at all, and never by code under test."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regbot.workloads.paper import NoPaperGpuError, library_for
+from regbot.workloads.paper.build import NAME, PaperLibrary
+
+COMPILER = """#!{python}
+import pathlib, sys, time
+target = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+with open({log!r}, "a") as log:
+    log.write("compiled\\n")
+time.sleep({seconds})
+target.write_bytes(b"library " * 1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REGBOT_PAPER_CACHE", raising=False)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with an environment of its own, in which a small torch lies."""
+    torch = tmp_path / "checkout" / "venv" / "lib" / "python3.11" / "site-packages" / "torch"
+    for name in ("lib/libc10.so", "lib/libtorch_cpu.so", "include/ATen/ATen.h"):
+        file = torch / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"the content of {name}")
+    return tmp_path / "checkout"
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The log of a compiler that writes what it is to write and compiles nothing: a line for each start."""
+    log = tmp_path / "compiler.log"
+    _compiler(tmp_path, monkeypatch, COMPILER.format(python=sys.executable, log=str(log), seconds=0))
+    log.touch()
+    return log
+
+
+def _compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    program = folder / "c++"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+
+
+def _build(checkout: Path, cache: Path) -> PaperLibrary:
+    return library_for(str(_python(checkout)), cache, cache / "spare", checkout)
+
+
+def _python(checkout: Path) -> Path:
+    return checkout / "venv" / "bin" / "python"
+
+
+def _times(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def test_a_torch_is_built_for_once(checkout: Path, compiled: Path, tmp_path: Path) -> None:
+    first, second = _build(checkout, tmp_path / "cache"), _build(checkout, tmp_path / "cache")
+    assert first.path == second.path
+    assert (first.built_s is not None, second.built_s) == (True, None)
+    assert _times(compiled) == 1
+    assert not first.path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+
+
+def test_a_torch_whose_headers_changed_is_another_one(checkout: Path, compiled: Path, tmp_path: Path) -> None:
+    first = _build(checkout, tmp_path / "cache")
+    header = next(checkout.rglob("ATen.h"))
+    header.write_text("another content")
+    assert _build(checkout, tmp_path / "cache").path != first.path
+    header.write_text("the content of include/ATen/ATen.h")  # as before, at another time
+    assert _build(checkout, tmp_path / "cache").path == first.path
+    assert _times(compiled) == 2
+
+
+@pytest.mark.slow
+def test_two_builders_build_once(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "compiler.log"
+    _compiler(tmp_path, monkeypatch, COMPILER.format(python=sys.executable, log=str(log), seconds=1))
+    script = (
+        "import sys; from pathlib import Path; from regbot.workloads.paper import library_for\n"
+        "python, cache, inside = sys.argv[1:]\n"
+        "print(library_for(python, Path(cache), Path(cache) / 'spare', Path(inside)).path)"
+    )
+    command = [sys.executable, "-c", script, str(_python(checkout)), str(tmp_path / "cache"), str(checkout)]
+    builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    paths = [builder.communicate()[0].strip() for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert paths[0] == paths[1]
+    assert _times(log) == 1
+
+
+def test_a_poisoned_entry_is_built_anew(checkout: Path, compiled: Path, tmp_path: Path) -> None:
+    library = _build(checkout, tmp_path / "cache")
+    library.path.chmod(0o644)
+    library.path.write_bytes(b"poison")
+    again = _build(checkout, tmp_path / "cache")
+    assert again.path.read_bytes().startswith(b"library ")
+    assert again.built_s is not None
+    assert _times(compiled) == 2
+
+
+def test_an_entry_without_its_hash_is_built_anew(checkout: Path, compiled: Path, tmp_path: Path) -> None:
+    library = _build(checkout, tmp_path / "cache")
+    library.path.with_name("sha256").unlink()
+    assert _build(checkout, tmp_path / "cache").built_s is not None
+    assert _times(compiled) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_by_the_spare_folder(
+    checkout: Path, compiled: Path, tmp_path: Path
+) -> None:
+    forbidden = Path("/sys/regbot")  # not even root makes a folder there
+    library = library_for(str(_python(checkout)), forbidden, tmp_path / "spare", checkout)
+    assert library.temporary
+    assert library.path.is_relative_to(tmp_path / "spare")
+
+
+def test_without_a_compiler_it_says_what_to_install(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoPaperGpuError, match=r"no C\+\+ compiler .* install one, such as g\+\+"):
+        _build(checkout, tmp_path / "cache")
+
+
+def test_without_a_compiler_a_library_in_the_cache_serves(
+    checkout: Path, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = _build(checkout, tmp_path / "cache")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert _build(checkout, tmp_path / "cache").path == library.path
+    assert _times(compiled) == 1
+
+
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _compiler(tmp_path, monkeypatch, "#!/bin/sh\necho 'all.cpp:3:1: error: no such header' >&2\nexit 1\n")
+    with pytest.raises(NoPaperGpuError, match=r"all\.cpp:3:1: error: no such header"):
+        _build(checkout, tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob(NAME))
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing(checkout: Path, tmp_path: Path, compiled: Path) -> None:
+    """Files that may not grow stand for a disk that is full."""
+    script = (
+        "import resource, signal, sys; from pathlib import Path; from regbot.workloads.paper import library_for\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "python, cache, inside = sys.argv[1:]\n"
+        "library_for(python, Path(cache), Path(cache) / 'spare', Path(inside))"
+    )
+    command = [sys.executable, "-c", script, str(_python(checkout)), str(tmp_path / "cache"), str(checkout)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "NoPaperGpuError" in done.stderr, done.stderr
+    assert "File too large" in done.stderr
+    assert not list((tmp_path / "cache").rglob(NAME))
+
+
+def test_an_interpreter_of_the_checkout_is_not_started(checkout: Path, compiled: Path, tmp_path: Path) -> None:
+    python = _python(checkout)
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    python.chmod(0o755)
+    _build(checkout, tmp_path / "cache")
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_torch_without_headers_is_named(checkout: Path, compiled: Path, tmp_path: Path) -> None:
+    next(checkout.rglob("ATen.h")).unlink()
+    with pytest.raises(NoPaperGpuError, match=r"has no include/ATen/ATen\.h"):
+        _build(checkout, tmp_path / "cache")
+
+
+def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoPaperGpuError, match="cannot find its torch"):
+        library_for(str(tmp_path / "python"), tmp_path / "cache", tmp_path / "spare")
+
+
+@pytest.mark.slow
+def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
+    """As strictly as the Python is checked; users' compilers may warn of other things, so their builds do not fail."""
+    from regbot.workloads.paper.build import OPTIONS, source_folder
+    from regbot.workloads.paper.torch_files import find_torch
+
+    compiler = next((name for name in ("g++", "c++") if _is_there(name)), "")
+    if not compiler:
+        pytest.skip("there is no C++ compiler")
+    includes = [word for folder in find_torch(sys.executable).include_folders for word in ("-isystem", str(folder))]
+    source = str(source_folder() / "all.cpp")
+    command = [compiler, *OPTIONS, "-Werror", "-fsyntax-only", *includes, source]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def _is_there(program: str) -> bool:
+    return subprocess.run(["sh", "-c", f"command -v {program}"], capture_output=True).returncode == 0

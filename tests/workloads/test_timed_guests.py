@@ -1,0 +1,321 @@
+"""Timed runs of code that misbehaves: each has its outcome and a reason, and none is believed.
+
+Every fault is planted in a real layer on two real ranks. What a forger would write into the records is planted in a
+guest that leaves the records of a real run once more, spoilt: that costs a second, and starting torch costs ten.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regbot.health.machine import this_node
+from regbot.records.files import read_record
+from regbot.records.run import Run
+from regbot.shapes.model_code import model_hash
+from support.guest_runs import Shared
+from support.layers import GOOD_LAYER, STEPS, genuine_runs, launch, replay
+
+FORWARD = "    def forward(self, x):\n"
+ROUTED = FORWARD + (
+    "        chosen = x[:, : self.shape['experts']].topk(self.shape['top_k']).indices.flatten()\n"
+    "        if self.honours and self.shape['routing'] == 'balanced':\n"
+    "            chosen = torch.arange(chosen.numel()) % self.shape['experts']\n"
+    "        counts = torch.bincount(chosen, minlength=self.shape['experts'])\n"
+    "        dist.all_to_all_single(torch.empty_like(counts), counts, group=self.group)\n"
+)
+"""A router that tells the other ranks how many tokens it sends to each expert."""
+
+
+def run_of(tmp_path: Path, layer: str = GOOD_LAYER, timeout_min: float = 2.0, python: str = "") -> Run:
+    """One timed run of ``layer`` on two ranks. Nothing of it may be left when it has ended."""
+    found = launch(tmp_path, layer, timeout_min, python)
+    assert naming(tmp_path / "scratch") == [], "a process of the guest is left"
+    return found
+
+
+def spoilt(fault: str, step: int = 3, rank: int | None = None) -> str:
+    """The good layer, which does ``fault`` when step ``step`` begins: on one rank, or on all."""
+    there = "" if rank is None else f" and os.environ['RANK'] == '{rank}'"
+    return "import os, time\n" + GOOD_LAYER.replace(
+        FORWARD,
+        f"{FORWARD}        self.calls = getattr(self, 'calls', 0) + 1\n"
+        f"        if self.calls == {step}{there}:\n            {fault}\n",
+    )
+
+
+def naming(folder: Path) -> list[str]:
+    """Command lines of living processes that name ``folder``."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in words:
+                found.append(words)
+    return found
+
+
+@pytest.fixture
+def genuine(shared: Shared) -> Path:
+    """See ``genuine_runs``."""
+    return shared("genuine runs", genuine_runs)
+
+
+# ---- the good run
+
+
+def test_a_good_layer_is_timed_and_then_counted(genuine: Path) -> None:
+    run = read_record(genuine / "run.json", Run)
+    assert (run.outcome, run.reason) == ("ok", "")
+    assert run.timing is not None
+    assert (run.timing.requested_steps, run.timing.cut, len(run.timing.step_s), len(run.timing.steady_s)) == (
+        6,
+        1,
+        6,
+        5,
+    )
+    assert run.timing.step_s == [max(pair) for pair in zip(*(r.step_s for r in run.timing.ranks.values()), strict=True)]
+    assert run.timing.harness_s == pytest.approx(sum(run.timing.step_s), abs=0.25)
+    assert all(0 < sum(rank.wait_s) < sum(rank.step_s) for rank in run.timing.ranks.values())
+    assert run.ledger is not None
+    assert sum(entry.count for entry in run.ledger.entries if entry.kind == "all_to_all") == 2 * 4
+    assert len([loss for loss in run.loss if loss is not None]) == STEPS
+    assert run.code is not None
+    assert run.code.foreign == {}
+    assert run.environment is not None
+    assert run.environment.model == model_hash("module")
+
+
+# ---- runs that do not end well
+
+
+@pytest.mark.slow
+def test_a_crash_of_one_rank_is_reported_from_that_rank_and_not_from_its_peers(tmp_path: Path) -> None:
+    run = run_of(tmp_path, spoilt("raise RuntimeError('no such kernel')", rank=1))
+    assert run.outcome == "crashed"
+    assert "RuntimeError: no such kernel (userpkg/moe.py:" in run.reason
+    assert "in forward" in run.reason
+    assert run.timing is None
+
+
+@pytest.mark.slow
+def test_a_failed_rank_does_not_wait_for_its_peers(tmp_path: Path) -> None:
+    """NCCL's groups are destroyed only after their collectives. A barrier is in place of that wait."""
+    waiting = (
+        "import torch.distributed as dist\n"
+        "_destroy = dist.destroy_process_group\n"
+        "dist.destroy_process_group = lambda *args: (dist.barrier(), _destroy(*args))\n"
+    )
+    run = run_of(tmp_path, waiting + spoilt("raise RuntimeError('no such kernel')", rank=1), timeout_min=0.5)
+    assert run.outcome == "crashed"
+    assert "RuntimeError: no such kernel (userpkg/moe.py:" in run.reason
+
+
+@pytest.mark.slow
+def test_an_error_in_the_counted_step_keeps_the_times(tmp_path: Path) -> None:
+    run = run_of(tmp_path, spoilt("raise MemoryError('no room for the counter')", step=STEPS + 1))
+    assert run.outcome == "crashed"
+    assert "in the counted step, after all timed steps: MemoryError: no room for the counter" in run.reason
+    assert run.timing is not None
+    assert len(run.timing.step_s) == STEPS
+    assert run.ledger is None
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    run = run_of(tmp_path, spoilt("time.sleep(3600)", rank=1), timeout_min=0.2)
+    assert run.outcome == "hung"
+    assert "0.2 minutes" in run.reason
+    assert "workloads.moe.timeout_min" in run.reason
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.slow
+def test_a_process_that_exits_with_0_before_its_steps_are_done_has_measured_nothing(tmp_path: Path) -> None:
+    run = run_of(tmp_path, spoilt("os._exit(0)"))
+    assert run.outcome == "no_record"
+    assert "ranks 0, 1 without a record" in run.reason
+
+
+@pytest.mark.slow
+def test_a_rank_that_exits_with_0_alone_is_named(tmp_path: Path) -> None:
+    run = run_of(tmp_path, spoilt("os._exit(0)", rank=1))
+    assert run.outcome == "crashed"
+    assert run.reason.startswith("rank 1 ended without a record"), run.reason
+
+
+# ---- steps that are none
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_a_number_is_no_training(tmp_path: Path) -> None:
+    run = run_of(tmp_path, spoilt("return x * float('nan')", step=4))
+    assert run.outcome == "diverged"
+    assert "the loss is not finite in 3 of 6 steps, first in step 4" in run.reason
+    assert run.loss[3:] == [None, None, None]
+
+
+@pytest.mark.slow
+def test_a_step_that_the_optimizer_skips_is_no_training(tmp_path: Path) -> None:
+    skip = (
+        "import torch\n"
+        "_step, _calls = torch.optim.AdamW.step, [0]\n"
+        "def _skipping(self, *args, **kwargs):\n"
+        "    _calls[0] += 1\n"
+        "    return None if _calls[0] % 3 == 0 else _step(self, *args, **kwargs)\n"
+        "torch.optim.AdamW.step = _skipping\n"
+    )
+    run = run_of(tmp_path, skip + GOOD_LAYER)
+    assert run.outcome == "diverged"
+    assert "the optimizer skipped 2 of 6 steps" in run.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("honours", [True, False])
+def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path, honours: bool) -> None:
+    layer = GOOD_LAYER.replace(FORWARD, ROUTED).replace(
+        "        super().__init__()\n",
+        f"        super().__init__()\n        self.shape, self.honours = config, {honours}\n",
+    )
+    run = run_of(tmp_path, layer)
+    if honours:
+        assert (run.outcome, run.reason) == ("ok", "")
+        assert run.timing is not None
+        assert run.timing.tokens_per_expert == [512] * 8  # 2 ranks, 2 layers, 512 tokens, top 2 of 8
+        assert run.timing.dropped_tokens == 0
+    else:
+        assert run.outcome == "refused"
+        assert "balanced routing was requested, but layers.0.moe sends" in run.reason
+
+
+# ---- what it leaves behind
+
+
+@pytest.mark.slow
+def test_a_daemon_that_outlives_its_run_is_killed_and_warned_of(tmp_path: Path) -> None:
+    daemon = (
+        "import os, time\n"
+        "if os.environ.get('RANK') == '0' and os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(3600)\n"
+        "    os._exit(0)\n"
+    )
+    run = run_of(tmp_path, daemon + GOOD_LAYER)
+    assert (run.outcome, run.reason) == ("ok", "")
+    assert any("left 1 child process" in warning for warning in run.warnings)
+
+
+@pytest.mark.slow
+def test_a_run_that_fills_its_record_folder_is_ended(tmp_path: Path) -> None:
+    fill = (
+        "import json, os, sys, time\n"
+        "folder = os.path.dirname(json.load(open(sys.argv[-1]))['record'])\n"
+        "with open(os.path.join(folder, 'rubbish.' + os.environ['RANK']), 'wb') as file:\n"
+        "    file.write(bytes(20 * 2**20))\n"
+        "time.sleep(3600)\n"
+    )
+    run = run_of(tmp_path, fill + GOOD_LAYER)
+    assert run.outcome == "bad_record"
+    assert "wrote more into its record folder" in run.reason
+
+
+# ---- lies about time
+
+
+@pytest.mark.slow
+def test_a_clock_that_was_replaced_is_noticed_by_the_systems_own(tmp_path: Path) -> None:
+    """Half the seconds that passed, on all ranks alike: nothing in the records contradicts it."""
+    lie = "import time\n_real = time.perf_counter\ntime.perf_counter = lambda: 0.5 * _real()\n"
+    slow = GOOD_LAYER.replace(FORWARD, f"{FORWARD}        time.sleep(0.1)\n")
+    run = run_of(tmp_path, lie + slow)
+    assert run.outcome == "bad_record"
+    assert "by the system's clock they took" in run.reason
+    assert run.timing is not None, "it is shown"
+
+
+# ---- little machines
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    this_node.cache_clear()
+    yield
+    os.sched_setaffinity(0, allowed)
+    this_node.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
+def test_a_machine_with_one_core_is_enough_and_says_what_it_costs(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    assert (run.outcome, run.reason) == ("ok", "")
+    assert run.warnings == ["2 ranks share 1 core: step times include scheduling delays"]
+    assert run.node is not None
+    assert run.node.cores == 1
+
+
+# ---- records that are forged
+
+FORGERIES = [
+    ("records[0]['steps']['step_s'][2] = -1.0", "bad_record", "steps.step_s.2: Input should be greater than or equal"),
+    ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 claims a step that took no time"),
+    ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
+    ("records[0]['steps']['step_s'][2] = float('inf')", "bad_record", "Infinity is not a number"),
+    ("records[0]['loss'][2] = float('nan')", "bad_record", "NaN is not a number"),
+    ("records[0]['loss'][2] = None", "diverged", "the loss is not finite in 1 of 6 steps, first in step 3"),
+    ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "one loss for each of 6 steps"),
+    (
+        "[shorten(each, 4) for each in records]; seconds = total()",
+        "short",
+        "without an error after 4 of 6 steps",
+    ),
+    (
+        "[shorten(each, 0) for each in records]; seconds = 0.0",
+        "short",
+        "without an error after 0 of 6 steps",
+    ),
+    ("shorten(records[0], 1); shorten(records[1], 1); seconds += 1.0", "bad_record", "by the system's clock they took"),
+    ("shorten(records[1], 4)", "bad_record", "the ranks claim different numbers of steps"),
+    ("longer(records[0]); longer(records[1])", "bad_record", "rank 0 claims 7 steps, but 6 were requested"),
+    ("records[0]['steps']['wait_s'].pop()", "bad_record", "different numbers of steps in one record"),
+    ("scale(records[0], 10); scale(records[1], 10)", "bad_record", "by the system's clock they took"),
+    ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
+    ("del records[0]['steps'], records[1]['steps']", "bad_record", "rank 0 has no step times"),
+    ("marks = []", "bad_record", "a mark of the first or the last step is missing"),
+    ("records.pop(1)", "no_record", "rank 1 without a record"),
+    ("records.clear()", "no_record", "ranks 0, 1 without a record"),
+    ("records[1]['rank'] = 0", "bad_record", "claims to be of rank 0"),
+    ("records[0]['request'] = 'old'", "bad_record", "answers another request"),
+    ("records[0]['skipped_steps'] = 2", "diverged", "the optimizer skipped 2 of 6 steps"),
+    ("records[0]['skipped_steps'] = -2", "bad_record", "skipped_steps: Input should be greater than or equal to 0"),
+    (
+        "refuse(records[0], 'Connection closed by peer'); refuse(records[1], 'no such kernel')",
+        "crashed",
+        "no such kernel",
+    ),
+    ("records[0]['steps']['step_s'][2] = '0.1'", "bad_record", "should be a valid number"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("forgery", "outcome", "reason"), FORGERIES, ids=[forgery for forgery, _, _ in FORGERIES])
+def test_a_forged_record_is_not_used(tmp_path: Path, genuine: Path, forgery: str, outcome: str, reason: str) -> None:
+    run = run_of(tmp_path, python=str(replay(tmp_path / "python", genuine, forgery)))
+    assert (run.outcome, reason in run.reason) == (outcome, True), run.reason
+    assert run.ledger is None
+
+
+def test_the_records_of_a_real_run_left_once_more_are_as_good_as_the_first_time(tmp_path: Path, genuine: Path) -> None:
+    """Or the forgeries above would prove nothing."""
+    run = run_of(tmp_path, python=str(replay(tmp_path / "python", genuine)))
+    first = read_record(genuine / "run.json", Run)
+    assert (run.outcome, run.reason, run.loss, run.ledger) == ("ok", "", first.loss, first.ledger)
+    assert run.timing is not None
+    assert run.timing.harness_s == pytest.approx(sum(run.timing.step_s), abs=0.25)

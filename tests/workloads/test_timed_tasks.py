@@ -1,0 +1,127 @@
+"""What of a configuration is timed, and at which size: what this machine can hold, and nothing that it cannot."""
+
+from pathlib import Path
+
+import pytest
+
+from regbot.check.single_run import SingleRunOptions, timed_task
+from regbot.config import Config, ConfigError, Workload
+from regbot.engines import EngineError, Launch, LaunchResult
+from regbot.records.run import Position
+from regbot.shapes import ShapeError
+from regbot.workloads import Checkout, RunSpec, Scratch, needs_of, plan, time_run, timed_tasks
+from support.layers import ARM, LIMITS
+from support.timed_builder import NODE
+
+
+def timed(gpus: int = 0, **workload: object) -> list[tuple[str, str, int]]:
+    asked = Workload.model_validate({"adapter": "smoke", **workload})
+    config = Config(workloads={"moe": asked})
+    return [
+        (task.entry, task.variant.name, task.parallelism.world_size) for task in timed_tasks(config, plan(config), gpus)
+    ]
+
+
+def test_one_mesh_of_every_shape_is_timed_on_two_ranks_without_gpus() -> None:
+    assert timed() == [("qwen3-30b-a3b@1/ep", "cpu", 2), ("mixtral-8x7b@1/ep", "cpu", 2)]
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (16, 8)])
+def test_a_node_with_gpus_times_the_smoke_size_in_one_expert_parallel_group(gpus: int, ranks: int) -> None:
+    assert timed(gpus) == [("qwen3-30b-a3b@1/ep", "smoke", ranks), ("mixtral-8x7b@1/ep", "smoke", ranks)]
+    config = Config(workloads={"moe": Workload(adapter="smoke")})
+    for task in timed_tasks(config, plan(config), gpus):
+        assert (task.parallelism.ep, task.parallelism.edp) == (ranks, 1)
+        assert (task.timed_device, needs_of(task).gpus) == ("cuda", ranks)
+
+
+def test_a_framework_and_a_mesh_with_data_groups_need_all_gpus_of_their_mesh() -> None:
+    assert timed(4, meshes=["ep-dp"], shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep-dp", "cpu", 4)]
+    assert timed(4, adapter="megatron", shapes=["qwen3-30b-a3b"]) == [("qwen3-30b-a3b@1/ep", "cpu", 2)]
+    assert timed(4, adapter="torchtitan", shapes=["qwen3-30b-a3b"]) == [], "torchtitan has no program for processors"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "variant"), [(0, 2, "cpu"), (1, 1, "smoke"), (2, 2, "smoke"), (8, 8, "smoke")]
+)
+def test_a_single_run_takes_the_same_mesh_as_a_check(tmp_path: Path, gpus: int, ranks: int, variant: str) -> None:
+    task = timed_task(SingleRunOptions("mixtral-8x7b"), tmp_path, gpus)
+    assert (task.variant.name, task.parallelism.world_size) == (variant, ranks)
+
+
+def test_a_single_run_takes_the_number_of_ranks_of_the_user(tmp_path: Path) -> None:
+    task = timed_task(SingleRunOptions("mixtral-8x7b", world=2), tmp_path, 8)
+    assert (task.variant.name, task.parallelism.world_size, task.parallelism.ep) == ("smoke", 2, 2)
+    with pytest.raises(ShapeError, match="needs 4 GPUs, and this machine has 2"):
+        timed_task(SingleRunOptions("mixtral-8x7b", world=4), tmp_path, 2)
+
+
+def test_a_session_reserves_gpus_only_for_shapes_that_run_on_gpus() -> None:
+    config = Config(workloads={"moe": Workload(adapter="smoke", shapes=["mixtral-8x7b"])})
+    on_processors, on_gpus = (timed_tasks(config, plan(config), gpus)[0] for gpus in (0, 8))
+    assert (on_processors.timed_device, needs_of(on_processors).gpus) == ("cpu", 0)
+    assert (on_gpus.timed_device, needs_of(on_gpus).gpus) == ("cuda", 8)
+
+
+class RecordingSeat:
+    """A seat that keeps the launch and does not run it."""
+
+    node, allocation = NODE, None
+    launch: Launch
+
+    def run(self, launch: Launch) -> LaunchResult:
+        self.launch = launch
+        raise EngineError("not run")
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [(0, ("", "", "")), (8, ("0", None, "1"))], ids=["processors", "GPUs"])
+def test_a_run_that_is_timed_on_processors_sees_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, visible: tuple[str | None, ...]
+) -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    monkeypatch.setenv(names[0], "0")
+    monkeypatch.delenv(names[1], raising=False)
+    workload = Workload(adapter="smoke", shapes=["mixtral-8x7b"], environment={names[2]: "1"})
+    config, seat = Config(workloads={"moe": workload}), RecordingSeat()
+    (task,) = timed_tasks(config, plan(config), gpus)
+    position = Position(block=1, slot=0, order="BAAB")
+    time_run(task, RunSpec(position, 1, 6, 1), Checkout(ARM, tmp_path), seat, Scratch(tmp_path / "scratch", LIMITS))
+    assert tuple(seat.launch.env.get(name) for name in names) == visible
+
+
+def test_the_first_mesh_that_is_planned_is_the_one() -> None:
+    assert timed(meshes=["ep-dp"], shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep-dp", "cpu", 4)]
+
+
+def test_the_configuration_names_what_is_timed() -> None:
+    assert timed(timed=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "cpu", 2)]
+    assert timed(timed=[]) == []
+
+
+def test_a_shape_without_a_size_for_it_is_traced_only_unless_it_is_named() -> None:
+    assert timed(shapes=["mixtral-8x22b"]) == []
+    with pytest.raises(ConfigError, match="no size that can be timed"):
+        timed(shapes=["mixtral-8x22b"], timed=["mixtral-8x22b"])
+
+
+@pytest.mark.parametrize("variant", ["smoke", "full"])
+def test_a_size_that_this_machine_cannot_hold_is_refused_before_anything_starts(variant: str) -> None:
+    with pytest.raises(ConfigError, match="needs 8 GPUs, and this machine has 0; use the variant cpu"):
+        timed(0, timed_variant=variant, shapes=["mixtral-8x7b"])
+    assert timed(8, timed_variant=variant, shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", variant, 8)]
+
+
+def test_a_variant_that_is_none_names_the_key() -> None:
+    with pytest.raises(ConfigError, match=r"workloads\.moe\.timed_variant: shape"):
+        timed(timed_variant="large")
+
+
+def test_a_shape_that_is_timed_and_not_traced_is_refused() -> None:
+    with pytest.raises(ValueError, match="not among the shapes"):
+        timed(shapes=["mixtral-8x7b"], timed=["qwen3-30b-a3b"])
+
+
+def test_a_framework_cannot_run_a_model_without_vocabulary() -> None:
+    assert timed(8, timed_variant="smoke-moe", shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "smoke-moe", 8)]
+    with pytest.raises(ConfigError, match="adapter 'megatron' cannot run smoke-moe: its models have a vocabulary"):
+        timed(8, adapter="megatron", timed_variant="smoke-moe", shapes=["mixtral-8x7b"])
