@@ -8,15 +8,14 @@ import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from regbot_guest import count, probe
+from regbot_guest import world as worlds
 from regbot_guest.process import run_requests
 from regbot_guest.request import Request
-from regbot_guest.world import open_world
 
 first = Request.load(Path(sys.argv[1]))
 with ExitStack() as stack:
     if first.mode != "static":
-        world = stack.enter_context(open_world(first.world, first.ep, fake=False))
-        count.open_world = probe.open_world = lambda *_, **__: nullcontext(world)  # type: ignore[assignment]
+        world = stack.enter_context(worlds.open_world(first.world, first.ep, fake=False))
+        worlds.open_world = lambda *_, **__: nullcontext(world)  # type: ignore[assignment]
     for path in sys.argv[1:]:  # their roots may differ
         run_requests([Request.load(Path(path))])

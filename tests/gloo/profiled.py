@@ -16,17 +16,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from regbot_guest import count
+from regbot_guest import world as worlds
 from regbot_guest.harness import Training, load_plugin
 from regbot_guest.observer import Observer
 from regbot_guest.process import main
 from regbot_guest.request import Request
-from regbot_guest.world import open_world
 
 paths = [Path(argument) for argument in sys.argv[1:]]
 requests = [Request.load(path) for path in paths]
 folder = Path.cwd()
-with open_world(requests[0].world, requests[0].ep, fake=False) as world:
+with worlds.open_world(requests[0].world, requests[0].ep, fake=False) as world:
     for path, request in zip(paths, requests, strict=True):
         training = Training(request, load_plugin(request.entry), world)
         training.step(0)
@@ -46,7 +45,7 @@ with open_world(requests[0].world, requests[0].ep, fake=False) as world:
     assert observer is not None
     paths[0].with_name(f"ddp.rank{world.rank}.json").write_text(json.dumps(observer.tally.entries()))
 
-    count.open_world = lambda *_, **__: nullcontext(world)  # type: ignore[assignment]
+    worlds.open_world = lambda *_, **__: nullcontext(world)  # type: ignore[assignment]
     for path in paths:
         main([str(path)])
         os.chdir(folder)

@@ -71,4 +71,7 @@ def test_error_rates_come_to_their_promises(tmp_path: Path) -> None:
         "slow",
         "independent",
         "correlation",
+        "dependent",
+        "more",
+        "pushes:",
     }
