@@ -128,7 +128,7 @@ def bisect(
         with log.writing():
             write_record(options.out / RESULT, result)
             write_text(options.out / PAGE, html(result))
-        prune(options.cache, keep=MAX_WORKTREES)
+        prune(trees.repository_cache, keep=MAX_WORKTREES)
         return result
 
 

@@ -107,7 +107,7 @@ class PointCheckouts:
         A command may write files into its checkout. If two commands shared one checkout, the second would read the
         files of the first, and cleaning the checkout would remove files that the first still needs.
         """
-        folder = self.trees.cache / "running"
+        folder = self.trees.repository_cache / "running"
         folder.mkdir(parents=True, exist_ok=True)
         for copy in itertools.count():
             lock = FileLock(folder / f"{point.tree}.{copy}.lock", timeout=0)

@@ -60,7 +60,7 @@ class TraceMeasurer:
         # The version of an editable package does not identify its files. A trace that may use such a package is not
         # cached.
         is_cacheable = not list_editable_packages(task, self._checkouts.trees.repo)
-        cache_file = self._checkouts.trees.cache / "traces" / f"{self._cache_key(task, point)}.json"
+        cache_file = self._checkouts.trees.repository_cache / "traces" / f"{self._cache_key(task, point)}.json"
         cached = _load_cached_trace(cache_file) if is_cacheable else None
         if cached is not None:
             return self._to_observation(request, cached, cached=True)

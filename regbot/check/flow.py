@@ -27,6 +27,7 @@ from regbot.checkout import (
     list_changed_files,
     load_inert_rule,
     prune,
+    repository_cache,
     resolve_arms,
     resolve_exactly,
 )
@@ -54,7 +55,7 @@ from regbot.workloads.paper import Libraries
 
 NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
 KEPT_WORKTREES = 16
-"""Number of worktrees to keep in the cache for later checks. The least recently used ones are removed first."""
+"""Number of worktrees of a repository to keep in the cache. The least recently used ones are removed first."""
 
 FULL_DISK_BYTES = 16 * 2**20
 """If a disk has less free space than this, the full disk may be the reason for a failed run."""
@@ -228,7 +229,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     with log.lock(), log.writing():
         session = _open_session(log, planned, options, nodes)
         _measure(context, session, log, traced, timed, kinds)
-        prune(options.cache, keep=KEPT_WORKTREES)
+        prune(repository_cache(options.cache, options.repo), keep=KEPT_WORKTREES)
         return conclude(log.path, config, options.expectations, options.out)
 
 
@@ -277,7 +278,7 @@ def _measure(
     for index, (timed_plan, task, kind) in enumerate(plans_to_time):
         workload_runs = [run for run in runs if run.workload == timed_plan.entry]
         runs_file = pool_file(
-            options.cache, header, timed_plan, [run for run in workload_runs if run.tier == "static"], kind
+            trees.repository_cache, header, timed_plan, [run for run in workload_runs if run.tier == "static"], kind
         )
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
         # The session has no timed runs yet, or only runs that an interrupted check copied from the pool.

@@ -7,6 +7,7 @@ regbot only reads the user's repository. It writes no worktree and no configurat
 from regbot.checkout.arms import resolve_arm, resolve_arms, resolve_exactly, target_tip
 from regbot.checkout.branch import create_branch
 from regbot.checkout.building import Build, Builder, BuildError
+from regbot.checkout.cache import repository_cache
 from regbot.checkout.changes import digest_behaviour, list_changed_files
 from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
@@ -27,6 +28,7 @@ __all__ = [
     "list_changed_files",
     "load_inert_rule",
     "prune",
+    "repository_cache",
     "resolve_arm",
     "resolve_arms",
     "resolve_exactly",

@@ -1,6 +1,7 @@
-"""The cache entry of a worktree: its folder, its marker file and its private cache folders."""
+"""The cache folder of a repository, and the cache entry of a worktree: its folder, marker file and private caches."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,22 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from regbot.checkout.git import CheckoutError
+from regbot.checkout.git import CheckoutError, common_dir, origin_of, without_credentials
+
+
+def repository_cache(cache: Path, repo: Path) -> Path:
+    """Return the folder of ``repo`` in the cache of this node. It is the same for every clone of one origin.
+
+    Everything that depends on a repository is in this folder: clones, worktrees, traces, locks of running commands and
+    the pool of earlier sessions. Otherwise two repositories on one node could use each other's. The name of the folder
+    is a digest of origin's URL without credentials. A repository without origin is identified by the path of its git
+    directory, and so is one whose origin is a relative path. Raises CheckoutError.
+    """
+    origin = without_credentials(origin_of(repo))
+    first_part = origin.partition("/")[0]  # as in git, a colon there makes it a URL
+    is_relative_path = ":" not in first_part and not origin.startswith("/")
+    identity = str(common_dir(repo)) if is_relative_path else origin
+    return cache / "repositories" / hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
@@ -17,6 +33,7 @@ class CacheEntry:
     """The files of one worktree in the cache."""
 
     cache_dir: Path
+    """The cache folder of the repository."""
     key: str
     """Digest of all inputs that determine the worktree's content."""
 

@@ -161,6 +161,14 @@ def common_dir(repo: Path) -> Path:
     return Path(result.out.removesuffix("\n")).resolve()
 
 
+def origin_of(repo: Path) -> str:
+    """Return the URL of the remote origin as it is configured; '' if the repository has no origin.
+
+    The URL may contain credentials. Raises CheckoutError.
+    """
+    return try_git(repo, "config", "--get", "remote.origin.url").out.strip()
+
+
 def find_commit(repo: Path, revision: str, option: str) -> str:
     """Return the full id of the commit that ``revision`` names. Raises CheckoutError.
 

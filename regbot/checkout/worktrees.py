@@ -31,6 +31,7 @@ from regbot.checkout.git import (
     common_dir,
     find_commit,
     git,
+    origin_of,
     try_git,
     without_credentials,
 )
@@ -86,6 +87,7 @@ def check_out(
 ) -> Worktree:
     """Return the worktree of ``commit``. Reuse the one in the cache, or create and build it.
 
+    ``cache_dir`` is the cache folder of the repository (``regbot.checkout.cache.repository_cache``).
     ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
     ``hosts``. If ``hosts`` is None, any host is allowed. Raises CheckoutError and BuildError.
     """
@@ -130,6 +132,7 @@ def check_out(
 def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     """Remove all worktrees except the ``keep`` most recently used ones, and remove incomplete ones. Return their keys.
 
+    ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories are not counted.
     Worktrees that were used within ``idle_s`` seconds and worktrees that are being created are kept.
     """
     cache_dir = cache_dir.resolve()
@@ -167,7 +170,7 @@ def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
 def _find_source(repo: Path, common: Path) -> CommitSource:
     """Return the source of the repository's own commits. ``common`` is its common git directory."""
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
-    origin = try_git(repo, "config", "--get", "remote.origin.url").out.strip() or str(common)
+    origin = origin_of(repo) or str(common)
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))
     return CommitSource(str(repo), f"{common}\n{without_credentials(origin)}", git_dirs, origin, remote=False)

@@ -132,6 +132,9 @@ def baseline_refresh(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted refresh in DIR.")] = False,
     engine: EngineName = "local",
+    no_sandbox: Annotated[
+        bool, typer.Option("--no-sandbox", help="Run without a sandbox (docs/sandbox.md); the proposal says so.")
+    ] = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR")] = Path("regbot-refresh"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
     json: Json = False,
@@ -163,6 +166,7 @@ def baseline_refresh(
             accept_pct=accept,
             resume=resume,
             engine=engine,
+            no_sandbox=no_sandbox,
         )
         result = refresh(options, watch)
         text = result.to_json() if json else refresh_page(result, str(proposal) if proposal is not None else "")

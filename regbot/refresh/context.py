@@ -43,6 +43,8 @@ class RefreshOptions:
     accept_pct: float | None = None
     resume: bool = False
     engine: str = "local"
+    no_sandbox: bool = False
+    """Whether to run the code without a sandbox."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,19 @@ class MeasuredNight:
 
 
 def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
-    """Open the engine that measures all workloads. Raises ConfigError."""
+    """Open the engine that measures all workloads. It runs the code in a sandbox unless ``options.no_sandbox`` is set.
+
+    Raises ConfigError, also if the code needs a sandbox and no sandbox works on this machine.
+    """
     excluded_hosts = Fitness(nodes_folder(options.cache), options.out).quarantined_hosts
     return open_engine(
-        options.engine, config, options.cache, lambda text: watch(Progress(0, 0, text)), excluded_hosts=excluded_hosts
+        options.engine,
+        config,
+        options.cache,
+        lambda text: watch(Progress(0, 0, text)),
+        untrusted=True,
+        no_sandbox=options.no_sandbox,
+        excluded_hosts=excluded_hosts,
     )
 
 

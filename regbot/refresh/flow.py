@@ -135,6 +135,8 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         head=setup.head.commit,
         workloads=entries,
         config=setup.loaded,
+        untrusted=True,
+        no_sandbox=options.no_sandbox,
         even_if_identical=True,
         gate="pairs",
         exact=True,

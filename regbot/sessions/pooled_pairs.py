@@ -1,10 +1,11 @@
 """Pool of earlier sessions of the same code. A new session adds pairs to the pool instead of starting a new test.
 
 Without the pool, a check could be repeated until it passes by chance. A commit that changes only comments, docstrings
-or documentation uses the same pool, because it could be pushed until a check passes. The pool is in the cache. It has
-one file per base tree, behaviour of head, configuration, node class, environment and version of regbot's own model. The
-file has the pairs, or the runs of head alone. Code that runs as the same user can delete or change the cache. Isolation
-is the engine's job; this module does not protect the cache.
+or documentation uses the same pool, because it could be pushed until a check passes. The pool is in the cache folder of
+the repository, so that repositories with equal trees and names have pools of their own. It has one file per base tree,
+behaviour of head, configuration, node class, environment and version of regbot's own model. The file has the pairs, or
+the runs of head alone. Code that runs as the same user can delete or change the cache. Isolation is the engine's job;
+this module does not protect the cache.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ FOLDER = "timed"
 
 
 def pool_file(
-    cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
+    repository_cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
 ) -> Path:
     """Return the pool file for the code of both arms.
 
@@ -42,7 +43,7 @@ def pool_file(
         "environments": sorted({environment_of(run).model_dump_json() for run in traced if run.outcome == "ok"}),
         "models": sorted({model_hash(run.adapter) or "" for run in traced}),
     }
-    return cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"
+    return repository_cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"
 
 
 def load_pooled_runs(file: Path) -> list[Run]:

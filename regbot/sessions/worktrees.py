@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.checkout import Build, Builder, BuildError, Worktree, check_out
+from regbot.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
 from regbot.engines import EngineError, Launch, LocalEngine, Sandbox, clean_environment
 from regbot.records.run import Arm, Run
 from regbot.text.clip import clip, clip_label
@@ -20,11 +20,15 @@ MAX_CHANGED_FILES = 100
 
 
 class Worktrees:
-    """Built worktrees of ``repo`` in ``cache``. Thread-safe."""
+    """Built worktrees of ``repo`` in its folder of the node's ``cache``. Thread-safe."""
 
     def __init__(self, repo: Path, cache: Path, say: Callable[[str], None], sandbox: Sandbox | None = None) -> None:
-        """``sandbox`` confines the build commands and limits the hosts from which git fetches submodules."""
+        """``sandbox`` confines the build commands and limits the hosts from which git fetches submodules.
+
+        Raises CheckoutError.
+        """
         self.repo, self.cache, self._say = repo, cache, say
+        self.repository_cache = repository_cache(cache, repo)
         self._builder = confined_builder(sandbox.for_builds) if sandbox is not None else None
         self._hosts = sandbox.submodule_hosts if sandbox is not None else None
         self._by_key: dict[tuple[str, str, str], Worktree | str] = {}
@@ -50,9 +54,9 @@ class Worktrees:
         """
         build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
         with suppress(BuildError):
-            return check_out(self.repo, commit, self.cache, build, self._hosts)
+            return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         try:
-            return check_out(self.repo, commit, self.cache, build, self._hosts)
+            return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         except BuildError as error:
             return f"the build failed twice: {error}"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from regbot.bisect.costs import parse_cost
+from regbot.checkout import repository_cache
 from support.costs import Bisecting, line, state_of
 from support.git_repos import Repository
 
@@ -390,7 +391,7 @@ def test_what_a_command_plants_in_the_configuration_of_git_is_not_run_by_regbot(
     hook.chmod(0o755)
     plant = f"git config core.hooksPath {hook.parent}; git config core.fsmonitor {hook}; cat step.txt"
     alone.found(commits[3], commits[4], plant, exact=True)
-    (configuration,) = alone.cache.glob("repos/*/config")
+    (configuration,) = alone.cache.glob("repositories/*/repos/*/config")
     assert str(hook) in configuration.read_text(), "or the test has shown nothing"
     result = alone.found(commits[5], commits[6], "cat step.txt", exact=True)
     assert (result.changes[0].before, result.changes[0].after) == ("5", "6")
@@ -418,12 +419,13 @@ def test_a_command_that_kills_its_supervisor_spoils_its_commit_only(alone: Bisec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", ["worktrees", "repos", "running", "."])
+@pytest.mark.parametrize("lost", ["worktrees", "repos", "running", ".", "../.."])
 def test_a_cache_that_was_deleted_is_made_again(alone: Bisecting, commits: list[str], lost: str) -> None:
     command = f"{STEP}; echo $cost"
     first = alone.found(commits[0], commits[-1], command, exact=True)
-    assert (alone.cache / lost).is_dir()
-    shutil.rmtree(alone.cache / lost)
+    folder = (repository_cache(alone.cache, alone.repository.path) / lost).resolve()
+    assert folder.is_dir()
+    shutil.rmtree(folder)
     again = alone.found(commits[0], commits[-1], command, exact=True)
     assert first.culprit == again.culprit == commits[CULPRIT]
     assert again.unmeasurable == []
@@ -436,9 +438,11 @@ def test_checkouts_that_are_deleted_under_a_running_bisection_are_made_again(
     """Again and again, at any moment: a run may be spoilt by that, and the culprit is found all the same."""
     command, ended = f"{STEP}; sleep 0.2; test -e step.txt && echo $cost", threading.Event()
 
+    folder = repository_cache(alone.cache, alone.repository.path) / "worktrees"
+
     def vandal() -> None:
         while not ended.wait(0.7):
-            for tree in (alone.cache / "worktrees").glob("*/"):
+            for tree in folder.glob("*/"):
                 shutil.rmtree(tree, ignore_errors=True)
 
     thread = threading.Thread(target=vandal)

@@ -89,6 +89,7 @@ def refreshed(
             "repo": repo or scratch,
             "cache": scratch / "cache",
             "out": scratch / f"out-{who}-{number}",
+            "no_sandbox": True,  # nothing runs: a machine without bubblewrap must pass too
             "who": who,
             "config": scratch / "regbot.toml",
             "store": None if repo else root,

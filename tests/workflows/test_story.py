@@ -1,6 +1,6 @@
 """The whole story with the real regbot: a stranger's pull request from its first comment to a measured verdict, a push,
-a bisection, a merge group, another base branch, and the pull request that refreshes the references. Every step is a
-workflow that is really executed.
+a bisection, a merge group, another base branch, the pull request that refreshes the references, and a second repository
+on the same node. Every step is a workflow that is really executed.
 
 The stranger is hostile: title, branch, commit subjects, a file's name and a comment are what attackers write.
 """
@@ -9,11 +9,15 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
 from github_fake import CheckRun, Comment, FakeGitHub, Repository
+from regbot.records.session import Session, read_session
 from support.gate_scene import retargeted
 from support.hostile import BRANCH, CANARY, LINES, SHELL, inert, leaks
 from support.required import needed
@@ -74,6 +78,8 @@ class Story:
     number: int = 0
     head: str = ""
     culprit: str = ""
+    other: "Story | None" = None
+    """The story of another repository with the same files and workloads, measured on the same node."""
     seen: dict[str, Seen] = field(default_factory=dict)
 
     def look(self, chapter: str) -> None:
@@ -84,6 +90,16 @@ class Story:
     def fine(self, ran: Ran) -> Ran:
         assert ran.code == 0, ran.log
         return ran
+
+    @property
+    def first_session(self) -> Session:
+        """Of the first measurement."""
+        ran = next(ran for ran in self.actions.runs if ran.run.path.endswith("/regbot-measure.yml"))
+        (artifact,) = ran.run.artifacts
+        with ZipFile(BytesIO(artifact.content)) as archive:
+            file = ran.folder / "session.jsonl"
+            file.write_bytes(archive.read("session.jsonl"))
+        return read_session(file)
 
     def gate(self, action: str, **more: str) -> None:
         payload = self.repo.event_of("pull_request_target", action=action, number=self.number, **more)
@@ -157,6 +173,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         }
         told = Story(hub, repo, fork, actions)
         _tell(told, layer)
+        told.other = _measure_elsewhere(told, first, layer)
         yield told
 
 
@@ -200,6 +217,24 @@ def _tell(told: Story, layer: str) -> None:
     told.actions.variables = {"REGBOT_CLIENT_ID": "Iv1.regbot"}
     told.actions.secrets = {"REGBOT_PRIVATE_KEY": "-----BEGIN KEY-----"}
     told.fine(told.actions.execute("regbot-refresh", "schedule", {"schedule": "17 2 * * *"}, "propose"))
+
+
+def _measure_elsewhere(told: Story, first: dict[str, str], layer: str) -> Story:
+    """Another repository on the same node gets what the first one had when the stranger's change was measured."""
+    repo = told.hub.repository("other/moe")
+    repo.member("ann", "write")
+    repo.commit(first, message="A layer", author="ann")
+    actions = Actions(told.hub, repo, told.actions.folder)
+    actions.environment = told.actions.environment
+    other = Story(told.hub, repo, repo, actions)
+    changed = {"a'; touch $CANARY; '.md": LINES, LAYER: layer.replace(DISPATCH, WORSE)}
+    other.culprit = other.head = repo.commit(changed, branch="tidy", message="Tidy up", author="ann")
+    other.number = repo.open_pull(head="tidy", author="ann")
+    other.gate("opened")
+    other.say("ann", f"/regbot run {other.head}")
+    other.measured()
+    other.look("measured")
+    return other
 
 
 def _merge(told: Story, layer: str) -> None:
@@ -317,3 +352,19 @@ def test_the_refresh_is_a_pull_request_with_its_evidence(story: Story) -> None:
     changed = story.repo.git.run("diff", "--name-only", "main", "regbot/refresh").splitlines()
     assert changed
     assert all(name.startswith("baselines/") for name in changed)
+
+
+def test_a_second_repository_on_the_node_is_measured_as_if_it_were_alone(story: Story) -> None:
+    other = story.other
+    assert other is not None
+    ours, theirs = story.first_session, other.first_session
+    for session in (ours, theirs):
+        assert [run for run in session.runs if run.tier == "timed"]
+        assert {run.joined for run in session.runs} == {None}, "it has the pairs of the other repository"
+    same = [(s.header.base.tree, s.header.head.tree, s.header.workloads) for s in (ours, theirs)]
+    assert same[0] == same[1], "or the test has shown nothing"
+    measured = other.seen["measured"]
+    assert measured.marker["tier"] == "measured"
+    assert measured.check is not None
+    assert (measured.check.status, measured.check.conclusion) == ("completed", "failure")
+    assert len(list(Path(story.actions.environment["REGBOT_CACHE"], "repositories").iterdir())) == 2
