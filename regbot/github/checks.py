@@ -5,8 +5,8 @@ its own check run by two properties: the external id ``PR:SHA:NONCE``, which no 
 it. GitHub lets no app change the check run of another app.
 
 A required check cannot tell the two apart: it looks at the newest check run of the name. While a commit has a check run
-of this name and app that is not regbot's, regbot's own one is as strict as INVALID. It is created anew whenever the
-other one is newer.
+of this name and app that is not regbot's, regbot's own one is as strict as INVALID. The same holds for a commit with
+more check runs of this name than are read. regbot's own one is created anew whenever the other one is newer.
 """
 
 import re
@@ -36,6 +36,7 @@ CONCLUSIONS: Mapping[Status, Conclusion] = {
 }
 _BY_STRICTNESS: Sequence[Conclusion] = ("success", "neutral", "action_required", "failure")
 """Conclusions that the ``[github]`` table may name, the most lenient first."""
+MAX_NAMED_PEERS = 10
 _FOREIGN_PREFIX = f"INVALID, a job is also called {NAME}: "
 _TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(held to #\d+ \([A-Z]+\): )?")
 _EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
@@ -61,11 +62,33 @@ class HeadChecks:
     """Check runs of other pull requests with the same head, by pull request number."""
     foreign_runs: Sequence[CheckRun] = ()
     """Check runs of the same name and app that regbot did not create, oldest first."""
+    is_complete: bool = True
+    """Whether all check runs of the name were read. Otherwise older ones exist, which may be anybody's."""
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether the commit has no check run of this name and app that is, or may be, somebody else's."""
+        return self.is_complete and not self.foreign_runs
 
     @property
     def is_hidden(self) -> bool:
         """Whether GitHub shows a check run that is not regbot's."""
         return bool(self.foreign_runs and self.runs) and self.foreign_runs[-1].id > self.runs[-1].id
+
+    def is_hidden_by_pull(self, conclusion: Conclusion | None, peers: Sequence[Stamp]) -> bool:
+        """Return whether GitHub shows the check run of another pull request, completed with another conclusion than
+        ``conclusion``. The check runs of ``peers`` do not count: ``regbot.github.same_head`` writes them too.
+
+        A pull request that was closed leaves such a check run behind.
+        """
+        newest = {number: other.runs[-1] for number, other in self.other_pulls.items() if other.runs}
+        if not newest or not self.runs:
+            return False
+        number = max(newest, key=lambda other: newest[other].id)
+        shown = newest[number]
+        is_peer = any(peer.pr == number for peer in peers)
+        is_other_result = shown.status == "completed" and shown.conclusion != conclusion
+        return is_other_result and not is_peer and shown.id > self.runs[-1].id
 
     @property
     def completed_text(self) -> StampedText | None:
@@ -111,7 +134,8 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
     """Return regbot's check runs on ``sha`` for a pull request; ``bot``: login of regbot's app. Raises ForgeError."""
     runs: dict[int, list[CheckRun]] = {}
     foreign_runs: list[CheckRun] = []
-    for run in forge.checks(sha, NAME):
+    listed, is_complete = forge.checks(sha, NAME)
+    for run in listed:
         if run.app != bot.removesuffix("[bot]"):
             continue
         if (owner := find_owner(run, bot)) is not None:
@@ -120,8 +144,8 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
             foreign_runs.append(run)
     present = {pull: _select_present(pull_runs) for pull, pull_runs in runs.items()}
     own_runs = present.pop(number, [])
-    others = {other: HeadChecks(other_runs, {}, foreign_runs) for other, other_runs in present.items()}
-    return HeadChecks(own_runs, others, foreign_runs)
+    others = {other: HeadChecks(other_runs, {}, foreign_runs, is_complete) for other, other_runs in present.items()}
+    return HeadChecks(own_runs, others, foreign_runs, is_complete)
 
 
 def find_owner(run: CheckRun, bot: str) -> int | None:
@@ -150,22 +174,30 @@ def write(
     removed from a check run, so they are sent only once. The external id of an existing check run is kept, because a
     measurement may have been requested after ``head_checks`` was read.
     """
-    check = _build_check(stamped_text, github, title, url, peers, is_unique=not head_checks.foreign_runs)
+    check = _build_check(stamped_text, github, title, url, peers, is_unique=head_checks.is_unique)
     changed = False
     for run in head_checks.runs:
-        is_same = (run.conclusion, run.summary.replace("\r\n", "\n").strip()) == (
-            check.conclusion,
-            check.summary.strip(),
-        )
-        if run.status != "completed" or not is_same:
+        if not _shows(run, check):
             forge.update_check(run.id, replace(check, annotations=() if run.annotations else tuple(annotations)))
             changed = True
-    if not head_checks.runs or head_checks.is_hidden:
+    is_hidden = head_checks.is_hidden or head_checks.is_hidden_by_pull(check.conclusion, peers)
+    if not head_checks.runs or is_hidden:
         new_id = format_external_id(stamped_text.stamp.pr, stamped_text.stamp.head)
         new_id = head_checks.runs[-1].external_id if head_checks.runs else new_id
         forge.create_check(replace(check, external_id=new_id, annotations=tuple(annotations)))
         changed = True
     return changed
+
+
+def is_current(stamped_text: StampedText, head_checks: HeadChecks, github: GitHub, peers: Sequence[Stamp] = ()) -> bool:
+    """Return whether the existing check runs show ``stamped_text`` with the conclusion that ``write`` would give it."""
+    check = _build_check(stamped_text, github, "", "", peers, is_unique=head_checks.is_unique)
+    return all(_shows(run, check) for run in head_checks.runs)
+
+
+def _shows(run: CheckRun, check: NewCheck) -> bool:
+    summary = run.summary.replace("\r\n", "\n").strip()
+    return (run.status, run.conclusion, summary) == ("completed", check.conclusion, check.summary.strip())
 
 
 def show_waiting(forge: Forge, head_checks: HeadChecks) -> bool:
@@ -210,16 +242,21 @@ def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
     return github.self_reported if number else min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
 
 
+def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
+    return conclude(stamp.status, github, get_least_strict(github, stamp.tier, stamp.pr))
+
+
+def get_strictness(stamp: Stamp, github: GitHub) -> int:
+    """Return the rank of the conclusion of a result. A stricter conclusion has a higher rank."""
+    return _BY_STRICTNESS.index(_conclude_stamp(stamp, github))
+
+
 def _build_check(
     stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], *, is_unique: bool
 ) -> NewCheck:
     stamp = stamped_text.stamp
-    own_conclusion = conclude(stamp.status, github, get_least_strict(github, stamp.tier, stamp.pr))
-    strictest, conclusion = stamp, own_conclusion
-    for peer in peers:
-        peer_conclusion = conclude(peer.status, github, get_least_strict(github, peer.tier, peer.pr))
-        if _BY_STRICTNESS.index(peer_conclusion) > _BY_STRICTNESS.index(conclusion):
-            strictest, conclusion = peer, peer_conclusion
+    strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))
+    conclusion = _conclude_stamp(strictest, github)
     prefix = f"held to #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
     notes = [note] if (note := write_same_head_note(stamp.pr, peers)) else []
     if not is_unique:
@@ -247,7 +284,9 @@ def write_same_head_note(number: int, peers: Sequence[Stamp]) -> Markdown | None
     """Return the note that other pull requests have the same head; None where there are no ``peers``."""
     if not peers:
         return None
-    peer_names = ", ".join(f"#{peer.pr} ({peer.status})" for peer in peers)
+    peer_names = ", ".join(f"#{peer.pr} ({peer.status})" for peer in peers[:MAX_NAMED_PEERS])
+    if len(peers) > MAX_NAMED_PEERS:
+        peer_names = f"{peer_names} and {len(peers) - MAX_NAMED_PEERS} more"
     return Markdown(
         f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A check run "
         "belongs to a commit, so it has the strictest conclusion of all. After one of them is "

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from regbot.github.git_remote import Remote
-from regbot.github.transport import MAX_LOOKUPS, AwayError, ForgeError, RefusedError, TooLargeError, Transport
+from regbot.github.transport import (
+    MAX_LOOKUPS,
+    PATIENCE_S,
+    AwayError,
+    ForgeError,
+    RefusedError,
+    TooLargeError,
+    Transport,
+)
 from regbot.github.types import (
     ROLES,
     Artifact,
@@ -57,7 +65,7 @@ class Forge:
         repository: str,
         url: str = "https://api.github.com",
         sleep: Callable[[float], None] = time.sleep,
-        patience_s: float = 3600,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         if not _REPOSITORY.fullmatch(repository):
             raise ForgeError(f"{repository!r} is not a repository", "write it as OWNER/NAME")
@@ -155,8 +163,24 @@ class Forge:
 
     def comments(self, number: int) -> list[Comment]:
         """Return the comments of a pull request, oldest first."""
-        listed = _parse_all(Comment.from_json, self._api.pages(f"{self._root}/issues/{number}/comments"))
-        return sorted(listed, key=lambda comment: (comment.created, comment.id))
+        return _sort_comments(self._api.pages(f"{self._root}/issues/{number}/comments"))
+
+    def recent_comments(self, number: int, max_pages: int) -> tuple[list[Comment], bool]:
+        """Return comments of a pull request, oldest first, and whether they are all.
+
+        A page has 100 comments. Of more than ``max_pages`` pages, the first one and the last ones are read.
+        """
+        path = f"{self._root}/issues/{number}/comments"
+        first = self._api.page(path, 1)
+        last = max(first.last_page, 2) if first.more else 1
+        earliest = max(2, last - max_pages + 2)
+        items = [*first.data, *(item for page in range(earliest, last + 1) for item in self._api.page(path, page).data)]
+        return _sort_comments(items), earliest == 2
+
+    def changed_comments(self, number: int, since: datetime) -> list[Comment]:
+        """Return the comments of a pull request that were written or edited at or after ``since``, oldest first."""
+        parameters = {"since": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        return _sort_comments(self._api.pages(f"{self._root}/issues/{number}/comments", parameters))
 
     def comment(self, id: int) -> Comment | None:
         """Return one comment; None where it was deleted."""
@@ -203,12 +227,16 @@ class Forge:
 
     # Check runs
 
-    def checks(self, sha: str, name: str) -> list[CheckRun]:
-        """Return the check runs of one name on a commit, oldest first, including check runs of other apps and of
-        jobs."""
-        parameters = {"check_name": name, "filter": "all"}
-        listed = self._api.pages(f"{self._root}/commits/{_quote_part(sha)}/check-runs", parameters, key="check_runs")
-        return sorted(_parse_all(CheckRun.from_json, listed), key=lambda check: check.id)
+    def checks(self, sha: str, name: str) -> tuple[list[CheckRun], bool]:
+        """Return the newest check runs of one name on a commit, at most 100, oldest first, and whether they are all.
+
+        Check runs of other apps and of jobs are included. Jobs of a pull request can create any number of them, so only
+        the first page is read. GitHub lists the newest ones first.
+        """
+        path = f"{self._root}/commits/{_quote_part(sha)}/check-runs"
+        answer = self._api.page(path, 1, {"check_name": name, "filter": "all"})
+        listed = _parse(lambda data: [CheckRun.from_json(item) for item in data["check_runs"]], answer.data)
+        return sorted(listed, key=lambda check: check.id), not answer.more
 
     def check(self, id: int) -> CheckRun:
         """Return one check run."""
@@ -218,7 +246,7 @@ class Forge:
         """Create a check run. After a lost reply, return the existing check run with the same external id."""
 
         def find_created() -> CheckRun | None:
-            listed = self.checks(check.sha, check.name)
+            listed, _ = self.checks(check.sha, check.name)
             return next((run for run in listed if run.external_id == check.external_id), None)
 
         body = {**check.body(), "head_sha": check.sha}
@@ -292,17 +320,20 @@ class Forge:
         """Return one workflow run."""
         return _parse(WorkflowRun.from_json, self._api.get(f"{self._root}/actions/runs/{id}"))
 
-    def ended_run(self, id: int) -> WorkflowRun:
+    def ended_run(self, run: WorkflowRun) -> WorkflowRun:
         """Wait until a run has ended, at most ten minutes, and return it in its state at that time."""
         for _ in range(MAX_END_POLLS):
-            if (run := self.run(id)).status == "completed":
-                return run
+            if run.status == "completed":
+                break
             self._sleep(END_POLL_INTERVAL_S)
-        return self.run(id)
+            run = self.run(run.id)
+        return run
 
-    def artifacts(self, run_id: int) -> list[Artifact]:
-        """Return the artifacts of all attempts of a run, oldest first."""
-        listed = self._api.pages(f"{self._root}/actions/runs/{run_id}/artifacts", key="artifacts")
+    def artifacts(self, run_id: int, name: str = "") -> list[Artifact]:
+        """Return the artifacts of all attempts of a run, oldest first. With ``name``, return only those of this name,
+        so that a run with thousands of other artifacts costs no more requests."""
+        parameters = {"name": name} if name else None
+        listed = self._api.pages(f"{self._root}/actions/runs/{run_id}/artifacts", parameters, key="artifacts")
         return sorted(_parse_all(Artifact.from_json, listed), key=lambda artifact: artifact.id)
 
     def download(self, artifact_id: int, limit: int) -> bytes:
@@ -316,6 +347,10 @@ class Forge:
         except RefusedError as error:
             if error.status not in (404, 410):
                 raise
+
+
+def _sort_comments(items: Iterable[Any]) -> list[Comment]:
+    return sorted(_parse_all(Comment.from_json, items), key=lambda comment: (comment.created, comment.id))
 
 
 def _parse_role(data: Mapping[str, Any]) -> Role:

@@ -2,16 +2,23 @@
 
 Nothing is stored. For every post, the comments and the roles of their authors are read again. An edited comment does
 not count, because somebody other than its author may have edited it.
+
+Anybody may write commands, so the roles of only a few authors are asked for. Authors whom GitHub describes as members
+come first, then those of newer comments. What is left out is named in ``Declarations.warnings``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from regbot.github.client import Forge
 from regbot.github.commands import AcceptCommand, ExpectCommand, parse_command
+from regbot.github.comment_thread import MAX_AUTHORS, MAX_PAGES, CommentThread
 from regbot.github.permission import get_required_role, has_role
-from regbot.github.types import Comment, Role
+from regbot.github.transport import PER_PAGE
+from regbot.github.types import Comment
 from regbot.judge import Expectation, parse_expectation
+
+MEMBERS = ("OWNER", "MEMBER", "COLLABORATOR")
+"""Descriptions by GitHub of authors who probably have a role."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +40,46 @@ class Declarations:
 
     rules: Sequence[Expectation] = ()
     acceptance: ReviewAcceptance | None = None
+    warnings: Sequence[str] = ()
 
 
-def read_declarations(forge: Forge, number: int, sha: str) -> Declarations:
+def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
-    roles: dict[str, Role] = {}
+    declared = [
+        (comment, command)
+        for comment in thread.read_once()
+        if not comment.bot
+        and comment.updated == comment.created
+        and isinstance(command := parse_command(comment.body), ExpectCommand | AcceptCommand)
+        and (isinstance(command, ExpectCommand) or command.sha == sha)
+    ]
+    for comment, _ in sorted(declared, key=lambda pair: (pair[0].association in MEMBERS, pair[0].id), reverse=True):
+        thread.role(comment.author)  # asks in the order of this loop
     rules: dict[Expectation, None] = {}
     acceptance = None
-    for comment in forge.comments(number):
-        command = None if comment.bot or comment.updated != comment.created else parse_command(comment.body)
-        if not isinstance(command, ExpectCommand | AcceptCommand) or not _is_allowed(forge, comment, command, roles):
+    for comment, command in declared:
+        if not has_role(thread.role(comment.author) or "none", get_required_role(command)):
             continue
         if isinstance(command, ExpectCommand):
             rule = parse_expectation(command.rule)
             origin = f"{comment.author}, {comment.created:%Y-%m-%d %H:%M} UTC, for later heads too"
             rules[replace(rule, reason=f"{origin}: {rule.reason}")] = None
-        elif command.sha == sha:
+        else:
             acceptance = ReviewAcceptance(comment.author, command.reason)
-    return Declarations(list(rules), acceptance)
+    return Declarations(list(rules), acceptance, _list_left_out(thread, [comment for comment, _ in declared]))
 
 
-def _is_allowed(forge: Forge, comment: Comment, command: ExpectCommand | AcceptCommand, roles: dict[str, Role]) -> bool:
-    if comment.author not in roles:
-        roles[comment.author] = forge.role(comment.author)
-    return has_role(roles[comment.author], get_required_role(command))
+def _list_left_out(thread: CommentThread, comments: Sequence[Comment]) -> list[str]:
+    """Return a warning for unread comments, and one for authors whose role was not asked for."""
+    warnings = []
+    if not thread.is_complete:
+        warnings.append(
+            f"of the comments, only the {PER_PAGE} oldest and the last {MAX_PAGES - 1} pages of {PER_PAGE} were read: "
+            "repeat a declaration that is missing here"
+        )
+    if any(thread.role(comment.author) is None for comment in comments):
+        warnings.append(
+            f"more than {MAX_AUTHORS} accounts declare changes, and only {MAX_AUTHORS} of them were considered: repeat "
+            "a declaration that is missing here"
+        )
+    return warnings

@@ -12,7 +12,7 @@ from pathlib import Path
 from regbot.checkout.git import try_git
 from regbot.errors import UserError
 from regbot.github import checks
-from regbot.github.client import Forge
+from regbot.github.client import Forge, RefusedError
 from regbot.github.events import MAX_EVENT_BYTES
 from regbot.github.stamped_text import Tier
 from regbot.github.types import Pull, WorkflowRun
@@ -24,6 +24,9 @@ FOLDER = ".github/workflows/"
 STATIC = FOLDER + "regbot-static.yml"
 MEASURE = FOLDER + "regbot-measure.yml"
 BISECT = FOLDER + "regbot-bisect.yml"
+STATIC_TITLE = re.compile(r"regbot-static (?P<pr>[1-9][0-9]{0,8})")
+"""Title of a run of ``STATIC`` on a pull request. The pull request may have changed it, so it only chooses among the
+pull requests from the branch of the run."""
 _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][0-9]{0,8})-(?P<base>[0-9a-f]{40})")
 
 
@@ -109,7 +112,7 @@ def read_run_id(file: Path, own_id: int = 0) -> int:
 
 
 def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
-    """Return what a run measured. There are several subjects where one branch has several pull requests.
+    """Return what a run measured.
 
     ``bot``: login of regbot's app. ``repo``: a checkout of the default branch with its history. Raises ForgeError,
     CheckoutError.
@@ -135,11 +138,34 @@ def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredR
         return IgnoredRun(f"run {run.id} waits for an approval and has not started")
     if run.conclusion == "skipped":
         return IgnoredRun(f"run {run.id} had nothing to trace: only the title or text was changed")
-    pulls = forge.pulls_with_head(run.head_repository, run.head_branch) if run.head_repository else []
+    pulls = _find_pulls(forge, run)
+    if len(pulls) > 1:
+        return IgnoredRun(
+            f"{len(pulls)} open pull requests come from the branch of run {run.id}, and its title names none of them: "
+            "update regbot-static.yml on that branch"
+        )
     if run.conclusion == "cancelled" and all(pull.head_sha != run.head_sha for pull in pulls):
         return IgnoredRun(f"run {run.id} was cancelled for a newer head and has no result")
     subjects = [_build_subject(run, "static", pull, run.head_sha, checks.STATIC_NONCE) for pull in pulls]
     return subjects or IgnoredRun(f"no open pull request comes from the branch of run {run.id} any more")
+
+
+def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
+    """Return the open pull request that the title of the run names, if it comes from the run's branch. Without such a
+    title, as older workflows have none, return the open pull requests from the branch."""
+    if not run.head_repository:
+        return []
+    match = STATIC_TITLE.fullmatch(run.title)
+    if match is None:
+        return forge.pulls_with_head(run.head_repository, run.head_branch)
+    try:
+        pull = forge.pull(int(match["pr"]))
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return []
+    comes_from_branch = (pull.head_repository, pull.head_ref) == (run.head_repository, run.head_branch)
+    return [pull] if pull.open and comes_from_branch else []
 
 
 def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:

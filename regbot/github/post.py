@@ -7,7 +7,7 @@ cannot be judged is posted as INVALID, because a check that never ends, or a mis
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regbot.check.conclusion import replace_references
@@ -20,6 +20,7 @@ from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
 from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.bisection import BisectionReply, post_bisection
 from regbot.github.client import Forge, RefusedError
+from regbot.github.comment_thread import CommentThread
 from regbot.github.declarations import Declarations, read_declarations
 from regbot.github.labels import set_label
 from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, Subject, identify_subjects, is_traced_group
@@ -72,7 +73,7 @@ def post(
     if run.path == BISECT:
         return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
-        run = forge.ended_run(run_id)  # the last job of the run may have started this job before the run ended
+        run = forge.ended_run(run)  # the last job of the run may have started this job before the run ended
     poster = _Poster(forge, repo, github, post_run_id)
     cases = poster.find_cases(run)
     return cases if isinstance(cases, IgnoredRun) else [_post_case(poster, case) for case in cases]
@@ -106,6 +107,20 @@ class _Poster:
     repo: Path
     github: GitHub
     post_run_id: int
+    threads: dict[int, CommentThread] = field(default_factory=dict)
+    """Comments of pull requests, by number."""
+    merge_bases: dict[tuple[tuple[str, ...], str], list[str]] = field(default_factory=dict)
+
+    def get_thread(self, number: int) -> CommentThread:
+        """Return the comments of a pull request. They are read completely only once."""
+        return self.threads.setdefault(number, CommentThread(self.forge, number))
+
+    def find_bases(self, subject: Subject) -> list[str]:
+        """Return the merge bases of the measured commit with the base branch. Each is asked for once."""
+        key = (tuple(subject.base_tips), subject.sha)
+        if key not in self.merge_bases:
+            self.merge_bases[key] = find_merge_bases(self.forge, subject.base_tips, subject.sha)
+        return self.merge_bases[key]
 
     def find_cases(self, run: WorkflowRun) -> list[_Case] | IgnoredRun:
         """Return the cases of a run. If some cases have the base commit of the session, return only those cases."""
@@ -115,10 +130,7 @@ class _Poster:
         if self.github.queue == "timed" and any(is_traced_group(subject) for subject in subjects):
             return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
         artifact = _read_session(self.forge, run)
-        cases = [
-            _Case(subject, artifact, find_merge_bases(self.forge, subject.base_tips, subject.sha))
-            for subject in subjects
-        ]
+        cases = [_Case(subject, artifact, self.find_bases(subject)) for subject in subjects]
         matching = [
             case for case in cases if isinstance(artifact, Session) and case.base == artifact.header.base.commit
         ]
@@ -135,7 +147,7 @@ class _Poster:
         else:
             declarations = Declarations()  # a declaration counts only for its own pull request
             if not subject.has_other_pulls:
-                declarations = read_declarations(self.forge, subject.comment_number, subject.acceptance_sha)
+                declarations = read_declarations(self.get_thread(subject.comment_number), subject.acceptance_sha)
             verdict = _judge(subject, case.artifact, case.base, self.repo, self.github, declarations)
         base = "" if isinstance(case.artifact, UnusableArtifact) else case.base
         stamp = Stamp(
@@ -198,7 +210,8 @@ def _post_case(poster: _Poster, case: _Case) -> PostedResult:
     forge, github, subject = poster.forge, poster.github, case.subject
     for _ in range(MAX_RETARGETS):
         result = poster.judge_case(case)
-        publication = publish(forge, result, github, poster.judge_again)
+        thread = poster.get_thread(subject.number) if subject.number else None
+        publication = publish(forge, result, github, poster.judge_again, thread)
         if not publication.is_retargeted:
             break
         case = poster.find_case(subject.run, subject.number, subject.sha) or case
@@ -268,7 +281,7 @@ def _judge_by_base(
     ]
     with store_at(repo, base, loaded.config.baselines.folder, None, variants) as store:
         session = replace_references(session, store)
-    warnings = [*loaded.messages(), *session.header.warnings]
+    warnings = [*loaded.messages(), *declarations.warnings, *session.header.warnings]
     session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": warnings})})
     verdict = judge(session, loaded.config, declarations.rules)
     accepted = declarations.acceptance if verdict.verdict == "REVIEW" else None

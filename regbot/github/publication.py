@@ -20,7 +20,8 @@ from regbot.github import checks
 from regbot.github import sticky_comment as sticky
 from regbot.github.checks import HeadChecks
 from regbot.github.client import Forge
-from regbot.github.same_head import find_peers, update_peers
+from regbot.github.comment_thread import CommentThread
+from regbot.github.same_head import SameHead
 from regbot.github.stamped_text import Stamp, StampedText, select_strongest
 from regbot.github.types import Annotation
 
@@ -61,14 +62,24 @@ Rejudge = Callable[[Stamp], Result | None]
 pull request."""
 
 
-def publish(forge: Forge, result: Result, github: GitHub, rejudge: Rejudge = lambda _: None) -> Publication:
+def publish(
+    forge: Forge,
+    result: Result,
+    github: GitHub,
+    rejudge: Rejudge = lambda _: None,
+    thread: CommentThread | None = None,
+) -> Publication:
     """Publish ``result``. A deleted comment is created again.
+
+    ``thread``: comments of the pull request, if the caller has read them already.
 
     Each round reads the check run and the comment, selects the strongest text for each, and writes both.
 
     Raises ForgeError. After an error, another call completes the work.
     """
     stamp = result.stamped_text.stamp
+    thread = thread or CommentThread(forge, stamp.pr)
+    same_head = SameHead(forge, stamp.pr, stamp.head, github)
     own_results, judged_runs, is_new = [result], set[int](), True
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
@@ -107,7 +118,7 @@ def publish(forge: Forge, result: Result, github: GitHub, rejudge: Rejudge = lam
                 else head_checks.title or f"{check_text.stamp.status}: see the summary"
             )
             annotations = own_result.annotations if own_result is not None else ()
-            peers = find_peers(forge, head_checks, stamp.pr, stamp.head)
+            peers = same_head.find_peers(head_checks)
             has_changed = checks.write(
                 forge,
                 check_text,
@@ -118,11 +129,11 @@ def publish(forge: Forge, result: Result, github: GitHub, rejudge: Rejudge = lam
                 url=(own_result or result).url,
                 peers=peers,
             )
-            has_changed = update_peers(forge, check_text, peers, github) or has_changed
+            has_changed = same_head.update_newest_peer(check_text, peers, head_checks) or has_changed
         else:
             has_changed = checks.show_waiting(forge, head_checks)
         if stamp.pr:
-            comment = sticky.find(forge, stamp.pr, github.bot, current_head)
+            comment = sticky.find(thread, github.bot, current_head)
             head_text = (
                 check_text
                 if current_head == stamp.head
@@ -144,7 +155,7 @@ def publish(forge: Forge, result: Result, github: GitHub, rejudge: Rejudge = lam
             comment_text = _select_strongest(
                 is_new or len(own_results) > result_count, own_results, known_texts, current_head
             )
-            has_changed = sticky.write(forge, stamp.pr, github.bot, current_head, comment_text, comment) or has_changed
+            has_changed = sticky.write(thread, github.bot, current_head, comment_text, comment) or has_changed
         is_new = len(own_results) > result_count
         if not has_changed and not is_new:
             break

@@ -28,7 +28,7 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
 
     Raises ForgeError. Raises UnusableArtifact where there is no usable artifact, or where ``read`` raises RecordError.
     """
-    artifacts = [artifact for artifact in forge.artifacts(run) if artifact.name == name]
+    artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     available = [artifact for artifact in artifacts if not artifact.expired]
     if not available:
         if artifacts:
@@ -53,7 +53,7 @@ def is_spent(forge: Forge, run: int, name: str) -> bool:
     """
     try:
         has_failed = forge.run(run).conclusion not in (None, "success")
-        artifacts = [artifact for artifact in forge.artifacts(run) if artifact.name == name]
+        artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     except RefusedError as error:
         if error.status == 404:
             return True

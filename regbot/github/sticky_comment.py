@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from regbot.github import checks
 from regbot.github.client import Forge, RefusedError
+from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
 from regbot.github.types import Comment
 
@@ -27,15 +28,20 @@ class StickyComment:
     younger: Sequence[Comment] = ()
 
 
-def find(forge: Forge, number: int, bot: str, current_head: str) -> StickyComment | None:
+def find(thread: CommentThread, bot: str, current_head: str) -> StickyComment | None:
     """Return regbot's comment on a pull request; None without one. ``current_head``: head of the pull request. Raises
-    ForgeError."""
-    return _select_sticky(forge.comments(number), number, bot, current_head)
+    ForgeError.
+
+    If the comment is not among the read pages, all pages are read, because regbot must not write a second comment.
+    """
+    sticky = _select_sticky(thread.read(), thread.number, bot, current_head)
+    if sticky is None and not thread.is_complete:
+        sticky = _select_sticky(thread.read_all(), thread.number, bot, current_head)
+    return sticky
 
 
 def write(
-    forge: Forge,
-    number: int,
+    thread: CommentThread,
     bot: str,
     current_head: str,
     stamped_text: StampedText,
@@ -53,21 +59,23 @@ def write(
     if sticky is None:
 
         def find_created() -> Comment | None:
-            created = find(forge, number, bot, current_head)
+            created = find(thread, bot, current_head)
             return created.comment if created else None
 
-        forge.create_comment(number, body, find_created)
+        thread.forge.create_comment(thread.number, body, find_created)
         return True
     has_changed = False
     if not _is_same_text(sticky.comment.body, body):
         try:
-            forge.edit_comment(sticky.comment.id, body)
+            thread.forge.edit_comment(sticky.comment.id, body)
         except RefusedError as error:
             if error.status not in (404, 410):
                 raise
+            thread.forget(sticky.comment.id)
         has_changed = True
     for comment in sticky.younger:
-        forge.delete_comment(comment.id)
+        thread.forge.delete_comment(comment.id)
+        thread.forget(comment.id)
         has_changed = True
     return has_changed
 
@@ -80,18 +88,19 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, base: str
     written to the comment again. Raises ForgeError.
     """
     known_text = _find_check_text(forge, number, bot, current_head) if base else None
-    sticky = find(forge, number, bot, current_head)
+    thread = CommentThread(forge, number)
+    sticky = find(thread, bot, current_head)
     if sticky is None or (sticky.strongest.stamp.head == current_head and not base):
         return False
     is_marked, written_stamp = (
-        write(forge, number, bot, current_head, sticky.strongest, sticky, base=base),
+        write(thread, bot, current_head, sticky.strongest, sticky, base=base),
         sticky.strongest.stamp,
     )
     for _ in range(MAX_LOOKUPS):
-        check_text, sticky = _find_check_text(forge, number, bot, current_head), find(forge, number, bot, current_head)
+        check_text, sticky = _find_check_text(forge, number, bot, current_head), find(thread, bot, current_head)
         if check_text is None or check_text == known_text or sticky is None or sticky.strongest.stamp != written_stamp:
             break
-        write(forge, number, bot, current_head, check_text, sticky)
+        write(thread, bot, current_head, check_text, sticky)
         known_text, written_stamp = check_text, check_text.stamp
     return is_marked
 

@@ -13,11 +13,13 @@ visible in the code.
 
 import http.client
 import json
+import re
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from github import Auth, Github, GithubException
@@ -30,6 +32,9 @@ API_VERSION = "2022-11-28"
 TIMEOUT_S = 30
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 60.0
+PATIENCE_S = 300.0
+"""Total seconds that a job waits for GitHub. A job that waits keeps a machine busy, so one whose request quota is used
+up ends, and says when to run it again."""
 RATE_LIMIT_DELAY_S = 60.0
 """Seconds to wait after a rate limit if GitHub names no time."""
 WRITE_INTERVAL_S = 1.0
@@ -67,10 +72,12 @@ class AwayError(ForgeError):
 
 @dataclass(frozen=True)
 class ApiResponse:
-    """A successful response. ``more``: whether the list has another page."""
+    """A successful response. ``more``: whether the list has another page. ``last_page``: number of the last page; 1
+    where GitHub names none."""
 
     data: Any
     more: bool = False
+    last_page: int = 1
     location: str = ""
 
 
@@ -116,12 +123,15 @@ class Transport:
         """
         page = 1
         while True:
-            page_parameters = {**(parameters or {}), "per_page": PER_PAGE, "page": page}
-            answer = self._send_until_answered("GET", path, page_parameters)
+            answer = self.page(path, page, parameters)
             yield from answer.data[key] if key else answer.data
             if not answer.more:
                 return
             page += 1
+
+    def page(self, path: str, number: int, parameters: Mapping[str, object] | None = None) -> ApiResponse:
+        """Return one page of a list. The first page has the number 1. Raises ForgeError."""
+        return self._send_until_answered("GET", path, {**(parameters or {}), "per_page": PER_PAGE, "page": number})
 
     def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a request until GitHub answers it. The request must be a PATCH, PUT or DELETE, or a POST that has no
@@ -209,7 +219,8 @@ class Transport:
                 data = json.loads(text) if text else None
             except ValueError:
                 return FailedAttempt(f"answered {status} with something that is not JSON")
-            return ApiResponse(data, more='rel="next"' in headers.get("link", ""))
+            links = headers.get("link", "")
+            return ApiResponse(data, more='rel="next"' in links, last_page=_read_last_page(links))
         message = self._quote_message(text)
         if status in (408, 429) or status >= 500:
             return FailedAttempt(
@@ -249,10 +260,11 @@ class Transport:
         delay = max(delay, failure.wait_s or 0.0)
         if delay > self._remaining_s:
             advice = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
+            moment = f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub is back"
             raise AwayError(
                 f"{request}: GitHub ({self.url}) {failure.reason}{advice}",
-                f"the allowed wait of {self._patience_s / 60:.0f} minutes in all is used up. Run this job again when "
-                "GitHub is back: it continues after what was posted, and posts nothing twice",
+                f"a job waits {self._patience_s / 60:.0f} minutes in all, and no longer. Run this job again {moment}: "
+                "it continues after what was posted, and posts nothing twice",
             )
         self._remaining_s -= delay
         self._sleep(delay)
@@ -283,6 +295,17 @@ class Transport:
 def _describe_error(error: Any) -> str:
     """Return the text of one of GitHub's errors, which is an object or a string."""
     return str(error.get("message") or error.get("code") or "") if isinstance(error, dict) else str(error)
+
+
+def _format_time(unix_s: float) -> str:
+    """Return a time in whole minutes, rounded up."""
+    return f"{datetime.fromtimestamp(unix_s + 59, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _read_last_page(links: str) -> int:
+    """Return the number of the last page that a Link header names; 1 if it names none."""
+    match = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', links)
+    return int(match[1]) if match else 1
 
 
 _MOVED_REASON = (

@@ -104,7 +104,11 @@ class CommitComparison:
 
 @dataclass(frozen=True)
 class Comment:
-    """A comment of a pull request. ``created`` equals ``updated`` only if the comment was never edited."""
+    """A comment of a pull request. ``created`` equals ``updated`` only if the comment was never edited.
+
+    ``association``: how GitHub describes the author, such as "MEMBER" or "NONE". It says nothing reliable about the
+    role, because GitHub does not show every membership.
+    """
 
     id: int
     author: str
@@ -112,6 +116,7 @@ class Comment:
     body: str
     created: datetime
     updated: datetime
+    association: str = ""
 
     @classmethod
     def from_json(cls, data: Json) -> "Comment":
@@ -124,6 +129,7 @@ class Comment:
             body=str(data["body"] or ""),
             created=_parse_time(data["created_at"]),
             updated=_parse_time(data["updated_at"]),
+            association=str(data.get("author_association") or ""),
         )
 
 

@@ -131,14 +131,33 @@ def test_a_comment_and_a_summary_stay_below_githubs_limit(bench: Bench) -> None:
     assert len(str(bench.check(number).summary)) < 65_536
 
 
-def test_every_pull_request_of_a_branch_with_the_compared_base_is_posted(bench: Bench) -> None:
+def test_a_run_is_posted_to_the_pull_request_in_its_title_only(bench: Bench) -> None:
     number = bench.pull()
     bench.repo.commit({"other.py": "1"}, branch="release")
     second = bench.repo.open_pull(head="topic", base="release", author="ann")
-    posted = bench.post(bench.static(number, bench.session(bench.head(number))))
-    assert isinstance(posted, list)
-    assert {result.number for result in posted} == {number, second}  # the merge base is the same commit
+    posted = only(bench.post(bench.static(second, bench.session(bench.head(number)))))  # the merge base is the same
+    assert posted.number == second
+    assert bench.repo.comments(number) == []
     assert len(bench.repo.comments(second)) == 1
+
+
+def test_a_run_of_an_older_workflow_is_posted_if_its_branch_has_one_pull_request(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.static(number, bench.session(bench.head(number)), title="A change")
+    assert only(bench.post(run)).number == number
+    bench.repo.commit({"other.py": "1"}, branch="release")
+    bench.repo.open_pull(head="topic", base="release", author="ann")
+    ignored = bench.post(run)
+    assert isinstance(ignored, IgnoredRun)
+    assert "its title names none of them" in ignored.reason
+
+
+@pytest.mark.parametrize("title", ["regbot-static 77", "regbot-static 2"])
+def test_a_run_whose_title_names_a_pull_request_of_another_branch_is_not_posted(bench: Bench, title: str) -> None:
+    number, other = bench.pull(), bench.pull("other", "x = 5\n")
+    assert (number, other) == (1, 2)
+    assert isinstance(bench.post(bench.static(number, bench.session(bench.head(number)), title=title)), IgnoredRun)
+    assert bench.repo.comments(number) == bench.repo.comments(other) == []
 
 
 # Whose run it is

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from datetime import datetime
 
 import pytest
 
@@ -362,8 +363,13 @@ def storm(bench: Bench, results: list[Result], seed: int) -> None:
     class Slow(Forge):
         draw: random.Random
 
-        def comments(self, number: int):  # type: ignore[no-untyped-def]
-            listed = super().comments(number)
+        def recent_comments(self, number: int, max_pages: int):  # type: ignore[no-untyped-def]
+            listed = super().recent_comments(number, max_pages)
+            time.sleep(self.draw.random() / 50)
+            return listed
+
+        def changed_comments(self, number: int, since: datetime):  # type: ignore[no-untyped-def]
+            listed = super().changed_comments(number, since)
             time.sleep(self.draw.random() / 50)
             return listed
 

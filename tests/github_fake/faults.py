@@ -21,6 +21,8 @@ KINDS = (
     "404-once",
     "slow",
 )
+QUOTA = "primary-403"
+"""No request quota is left. No plan has it, because a plan's faults pass within seconds."""
 
 
 class Faults:
@@ -30,6 +32,7 @@ class Faults:
     def __init__(self) -> None:
         self.down = False  # every request is answered 503, nothing takes effect
         self.retry_after_s = 1
+        self.reset_after_s = 1
         self.slow_s = 0.05
         self.happened: list[tuple[str, str, str]] = []  # (kind, method, path)
         self._lock = threading.Lock()
@@ -82,4 +85,6 @@ class Faults:
 
 
 def _known(*kinds: str) -> None:
-    assert set(kinds) <= set(KINDS), f"{sorted(set(kinds) - set(KINDS))}: no such fault; there are {', '.join(KINDS)}"
+    assert set(kinds) <= {*KINDS, QUOTA}, (
+        f"{sorted(set(kinds) - set(KINDS))}: no such fault; there are {', '.join(KINDS)}"
+    )

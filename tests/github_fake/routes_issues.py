@@ -11,6 +11,7 @@ from .call import BODY_LIMIT, Answer, Call, Refused, invalid, route
 from .records import Comment, Issue
 
 _REPO = "/repos/{owner}/{repo}"
+_COMMENTS_LIMIT = 2_500  # of one issue or pull request
 _READ, _WRITE = ("issues:read", "pull_requests:read"), ("issues:write", "pull_requests:write")
 
 
@@ -62,6 +63,8 @@ def create_comment(call: Call) -> Answer:
     body = text(call, "IssueComment")
     if not body.strip():
         raise invalid("IssueComment", "body", "Body cannot be blank", "missing_field")
+    if len(call.repo.comments(_issue(call).number)) >= _COMMENTS_LIMIT:
+        raise Refused(403, "Commenting is disabled on issues with more than 2500 comments")
     made = call.repo.comment(_issue(call).number, call.login, body)
     return Answer(201, shapes.comment(call.repo, call.repo.all_comments[made]))
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from . import githttp, routes_actions, routes_checks, routes_issues, routes_pulls
 from .call import ROUTES, Answer, Call, Refused, Route, allow
+from .faults import QUOTA
 from .openapi import Description
 from .records import Token
 from .state import Hub
@@ -174,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in (None, "slow") or str(fault).endswith("-after"):
             answer = self._answer(path, body)
         if fault not in (None, "slow"):
-            answer = _faulty(str(fault), hub.faults.retry_after_s)
+            answer = _faulty(str(fault), hub.faults.retry_after_s, hub.faults.reset_after_s)
         hub.requests.append((self.command, path.removeprefix(hub.prefix), answer.status if answer else 0))
         if answer is None:
             self._reset()
@@ -217,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
-def _faulty(kind: str, retry_after_s: float) -> Answer | None:
+def _faulty(kind: str, retry_after_s: float, reset_after_s: float) -> Answer | None:
     """The answer of a fault, None for a connection that is reset."""
     if kind.startswith("reset"):
         return None
@@ -226,6 +227,10 @@ def _faulty(kind: str, retry_after_s: float) -> Answer | None:
     if kind.startswith("secondary"):
         headers = {"Retry-After": str(retry_after_s)}
         return Refused(int(kind[-3:]), _LIMIT, headers=headers).answer
+    if kind == QUOTA:
+        reset = str(int(time.time() + reset_after_s))
+        headers = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset}
+        return Refused(403, "API rate limit exceeded for installation.", headers=headers).answer
     return Answer(int(kind[:3]), b"<html><body>Unicorn!</body></html>", {"Content-Type": "text/html"})
 
 

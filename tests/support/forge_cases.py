@@ -153,7 +153,7 @@ class Bench:
             "head_branch": pull.head,
             "head_sha": pull.head_sha,
             "head_repository": pull.head_repository,
-            "title": pull.title,
+            "title": f"regbot-static {number}",
         }
         return self._run(session, {**given, **changes})
 

@@ -71,7 +71,7 @@ class Actions:
         payload: Mapping[str, Any],
         job: str,
         *,
-        title: str = "a run",
+        title: str = "",
         head_sha: str = "",
         head_branch: str = "",
         head_repository: Repository | None = None,
@@ -85,7 +85,7 @@ class Actions:
             head_branch=head_branch or self.repo.default_branch,
             head_sha=head_sha or tip,
             head_repository=head_repository,
-            title=title,
+            title=title or title_of(workflow, {}, payload),
             status="in_progress",
             conclusion=None,
         )
@@ -207,9 +207,11 @@ def strongest(workflow: Workflow) -> str:
     return jobs[-1][0]
 
 
-def title_of(workflow: Workflow, inputs: Mapping[str, str]) -> str:
-    """As ``run-name`` makes it."""
+def title_of(workflow: Workflow, inputs: Mapping[str, str], payload: Mapping[str, Any] | None = None) -> str:
+    """As ``run-name`` makes it. Of the event, only the number of a pull request is known."""
     template = str(workflow.data.get("run-name", workflow.name))
+    number = (payload or {}).get("pull_request", {}).get("number", "merge group")
+    template = template.replace("${{ github.event.pull_request.number || 'merge group' }}", str(number))
     return re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: inputs.get(match[1], ""), template)
 
 

@@ -87,3 +87,75 @@ def test_another_base_is_traced_and_another_title_is_not(
     ran = actions.execute("regbot-static", "pull_request", payload, "trace", **of_pull)
     assert [call["words"][0] for call in ran.calls] == (["check"] if traced else [])
     assert ran.code == 0
+
+
+BASE_CHANGE = {"changes": {"base": {"ref": {"from": "old"}, "sha": {"from": "a" * 40}}}}
+PULL_EVENTS: list[tuple[dict[str, Any], bool]] = [
+    ({"action": "labeled", "label": "regbot: measure"}, True),
+    ({"action": "labeled", "label": "documentation"}, False),
+    ({"action": "synchronize"}, True),
+    ({"action": "edited", **BASE_CHANGE}, True),
+    ({"action": "edited", "changes": {"title": {"from": "old"}}}, False),
+]
+
+
+@pytest.mark.parametrize(("event", "starts"), PULL_EVENTS)
+def test_the_gate_starts_only_for_its_label_pushes_and_base_changes(
+    repo: Repository, actions: Actions, event: dict[str, Any], starts: bool
+) -> None:
+    number = repo.open_pull(head="topic", title="A change", author="ann")
+    about = {key: value for key, value in event.items() if key != "changes"}
+    payload = {**repo.event_of("pull_request_target", number=number, **about), "changes": event.get("changes", {})}
+    ran = actions.execute("regbot-gate", "pull_request_target", payload, "gate")
+    assert [call["words"][:2] for call in ran.calls] == ([["github", "gate"]] if starts else [])
+
+
+def test_another_label_starts_the_gate_where_a_variable_names_it(repo: Repository, actions: Actions) -> None:
+    number = repo.open_pull(head="topic", title="A change", author="ann")
+    actions.variables["REGBOT_LABEL"] = "time it"
+    for label, count in (("regbot: measure", 0), ("time it", 1)):
+        payload = repo.event_of("pull_request_target", number=number, action="labeled", label=label)
+        assert len(actions.execute("regbot-gate", "pull_request_target", payload, "gate").calls) == count
+
+
+@pytest.mark.parametrize(
+    ("login", "body", "starts"),
+    [
+        ("stranger", "/regbot run " + "a" * 40, True),
+        ("stranger", "/regbot accept " + "a" * 40 + ": fine", True),
+        ("stranger", "/regbot please", False),
+        ("stranger", "/regbotany", False),
+        ("walt", "/regbot please", True),
+        ("walt", "Look at /regbot run", False),
+    ],
+)
+def test_the_gate_starts_only_for_known_commands_and_for_members_who_mistype_one(
+    repo: Repository, actions: Actions, login: str, body: str, starts: bool
+) -> None:
+    repo.member("walt", "write")
+    number = repo.open_pull(head="topic", title="A change", author="ann")
+    payload = repo.event_of("issue_comment", comment=repo.comment(number, login, body))
+    ran = actions.execute("regbot-gate", "issue_comment", payload, "command")
+    assert [call["words"][:2] for call in ran.calls] == ([["github", "command"]] if starts else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "starts"),
+    [
+        ({}, True),
+        ({"conclusion": "failure"}, True),
+        ({"conclusion": "cancelled"}, True),
+        ({"conclusion": "skipped"}, False),
+        ({"conclusion": "action_required"}, False),
+        ({"path": ".github/workflows/evil.yml"}, False),
+        ({"event": "push"}, False),
+    ],
+)
+def test_the_post_starts_only_for_runs_that_have_a_result(
+    repo: Repository, actions: Actions, changes: dict[str, Any], starts: bool
+) -> None:
+    of_run = {"path": ".github/workflows/regbot-static.yml", "event": "pull_request", **changes}
+    run = repo.workflow_run(head_branch="topic", head_sha=str(repo.git.branch("topic")), **of_run)
+    payload = repo.event_of("workflow_run", run=run)
+    ran = actions.execute("regbot-post", "workflow_run", payload, "post")
+    assert [call["words"][:2] for call in ran.calls] == ([["github", "post"]] if starts else [])

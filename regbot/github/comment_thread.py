@@ -1,0 +1,73 @@
+"""The comments of one pull request, read with few requests.
+
+The first read takes at most ``MAX_PAGES`` pages. Later reads ask only for comments that were written or edited since.
+Anybody may comment, so nobody must be able to use up the job's request quota with comments.
+"""
+
+from datetime import timedelta
+
+from regbot.github.client import Forge
+from regbot.github.types import Comment, Role
+
+MAX_PAGES = 5
+"""Pages of 100 comments that are read: the oldest page and the newest ones. GitHub refuses comments from 2,500 on."""
+MAX_AUTHORS = 3
+"""Number of authors whose role is asked for. The role of further authors counts as "none"."""
+LISTING_DELAY = timedelta(minutes=1)
+"""GitHub may list a comment some seconds late, so each read starts this long before the newest known comment."""
+
+
+class CommentThread:
+    """Comments of the pull request ``number``, for the time of one job. Methods raise ForgeError.
+
+    A comment that somebody deletes after the first read stays known until ``forget`` is called.
+    """
+
+    def __init__(self, forge: Forge, number: int) -> None:
+        self.forge, self.number = forge, number
+        self.is_complete = True
+        """Whether the first read found all comments."""
+        self._comments: dict[int, Comment] | None = None
+        self._roles: dict[str, Role] = {}
+
+    def read(self) -> list[Comment]:
+        """Return the comments as they are now, oldest first."""
+        if self._comments is None:
+            comments, self.is_complete = self.forge.recent_comments(self.number, MAX_PAGES)
+            self._comments = {comment.id: comment for comment in comments}
+        elif self._comments:
+            newest = max(comment.updated for comment in self._comments.values())
+            changed = self.forge.changed_comments(self.number, newest - LISTING_DELAY)
+            self._comments |= {comment.id: comment for comment in changed}
+        else:
+            self._comments = {comment.id: comment for comment in self.forge.comments(self.number)}
+        return self.known
+
+    def read_all(self) -> list[Comment]:
+        """Return all comments, oldest first, however many pages they have."""
+        if not self.is_complete:
+            self._comments = {comment.id: comment for comment in self.forge.comments(self.number)}
+            self.is_complete = True
+        return self.known
+
+    def read_once(self) -> list[Comment]:
+        """Return the comments of the last read, oldest first. Read them if that has not happened yet."""
+        return self.read() if self._comments is None else self.known
+
+    @property
+    def known(self) -> list[Comment]:
+        """The comments of the last read, oldest first."""
+        return sorted((self._comments or {}).values(), key=lambda comment: (comment.created, comment.id))
+
+    def forget(self, id: int) -> None:
+        """Drop a comment that was deleted."""
+        if self._comments is not None:
+            self._comments.pop(id, None)
+
+    def role(self, login: str) -> Role | None:
+        """Return the present role of an author, which is asked for once; None if too many authors were asked for."""
+        if login not in self._roles:
+            if len(self._roles) >= MAX_AUTHORS:
+                return None
+            self._roles[login] = self.forge.role(login)
+        return self._roles[login]
