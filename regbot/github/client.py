@@ -29,6 +29,7 @@ from regbot.github.types import (
     ClosedPull,
     Comment,
     CommitComparison,
+    Job,
     NewCheck,
     Pull,
     Role,
@@ -328,6 +329,12 @@ class Forge:
             self._sleep(END_POLL_INTERVAL_S)
             run = self.run(run.id)
         return run
+
+    def jobs(self, run_id: int) -> list[Job]:
+        """Return the jobs of all attempts of a run, at most 100, in the order in which they started."""
+        answer = self._api.page(f"{self._root}/actions/runs/{run_id}/jobs", 1, {"filter": "all"})
+        jobs = _parse(lambda data: [Job.from_json(item) for item in data["jobs"]], answer.data)
+        return sorted(jobs, key=lambda job: job.started)
 
     def artifacts(self, run_id: int, name: str = "") -> list[Artifact]:
         """Return the artifacts of all attempts of a run, oldest first. With ``name``, return only those of this name,

@@ -15,7 +15,7 @@ from regbot.github import checks
 from regbot.github.client import Forge, RefusedError
 from regbot.github.events import MAX_EVENT_BYTES
 from regbot.github.stamped_text import Tier
-from regbot.github.types import Pull, WorkflowRun
+from regbot.github.types import Job, Pull, WorkflowRun
 from regbot.github.workflow_start import MEASURE_TITLE
 from regbot.records.files import RecordError, parse_json, read_capped
 from regbot.text.clip import short_commit
@@ -67,6 +67,9 @@ class Subject:
     has_other_pulls: bool = False
     """Whether a merge group contains more than its last pull request, or may do so."""
 
+    jobs: Sequence[Job] = ()
+    """Jobs of all attempts of a measurement; empty for a static result."""
+
     @property
     def acceptance_sha(self) -> str:
         """Commit that an acceptance has to name. For a merge group it is ``group_head``, because nobody can know the
@@ -75,8 +78,15 @@ class Subject:
 
     @property
     def job_s(self) -> float:
-        """Seconds that the workflow run took, including the wait for a machine."""
-        return (self.run.updated - self.run.started).total_seconds()
+        """Upper limit in seconds for the job that measured.
+
+        It is the duration of the longest job. Of each job only the newest execution counts. Somebody may run only the
+        posting job again: GitHub then moves the start of the run, and the measuring job keeps its times. Without known
+        jobs, it is the duration of the run, including the wait for a machine.
+        """
+        newest = {job.name: job for job in sorted(self.jobs, key=lambda job: job.started)}
+        run_s = (self.run.updated - self.run.started).total_seconds()
+        return max((job.seconds for job in newest.values()), default=run_s)
 
 
 def is_traced_group(subject: Subject) -> bool:
@@ -205,13 +215,14 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
     if not head_checks.can_show(nonce, run.id):
         return IgnoredRun(f"run {run.id} is not the last requested measurement of {short_commit(sha)}")
     if number:
-        return [replace(_build_subject(run, "measured", forge.pull(number), sha, nonce), measured_base=base)]
+        subject = _build_subject(run, "measured", forge.pull(number), sha, nonce)
+        return [replace(subject, measured_base=base, jobs=forge.jobs(run.id))]
     groups = (find_group(forge, traced) for traced in forge.group_runs(STATIC.removeprefix(FOLDER), sha))
     group = next((group for group in groups if group is not None), None)
     if group is None:
         return IgnoredRun(f"run {run.id} measured {short_commit(sha)}, which is no merge group of the merge queue")
     subject = _build_group_subject(forge, run, "measured", group)
-    return [replace(subject, nonce=nonce, measured_base=base)]
+    return [replace(subject, nonce=nonce, measured_base=base, jobs=forge.jobs(run.id))]
 
 
 def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:

@@ -17,7 +17,7 @@ from regbot.github.checks import HeadChecks
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText
 
-MAX_LOOKUPS = 4
+MAX_LOOKUPS = 3
 """Number of pull requests that are looked up, those with the strictest verdicts first."""
 
 

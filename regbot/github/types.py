@@ -267,6 +267,27 @@ class WorkflowRun:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A job of a workflow run. ``completed`` is None until it has ended. ``attempt``: attempt of the run."""
+
+    name: str
+    attempt: int
+    started: datetime
+    completed: datetime | None
+
+    @classmethod
+    def from_json(cls, data: Json) -> "Job":
+        """Parse GitHub's JSON."""
+        completed = _parse_time(data["completed_at"]) if data["completed_at"] else None
+        return cls(str(data["name"]), int(data.get("run_attempt") or 1), _parse_time(data["started_at"]), completed)
+
+    @property
+    def seconds(self) -> float:
+        """Duration; 0 until the job has ended."""
+        return (self.completed - self.started).total_seconds() if self.completed is not None else 0.0
+
+
+@dataclass(frozen=True)
 class Artifact:
     """An artifact that a run uploaded. ``size``: bytes, as GitHub reports them."""
 

@@ -228,6 +228,22 @@ def test_runs_cannot_take_longer_than_the_job_that_made_them(bench: Bench, spare
     assert ("the whole job took" in posted.text) == (status == "INVALID")
 
 
+@pytest.mark.parametrize(("failed_only", "status"), [(True, "PASS"), (False, "INVALID")])
+def test_running_only_the_posting_job_again_voids_no_measurement(bench: Bench, failed_only: bool, status: str) -> None:
+    """GitHub moves the start of the run in both cases."""
+    number = bench.pull()
+    bench.approve(number)
+    session = changed(
+        bench.session(bench.head(number), timed=SAME),
+        lambda run: run.model_copy(update={"wall_s": 600.0}) if run.tier == "timed" else run,
+    )
+    run = bench.measured(number, session, seconds=600.0 * sum(run.tier == "timed" for run in session.runs))
+    assert only(bench.post(run)).status == "PASS"
+    run.rerun(failed_only=failed_only)
+    run.seconds = 0.0
+    assert only(bench.post(run)).status == status
+
+
 def test_a_pull_request_with_the_first_configuration_does_not_judge_itself(hub: FakeGitHub, tmp_path: Path) -> None:
     bench = Bench.make(hub, tmp_path)
     bench.repo.commit({"regbot.toml": None})

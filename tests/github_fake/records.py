@@ -96,6 +96,14 @@ class Artifact:
     size: int | None = None  # what the API claims where that is not the content's
 
 
+@dataclass(frozen=True)
+class Job:
+    name: str
+    attempt: int
+    started: str
+    seconds: float
+
+
 @dataclass
 class Run:
     repository: "Repository"
@@ -114,10 +122,24 @@ class Run:
     artifacts: list[Artifact] = field(default_factory=list)
     seconds: float = 0.0  # from its start to its end
     started: str = ""  # of the last attempt
+    past_jobs: list[Job] = field(default_factory=list)  # of earlier attempts, or not run again in the last one
 
-    def rerun(self) -> None:
-        """Another attempt, which begins now."""
+    def rerun(self, failed_only: bool = False) -> None:
+        """Another attempt, which begins now. With ``failed_only``, the measuring job is not run again, only the last
+        one, which takes no time."""
+        measuring = self.jobs[0]
+        self.past_jobs.append(measuring)
         self.attempt, self.started = self.attempt + 1, self.repository.hub.tick()
+        if failed_only:
+            self.past_jobs.append(Job("hand-over", self.attempt, self.started, 0.0))
+            self.seconds = 0.0
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Newest first. A run has one job that takes all of its time, unless only another one was run again."""
+        if self.past_jobs and self.past_jobs[-1].name == "hand-over":
+            return self.past_jobs[::-1]
+        return [Job("measure", self.attempt, self.started or self.created, self.seconds), *self.past_jobs[::-1]]
 
     def artifact(self, name: str, content: bytes, size: int | None = None) -> Artifact:
         hub = self.repository.hub

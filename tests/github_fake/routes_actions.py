@@ -44,6 +44,14 @@ def list_artifacts(call: Call) -> Answer:
     return call.page(found, lambda one: shapes.artifact(call.repo, one), "artifacts")
 
 
+@route("GET", f"{_ACTIONS}/runs/{{run_id}}/jobs", "actions:read")
+def list_jobs(call: Call) -> Answer:
+    """``filter=latest``, the default, shows the jobs of the last attempt, ``all`` those of all attempts."""
+    run = _run(call)
+    found = [job for job in run.jobs if call.query.get("filter") == "all" or job.attempt == run.attempt]
+    return call.page(found, lambda job: shapes.job(run, job), "jobs")
+
+
 def _artifact(call: Call) -> Artifact:
     for run in call.repo.runs.values():
         for one in run.artifacts:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .records import Artifact, CheckRun, Comment, Issue, Pull, Run
+    from .records import Artifact, CheckRun, Comment, Issue, Job, Pull, Run
     from .state import Hub, Repository
 
 Json = dict[str, Any]
@@ -169,6 +169,16 @@ def run(one: "Run") -> Json:
         "triggering_actor": user(repo.hub, one.actor), "url": here, "artifacts_url": f"{here}/artifacts",
         "html_url": f"{repo.hub.server_url}/{repo.full_name}/actions/runs/{one.id}",
         "pull_requests": [{"number": pull.number, "url": f"{repo.url}/pulls/{pull.number}"} for pull in own],
+    }  # fmt: skip
+
+
+def job(run: "Run", one: "Job") -> Json:
+    id = run.id * 100 + run.jobs.index(one)
+    return {
+        "id": id, "run_id": run.id, "run_attempt": one.attempt, "name": one.name, "head_sha": run.head_sha,
+        "url": f"{run.repository.url}/actions/jobs/{id}", "status": run.status, "conclusion": run.conclusion,
+        "created_at": one.started, "started_at": one.started,
+        "completed_at": later(one.started, one.seconds) if run.status == "completed" else None,
     }  # fmt: skip
 
 
