@@ -21,6 +21,7 @@ from pydantic import Field
 
 from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
 from regbot.checkout.cache import CacheEntry, lock
+from regbot.checkout.clone_pruning import mark_used, prune_clones
 from regbot.checkout.clones import CommitSource, fetch_commit, host_of, list_submodules
 from regbot.checkout.contents import WorktreePart, digest_worktree
 from regbot.checkout.git import (
@@ -133,7 +134,8 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
     """Remove all worktrees except the ``keep`` most recently used ones, and remove incomplete ones. Return their keys.
 
     ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories are not counted.
-    Worktrees that were used within ``idle_s`` seconds and worktrees that are being created are kept.
+    Worktrees that were used within ``idle_s`` seconds and worktrees that are being created are kept. Private clones
+    without a worktree are removed too, as ``prune_clones`` describes.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
@@ -148,7 +150,17 @@ def prune(cache_dir: Path, keep: int, idle_s: float = IDLE_S) -> list[str]:
             if _modification_time(entry.marker) <= time.time() - idle_s:  # checked again under the lock
                 entry.clear()
                 dropped.append(entry.key)
+    prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
     return dropped
+
+
+def _list_used_clones(cache_dir: Path) -> set[str]:
+    """Return the names of the clones of all complete worktrees."""
+    used = set()
+    for marker in (cache_dir / "worktrees").glob("*.json"):
+        with contextlib.suppress(RecordError):
+            used |= {part.clone for part in read_record(marker, _WorktreeRecord).parts}
+    return used
 
 
 def _modification_time(path: Path) -> float:
@@ -215,6 +227,7 @@ def _fetch_parts(
     clone = entry.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
         fetch_commit(clone, source, commit)
+        mark_used(clone)
     yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
     for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):
         yield from _fetch_parts(entry, submodule, submodule_commit, f"{part_path}/{path}" if part_path else path, hosts)

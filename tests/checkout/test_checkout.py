@@ -552,6 +552,23 @@ def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: R
     assert prune(tmp_path / "no-cache-yet", keep=0) == []
 
 
+def test_prune_keeps_the_clone_of_a_worktree_and_removes_one_that_was_not_used(
+    repo: Repository, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    make(repo, cache)
+    (clone,) = (cache / "repos").glob("*.git")
+    unused = cache / "repos" / "unused.git"
+    unused.mkdir()
+    for path in (clone, unused):
+        os.utime(path, (1, 1))
+    prune(cache, keep=1)
+    assert (clone.exists(), unused.exists()) == (True, False)
+    os.utime(clone, (1, 1))
+    make(repo, cache, "main")  # fetches into the clone
+    assert clone.stat().st_mtime > 1
+
+
 def test_a_planted_filter_in_the_private_clone_does_not_change_later_checkouts(tmp_path: Path) -> None:
     repository = Repository.create(tmp_path / "repository")
     first = repository.commit("one", {"cost.txt": "11\n"})

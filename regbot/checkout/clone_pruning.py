@@ -1,0 +1,61 @@
+"""Remove private clones that nobody needs, so that changed submodule URLs and old repositories do not fill the disk.
+
+A clone is only a cache: the next check that needs it fetches it again.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from regbot.checkout.cache import lock, remove_folder
+from regbot.checkout.git import CheckoutError
+
+CLONE_IDLE_S = 30 * 24 * 3600.0
+"""A clone that was not used for so many seconds is removed."""
+MAX_CLONES_BYTES = 50 * 1024**3
+"""Total size of a repository's clones. Above it, the clones that were not used for the longest time are removed."""
+
+
+def mark_used(clone: Path) -> None:
+    """Note that a clone was used now. ``prune_clones`` reads this time."""
+    os.utime(clone)
+
+
+def prune_clones(
+    folder: Path,
+    used: Collection[str],
+    busy_s: float,
+    idle_s: float = CLONE_IDLE_S,
+    max_bytes: int = MAX_CLONES_BYTES,
+) -> list[str]:
+    """Remove clones in ``folder`` that are idle or too large together. Return their names, the oldest first.
+
+    ``used``: names of the clones of existing worktrees, which are kept. So are clones that were used within ``busy_s``
+    seconds, because another check may be about to use them.
+    """
+    clones = sorted(folder.glob("*.git/"), key=lambda clone: clone.stat().st_mtime)
+    sizes = {clone: _measure_bytes(clone) for clone in clones}
+    total_bytes = sum(sizes.values())
+    removed = []
+    for clone in clones:
+        limit_s = idle_s if total_bytes <= max_bytes else busy_s
+        if clone.name in used:
+            continue
+        with contextlib.suppress(CheckoutError, FileNotFoundError), lock(clone.with_suffix(".lock"), 0):
+            if clone.stat().st_mtime <= time.time() - limit_s:  # read under the lock
+                remove_folder(clone)
+                total_bytes -= sizes[clone]
+                removed.append(clone.name)
+    return removed
+
+
+def _measure_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder. Files that disappear meanwhile do not count."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(root, name)).st_size
+    return total
