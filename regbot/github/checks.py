@@ -85,10 +85,10 @@ class HeadChecks:
         if not newest or not self.runs:
             return False
         number = max(newest, key=lambda other: newest[other].id)
-        shown = newest[number]
+        newest_run = newest[number]
         is_peer = any(peer.pr == number for peer in peers)
-        is_other_result = shown.status == "completed" and shown.conclusion != conclusion
-        return is_other_result and not is_peer and shown.id > self.runs[-1].id
+        is_other_result = newest_run.status == "completed" and newest_run.conclusion != conclusion
+        return is_other_result and not is_peer and newest_run.id > self.runs[-1].id
 
     @property
     def completed_text(self) -> StampedText | None:

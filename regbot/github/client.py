@@ -29,10 +29,10 @@ from regbot.github.types import (
     ClosedPull,
     Comment,
     CommitComparison,
-    Job,
     NewCheck,
     Pull,
     Role,
+    WorkflowJob,
     WorkflowRun,
 )
 from regbot.text.clip import clip
@@ -330,10 +330,10 @@ class Forge:
             run = self.run(run.id)
         return run
 
-    def jobs(self, run_id: int) -> list[Job]:
+    def jobs(self, run_id: int) -> list[WorkflowJob]:
         """Return the jobs of all attempts of a run, at most 100, in the order in which they started."""
         answer = self._api.page(f"{self._root}/actions/runs/{run_id}/jobs", 1, {"filter": "all"})
-        jobs = _parse(lambda data: [Job.from_json(item) for item in data["jobs"]], answer.data)
+        jobs = _parse(lambda data: [WorkflowJob.from_json(item) for item in data["jobs"]], answer.data)
         return sorted(jobs, key=lambda job: job.started)
 
     def artifacts(self, run_id: int, name: str = "") -> list[Artifact]:

@@ -15,7 +15,7 @@ from regbot.github import checks
 from regbot.github.client import Forge, RefusedError
 from regbot.github.events import MAX_EVENT_BYTES
 from regbot.github.stamped_text import Tier
-from regbot.github.types import Job, Pull, WorkflowRun
+from regbot.github.types import Pull, WorkflowJob, WorkflowRun
 from regbot.github.workflow_start import MEASURE_TITLE
 from regbot.records.files import RecordError, parse_json, read_capped
 from regbot.text.clip import short_commit
@@ -67,7 +67,7 @@ class Subject:
     has_other_pulls: bool = False
     """Whether a merge group contains more than its last pull request, or may do so."""
 
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[WorkflowJob] = ()
     """Jobs of all attempts of a measurement; empty for a static result."""
 
     @property

@@ -267,7 +267,7 @@ class WorkflowRun:
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkflowJob:
     """A job of a workflow run. ``completed`` is None until it has ended. ``attempt``: attempt of the run."""
 
     name: str
@@ -276,7 +276,7 @@ class Job:
     completed: datetime | None
 
     @classmethod
-    def from_json(cls, data: Json) -> "Job":
+    def from_json(cls, data: Json) -> "WorkflowJob":
         """Parse GitHub's JSON."""
         completed = _parse_time(data["completed_at"]) if data["completed_at"] else None
         return cls(str(data["name"]), int(data.get("run_attempt") or 1), _parse_time(data["started_at"]), completed)

@@ -33,7 +33,7 @@ SUPPRESSED = re.compile(r"# zizmor: ignore\[[a-z-]+\] \S+ \S+ \S+ \S+")
 SECRET = re.compile(r"secrets\s*(?:\.\s*(\w+)|\[)")
 TOKEN = re.compile(r"github\s*(?:\.\s*token|\[\s*'token)|secrets\s*\.\s*GITHUB_TOKEN", re.IGNORECASE)
 OTHERS_TEXT = re.compile(
-    r"github\.(?:head_ref|event\.(?!workflow_run\.id\b|pull_request\.(?:head|base)\.sha\b|merge_group\.(?:head|base)_sha\b"
+    r"github\.(?:head_ref|event\.(?!workflow_run\.id\b|pull_request\.(?:(?:head|base)\.sha|number)\b|merge_group\.(?:head|base)_sha\b"
     r"|issue\.pull_request\b|repository\.default_branch\b|comment\.body\b|action\b|changes\.base(?![\w.])))"
 )
 """Expressions whose value others write. A comment's text is compared in an ``if``, and nothing else is done with it."""
@@ -85,7 +85,7 @@ def others_text_stays_in_the_event_file(workflow: Workflow) -> Iterator[str]:
     for number, line in enumerate(workflow.text.splitlines(), start=1):
         if not line.strip().startswith(("#", "if:", "&&", "||")) and OTHERS_TEXT.search(line):
             yield f"line {number}: {line.strip()}"
-        if "comment.body" in line and not line.strip().startswith(("if:", "&&")):
+        if "comment.body" in line and not line.strip().startswith(("if:", "&&", "||")):
             yield f"line {number}: {line.strip()}"
 
 
