@@ -149,14 +149,14 @@ class Transport:
     ) -> T:
         """Create an object once and return it. After a lost reply, ``find_created`` looks for the object. Raises
         ForgeError."""
-        failures = 0
+        attempts = 0
         while True:
             outcome = self._attempt(verb, path, None, body)
             if isinstance(outcome, ApiResponse):
                 return read(outcome.data)
-            for _ in range(1 if outcome.wait_s else max_lookups):
-                failures += 1
-                self._wait(outcome, failures, f"{verb} {path}")
+            attempts += 1
+            for lookup in range(1 if outcome.wait_s else max_lookups):
+                self._wait(outcome, attempts + lookup, f"{verb} {path}")
                 if (created := find_created()) is not None:
                     return created
 
