@@ -9,8 +9,8 @@ pairs, compared with the true rates of the node. *The vote*: the exact probabili
 gate, so that it may no longer decide on the node. *Unpaired files*: base and head of two sessions, judged by the rule
 of ``regbot compare`` and by its rule before, which took the runs of two sessions for independent; and one head file
 against base files of separate sessions. *Correlated nights*: the creep monitor, now and before
-(``correlated_nights.py``). *Slow launches* and *dependent pairs*: see ``disturbed_sessions.py``. *Pushes* and *more
-pairs*: see ``repeated_timing.py``.
+(``correlated_nights.py``). *Luck of an arm*: see ``arm_luck.py``. *Slow launches* and *dependent pairs*: see
+``disturbed_sessions.py``. *Pushes* and *more pairs*: see ``repeated_timing.py``.
 
 The exit code is 1 if a promise is not kept.
 """
@@ -25,6 +25,7 @@ from math import log1p
 from pathlib import Path
 
 import numpy as np
+from arm_luck import arm_luck
 from correlated_nights import correlated_nights
 from disturbed_sessions import dependent_pairs, slow_launches
 from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, log_ratios, summaries
@@ -424,6 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *correlated_nights(options.sessions, options.jobs),
         *slow_launches(options.sessions, options.jobs),
         *dependent_pairs(options.sessions, options.jobs),
+        *arm_luck(options.sessions, options.jobs),
         *pushes(options.sessions, options.jobs),
         *more_pairs(options.sessions, options.jobs),
     ]

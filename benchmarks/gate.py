@@ -29,6 +29,7 @@ from promises import Promise, report_promises
 
 from nodes import BIMODAL, NOISY, QUIET, TYPICAL, Array, Flags, Node, abba, levels, steps_of_runs
 from regbot.records.calibration_summary import PairNoise
+from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
 from regbot.stats.calibration import rate_bounds
 from regbot.stats.look0 import LOOK0_PAIRS, look0, pool_noise
 from regbot.stats.paired import (
@@ -63,6 +64,9 @@ PRIMARY = len(SUMMARIES)
 PLACEBO_SESSIONS, PLACEBO_PAIRS = 5, 8
 """Sessions of one commit against itself, and their pairs. They give look 0 the noise of the class."""
 
+DRAWS = [pair // DRAW_PAIRS for pair in range(PAIRS)]
+"""Draw of the compiler caches of each pair of a session."""
+
 PAIRED, LOOK0 = "regbot: pairs", "regbot: look 0, then pairs"
 STORED_GATE = 'regbot: gate = "stored"'
 SCREENED = "0.1.0: screen, then pairs"
@@ -79,6 +83,9 @@ class Row:
     """Noise of this session, of its steps and its runs, over the noise of its class."""
     stored_pct: float = 0.0
     """Stored sessions are slower than base by this: main has become faster since, or the node has."""
+    luck_pct: float = 0.0
+    """Standard deviation of what an arm draws with its compiler caches. Without it, calibration has proven that it is
+    small."""
 
     @property
     def session_node(self) -> Node:
@@ -92,6 +99,8 @@ ROWS = (
     Row("a revert of a 5% gain", TYPICAL, stored_pct=5.0),
     Row("a node that is 1% faster", TYPICAL, stored_pct=1.0),
     Row("noise of twice the class", TYPICAL, noisier=2.0),
+    Row("luck of an arm of 0.3%", TYPICAL, luck_pct=0.3),
+    Row("luck of an arm of 0.5%", TYPICAL, luck_pct=0.5),
 )
 
 
@@ -131,6 +140,10 @@ class Change:
     noise: PairNoise
     head: Mapping[str, float]
     log_ratios: Mapping[str, list[float]]
+    one_draw: Mapping[str, list[float]]
+    """Log-ratios of the same pairs if each arm uses one compiler cache for the whole session, as before."""
+    luck: SharedLuck | None
+    """What the placebo pairs show of the luck of an arm."""
 
 
 def summaries(logs: Array) -> dict[str, Array]:
@@ -163,20 +176,42 @@ def simulate(row: Row, count: int, rng: np.random.Generator) -> tuple[Measured, 
         before=medians[:, :BATCH],
         after=medians[:, BATCH:],
     )
+    shared = {name: (ratios[name], ratios[name], placebo_ratios[name]) for name in SUMMARIES}
+    if row.luck_pct:
+        luck_sd = row.luck_pct / 100
+        stored_luck = rng.normal(0, luck_sd, (count, STORED + 1, 1))
+        runs = {name: values + stored_luck for name, values in runs.items()}
+        session_luck, one_draw = draw_luck(luck_sd, (count, PAIRS), rng), rng.normal(0, 2**0.5 * luck_sd, (count, 1))
+        placebo_luck = draw_luck(luck_sd, (count, PLACEBO_SESSIONS * PLACEBO_PAIRS), rng)
+        shared = {
+            name: (drawn + session_luck, drawn + one_draw, placebo + placebo_luck)
+            for name, (drawn, _, placebo) in shared.items()
+        }
     level_of = {name: values.mean(axis=-1) for name, values in runs.items()}  # a session has SESSION_RUNS runs
     changes = []
     for i in range(count):
-        noise = pool_noise([{name: values[i].tolist() for name, values in placebo_ratios.items()}])
+        noise = pool_noise([{name: placebo[i].tolist() for name, (_, _, placebo) in shared.items()}])
         assert noise is not None
+        placebo_draws = shared["median"][2][i].reshape(-1, DRAW_PAIRS).tolist()
+        estimate = estimate_luck(placebo_draws) if row.luck_pct else None
         changes.append(
             Change(
                 {name: session_levels[i, :STORED].tolist() for name, session_levels in level_of.items()},
                 noise,
                 {name: float(session_levels[i, STORED]) for name, session_levels in level_of.items()},
-                {name: values[i].tolist() for name, values in ratios.items()},
+                {name: drawn[i].tolist() for name, (drawn, _, _) in shared.items()},
+                {name: one_draw[i].tolist() for name, (_, one_draw, _) in shared.items()},
+                SharedLuck(estimate.counted, DRAWS) if estimate is not None else None,
             )
         )
     return measured, changes
+
+
+def draw_luck(luck_sd: float, shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    """Return the difference of the luck of two arms, (sessions, pairs). ``DRAW_PAIRS`` pairs share a draw."""
+    sessions, pairs = shape
+    draws = rng.normal(0, 2**0.5 * luck_sd, (sessions, pairs // DRAW_PAIRS))
+    return np.repeat(draws, DRAW_PAIRS, axis=1)
 
 
 def simulate_level_runs(node: Node, shape: tuple[int, int, int], rng: np.random.Generator) -> Array:
@@ -226,11 +261,12 @@ def tally_pairs(test: SequentialTest, effect: float) -> Tally:
 def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
     """Yield what each rule of regbot decides on a pull request whose head is slower by the log ``effect``."""
     shifted = {name: [value + effect for value in values] for name, values in change.log_ratios.items()}
-    test = sequential_test(shifted, PRIMARY, THRESHOLDS)
+    test = sequential_test(shifted, PRIMARY, THRESHOLDS, luck=change.luck)
     assert test is not None
     paired = tally_pairs(test, effect)
     yield PAIRED, paired
-    first = look0({name: values[:LOOK0_PAIRS] for name, values in shifted.items()}, change.noise, PRIMARY, THRESHOLDS)
+    first_block = {name: values[:LOOK0_PAIRS] for name, values in shifted.items()}
+    first = look0(first_block, change.noise, PRIMARY, THRESHOLDS, change.luck)
     if first.final:
         false = max(bounds.high for _, bounds in first.tests.values()) < effect
         yield LOOK0, Tally(1, 0, false, 0, 2 * LOOK0_PAIRS, 2)
@@ -242,7 +278,8 @@ def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
     if all(bounds.low <= 0 <= bounds.high for bounds in predictions) and bound <= BOUND:
         yield SCREENED, Tally(1, 0, bound < effect, 0, SESSION_RUNS, 1)
     else:
-        before = tally_pairs(judge_before(shifted), effect)
+        one_draw = {name: [value + effect for value in values] for name, values in change.one_draw.items()}
+        before = tally_pairs(judge_before(one_draw), effect)
         yield SCREENED, replace(before, runs=before.runs + SESSION_RUNS, warm=before.warm + 1)
     decision, tests = stored_gate(change.stored, head, PRIMARY, THRESHOLDS, BOUND)
     bound = max(bounds.high for _, bounds in tests.values())

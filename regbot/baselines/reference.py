@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from statistics import median
 from typing import NamedTuple
 
+from regbot.baselines.arm_luck import estimate_stored_luck, make_arm_luck
 from regbot.baselines.index import TERMS
 from regbot.baselines.names import class_folder
 from regbot.baselines.query import (
@@ -133,6 +134,7 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
     if len(pairs) < 2:
         return None
     lag, block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
+    luck = estimate_stored_luck(placebos)
     judged = [session for session in placebos if session.covered is not None]
     flag_rate = statistics.RateEstimate.from_counts(
         sum(session.decision in ("regressed", "improved") for session in judged), len(judged)
@@ -160,8 +162,9 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
         resampled_false=_resampled_false_flags(placebos, ordered[-1].primary_tests, thresholds),
         lag_correlation=_convert_correlation(lag),
         block_correlation=_convert_correlation(block),
+        arm_luck=make_arm_luck(luck),
         contradicted=statistics.contradiction(
-            flag_rate, coverage_rate, {"neighbouring pairs": lag, "the two pairs of a block": block}
+            flag_rate, coverage_rate, {"neighbouring pairs": lag, "the two pairs of a block": block}, luck
         ),
     )
 

@@ -27,11 +27,11 @@ from regbot.engines import Engine, open_engine
 from regbot.errors import UserError
 from regbot.judge import judge
 from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
-from regbot.judge.pairs import pair_up
+from regbot.judge.pairs import PairSet, pair_up
 from regbot.nodes import Fitness, nodes_folder
 from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
 from regbot.records.calibration import Calibration, PlaceboSession
-from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.calibration_summary import ArmLuck, CalibrationSummary
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
 from regbot.records.settings import ThroughputThresholds
@@ -42,6 +42,7 @@ from regbot.sessions.timed import SessionRunner
 from regbot.sessions.worktrees import Worktrees
 from regbot.stats.paired import LOOKS
 from regbot.text.progress import Progress, Watcher
+from regbot.text.words import count
 from regbot.workloads import Scratch, Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
@@ -113,7 +114,7 @@ def _calibrate_on(
 ) -> CalibrationResult:
     folder, engine = setup.folder, setup.engine
     task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
-    plan = plan_of(task, config.session)
+    plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True})
     if ENTRY_PATTERN.fullmatch(plan.entry) is None:
         raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
     arm = resolve_arm(folder, options.rev) if options.rev is not None else WORKING_TREE
@@ -187,7 +188,14 @@ def _judge_placebo(session: Session) -> PlaceboSession:
         pairs=looks.pairs,
         covered=all(interval.low <= truth <= interval.high for interval in tests) if tests else None,
         log_ratios=looks.pair_set.log_ratios(),
+        draws=_list_draws(looks.pair_set) if plan.fresh_caches else None,
     )
+
+
+def _list_draws(pair_set: PairSet) -> list[int]:
+    """Return the number of the fresh compiler caches of each valid pair."""
+    positions = [pair.head.position for pair in pair_set.valid]
+    return [position.draw for position in positions if position is not None and position.draw is not None]
 
 
 class _Runner:
@@ -302,6 +310,15 @@ def page(result: CalibrationResult) -> str:
     return "\n".join([*lines, f"stored {result.path}"])
 
 
+def describe_luck(luck: ArmLuck | None) -> str:
+    """Return the luck of an arm as text."""
+    if luck is None:
+        return "not known: it takes four draws of fresh compiler caches; older calibrations have none"
+    return (
+        f"{luck.sd_pct:.2g}% (95%: {luck.low_pct:.2g}% to {luck.high_pct:.2g}%), {count(luck.draws, 'draw')} of caches"
+    )
+
+
 def summary_lines(summary: CalibrationSummary) -> list[str]:
     """Return the summary of all calibrations with the same settings, as lines."""
     flags, coverage = summary.false_flags, summary.covered
@@ -316,6 +333,7 @@ def summary_lines(summary: CalibrationSummary) -> list[str]:
         lines.append(
             f"{f'+{summary.injected_pct:g}% found':<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})"
         )
+    lines.append(f"luck of an arm     {describe_luck(summary.arm_luck)}")
     for name, correlation in (
         ("neighbouring pairs", summary.lag_correlation),
         ("pairs of a block", summary.block_correlation),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from regbot import __version__
+from regbot.baselines.arm_luck import is_luck_small
 from regbot.check.conclusion import CheckResult, conclude
 from regbot.check.configuration import confine, find_config
 from regbot.check.references import store_at, stored_traces, with_references
@@ -314,7 +315,10 @@ def _load_references(
             for timed_plan, node in zip(plans, nodes, strict=True)
         ]
     return (
-        [timed_plan for timed_plan, _ in updated],
+        [
+            timed_plan.model_copy(update={"fresh_caches": not is_luck_small(timed_plan.references)})
+            for timed_plan, _ in updated
+        ],
         stored,
         [*notes, *(note for _, plan_notes in updated for note in plan_notes)],
     )
@@ -355,7 +359,7 @@ def _make_run_log(out: Path) -> RunLog[Session]:
 
 MAY_DIFFER_ON_RESUME = {
     **dict.fromkeys(("created", "seed", "budget_min", "warnings", "stored"), True),
-    "timed": {"__all__": {"references", "no_reference"}},
+    "timed": {"__all__": {"references", "no_reference", "fresh_caches"}},
 }
 """Fields of the session's header that may differ when a check is resumed. The store may have new references by
 then, but the resumed session keeps the references that it began with."""

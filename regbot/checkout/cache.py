@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,12 +59,7 @@ class CacheEntry:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make code in this worktree use its private cache folders."""
-        return {
-            "XDG_CACHE_HOME": str(self.private / "xdg"),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
-            "TRITON_CACHE_DIR": str(self.private / "triton"),
-            "CUDA_CACHE_PATH": str(self.private / "cuda"),
-        }
+        return cache_variables(self.private)
 
     @contextlib.contextmanager
     def lock(self, timeout_s: float) -> Iterator[None]:
@@ -80,15 +75,30 @@ class CacheEntry:
         remove_folder(self.private)
 
     def create_caches(self) -> None:
-        """Create the private cache folders. Replace links that code under test has put in place of these folders.
+        """Create the private cache folders, as ``create_cache_folders`` does."""
+        create_cache_folders(self.environment)
 
-        A sandbox makes these folders writable. If a folder were a link, its target would become writable too.
-        """
-        for folder in map(Path, self.environment.values()):
-            if folder.is_symlink() or not folder.is_dir():
-                remove_folder(folder)
-                folder.unlink(missing_ok=True)
-                folder.mkdir(parents=True)
+
+def cache_variables(folder: Path) -> dict[str, str]:
+    """Return environment variables that make a program keep its caches in ``folder``."""
+    return {
+        "XDG_CACHE_HOME": str(folder / "xdg"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "CUDA_CACHE_PATH": str(folder / "cuda"),
+    }
+
+
+def create_cache_folders(variables: Mapping[str, str]) -> None:
+    """Create the folders that ``variables`` name. Replace links that code under test has put in place of the folders.
+
+    A sandbox makes these folders writable. If a folder were a link, its target would become writable too.
+    """
+    for folder in map(Path, variables.values()):
+        if folder.is_symlink() or not folder.is_dir():
+            remove_folder(folder)
+            folder.unlink(missing_ok=True)
+            folder.mkdir(parents=True)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, t
 MAX_GPUS = 2**20
 """A number of GPUs that is larger than any variant needs."""
 MAX_WARNINGS = 100
-_SESSION_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical"}
+_SESSION_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical", "fresh_caches"}
 """Fields of a ``TimedPlan`` that may differ between sessions with the same configuration. They are not compared. Stored
 references are looked up again, and the other fields only limit how much is timed."""
 

@@ -19,6 +19,7 @@ from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.settings import ThroughputThresholds
 from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
+from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.look0 import LOOK0_PAIRS, look0
 from regbot.stats.paired import Interval, Thresholds, sequential_test
@@ -85,13 +86,14 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
 def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
     """Decide on the first ``pairs`` pairs by the planned looks. These pairs must belong to one session."""
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
+    luck = _find_luck(pair_set, plan)
     # Later pairs exist only if look 0 has not passed, so it is taken on a session of one block only.
     if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
-        first = look0(ratios, noise, count_primary_tests(header), thresholds(header))
+        first = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
         return InterimDecision(
             pair_set, first.decision, pairs, 0, first.final, False, first.alpha, first.tests, class_noise=noise
         )
-    result = sequential_test(ratios, count_primary_tests(header), thresholds(header))
+    result = sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
     if result is None:
         return InterimDecision(pair_set)
     return InterimDecision(
@@ -124,6 +126,17 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
     return reference.noise
 
 
+def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
+    """Return the luck that the intervals must contain, None if calibration knows of none. Pairs of a session without
+    fresh caches share one draw."""
+    if not pair_set.valid or isinstance(reference := select_reference(plan, pair_set.valid[0].head), str):
+        return None
+    luck = reference.calibrated.arm_luck if reference.calibrated is not None else None
+    if luck is None or luck.counted_pct == 0:
+        return None
+    return SharedLuck(luck.counted_pct / 100, [pair.draw for pair in pair_set.valid])
+
+
 def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
     """Decide on all pairs by the always-valid interval.
 
@@ -133,7 +146,8 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
     stored noise, and more pairs show the noise themselves.
     """
     pairs = len(pair_set.valid)
-    test = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header))
+    luck = _find_luck(pair_set, plan)
+    test = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header), luck)
     is_finite = all(math.isfinite(interval.low) and math.isfinite(interval.high) for _, interval in test.tests.values())
     first_decision = _decide_at_looks(pair_set, first_pairs, header, plan)
     has_decided = first_decision.decision != "undecided" and first_decision.class_noise is None

@@ -38,6 +38,12 @@ class Pair:
     cut: int
     log_ratios: dict[str, float]
 
+    @property
+    def draw(self) -> tuple[str | None, int | None]:
+        """Session and number of the compiler caches that both runs used. Pairs with the same caches share their
+        luck."""
+        return self.head.joined, self.head.position.draw if self.head.position is not None else None
+
 
 @dataclass(frozen=True)
 class PairSet:

@@ -6,8 +6,9 @@ from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
-from regbot.stats.paired import LOOKS, Thresholds, pairs_needed, session_mde
+from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
+from regbot.text.words import count
 
 
 def explain_decision(
@@ -63,7 +64,8 @@ def explain_decision(
         return
     assert interim.alpha is not None
     sd = max(interval.sd for _, interval in interim.tests.values())
-    needed = pairs_needed(sd, interim.alpha, limits)
+    luck = max(luck_of_draw(interval) for interval in interim.intervals)
+    needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
     provable = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
     effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
     advice = f"; a session has at most {LOOKS[-1]} pairs, so use a quieter node" if (needed or 1000) > LOOKS[-1] else ""
@@ -71,6 +73,17 @@ def explain_decision(
         f"with this noise ({100 * sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {provable:.2g}%; "
         f"to detect {settings.threshold_pct:g}% takes {effort}{advice}"
     )
+
+
+def explain_luck(interim: InterimDecision) -> Iterator[str]:
+    """Yield that the intervals contain the luck of the arms, if they contain any."""
+    luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
+    if luck_sd:
+        draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
+        yield (
+            f"the interval contains the luck of the arms, which is drawn with their compiler caches: with "
+            f"{count(draws, 'draw')} it changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
+        )
 
 
 def _describe_largest(log_ratio: float) -> str:

@@ -16,7 +16,7 @@ from regbot.judge.health import health_findings
 from regbot.judge.identity import first_difference
 from regbot.judge.interim import InterimDecision, decide_so_far, thresholds
 from regbot.judge.pairs import PairSet, is_head_only, is_sound
-from regbot.judge.reasons import describe_slow_launches, explain_decision
+from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
 from regbot.judge.references import select_reference
 from regbot.judge.run_verdicts import run_verdicts, step_s
 from regbot.judge.secondary_measures import run_secondary_tests
@@ -245,7 +245,8 @@ def _judge_pairs(
         if wall := find_wall(used_pairs, "median" if by_median else "mean", interim.decision == "regressed"):
             section["wall"], section["wall_kind"] = wall.sentence, wall.kind
         section["secondary"] = run_secondary_tests(used_pairs)
-    return _build_section(STATUS[interim.decision], [*explain_decision(interim, limits, header, runs)], **section)
+    reasons = [*explain_decision(interim, limits, header, runs), *explain_luck(interim)]
+    return _build_section(STATUS[interim.decision], reasons, **section)
 
 
 def _select_calibration(plan: TimedPlan, head: Run) -> CalibrationSummary | None:

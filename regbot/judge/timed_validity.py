@@ -29,10 +29,10 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
             return make_validity("INVALID", [describe_failure(run)])
     runs = [run for run in runs if run.joined is None]
     slowed = find_slowed_blocks(runs)
-    blocks: dict[int, list[Run]] = {}
+    blocks: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
         if run.position is not None and run.outcome != "lost":  # losing a node is not a failure of the code
-            blocks.setdefault(run.position.block, []).append(run)
+            blocks.setdefault((run.position.block, run.position.draw), []).append(run)
     for block in blocks.values():
         failures = [run for run in block if not is_sound(run) or _is_slowed(run, slowed)]
         if not failures:
@@ -106,11 +106,11 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
 
 def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
     """Yield why the times of the two runs of a pair cannot be compared, for every such pair."""
-    first_runs: dict[tuple[str | None, int, int, int], Run] = {}
+    first_runs: dict[tuple[object, ...], Run] = {}
     for run in runs:
         if run.position is None or is_head_only(run):
             continue
-        key = (run.joined, run.position.block, run.attempt, run.position.slot // 2)
+        key = (run.joined, run.position.draw, run.position.block, run.attempt, run.position.slot // 2)
         if key in first_runs and (mismatch := describe_mismatch(first_runs[key], run)):
             yield mismatch
         first_runs.setdefault(key, run)

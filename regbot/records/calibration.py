@@ -38,6 +38,10 @@ class PlaceboSession(Record):
         description="whether all intervals of the last look contain the true effect; None without a look"
     )
     log_ratios: LogRatios = Field(description="log(head / base) of all valid pairs, in session order")
+    draws: list[Annotated[int, Field(ge=1)]] | None = Field(
+        default=None,
+        description="of each pair, the number of its fresh compiler caches; None where the arms shared one cache",
+    )
 
 
 class Calibration(Record):

@@ -34,6 +34,18 @@ class Correlation(Record):
     count: Annotated[int, Field(ge=0)] = Field(description="number of products that were summed")
 
 
+class ArmLuck(Record):
+    """Luck of an arm: sd of what is drawn with its compiler caches, in percent of its step time."""
+
+    sd_pct: Annotated[float, Field(ge=0)]
+    low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval")
+    high_pct: Annotated[float, Field(ge=0)]
+    counted_pct: Annotated[float, Field(ge=0)] = Field(
+        description="that the intervals contain; 0 where chance explains it, or where it is proven small"
+    )
+    draws: Annotated[int, Field(ge=1)] = Field(description="fresh compiler caches of both arms that were compared")
+
+
 class CalibrationSummary(Record):
     """Summary of the calibrations of a node class."""
 
@@ -53,6 +65,9 @@ class CalibrationSummary(Record):
         default=None, description="of neighbouring pairs of a session; None if there are too few pairs"
     )
     block_correlation: Correlation | None = Field(default=None, description="of the two pairs of a block")
+    arm_luck: ArmLuck | None = Field(
+        default=None, description="None if it is not known: the arms shared compiler caches, or there are few draws"
+    )
     contradicted: Text = Field(
         default="", description="why the gate may not decide on this node class; '' where it may"
     )

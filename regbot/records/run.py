@@ -220,6 +220,10 @@ class Position(Record):
     order: Literal["ABBA", "BAAB", "screen"] = Field(
         description="A is base; screen: runs of head alone, for gate = stored"
     )
+    draw: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="number of the fresh compiler caches that the run used; None if they are those of its worktree",
+    )
 
 
 class Node(Record):

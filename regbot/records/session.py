@@ -42,6 +42,9 @@ class TimedPlan(Record):
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.0, description="slowdown of head's steps, for a calibration only"
     )
+    fresh_caches: bool = Field(
+        default=False, description="begin every look with empty compiler caches, of each arm its own"
+    )
     max_pairs: Annotated[int, Field(ge=2)] | None = Field(
         default=None, description="limit below that of a full session"
     )

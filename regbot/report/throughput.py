@@ -321,6 +321,12 @@ def _describe_calibration(section: Throughput) -> Words:
             f"; an injected +{calibration.injected_pct:g}% was detected in {calibration.detected.count} of "
             f"{calibration.detected.total}"
         )
+    luck = calibration.arm_luck
+    words += (
+        f"; the luck of an arm is {size(luck.sd_pct)} ({size(luck.low_pct)} to {size(luck.high_pct)})"
+        if luck is not None
+        else "; the luck of an arm is not known"
+    )
     return (words + ".",)
 
 

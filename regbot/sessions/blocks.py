@@ -15,8 +15,8 @@ MAX_ATTEMPTS = 2
 """Maximum number of attempts at a block that fail because of the code under test. Lost nodes are counted separately."""
 
 Order = Literal["ABBA", "BAAB"]
-Fault = Literal["", "run", "nodes", "final"]
-"""Why an attempt does not count: a run failed, nodes were lost or replaced, or the session must not continue."""
+Fault = Literal["", "run", "nodes"]
+"""Why an attempt does not count: a run failed, or nodes were lost or replaced."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def block_state(attempts: Iterable[Attempt], max_lost: int, slots: int = BLOCK_S
             return BlockState("open" if attempt.runs < slots else "complete", attempt_number, attempt.runs)
         failed += attempt.fault == "run"
         lost += attempt.fault == "nodes"
-        if failed == MAX_ATTEMPTS or attempt.fault == "final":
+        if failed == MAX_ATTEMPTS:
             return BlockState("failed", attempt_number)
         if lost == max_lost:
             return BlockState("lost", attempt_number)

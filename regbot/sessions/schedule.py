@@ -2,7 +2,9 @@
 
 There is no other state, so a killed session continues from its file. A session has these parts:
 
-    warm      one discarded launch of each arm: it fills compiler caches and shows whether the arm runs at all
+    warm      one discarded launch of each arm: it fills compiler caches and shows whether the arm runs at all. With
+              ``fresh_caches``, every look begins with empty caches and these launches, because part of the speed of
+              an arm may be drawn with its caches (``regbot.stats.arm_luck``)
     blocks    ABBA or BAAB at random (A is base): two pairs, in which a linear drift cancels
     looks     after 4, 8 and 12 pairs; the first look that decides ends the session. Where the noise of the node class
               is known, a look 0 after the first block may pass
@@ -34,12 +36,14 @@ from regbot.sessions.blocks import (
     BLOCK_SLOTS,
     MAX_ATTEMPTS,
     Attempt,
+    BlockState,
     Fault,
     Order,
     block_count,
     block_state,
     draw_order,
 )
+from regbot.stats.arm_luck import DRAW_PAIRS
 from regbot.stats.paired import LOOK_ALPHA, LOOKS, mde
 
 MAX_MOVES = 5
@@ -50,6 +54,9 @@ WARM_STEPS = 3
 """Steps of a warm launch. The first compiles, the second may compile again, and the third proves that the arm runs."""
 
 WARM_SLOTS = 2
+
+DRAW_BLOCKS = block_count(DRAW_PAIRS)
+"""Blocks that use the same compiler caches, if caches are drawn anew."""
 
 ArmName = Literal["base", "head"]
 
@@ -89,32 +96,40 @@ def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
 
 def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
     session_runs = [run for run in runs if not is_head_only(run) and run.joined is None]
-    for block in (0, *block_numbers(runs, plan)):
-        slots = BLOCK_SLOTS if block else WARM_SLOTS
-        state = block_state(_attempts(session_runs, block, slots, node), MAX_ATTEMPTS_WITH_MOVES, slots)
-        if state.status == "open" and state.attempt <= MAX_ATTEMPTS_WITH_MOVES:
-            return _make_slot(header, plan, block, state.slot, state.attempt)
+    if any(run.outcome == "refused" for run in session_runs):
+        return None
+    for index, block in enumerate(block_numbers(runs, plan)):
+        draw = index // DRAW_BLOCKS + 1 if plan.fresh_caches else None
+        state = _block_state(session_runs, block, draw, node)
         if state.status != "complete":
-            return None
+            warm = _block_state(session_runs, 0, draw, node)
+            if warm.status != "complete":
+                block, state = 0, warm
+            is_open = state.status == "open" and state.attempt <= MAX_ATTEMPTS_WITH_MOVES
+            return _make_slot(header, plan, block, state.slot, state.attempt, draw) if is_open else None
         runs_so_far = [run for run in runs if run.position and run.position.block <= block]
-        if block and decide_so_far(runs_so_far, header, plan).final:
+        if decide_so_far(runs_so_far, header, plan).final:
             return None
     return None
 
 
+def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node | None) -> BlockState:
+    """Return the state of a block of a draw. Block 0 has the warm launches of the draw."""
+    slots = BLOCK_SLOTS if block else WARM_SLOTS
+    block_runs = [run for run in runs if run.position and (run.position.block, run.position.draw) == (block, draw)]
+    return block_state(_attempts(block_runs, block, slots, node), MAX_ATTEMPTS_WITH_MOVES, slots)
+
+
 def _attempts(runs: Sequence[Run], block: int, slots: int, node: Node | None) -> Iterator[Attempt]:
-    """Yield the attempts at a block.
+    """Yield the attempts at a block, which has ``runs``.
 
     If an incomplete attempt or an attempt at the warm launches was on another node than ``node``, its fault is "nodes".
     """
     slow_blocks = find_slowed_blocks(runs)
-    block_runs = [run for run in runs if run.position is not None and run.position.block == block]
-    for attempt in range(1, max((run.attempt for run in block_runs), default=0) + 1):
-        attempt_runs = [run for run in block_runs if run.attempt == attempt]
+    for attempt in range(1, max((run.attempt for run in runs), default=0) + 1):
+        attempt_runs = [run for run in runs if run.attempt == attempt]
         fault: Fault = ""
-        if any(run.outcome == "refused" for run in attempt_runs):
-            fault = "final"
-        elif (len(attempt_runs) < slots or not block) and _is_on_other_node(attempt_runs, node):
+        if (len(attempt_runs) < slots or not block) and _is_on_other_node(attempt_runs, node):
             fault = "nodes"
         elif not all(is_sound(run) for run in attempt_runs) or (block, attempt) in slow_blocks:
             fault = "nodes" if any(run.outcome == "lost" for run in attempt_runs) else "run"
@@ -136,8 +151,9 @@ def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
 def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
     """Return the number of runs of a session of pairs that does not stop early. Runs of head alone count if they were
     made."""
-    head_only = sum(is_head_only(run) for run in runs)
-    return head_only + WARM_SLOTS + BLOCK_SLOTS * len(block_numbers(runs, plan))
+    head_only, blocks = sum(is_head_only(run) for run in runs), len(block_numbers(runs, plan))
+    draws = -(-blocks // DRAW_BLOCKS) if plan.fresh_caches else 1
+    return head_only + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
 
 
 def is_block_start(slot: Slot) -> bool:
@@ -215,8 +231,8 @@ def block_order(header: SessionHeader, plan: TimedPlan, block: int) -> Order:
     return draw_order(header.seed, plan.entry, block) if block else "ABBA"
 
 
-def _make_slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt: int) -> Slot:
+def _make_slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt: int, draw: int | None) -> Slot:
     order = block_order(header, plan, block)
     arm: ArmName = "base" if order[slot] == "A" else "head"
     steps = plan.steps if block else min(WARM_STEPS, plan.steps)
-    return Slot(Position(block=block, slot=slot, order=order), attempt, arm, steps)
+    return Slot(Position(block=block, slot=slot, order=order, draw=draw), attempt, arm, steps)

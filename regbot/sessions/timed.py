@@ -3,9 +3,11 @@
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from regbot.checkout import Worktree
+from regbot.checkout.cache import cache_variables, create_cache_folders, remove_folder
 from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
 from regbot.nodes import Fitness
 from regbot.records.run import Arm, Outcome, Position, Run
@@ -82,7 +84,9 @@ class SessionRunner:
                 unfit = unfit or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
         except NoSeatError as error:
             unfit = f"{error}; {unfit}" if unfit else str(error)
-        if unfit and next_slot(runs, self._header, plan) is not None:
+        if next_slot(runs, self._header, plan) is None:
+            remove_folder(self._cache_folder(plan))
+        elif unfit:
             self._record_end(task, "lost", unfit, runs)  # other nodes may be available later: --resume continues
         self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
         return runs
@@ -118,9 +122,12 @@ class SessionRunner:
         """Add a run that says why the session ends. The session cannot continue if ``outcome`` is ``refused``; it can
         if ``lost``.
         """
-        attempt = max((run.attempt for run in runs if run.position is not None and not run.position.block), default=1)
+        warm = [run for run in runs if run.position is not None and not run.position.block]
+        draw = warm[-1].position.draw if warm and warm[-1].position is not None else None
+        attempt = max((run.attempt for run in warm if run.position and run.position.draw == draw), default=1)
         end_run = bare_run(task, self._header.head, outcome, reason, attempt, tier="timed")
-        self._add(end_run.model_copy(update={"position": Position(block=0, slot=0, order="ABBA")}), runs)
+        position = Position(block=0, slot=0, order="ABBA", draw=draw)
+        self._add(end_run.model_copy(update={"position": position}), runs)
 
     def _add(self, run: Run, runs: list[Run]) -> None:
         self._save_run(run)
@@ -134,13 +141,32 @@ class SessionRunner:
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown)
         stage = "head" if slot.position.order == "screen" else slot.position.block
+        if slot.position.draw is not None:
+            stage = f"{slot.position.draw}-{stage}"
         name = f"{folder_name(plan.entry)}.{stage}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._scratch.child(name)
-        checkout = Checkout(arm, tree.path, tree.environment)
+        checkout = Checkout(arm, tree.path, {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)})
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # the run already contains the records of the folder; the log of the launch is kept
         shutil.rmtree(scratch.folder / "record", ignore_errors=True)
         return with_build_changes(run, tree)
+
+    def _cache_folder(self, plan: TimedPlan) -> Path:
+        """Return the folder of the session's fresh compiler caches."""
+        return self._scratch.folder.resolve() / "caches" / folder_name(plan.entry)
+
+    def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
+        """Return the variables of the compiler caches of the slot's draw, {} if it has none of its own.
+
+        XDG_CACHE_HOME may contain files of the build, or files of the user in a working tree. It then stays.
+        """
+        if slot.position.draw is None:
+            return {}
+        variables = cache_variables(self._cache_folder(plan) / str(slot.position.draw) / slot.arm)
+        if task.at(arm.overrides).workload.build or not tree.environment:
+            del variables["XDG_CACHE_HOME"]
+        create_cache_folders(variables)
+        return variables
 
     def _say(self, runs: Sequence[Run], plan: TimedPlan, text: str) -> None:
         session_runs = [run for run in runs if run.joined is None]

@@ -24,7 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from regbot.records.verdict import Decision
-from regbot.stats.paired import PASSING, Interval, Thresholds, combine, decide, interval
+from regbot.stats.arm_luck import SharedLuck
+from regbot.stats.paired import PASSING, Interval, Thresholds, add_luck, combine, decide, interval
 from regbot.stats.slow_launches import (
     PairOutlier,
     find_outliers,
@@ -95,7 +96,10 @@ def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interv
 
 
 def decide_anytime(
-    log_ratios: Mapping[str, Sequence[float]], primary_tests: int, thresholds: Thresholds
+    log_ratios: Mapping[str, Sequence[float]],
+    primary_tests: int,
+    thresholds: Thresholds,
+    luck: SharedLuck | None = None,
 ) -> AnytimeTest:
     """Judge all pairs.
 
@@ -108,12 +112,16 @@ def decide_anytime(
     if primary_tests < len(log_ratios):
         raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
     alpha = ANYTIME_ALPHA / primary_tests
-    tests = _test_summaries(log_ratios, lambda values: robust_anytime_interval(values, alpha), thresholds)
+    tests = _test_summaries(
+        log_ratios, lambda values: add_luck(robust_anytime_interval(values, alpha), luck), thresholds
+    )
     decision = combine(tests.values(), thresholds)
     (pairs,) = {bounds.pairs for _, bounds in tests.values()}
     outliers = tuple(find_pair_outliers(log_ratios)) if trimmed_pairs(pairs) else ()
     if decision in PASSING and has_more_slow_launches(outliers, pairs):
-        untrimmed = _test_summaries(log_ratios, lambda values: anytime_interval(values, alpha), thresholds)
+        untrimmed = _test_summaries(
+            log_ratios, lambda values: add_luck(anytime_interval(values, alpha), luck), thresholds
+        )
         if combine(untrimmed.values(), thresholds) not in PASSING:
             return AnytimeTest("undecided", alpha, tests, outliers, withheld=True)
     return AnytimeTest(decision, alpha, tests, outliers)

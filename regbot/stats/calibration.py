@@ -20,6 +20,7 @@ import numpy as np
 from scipy.special import betaincinv, gammaincinv
 
 from regbot.records.verdict import Decision
+from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
 from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
 from regbot.stats.paired import LOOKS, Thresholds, sequential_test
 
@@ -160,14 +161,20 @@ def contradiction(
     false_flags: RateEstimate,
     covered: RateEstimate,
     correlations: Mapping[str, CorrelationEstimate | None] | None = None,
+    luck: LuckEstimate | None = None,
 ) -> str:
     """Return why the gate must not decide on this node class, or '' if its promised error rates are not disproved.
 
     ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of covered effects among
     sessions with a known true effect (placebos, and sessions with an injected slowdown). ``correlations`` has the
-    correlations of placebo pairs, by the name of the pairs. The 95% intervals decide, not the estimates: one false flag
-    among ten placebos does not prove a rate above 5%.
+    correlations of placebo pairs, by the name of the pairs. ``luck`` is the luck of an arm. The 95% intervals decide,
+    not the estimates: one false flag among ten placebos does not prove a rate above 5%.
     """
+    if luck is not None and luck.low > MAX_LUCK:
+        return (
+            f"the speed of one commit is drawn with its compiler caches: the luck of an arm has a standard "
+            f"deviation of {luck.sd:.2%} (at least {luck.low:.2%}); the gate tolerates {MAX_LUCK:.1%}"
+        )
     if false_flags.low > MAX_FALSE_FLAGS:
         return (
             f"{false_flags.count} of {false_flags.total} comparisons of a commit with itself were flagged as a change "

@@ -19,7 +19,8 @@ from scipy.special import fdtri, stdtrit
 
 from regbot.records.calibration_summary import PairNoise
 from regbot.records.verdict import Decision
-from regbot.stats.paired import LOOK_ALPHA, Interval, SequentialTest, Thresholds, interval
+from regbot.stats.arm_luck import SharedLuck
+from regbot.stats.paired import LOOK_ALPHA, Interval, SequentialTest, Thresholds, add_luck, interval
 
 LOOK0_PAIRS = 2
 """Pairs of the first block, in which a linear drift cancels."""
@@ -47,14 +48,18 @@ def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | N
 
 
 def look0(
-    log_ratios: Mapping[str, Sequence[float]], noise: PairNoise, primary_tests: int, thresholds: Thresholds
+    log_ratios: Mapping[str, Sequence[float]],
+    noise: PairNoise,
+    primary_tests: int,
+    thresholds: Thresholds,
+    luck: SharedLuck | None = None,
 ) -> SequentialTest:
     """Judge the ``LOOK0_PAIRS`` pairs of a first block. The decision is ``within_bound`` or ``undecided``.
 
     It is ``within_bound`` if, for every summary, the interval contains 0, its upper end is below delta, and the own
     variance of the pairs is within the limit. Outside of 0 the pairs go on, so that a slowdown below delta and an
-    improvement are decided by more pairs. Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``.
-    Raises ValueError for another number of pairs.
+    improvement are decided by more pairs. Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``,
+    and contains ``luck``. Raises ValueError for another number of pairs.
     """
     if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
         raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")
@@ -65,7 +70,9 @@ def look0(
         own = interval(values, alpha)
         sd = max(own.sd, class_sds[name])
         half_width = float(stdtrit(noise.df, 1 - alpha / 2)) * sd / math.sqrt(LOOK0_PAIRS)
-        bounds = Interval(own.estimate, own.estimate - half_width, own.estimate + half_width, sd, own.pairs, alpha)
+        bounds = add_luck(
+            Interval(own.estimate, own.estimate - half_width, own.estimate + half_width, sd, own.pairs, alpha), luck
+        )
         is_quiet = own.sd**2 <= max_own_variance(class_sds[name], noise.df)
         is_inside = bounds.low <= 0 <= bounds.high < thresholds.delta
         tests[name] = ("within_bound" if is_quiet and is_inside else "undecided", bounds)

@@ -24,6 +24,7 @@ from typing import Protocol
 from scipy.special import nctdtrinc, ndtri, stdtrit
 
 from regbot.records.verdict import Decision
+from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck
 from regbot.stats.slow_launches import (
     PairOutlier,
     find_outliers,
@@ -98,6 +99,9 @@ class Interval:
 
     ``trimmed`` is the number of pairs that are left out at each end, because some launches are far slower than the
     others. ``sd`` is then the standard error times sqrt(pairs), so that the slow launches do not count in it.
+
+    ``luck_sd`` is the standard deviation that the luck of the arms adds to the estimate (``arm_luck``). The interval
+    contains it, and ``sd`` does not.
     """
 
     estimate: float
@@ -107,6 +111,7 @@ class Interval:
     pairs: int
     alpha: float
     trimmed: int = 0
+    luck_sd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,17 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     return Interval(result.mean, low, high, result.standard_error * math.sqrt(pairs), pairs, alpha, trimmed)
 
 
+def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
+    """Return ``interval`` with the luck of the arms in it. The half width of the luck is that of a normal interval with
+    a known standard deviation. Both half widths are added as squares."""
+    if luck is None or luck.sd == 0:
+        return interval
+    luck_sd = luck.sd_of_mean(interval.pairs)
+    half_width = math.hypot(interval.high - interval.estimate, _quantile(1 - interval.alpha / 2, None) * luck_sd)
+    low, high = interval.estimate - half_width, interval.estimate + half_width
+    return replace(interval, low=low, high=high, luck_sd=luck_sd)
+
+
 def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
     """Return what one interval proves. An interval that lies above eps is a regression, even if it lies below delta."""
     if interval.low > thresholds.eps:
@@ -209,12 +225,13 @@ def sequential_test(
     primary_tests: int,
     thresholds: Thresholds,
     known_sd: float | None = None,
+    luck: SharedLuck | None = None,
 ) -> SequentialTest | None:
     """Take the looks for which there are enough pairs, and stop at the first look that decides.
 
     Returns None if there are fewer pairs than the first look needs. With ``known_sd``, one pair suffices: if there are
     fewer pairs than the first look needs, all of them are judged in one look. The intervals are normal with
-    ``known_sd``, and those of ``look_interval`` without.
+    ``known_sd``, and those of ``look_interval`` without. All of them contain ``luck``.
 
     If head has more slow launches than base, they may be head's fault. "no_change" and "improved" then become
     "undecided", unless the intervals of all pairs, slow ones included, give such a decision too. A known sd that does
@@ -238,7 +255,9 @@ def sequential_test(
             break
         used = {name: values[:pairs] for name, values in log_ratios.items()}
         intervals = {
-            name: look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd)
+            name: add_luck(
+                look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd), luck
+            )
             for name, values in used.items()
         }
         tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
@@ -247,7 +266,7 @@ def sequential_test(
         withheld = (
             decision in PASSING
             and has_more_slow_launches(slow, pairs)
-            and _decide_untrimmed(used, alpha, thresholds) not in PASSING
+            and _decide_untrimmed(used, alpha, thresholds, luck) not in PASSING
         )
         if withheld:
             decision = "undecided"
@@ -257,22 +276,27 @@ def sequential_test(
     return result
 
 
-def mde(sd: float, pairs: int, alpha: float, eps: float, known: bool = False, trimmed: int = 0) -> float:
+def mde(
+    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, trimmed: int = 0, luck: float = 0.0
+) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
     The effect is eps + c sd / sqrt(pairs). If the sd is estimated from the pairs, c is the noncentrality at which the
     noncentral t distribution exceeds the interval's quantile with probability 0.8. It has pairs - 1 degrees of freedom,
     less 2 ``trimmed``, the pairs that are left out at each end. If the sd is ``known``, c is the sum of two normal
     quantiles. ``sd`` is the standard deviation of one pair. An interval with an estimated sd is wider by ``widening``.
-    The result is infinite for one pair with an estimated sd, unless the sd is 0.
+    ``luck`` is the standard deviation of what the ``DRAW_PAIRS`` pairs of a draw share. Its effect is that of a known
+    sd, and both effects are added as squares. The result is infinite for one pair with an estimated sd, unless the sd
+    is 0.
     """
+    known_reach = _quantile(1 - alpha / 2, None) + _quantile(POWER, None)
+    luck_effect = known_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
     if sd == 0:
-        return eps
+        return eps + luck_effect
     if pairs < (1 if known else 2):
         return math.inf
-    if known:
-        return eps + (_quantile(1 - alpha / 2, None) + _quantile(POWER, None)) * sd / math.sqrt(pairs)
-    return eps + _reach(alpha, pairs - 2 * trimmed - 1, widening(pairs)) * sd / math.sqrt(pairs)
+    reach = known_reach if known else _reach(alpha, pairs - 2 * trimmed - 1, widening(pairs))
+    return eps + math.hypot(reach * sd / math.sqrt(pairs), luck_effect)
 
 
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
@@ -282,29 +306,37 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     """
     trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
-    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed)
+    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed, luck_of_draw(noisiest))
 
 
-def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = False) -> int | None:
-    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta.
+def luck_of_draw(bounds: Interval) -> float:
+    """Return the standard deviation of what the pairs of one draw share, from the luck in ``bounds``."""
+    return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / DRAW_PAIRS))
+
+
+def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: float = 0.0) -> int | None:
+    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. Every
+    ``DRAW_PAIRS`` pairs are a draw of ``luck``.
 
     Returns None if this number exceeds ``MAX_PAIRS``.
     """
-    if mde(sd, MAX_PAIRS, alpha, thresholds.eps, known) > thresholds.delta:
+    if mde(sd, MAX_PAIRS, alpha, thresholds.eps, known, luck=luck) > thresholds.delta:
         return None
     low, high = LOOKS[0], MAX_PAIRS
     while low < high:  # the mde decreases with every pair
         middle = (low + high) // 2
-        if mde(sd, middle, alpha, thresholds.eps, known) <= thresholds.delta:
+        if mde(sd, middle, alpha, thresholds.eps, known, luck=luck) <= thresholds.delta:
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def _decide_untrimmed(log_ratios: Mapping[str, Sequence[float]], alpha: float, thresholds: Thresholds) -> Decision:
+def _decide_untrimmed(
+    log_ratios: Mapping[str, Sequence[float]], alpha: float, thresholds: Thresholds, luck: SharedLuck | None
+) -> Decision:
     """Return the decision of Student's t intervals, in which slow launches count."""
-    intervals = [interval(values, alpha) for values in log_ratios.values()]
+    intervals = [add_luck(interval(values, alpha), luck) for values in log_ratios.values()]
     return combine([(decide(bounds, thresholds), bounds) for bounds in intervals], thresholds)
 
 

@@ -72,6 +72,7 @@ def test_error_rates_come_to_their_promises(tmp_path: Path) -> None:
         "independent",
         "correlation",
         "dependent",
+        "luck",
         "more",
         "pushes:",
     }

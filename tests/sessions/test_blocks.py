@@ -43,7 +43,6 @@ def test_a_failed_attempt_is_repeated_once() -> None:
     assert block_state([Attempt(2, "run")], 5) == BlockState("open", 2, 0)
     assert block_state([Attempt(2, "run"), Attempt(4)], 5) == BlockState("complete", 2, 4)
     assert block_state([Attempt(2, "run"), Attempt(1, "run")], 5).status == "failed"
-    assert block_state([Attempt(2, "final"), Attempt(4)], 5).status == "failed"
 
 
 def test_lost_nodes_are_no_failure_but_are_limited() -> None:

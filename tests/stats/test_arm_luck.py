@@ -1,0 +1,124 @@
+"""The luck of an arm: its estimate from draws of placebo pairs, and the intervals that contain it."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
+from regbot.stats.calibration import RateEstimate, contradiction
+from regbot.stats.paired import (
+    LOOK_ALPHA,
+    LOOKS,
+    Thresholds,
+    add_luck,
+    interval,
+    mde,
+    pairs_needed,
+    sequential_test,
+    session_mde,
+)
+
+NO_PROOF = RateEstimate.from_counts(0, 0)
+LIMITS = Thresholds.from_percent(2.0, 1.0)
+
+
+def placebo_draws(luck: float, noise: float, draws: int, seed: int) -> list[list[float]]:
+    """Log-ratios of placebo pairs by draw, if each arm draws ``luck``."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(0, luck, (2, draws, 1))
+    ratios: list[list[float]] = (shared[1] - shared[0] + rng.normal(0, noise, (draws, DRAW_PAIRS))).tolist()
+    return ratios
+
+
+def test_a_draw_lasts_from_one_look_to_the_next() -> None:
+    assert [LOOKS[0], *(late - early for early, late in pairwise(LOOKS))] == [DRAW_PAIRS] * len(LOOKS)
+
+
+def test_the_estimate_is_the_excess_of_the_draws_over_the_pairs_within_them() -> None:
+    draws = [[0.03, 0.01], [-0.02, -0.04], [0.01, 0.03], [-0.03, -0.01]]
+    luck = estimate_luck(draws)
+    assert luck is not None
+    between = 2 * (0.02**2 + 0.03**2 + 0.02**2 + 0.02**2) / 4  # squares of the means around 0
+    within = 8 * 0.01**2 / 4
+    assert luck.sd == pytest.approx(math.sqrt((between - within) / 2 / 2))  # pairs of a draw, and two arms
+    assert (luck.draws, luck.counted) == (4, luck.sd)
+    assert luck.low < luck.sd < luck.high
+
+
+@pytest.mark.parametrize(("luck", "noise", "draws"), [(0.0, 0.008, 15), (0.003, 0.003, 15), (0.005, 0.008, 50)])
+def test_the_interval_contains_the_truth_in_95_percent(luck: float, noise: float, draws: int) -> None:
+    estimates = [estimate_luck(placebo_draws(luck, noise, draws, seed)) for seed in range(1000)]
+    assert sum(e is not None and e.low <= luck <= e.high for e in estimates) > 930
+
+
+def test_luck_that_chance_explains_does_not_count() -> None:
+    estimates = [estimate_luck(placebo_draws(0.0, 0.008, 15, seed)) for seed in range(1000)]
+    assert 60 < sum(e is not None and e.counted > 0 for e in estimates) < 140, "one in ten"
+
+
+def test_luck_that_is_proven_small_does_not_count() -> None:
+    luck = estimate_luck(placebo_draws(0.0004, 0.0004, 60, 1))
+    assert luck is not None
+    assert luck.low > 0
+    assert (luck.is_small, luck.counted) == (True, 0.0)
+
+
+def test_few_draws_or_no_noise_give_no_estimate() -> None:
+    assert estimate_luck([]) is None
+    assert estimate_luck(placebo_draws(0.01, 0.01, 3, 1)) is None
+    assert estimate_luck([[0.01, 0.01]] * 10) is None
+
+
+def test_a_slow_launch_is_no_luck() -> None:
+    draws = placebo_draws(0.0, 0.003, 15, 2)
+    slow = [[draws[0][0] + 0.3, *draws[0][1:]], *draws[1:]]
+    with_slow, without = estimate_luck(slow), estimate_luck(draws)
+    assert with_slow is not None
+    assert without is not None
+    assert with_slow.high < 2 * max(without.high, 0.001)
+
+
+def test_the_luck_of_a_mean_falls_with_the_draws_and_not_with_the_pairs() -> None:
+    assert SharedLuck(0.003, [1] * 12).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2))
+    assert SharedLuck(0.003, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2 / 3))
+    assert SharedLuck(0.003, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(4) == pytest.approx(0.003 * math.sqrt(2))
+
+
+def test_an_interval_contains_the_luck() -> None:
+    plain = interval([0.02, 0.021, 0.019, 0.02], LOOK_ALPHA)
+    wide = add_luck(plain, SharedLuck(0.003, [1] * 4))
+    assert wide.estimate == plain.estimate
+    assert wide.high - wide.estimate == pytest.approx(
+        math.hypot(plain.high - plain.estimate, 2.319 * 0.004243), rel=1e-3
+    )
+    assert add_luck(plain, None) == plain
+
+
+def test_pairs_that_share_one_draw_prove_less() -> None:
+    ratios = {"median": [0.0201, 0.0199, 0.0202, 0.0198]}
+    lucky = SharedLuck(0.005, [1] * 4)
+    without, with_luck = (sequential_test(ratios, 1, LIMITS, luck=luck) for luck in (None, lucky))
+    assert without is not None
+    assert with_luck is not None
+    assert (without.decision, with_luck.decision) == ("regressed", "undecided")
+
+
+def test_the_smallest_detectable_slowdown_grows_with_luck() -> None:
+    assert mde(0.003, 12, LOOK_ALPHA, LIMITS.eps, luck=0.004) > mde(0.003, 12, LOOK_ALPHA, LIMITS.eps)
+    needed, needed_with_luck = (pairs_needed(0.003, LOOK_ALPHA, LIMITS, luck=luck) for luck in (0.0, 0.004))
+    assert needed is not None
+    assert needed_with_luck is not None
+    assert needed_with_luck > needed
+    bounds = add_luck(interval([0.01, 0.012, 0.011, 0.013], LOOK_ALPHA), SharedLuck(0.003, [1] * 4))
+    assert session_mde([bounds], 12, LIMITS.eps) == pytest.approx(
+        mde(bounds.sd, 12, LOOK_ALPHA, LIMITS.eps, luck=0.003 * math.sqrt(2))
+    )
+
+
+def test_proven_luck_takes_the_vote_and_likely_luck_does_not() -> None:
+    proven = LuckEstimate(0.015, 0.008, 0.05, 0.015, 5)
+    reason = contradiction(NO_PROOF, NO_PROOF, luck=proven)
+    assert "the luck of an arm has a standard deviation of 1.50% (at least 0.80%)" in reason
+    assert contradiction(NO_PROOF, NO_PROOF, luck=LuckEstimate(0.008, 0.004, 0.03, 0.008, 5)) == ""
