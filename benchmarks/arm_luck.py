@@ -32,7 +32,7 @@ from regbot.stats.paired import sequential_test
 SEED = 20261124
 EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
 CALIBRATION_PAIRS = (20, 60)
-ROWS = tuple((node, luck) for node in (QUIET, TYPICAL) for luck in (0.0, 0.1, 0.3, 0.5)) + tuple(
+ROWS = tuple((node, luck) for node in (QUIET, TYPICAL) for luck in (0.0, 0.07, 0.3, 0.5)) + tuple(
     (node, luck) for node in (BIMODAL, NOISY) for luck in (0.3, 0.5)
 )
 """Nodes, and the standard deviations of the luck of an arm in percent."""
@@ -50,7 +50,7 @@ def arm_luck(sessions: int, jobs: int) -> Iterator[Promise]:
         f" session. Calibrations\nare of {' or '.join(map(str, CALIBRATION_PAIRS))} placebo pairs"
     )
     header = "".join(f"{f'at {percent:g}%':>16}" for percent in EFFECTS_PCT)
-    print(f"{'node':>8} {'luck':>5} {'rule':>28}{header} {'coverage':>9} {'no vote':>8}")
+    print(f"{'node':>8} {'luck':>6} {'rule':>28}{header} {'coverage':>9} {'no vote':>8}")
     worst = {"slower": (0.0, ""), "passed": (0.0, "")}
     least_coverage, power = (1.0, ""), 0.0
     with ProcessPoolExecutor(jobs) as pool:
@@ -62,7 +62,7 @@ def arm_luck(sessions: int, jobs: int) -> Iterator[Promise]:
                     f"{f'{counts.slower / counts.sessions:.3f} / {counts.passed / counts.sessions:.3f}':>16}"
                     for counts in by_effect.values()
                 )
-                print(f"{node.name:>8} {luck_pct:>4g}% {rule:>28}{cells} {coverage:>9.3f} {lost:>8.3f}")
+                print(f"{node.name:>8} {luck_pct:>5g}% {rule:>28}{cells} {coverage:>9.3f} {lost:>8.3f}")
                 is_small = luck_pct <= 100 * SMALL_LUCK
                 if rule == UNKNOWN or (rule == ONE_CACHE and not is_small):
                     continue
@@ -107,7 +107,7 @@ def simulate_row(node: Node, luck_pct: float, sessions: int, seed: int) -> RowRe
             node, luck_sd, -(-sessions // SESSIONS_PER_CALIBRATION), placebo_pairs, rng
         )
         lucks = [
-            SharedLuck(luck.counted, DRAWS) if luck is not None else None
+            SharedLuck(luck.counted, luck.draws, DRAWS) if luck is not None else None
             for luck, _ in calibrations
             for _ in range(SESSIONS_PER_CALIBRATION)
         ]

@@ -144,6 +144,8 @@ class Change:
     """Log-ratios of the same pairs if each arm uses one compiler cache for the whole session, as before."""
     luck: SharedLuck | None
     """What the placebo pairs show of the luck of an arm."""
+    fresh_caches: bool
+    """Whether every look has two warm launches, because the caches are drawn anew."""
 
 
 def summaries(logs: Array) -> dict[str, Array]:
@@ -201,7 +203,8 @@ def simulate(row: Row, count: int, rng: np.random.Generator) -> tuple[Measured, 
                 {name: float(session_levels[i, STORED]) for name, session_levels in level_of.items()},
                 {name: drawn[i].tolist() for name, (drawn, _, _) in shared.items()},
                 {name: one_draw[i].tolist() for name, (_, one_draw, _) in shared.items()},
-                SharedLuck(estimate.counted, DRAWS) if estimate is not None else None,
+                SharedLuck(estimate.counted, estimate.draws, DRAWS) if estimate is not None else None,
+                row.luck_pct > 0,
             )
         )
     return measured, changes
@@ -264,6 +267,8 @@ def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
     test = sequential_test(shifted, PRIMARY, THRESHOLDS, luck=change.luck)
     assert test is not None
     paired = tally_pairs(test, effect)
+    if change.fresh_caches:
+        paired = replace(paired, warm=2 * test.look)
     yield PAIRED, paired
     first_block = {name: values[:LOOK0_PAIRS] for name, values in shifted.items()}
     first = look0(first_block, change.noise, PRIMARY, THRESHOLDS, change.luck)

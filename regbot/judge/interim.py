@@ -134,7 +134,7 @@ def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
     luck = reference.calibrated.arm_luck if reference.calibrated is not None else None
     if luck is None or luck.counted_pct == 0:
         return None
-    return SharedLuck(luck.counted_pct / 100, [pair.draw for pair in pair_set.valid])
+    return SharedLuck(luck.counted_pct / 100, luck.draws, [pair.draw for pair in pair_set.valid])
 
 
 def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:

@@ -24,7 +24,7 @@ DRAW_PAIRS = 4
 MIN_DRAWS = 4
 """Minimum number of draws for an estimate. With fewer, its upper bound is above twice the noise of a pair."""
 
-SMALL_LUCK = 0.001
+SMALL_LUCK = 0.0007
 """Luck that does no harm. If calibration proves that the luck of an arm is at most this, caches are not drawn anew."""
 
 MAX_LUCK = 0.005
@@ -58,6 +58,8 @@ class SharedLuck:
 
     sd: float
     """Standard deviation of the luck of one arm."""
+    df: int
+    """Degrees of freedom of ``sd``: the draws that it was estimated from."""
     draws: Sequence[Hashable]
 
     def sd_of_mean(self, pairs: int) -> float:

@@ -185,12 +185,12 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
-    """Return ``interval`` with the luck of the arms in it. The half width of the luck is that of a normal interval with
-    a known standard deviation. Both half widths are added as squares."""
+    """Return ``interval`` with the luck of the arms in it. The luck has the half width of a t interval with its degrees
+    of freedom. Both half widths are added as squares."""
     if luck is None or luck.sd == 0:
         return interval
     luck_sd = luck.sd_of_mean(interval.pairs)
-    half_width = math.hypot(interval.high - interval.estimate, _quantile(1 - interval.alpha / 2, None) * luck_sd)
+    half_width = math.hypot(interval.high - interval.estimate, _quantile(1 - interval.alpha / 2, luck.df) * luck_sd)
     low, high = interval.estimate - half_width, interval.estimate + half_width
     return replace(interval, low=low, high=high, luck_sd=luck_sd)
 

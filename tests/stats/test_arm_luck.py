@@ -81,24 +81,24 @@ def test_a_slow_launch_is_no_luck() -> None:
 
 
 def test_the_luck_of_a_mean_falls_with_the_draws_and_not_with_the_pairs() -> None:
-    assert SharedLuck(0.003, [1] * 12).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2))
-    assert SharedLuck(0.003, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2 / 3))
-    assert SharedLuck(0.003, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(4) == pytest.approx(0.003 * math.sqrt(2))
+    assert SharedLuck(0.003, 15, [1] * 12).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2))
+    assert SharedLuck(0.003, 15, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2 / 3))
+    assert SharedLuck(0.003, 15, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(4) == pytest.approx(0.003 * math.sqrt(2))
 
 
 def test_an_interval_contains_the_luck() -> None:
     plain = interval([0.02, 0.021, 0.019, 0.02], LOOK_ALPHA)
-    wide = add_luck(plain, SharedLuck(0.003, [1] * 4))
+    wide = add_luck(plain, SharedLuck(0.003, 15, [1] * 4))
     assert wide.estimate == plain.estimate
     assert wide.high - wide.estimate == pytest.approx(
-        math.hypot(plain.high - plain.estimate, 2.319 * 0.004243), rel=1e-3
+        math.hypot(plain.high - plain.estimate, 2.5927 * 0.004243), rel=1e-3
     )
     assert add_luck(plain, None) == plain
 
 
 def test_pairs_that_share_one_draw_prove_less() -> None:
     ratios = {"median": [0.0201, 0.0199, 0.0202, 0.0198]}
-    lucky = SharedLuck(0.005, [1] * 4)
+    lucky = SharedLuck(0.005, 15, [1] * 4)
     without, with_luck = (sequential_test(ratios, 1, LIMITS, luck=luck) for luck in (None, lucky))
     assert without is not None
     assert with_luck is not None
@@ -111,7 +111,7 @@ def test_the_smallest_detectable_slowdown_grows_with_luck() -> None:
     assert needed is not None
     assert needed_with_luck is not None
     assert needed_with_luck > needed
-    bounds = add_luck(interval([0.01, 0.012, 0.011, 0.013], LOOK_ALPHA), SharedLuck(0.003, [1] * 4))
+    bounds = add_luck(interval([0.01, 0.012, 0.011, 0.013], LOOK_ALPHA), SharedLuck(0.003, 15, [1] * 4))
     assert session_mde([bounds], 12, LIMITS.eps) == pytest.approx(
         mde(bounds.sd, 12, LOOK_ALPHA, LIMITS.eps, luck=0.003 * math.sqrt(2))
     )
