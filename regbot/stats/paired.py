@@ -277,7 +277,7 @@ def sequential_test(
 
 
 def mde(
-    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, trimmed: int = 0, luck: float = 0.0
+    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, trimmed: int = 0, *, luck: float = 0.0
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
@@ -306,7 +306,7 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     """
     trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
-    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed, luck_of_draw(noisiest))
+    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known, trimmed, luck=luck_of_draw(noisiest))
 
 
 def luck_of_draw(bounds: Interval) -> float:

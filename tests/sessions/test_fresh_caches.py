@@ -129,7 +129,7 @@ def test_a_change_that_luck_may_explain_does_not_fail() -> None:
 
 
 def test_only_luck_that_is_proven_small_in_every_environment_needs_no_fresh_caches() -> None:
-    small = reference().model_copy(update={"calibrated": calibrated(0.0, high_pct=0.07)})
+    small = reference().model_copy(update={"calibrated": calibrated(0.0, high_pct=0.06)})
     large = reference().model_copy(update={"calibrated": calibrated(0.3)})
     assert is_luck_small([small])
     assert not is_luck_small([small, large])
