@@ -44,6 +44,8 @@ def test_the_estimate_is_the_excess_of_the_draws_over_the_pairs_within_them() ->
     within = 8 * 0.01**2 / 4
     assert luck.sd == pytest.approx(math.sqrt((between - within) / 2 / 2))  # pairs of a draw, and two arms
     assert (luck.draws, luck.counted) == (4, luck.sd)
+    in_mean = SharedLuck(luck.sd, luck.draws, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12)
+    assert [round(100 * value, 2) for value in (luck.sd, in_mean)] == [1.46, 1.19], "the example of statistics.md"
     assert luck.low < luck.sd < luck.high
 
 
