@@ -133,6 +133,19 @@ def test_a_plan_that_differs_from_the_base_is_refused(bench: Bench, plan: dict[s
     assert "was not timed as" in posted.text
 
 
+def test_a_session_with_fresh_compiler_caches_is_as_the_base_prescribes(bench: Bench) -> None:
+    number = bench.pull()
+    bench.approve(number)
+    session = bench.session(bench.head(number), timed=SAME)
+    timed = [timed_plan.model_copy(update={"fresh_caches": True}) for timed_plan in session.header.timed]
+
+    def drawn(run: Run) -> Run:
+        return run.model_copy(update={"position": run.position and run.position.model_copy(update={"draw": 1})})
+
+    posted = only(bench.post(bench.measured(number, changed(session, drawn, timed=timed))))
+    assert posted.status == "PASS"
+
+
 @pytest.mark.parametrize(("seat", "listed", "refused"), [(1, 8, False), (2, 8, False), (4, 8, False), (4, 2, True)])
 def test_a_run_with_fewer_gpus_than_its_node_lists_may_use_the_mesh_of_a_small_node(
     bench: Bench, seat: int, listed: int, refused: bool
