@@ -143,6 +143,12 @@ def _describe_keeps_gathered(claim: Claim) -> str:
 
 
 def _describe_gradient_lost(claim: Claim) -> str:
+    if _is_of_optimizer_only(claim):
+        return (
+            f"in {_name_modules(claim)} the optimizer step sums over fewer ranks on {format_axis(claim)}, or not at "
+            "all; if these are gradients, replicas drift apart (if they are statistics such as a norm or a count of "
+            "tokens, which a ledger cannot tell from gradients, declare it with --expect)"
+        )
     return (
         f"in {_name_modules(claim)} gradients that were reduced on {format_axis(claim)} are reduced over fewer ranks "
         "or not at all, so replicas drift apart (if these parameters were removed on purpose, declare it with --expect)"
@@ -150,10 +156,23 @@ def _describe_gradient_lost(claim: Claim) -> str:
 
 
 def _describe_gradient_gained(claim: Claim) -> str:
+    if _is_of_optimizer_only(claim):
+        return (
+            f"in {_name_modules(claim)} the optimizer step now sums on {format_axis(claim)}; before, it summed over "
+            "fewer ranks or not at all. These are gradients, or statistics such as a norm or a count of tokens: a "
+            "ledger cannot tell them apart"
+        )
     return (
         f"in {_name_modules(claim)} gradients are now reduced on {format_axis(claim)}; before, they were reduced over "
         "fewer ranks or not at all"
     )
+
+
+def _is_of_optimizer_only(claim: Claim) -> bool:
+    """Whether all collectives of ``claim`` belong to the optimizer step. torchtitan, for example, sums there the tokens
+    of every expert, to balance them.
+    """
+    return all(cell.signature.phase == "optimizer" for cell in claim.cells)
 
 
 def _describe_moved(claim: Claim) -> str:

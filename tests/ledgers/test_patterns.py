@@ -116,6 +116,20 @@ def test_a_lost_gradient_is_detected_in_a_layer_without_other_collectives() -> N
     assert names.GRADIENT_LOST in patterns(base, wrong_index(base, "all_reduce"))
 
 
+def test_sums_of_the_optimizer_step_are_not_called_gradients() -> None:
+    """torchtitan sums the tokens of every expert there, to balance them, and the ledger cannot know what is summed."""
+    norm, tokens = (entry("all_reduce", "dp", phase="optimizer", where="", size=size) for size in (4, 2048))
+    gradients = entry("reduce_scatter", "dp", phase="backward", where="layers.0", size=2**30)
+    base, head = ledger_of([gradients, norm]), ledger_of([gradients, norm, tokens])
+    gained = only(base, head)
+    assert (gained.pattern, gained.status) == (names.GRADIENT_GAINED, "REVIEW")
+    assert "the optimizer step now sums on dp" in gained.text
+    assert "a ledger cannot tell them apart" in gained.text
+    lost = only(head, base)
+    assert (lost.pattern, lost.status) == (names.GRADIENT_LOST, "FAIL")
+    assert "if these are gradients, replicas drift apart" in lost.text
+
+
 def test_a_wrong_index_is_detected_beside_a_renamed_module() -> None:
     base, loss = wrong_index(A2A, "none"), entry("all_reduce", "dp", phase="forward", where="loss", size=4)
     head = wrong_index(base, "reduce_scatter dp")
