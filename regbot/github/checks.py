@@ -174,7 +174,7 @@ def write(
     removed from a check run, so they are sent only once. The external id of an existing check run is kept, because a
     measurement may have been requested after ``head_checks`` was read.
     """
-    check = _build_check(stamped_text, github, title, url, peers, is_unique=head_checks.is_unique)
+    check = _build_check(stamped_text, github, title, url, peers, head_checks)
     changed = False
     for run in head_checks.runs:
         if not _shows(run, check):
@@ -191,7 +191,7 @@ def write(
 
 def is_current(stamped_text: StampedText, head_checks: HeadChecks, github: GitHub, peers: Sequence[Stamp] = ()) -> bool:
     """Return whether the existing check runs show ``stamped_text`` with the conclusion that ``write`` would give it."""
-    check = _build_check(stamped_text, github, "", "", peers, is_unique=head_checks.is_unique)
+    check = _build_check(stamped_text, github, "", "", peers, head_checks)
     return all(_shows(run, check) for run in head_checks.runs)
 
 
@@ -252,16 +252,16 @@ def get_strictness(stamp: Stamp, github: GitHub) -> int:
 
 
 def _build_check(
-    stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], *, is_unique: bool
+    stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], head_checks: HeadChecks
 ) -> NewCheck:
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))
     conclusion = _conclude_stamp(strictest, github)
     prefix = f"held to #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
     notes = [note] if (note := write_same_head_note(stamp.pr, peers)) else []
-    if not is_unique:
+    if not head_checks.is_unique:
         conclusion = max(conclusion, conclude("INVALID", github), key=_BY_STRICTNESS.index)
-        prefix, notes = f"{_FOREIGN_PREFIX}{prefix}", [_FOREIGN_NOTE, *notes]
+        prefix, notes = f"{_FOREIGN_PREFIX}{prefix}", [_FOREIGN_NOTE if head_checks.is_complete else _MANY_NOTE, *notes]
     return NewCheck(
         name=NAME,
         sha=stamp.head,
@@ -277,6 +277,13 @@ def _build_check(
 _FOREIGN_NOTE = Markdown(
     f"⛔ **INVALID:** this commit has another check run called `{NAME}`, and a required check cannot tell the two "
     "apart. A job of the pull request may have this name. Rename that job and push."
+)
+
+
+_MANY_NOTE = Markdown(
+    f"⛔ **INVALID:** this commit has more than 100 check runs called `{NAME}`, and regbot reads no more. Jobs of the "
+    "pull request may have this name, or other pull requests have the same head. Rename such a job, or push another "
+    "commit."
 )
 
 

@@ -144,3 +144,19 @@ def test_a_flood_of_jobs_called_regbot_blocks_and_is_read_by_the_page(bench: Ben
         bench.repo.all_checks[job.id] = job
     assert post(bench, number) <= requests + 2
     assert (bench.check(number).conclusion, bench.check(number).external_id[:2]) == ("failure", f"{number}:")
+
+
+def test_a_head_with_more_check_runs_than_are_read_cannot_pass(bench: Bench) -> None:
+    """An older one, which nobody reads, may be anybody's."""
+    number = bench.pull()
+    head = bench.head(number)
+    text = build_text(number, head).body()
+    for index in range(101):
+        external_id = checks.format_external_id(number, head, f"{index:016x}")
+        check = CheckRun(bench.hub.new_id(), BOT, "regbot", head, "completed", "success", started=bench.hub.tick())
+        check.external_id, check.title, check.summary = external_id, "PASS: fine", text
+        bench.repo.all_checks[check.id] = check
+    post(bench, number)
+    assert bench.check(number).conclusion == "failure"
+    assert str(bench.check(number).title).startswith("INVALID, ")
+    assert "has more than 100 check runs called `regbot`" in str(bench.check(number).summary)
