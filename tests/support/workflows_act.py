@@ -61,6 +61,8 @@ class Actions:
     secrets: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     """Of every step, beside what GitHub gives."""
+    own_actions: dict[str, Path] = field(default_factory=dict)
+    """Folders of the project's own actions, by the words of ``uses``. They are executed, and not replaced."""
     runs: list[Ran] = field(default_factory=list)
     _followed: int = 0
 
@@ -147,7 +149,10 @@ class Actions:
         command += ["-e", str(folder / "event.json"), "--no-skip-checkout", "--no-cache-server", "--insecure-secrets"]
         for label in LABELS:
             command += ["-P", f"{label}=-self-hosted"]
-        for action in sorted(set(USES.findall(workflow.text))):
+        texts = [workflow.text, *((path / "action.yml").read_text() for path in self.own_actions.values())]
+        for action, path in self.own_actions.items():
+            command += ["--local-repository", f"{action}={path}"]
+        for action in sorted({action for text in texts for action in USES.findall(text)}):
             stub = STUBS / action.partition("@")[0].rpartition("/")[2]
             command += ["--local-repository", f"{action}={stub}"]
         for name, value in self.variables.items():

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from regbot import __version__
 from regbot.init.runners import DEFAULT
 from regbot.init.source import UNSET
 from regbot.init.templates import WorkflowSettings, render
+from support.linters import actionlint, schema, zizmor
 from support.workflow_rules import ROOT, RULES, SHIPPED, Workflow, read
 
 INSTALLED = ROOT / ".github" / "workflows"
@@ -24,25 +24,6 @@ VERDICTS = [0, 1, 3, 4, 5]
 
 def shipped(name: str) -> Workflow:
     return read(ROOT / "workflows" / f"{name}.yml")
-
-
-def linter(program: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    path = Path(sys.executable).parent / program
-    if not path.exists():
-        pytest.skip(f"there is no {program} beside {sys.executable}; it comes with regbot's extra dev")
-    return subprocess.run([path, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
-
-
-def zizmor(*files: Path) -> "subprocess.CompletedProcess[str]":
-    return linter("zizmor", "--offline", "--no-progress", "--persona", "auditor", *files)
-
-
-def actionlint(*files: Path) -> "subprocess.CompletedProcess[str]":
-    return linter("actionlint", "-shellcheck=", "-pyflakes=", *files)
-
-
-def schema(*files: Path) -> "subprocess.CompletedProcess[str]":
-    return linter("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
 
 
 LINTERS = [zizmor, actionlint, schema]
