@@ -36,7 +36,7 @@ BATCH_ROWS = 500
 PAGE_ROWS = 64
 """Number of rows per read if the number of needed rows is unknown."""
 
-NON_SCALARS = ("schema_id", "environment", "provenance", "runs", "against", "step_s")
+NON_SCALARS = ("schema_id", "environment", "provenance", "runs", "against", "step_s", "loaded_files")
 SCALARS = tuple(name for name in Baseline.model_fields if name not in NON_SCALARS)
 """Fields at the beginning of the file of a stored session, one per line."""
 

@@ -16,6 +16,7 @@ from regbot.baselines.store import BaselineError, record_digest
 from regbot.records.baseline import (
     ABSENT,
     ENTRY_PATTERN,
+    MAX_LOADED_FILES,
     AnchorComparison,
     Baseline,
     EnvironmentKey,
@@ -31,7 +32,7 @@ from regbot.records.run import Arm, Run, Tier
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.verdict import RunVerdict, Throughput, Verdict
 from regbot.stats.prediction import SESSION_RUNS
-from regbot.text.clip import clip, short_commit
+from regbot.text.clip import LABEL_CHARACTERS, clip, short_commit
 
 FUTURE_TOLERANCE = timedelta(hours=1)
 """Maximum time by which a session's clock may be ahead of this machine's clock."""
@@ -233,8 +234,16 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             else [],
             against=intake.against if timed_plan else None,
             step_s=_arm_step_s(source) if timed_plan else None,
+            loaded_files=_list_loaded_files(runs),
         )
     )
+
+
+def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
+    """Return the source files that the runs loaded from their checkout, sorted; None if unknown or too many."""
+    files = {path for run in runs if run.code is not None for path in run.code.files}
+    is_storable = all(run.code is not None for run in runs) and all(len(path) <= LABEL_CHARACTERS for path in files)
+    return sorted(files) if is_storable and len(files) <= MAX_LOADED_FILES else None
 
 
 def _check_arm(arm: Arm, origin: str) -> None:

@@ -137,6 +137,23 @@ def stored_ledger(
     return StoredLedger(baseline, store.ledger(baseline.ledger))
 
 
+def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit: str) -> Baseline | None:
+    """Return the newest stored session of a workload and tier, in any environment; None if there is none. Sessions of
+    ``commit`` come before those of other commits. Raises BaselineError."""
+    workload_path = PurePosixPath(workload_folder(workload, variant))
+    rows = [
+        (row, group)
+        for node_class in store.folders(workload_path)
+        for group in store.folders(node_class)
+        for row in store.index.newest_first(group)
+        if row.scalars["tier"] == tier
+    ]
+    if not rows:
+        return None
+    row, group = max(rows, key=lambda item: (item[0].scalars["commit"] == commit, item[0].scalars["measured"]))
+    return store.session(group / row.name)
+
+
 def list_environments(store: Store, workload: str, variant: str) -> list[tuple[str, EnvironmentKey, PurePosixPath]]:
     """Return node class, environment and folder of every group of a workload's sessions. Reads one file per folder."""
     groups = [

@@ -346,10 +346,11 @@ class Store:
 
 
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
-    """Return ``path`` if ``stored`` and ``baseline`` differ only in provenance and step time. Raises BaselineError
-    otherwise.
+    """Return ``path`` if ``stored`` and ``baseline`` differ only in provenance and in fields that older versions did
+    not store. Raises BaselineError otherwise.
     """
-    if stored.model_copy(update={"provenance": baseline.provenance, "step_s": baseline.step_s}) != baseline:
+    updated = {name: getattr(baseline, name) for name in ("provenance", "step_s", "loaded_files")}
+    if stored.model_copy(update=updated) != baseline:
         raise BaselineError(
             path,
             f"has the same session of {baseline.measured} with {len(stored.runs)} runs, and the new one has "

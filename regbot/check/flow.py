@@ -19,6 +19,7 @@ from typing import Literal
 
 from regbot import __version__
 from regbot.baselines.arm_luck import is_luck_small
+from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
 from regbot.check.conclusion import CheckResult, conclude
 from regbot.check.configuration import confine, find_config
 from regbot.check.references import store_at, stored_traces, with_references
@@ -174,15 +175,20 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     timed = timed_tasks(config, tasks, engine.gpus) if options.timing else []
     traced = [task for task in tasks if task.workload.adapter != "command"]
     commands = [task for task in timed if task.workload.adapter == "command"]
+    planned = [*traced, *commands]
     if not tasks:
         raise ConfigError(f"no workload has the mesh {options.mesh}", "name another mesh or none")
     if not traced and not commands:
         raise ConfigError("all workloads have adapter = 'command', which can only be timed", "leave out --no-timing")
-    workloads = [task.entry for task in (*traced, *commands)]
+    workloads = [task.entry for task in planned]
     left_out = [task.entry for task in plan(config) if task.entry not in workloads]
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # raises the error of a bad override now, not after minutes of work
+    unconcerned, path_warnings = _find_unconcerned(context, base, head, planned)
+    skipped = {workload.entry for workload in unconcerned}
+    timed = [task for task in timed if task.entry not in skipped]
+    traced = [task for task in traced if task.entry not in skipped]
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
     plans = [
         plan_of(task, config.session).model_copy(
@@ -204,7 +210,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     head = head.model_copy(update={"behaviour": behaviour})
     is_inert = load_inert_rule(options.repo, [base.commit, head.commit]).is_inert
     changed_files = list_changed_files(options.repo, base.commit, head.commit)
-    planned = SessionHeader(
+    header = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         base=base,
@@ -221,17 +227,32 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
         changed_files=changed_files,
         inert_files=[path for path in changed_files or () if is_inert(path)],
         expectations=[f"{rule}: {rule.reason}" for rule in options.expectations],
+        unconcerned=unconcerned,
         throughput=settings,
         sharding=config.sharding,
         wire=config.wire,
-        warnings=[*warnings, *notes],
+        warnings=[*warnings, *path_warnings, *notes],
     )
     log = _make_run_log(options.out)
     with log.lock(), log.writing():
-        session = _open_session(log, planned, options, nodes)
+        session = _open_session(log, header, options, nodes)
         _measure(context, session, log, traced, timed, kinds)
         prune(repository_cache(options.cache, options.repo), keep=KEPT_WORKTREES)
         return conclude(log.path, config, options.expectations, options.out)
+
+
+def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
+    """Return the entries that the change does not concern. There are none if the user asked for a measurement: of named
+    workloads, of an identical program, or of overrides."""
+    options, config = context.options, context.config
+    is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
+    if is_requested or not has_paths(tasks):
+        return ConcernResult([], [])
+    evidence = list_evidence(config, tasks, options.timing)
+    names = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
+    folder = config.baselines.folder
+    with store_at(options.repo, base.commit, folder, options.baselines, names) as store:
+        return find_unconcerned(ChangedTrees(options.repo, base.commit, head.commit, folder), tasks, evidence, store)
 
 
 def _measure(

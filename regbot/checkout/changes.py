@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from regbot.checkout.git import OFFLINE, try_git
+from regbot.checkout.git import OFFLINE, CheckoutError, try_git
 from regbot.text.python_code import dump_code
 
 MAX_FILES = 500
@@ -67,6 +67,15 @@ def list_changed_files(repo: Path, base: str, head: str) -> list[str] | None:
         return None
     same = _same_python(repo, [entry for entry in entries if entry.is_python])
     return [entry.name for entry in entries if entry not in same]
+
+
+def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
+    """Return all paths that differ between two commits or trees, with modes and blobs. Only trees are read. Raises
+    CheckoutError."""
+    result = try_git(repo, *_DIFF, before, after, env=OFFLINE)
+    if result.code != 0:
+        raise CheckoutError(f"{repo}: git diff-tree failed: {result.error_line}")
+    return list(parse_entries(result.out))
 
 
 def list_differing_files(repo: Path, trees: Sequence[tuple[str, str]]) -> list[list[str] | None]:

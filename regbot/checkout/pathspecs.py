@@ -1,13 +1,16 @@
-"""Find the paths that differ between two commits, also by git's pathspecs. Git compares trees and reads no file.
+"""Find the paths that differ between two commits, also by git's pathspecs, and match other paths by them. Git compares
+trees and reads no file.
 
 A path is listed if its mode or its content differs. Both paths of a renamed file are listed, and the paths of changed
 submodules. Pathspecs are relative to the root of the repository.
 """
 
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from regbot.checkout.git import OFFLINE, CheckoutError, GitResult, common_dir, try_git
+from regbot.checkout.git import OFFLINE, CheckoutError, GitResult, common_dir, git, try_git
 
 
 def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str] = ()) -> list[str]:
@@ -19,6 +22,31 @@ def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str
     if result.code != 0:
         raise CheckoutError(f"{repo}: git diff-tree failed: {result.error_line}")
     return [path for path in result.out.split("\0") if path]
+
+
+def has_matching_path(repo: Path, commit: str, pathspecs: Sequence[str]) -> bool:
+    """Return whether a file of ``commit`` matches one of the pathspecs. Raises CheckoutError."""
+    empty_tree = git(repo, "hash-object", "-t", "tree", os.devnull).strip()
+    return bool(list_changed_paths(repo, empty_tree, commit, pathspecs))
+
+
+def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[str]) -> list[str]:
+    """Return those of ``paths`` that match no pathspec. The paths need not exist in any commit.
+
+    Git matches the entries of an index, so the paths are written into a temporary one. Raises CheckoutError.
+    """
+    blob = git(repo, "hash-object", os.devnull).strip()
+    with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
+        env = {**OFFLINE, "GIT_INDEX_FILE": str(Path(folder) / "index")}
+        git_dir = f"--git-dir={common_dir(repo)}"
+        entries = "".join(f"100644 {blob}\t{path}\0" for path in paths)
+        added = try_git(repo, git_dir, "update-index", "-z", "--index-info", env=env, stdin=entries)
+        listed = try_git(repo, git_dir, "ls-files", "-z", "--full-name", "--", *pathspecs, env=env)
+    for result in (added, listed):
+        if result.code != 0:
+            raise CheckoutError(f"{repo}: git cannot match paths: {result.error_line}")
+    matched = set(listed.out.split("\0"))
+    return [path for path in paths if path not in matched]
 
 
 def _diff(repo: Path, base: str, head: str, pathspecs: Sequence[str]) -> GitResult:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from regbot.config.pathspecs import find_pathspec_fault
 from regbot.errors import UserError
 from regbot.records.base import Record
 from regbot.records.ledger import Scalar
@@ -107,6 +108,11 @@ class Workload(Record):
     )
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
+    paths: list[str] = Field(
+        default=[],
+        description="git pathspecs of the files that the workload depends on; a change of other files does not "
+        "concern it; [] for every file (docs/monorepos.md)",
+    )
     timed: list[str] | None = Field(
         default=None, description="shapes whose steps are timed; default: all that have a timed variant, [] for none"
     )
@@ -138,6 +144,14 @@ class Workload(Record):
         for root in value:
             if Path(root).is_absolute() or ".." in Path(root).parts:
                 raise ValueError(f"{root!r} leaves the repository; write a folder relative to its root")
+        return value
+
+    @field_validator("paths")
+    @classmethod
+    def _check_pathspecs(cls, value: list[str]) -> list[str]:
+        for pathspec in value:
+            if fault := find_pathspec_fault(pathspec):
+                raise ValueError(fault)
         return value
 
     @field_validator("config")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from regbot.checkout.git import git
+from regbot.checkout.git import common_dir, git
 from regbot.checkout.pathspecs import list_changed_paths
 from regbot.github.client import Forge
 from regbot.github.types import CommitComparison
@@ -25,10 +25,17 @@ def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list
 
 
 @contextmanager
-def fetched_trees(forge: Forge, *commits: str) -> Iterator[Path]:
-    """Yield a temporary bare repository with ``commits`` and their trees. Raises ForgeError, CheckoutError."""
+def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary bare repository with ``commits`` and their trees. Raises ForgeError, CheckoutError.
+
+    ``checkout``: a repository whose objects can be read there too.
+    """
     with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
         repo = Path(folder)
         git(repo, "init", "--quiet", "--bare", "--template=")
+        if checkout is not None:
+            alternates = repo / "objects" / "info" / "alternates"
+            alternates.parent.mkdir(exist_ok=True)
+            alternates.write_text(f"{common_dir(checkout) / 'objects'}\n", encoding="utf-8")
         forge.git_remote(repo).fetch_trees(*commits)
         yield repo

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
 from regbot.check.conclusion import replace_references
 from regbot.check.references import store_at
 from regbot.checkout.git import CheckoutError
-from regbot.config import ConfigError, GitHub
+from regbot.config import Config, ConfigError, GitHub
 from regbot.github import checks, verdict_text
 from regbot.github.annotations import collect_annotations
 from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
 from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.bisection import BisectionReply, post_bisection
+from regbot.github.changed_files import fetched_trees
 from regbot.github.client import Forge, RefusedError
 from regbot.github.comment_thread import CommentThread
 from regbot.github.declarations import Declarations, read_declarations
@@ -28,6 +30,7 @@ from regbot.github.publication import Result, publish
 from regbot.github.run_artifact import ExpiredArtifact, UnusableArtifact, read_newest_artifact
 from regbot.github.shared_history import MISSING_STATUSES, find_merge_bases
 from regbot.github.stamped_text import Stamp, StampedText
+from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import Annotation, WorkflowRun
 from regbot.judge import judge
@@ -35,6 +38,7 @@ from regbot.records.session import Session
 from regbot.records.verdict import Status
 from regbot.report.markdown import UntrustedText, Words
 from regbot.text.clip import short_commit
+from regbot.workloads import plan
 
 MAX_RUN_ID = 2**63
 """Upper limit for the id of a workflow run. A stamp with a larger id is ignored."""
@@ -148,7 +152,9 @@ class _Poster:
             declarations = Declarations()  # a declaration counts only for its own pull request
             if not subject.has_other_pulls:
                 declarations = read_declarations(self.get_thread(subject.comment_number), subject.acceptance_sha)
-            verdict = _judge(subject, case.artifact, case.base, self.repo, self.github, declarations)
+            verdict = _judge(
+                self.forge, subject, case.artifact, case.base, self.repo, self.github, declarations=declarations
+            )
         base = "" if isinstance(case.artifact, UnusableArtifact) else case.base
         stamp = Stamp(
             pr=subject.number,
@@ -250,11 +256,21 @@ class _JudgedText:
 
 
 def _judge(
-    subject: Subject, session: Session, base: str, repo: Path, github: GitHub, declarations: Declarations
+    forge: Forge,
+    subject: Subject,
+    session: Session,
+    base: str,
+    repo: Path,
+    github: GitHub,
+    *,
+    declarations: Declarations,
 ) -> _JudgedText:
-    """Judge a session by the configuration of the commit ``base``. The result is INVALID where that is impossible."""
+    """Judge a session by the configuration of the commit ``base``. The result is INVALID where that is impossible.
+    Raises ForgeError."""
     try:
-        return _judge_by_base(subject, session, base, repo, github, declarations)
+        return _judge_by_base(forge, subject, session, base, repo, github, declarations=declarations)
+    except ForgeError:
+        raise
     except UnusableArtifact as error:
         return _write_invalid(("the job's artifact cannot be judged: ", *error.reason), subject, github)
     except (ConfigError, CheckoutError) as error:
@@ -265,7 +281,14 @@ def _judge(
 
 
 def _judge_by_base(
-    subject: Subject, artifact_session: Session, base: str, repo: Path, github: GitHub, declarations: Declarations
+    forge: Forge,
+    subject: Subject,
+    artifact_session: Session,
+    base: str,
+    repo: Path,
+    github: GitHub,
+    *,
+    declarations: Declarations,
 ) -> _JudgedText:
     if not base:
         raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
@@ -274,14 +297,16 @@ def _judge_by_base(
             f"it was measured against {short_commit(subject.measured_base)}, but the base is {short_commit(base)}"
         )
     loaded = load_base_config(repo, base, subject.target_branch if subject.tier == "static" else None)
-    session = build_trusted_session(artifact_session, loaded.config, subject, base)
+    concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
+    session = build_trusted_session(artifact_session, loaded.config, subject, base, concern.unconcerned)
     variants = [
         *((run.workload, run.variant) for run in session.runs if run.tier == "static"),
         *((plan.entry, plan.variant) for plan in session.header.timed),
     ]
     with store_at(repo, base, loaded.config.baselines.folder, None, variants) as store:
         session = replace_references(session, store)
-    warnings = [*loaded.messages(), *declarations.warnings, *session.header.warnings]
+    warnings = [*loaded.messages(), *concern.warnings, *declarations.warnings, *session.header.warnings]
+    warnings = list(dict.fromkeys(warnings))
     session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": warnings})})
     verdict = judge(session, loaded.config, declarations.rules)
     accepted = declarations.acceptance if verdict.verdict == "REVIEW" else None
@@ -292,6 +317,26 @@ def _judge_by_base(
         verdict_text.write_verdict_text(verdict, session, subject, accepted, github),
         collect_annotations(verdict, session),
     )
+
+
+def _find_unconcerned(
+    forge: Forge, subject: Subject, session: Session, config: Config, base: str, repo: Path
+) -> ConcernResult:
+    """Return the entries that the change does not concern, from git's list of changed files and the base's stored
+    references. What the artifact says of this is not read. Git is asked only if an entry has paths and no runs."""
+    measured = {run.workload for run in session.runs}
+    is_timed = subject.tier == "measured"
+    tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
+    if not has_paths([task for task in tasks if task.entry not in measured]):
+        return ConcernResult([], [])
+    evidence = list_evidence(config, tasks, is_timed)
+    names = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
+    folder = config.baselines.folder
+    with (
+        store_at(repo, base, folder, None, names) as store,
+        fetched_trees(forge, base, subject.sha, checkout=repo) as trees,
+    ):
+        return find_unconcerned(ChangedTrees(trees, base, subject.sha, folder), tasks, evidence, store)
 
 
 def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:

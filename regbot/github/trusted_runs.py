@@ -5,14 +5,14 @@ workloads, plans and stored references come from the base commit, and the commit
 runs contradict them is unusable. A workload without runs becomes INVALID when the session is judged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from regbot.config import Config, ConfigError
 from regbot.github.metadata import Subject
 from regbot.github.run_artifact import UnusableArtifact
 from regbot.judge.clocks import find_impossible_times
 from regbot.records.run import Run
-from regbot.records.session import Session, SessionHeader, TimedPlan
+from regbot.records.session import Session, SessionHeader, TimedPlan, UnconcernedWorkload
 from regbot.report.markdown import UntrustedText
 from regbot.text.clip import clip, short_commit
 from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
@@ -25,9 +25,15 @@ _SESSION_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "eve
 references are looked up again, and the other fields only limit how much is timed."""
 
 
-def build_trusted_session(session: Session, config: Config, subject: Subject, base: str) -> Session:
+def build_trusted_session(
+    session: Session, config: Config, subject: Subject, base: str, unconcerned: Sequence[UnconcernedWorkload] = ()
+) -> Session:
     """Return ``session`` with the header that the base's configuration prescribes. Raises UnusableArtifact,
-    ConfigError."""
+    ConfigError.
+
+    ``unconcerned``: the entries that the change does not concern, as the trusted side has found them. The artifact
+    needs no runs of them.
+    """
     header = session.header
     _check_commits(header, base, subject.sha)
     tasks = {task.entry: task for task in plan(config)}
@@ -39,7 +45,9 @@ def build_trusted_session(session: Session, config: Config, subject: Subject, ba
             raise UnusableArtifact(f"a run of {run.arm.name} is not of the planned workload: ", UntrustedText(mismatch))
     timed: list[TimedPlan] = []
     if subject.tier == "measured":
-        timed = _check_timed_plans(header, config, list(tasks.values()), runs)
+        timed = _check_timed_plans(
+            header, config, list(tasks.values()), runs, {workload.entry for workload in unconcerned}
+        )
     elif not traced:
         raise UnusableArtifact("all workloads are commands, of which only step times can be measured")
     entries = [*traced, *commands] if subject.tier == "measured" else traced
@@ -49,6 +57,7 @@ def build_trusted_session(session: Session, config: Config, subject: Subject, ba
         "timed": timed,
         "stored": [],
         "expectations": [],
+        "unconcerned": [workload for workload in unconcerned if workload.entry in entries],
         "throughput": config.throughput,
         "sharding": config.sharding,
         "wire": config.wire,
@@ -93,17 +102,17 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
 
 
 def _check_timed_plans(
-    header: SessionHeader, config: Config, tasks: Sequence[Task], runs: Sequence[Run]
+    header: SessionHeader, config: Config, tasks: Sequence[Task], runs: Sequence[Run], unconcerned: Set[str]
 ) -> list[TimedPlan]:
     """Return the plans of the timed workloads in the header. They must match the base's configuration for some number
     of GPUs, because the choice of the variant depends on the node. With ``slurm.gpus_per_node``, a run may use fewer
-    GPUs than its node lists. Raises UnusableArtifact."""
+    GPUs than its node lists. Only entries that the change does not concern may be missing. Raises UnusableArtifact."""
     gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
     planned = {count: _plan_timed(config, tasks, count) for count in (0, gpus, MAX_GPUS)}
     paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
     small = [_plan_timed(config, paper_tasks, count) for count in SMALL_NODES if count <= gpus]
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
-    if missing_entries := sorted(planned[gpus].keys() - plans.keys()):
+    if missing_entries := sorted(planned[gpus].keys() - plans.keys() - unconcerned):
         raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
     for entry, timed_plan in plans.items():
         if all(variants.get(entry) != _strip_plan(timed_plan) for variants in [*planned.values(), *small]):

@@ -118,7 +118,7 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     if subject.tier == "static" or status == "INVALID":
         text = "Somebody with the role write can have it measured, apart from the pull request's own jobs, with"
         yield text, f"/regbot run {sha}"
-    elif status == "INCONCLUSIVE":
+    elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
         yield "Somebody with the role write can have more pairs timed with", f"/regbot more {sha}"
     if status == "REVIEW":
         text = "Somebody with the role maintain can accept it for this commit and its merge group with"
@@ -131,6 +131,11 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     if subject.tier == "measured" and status == "FAIL":
         text = "Somebody with the role write can search for the commit that caused it with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
+
+
+def _has_undecided_times(verdict: Verdict) -> bool:
+    sections = [entry.throughput for entry in verdict.workloads]
+    return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
 
 
 def _list_rules(verdict: Verdict) -> list[str]:

@@ -15,7 +15,7 @@ from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_st
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import examine_traced_runs
 from regbot.records.run import Arm
-from regbot.records.session import Session
+from regbot.records.session import Session, UnconcernedWorkload
 from regbot.records.verdict import (
     GRAVITY,
     StoredComparison,
@@ -35,7 +35,11 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
     workloads: list[WorkloadVerdict] = []
     warnings: list[str] = list(header.warnings)
     used_rules: set[Expectation] = set()
+    unconcerned = _index_unconcerned(session)
     for name in dict.fromkeys(header.workloads):
+        if name in unconcerned:
+            workloads.append(_judge_unconcerned(unconcerned[name]))
+            continue
         examined = examine_traced_runs(session, name)
         sharding, throughput, validity = None, None, examined.validity
         stored_times, stored_collectives = None, None
@@ -89,6 +93,18 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
         workloads=workloads,
         warnings=[clip_message(warning) for warning in warnings],
     )
+
+
+def _index_unconcerned(session: Session) -> dict[str, UnconcernedWorkload]:
+    """Return the workloads that the change does not concern, by entry. A workload with runs is judged by its runs."""
+    measured = {run.workload for run in session.runs}
+    return {workload.entry: workload for workload in session.header.unconcerned if workload.entry not in measured}
+
+
+def _judge_unconcerned(workload: UnconcernedWorkload) -> WorkloadVerdict:
+    """Return the verdict on a workload that was not run. It passes only with a proof."""
+    validity = Validity(status="PASS" if workload.proof is not None else "INCONCLUSIVE", reasons=[workload.reason])
+    return WorkloadVerdict(name=workload.entry, sharding=None, throughput=None, validity=validity, unconcerned=True)
 
 
 def _combine_validity(traced: Validity, timed: Validity | None) -> Validity:

@@ -26,6 +26,8 @@ ENTRY_PATTERN = re.compile(
 ABSENT = "none"
 """Value of an environment field for a component that is known to be absent, such as a GPU driver without GPUs."""
 
+MAX_LOADED_FILES = 5000
+
 EntryName = Annotated[str, Field(pattern=f"^{ENTRY_PATTERN.pattern}$", max_length=200)]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Series = Literal["rolling", "anchor", "held"]
@@ -160,6 +162,10 @@ class Baseline(Record):
     )
     step_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="the arm's step time in the verdict on the session; null for a trace, or if unknown"
+    )
+    loaded_files: Annotated[list[Text], Field(max_length=MAX_LOADED_FILES)] | None = Field(
+        default=None,
+        description="source files that the runs loaded from their checkout, sorted; null if unknown, or if too many",
     )
 
     _measured = field_validator("measured")(require_canonical_time)

@@ -61,6 +61,19 @@ class StoredTrace(Record):
     ledger: Ledger
 
 
+class UnconcernedWorkload(Record):
+    """An entry that the change does not concern: no changed file matches the ``paths`` of its workload.
+
+    The trusted side decides this from git's list of changed files.
+    """
+
+    entry: Text
+    proof: Commit | None = Field(
+        description="commit whose stored trace shows that a run of base loads no changed file; null if none shows it"
+    )
+    reason: Message = Field(description="what the stored trace shows, or why nothing is proven")
+
+
 class SessionHeader(Record):
     """Plan of a session: two arms, and the entries that the verdict must have."""
 
@@ -95,6 +108,9 @@ class SessionHeader(Record):
         default=None,
         description="those of the changed files that cannot affect a run, by rules over git's objects; null in older "
         "sessions, where only documentation counts as such",
+    )
+    unconcerned: list[UnconcernedWorkload] = Field(
+        default_factory=list, description="those of the workloads that were not run, because nothing of them changed"
     )
     throughput: ThroughputThresholds = Field(
         default=ThroughputThresholds(), description="thresholds that the check used"

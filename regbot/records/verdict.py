@@ -279,6 +279,9 @@ class WorkloadVerdict(Record):
     stored: StoredComparison | None = Field(
         default=None, description="the stored baseline beside the verdict; null if nothing is stored"
     )
+    unconcerned: bool = Field(
+        default=False, description="the workload was not run, because no changed file matches its paths"
+    )
 
 
 class Verdict(Record):
@@ -301,14 +304,17 @@ def compute_overall_status(workloads: Iterable[WorkloadVerdict]) -> Status:
     """Return the overall status of a verdict. It is the first of these that some workload has: FAIL of sharding or
     validity, INVALID, FAIL of throughput, REVIEW, INCONCLUSIVE, PASS.
 
-    A verdict without any measurement is INVALID. A check that measured nothing therefore never passes.
+    A verdict without any measurement is INVALID. A check that measured nothing therefore never passes. A workload that
+    the change does not concern counts by its validity, which is PASS only with a proof.
     """
     entries = list(workloads)
     sharding = {entry.sharding.status for entry in entries if entry.sharding}
     validity = {entry.validity.status for entry in entries}
     throughput = {entry.throughput.status for entry in entries if entry.throughput}
     statuses = sharding | validity | throughput
-    has_unmeasured = any(entry.sharding is None and entry.throughput is None for entry in entries)
+    has_unmeasured = any(
+        entry.sharding is None and entry.throughput is None and not entry.unconcerned for entry in entries
+    )
     if "FAIL" in sharding | validity:
         return "FAIL"
     if not entries or has_unmeasured or "INVALID" in statuses:

@@ -30,6 +30,8 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
     question = "Did the sharding change?"
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]
+    if check.state is State.UNCONCERNED:
+        return QuestionAnswer(question, "Sharding", None, "not concerned")
     if not known_sections:
         return QuestionAnswer(question, "Sharding", None, "unknown")
     status = select_gravest_status(section.status for section in known_sections)
@@ -60,6 +62,8 @@ _SHARDING_WORDS: dict[Status, Callable[[list[Sharding]], str]] = {
 def _answer_throughput(check: Check) -> QuestionAnswer:
     question = "Did throughput change?"
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
+    if check.state is State.UNCONCERNED:
+        return QuestionAnswer(question, "Throughput", None, "not concerned")
     if not timed:
         return QuestionAnswer(question, "Throughput", None, "not measured")
     status = select_gravest_status(section.status for section in timed)
@@ -103,6 +107,8 @@ def _describe_throughput(section: Throughput) -> str:
 def _answer_trust(check: Check) -> QuestionAnswer:
     question = "Can the answer be trusted?"
     sections = [entry.verdict.validity for entry in check.entries]
+    if check.state is State.UNCONCERNED and check.verdict.verdict == "PASS":
+        return QuestionAnswer(question, "Trust", "PASS", "yes, by stored runs of the base")
     if not sections:
         return QuestionAnswer(question, "Trust", None, "nothing was measured")
     status = select_gravest_status(section.status for section in sections)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from regbot.records.run import Run
 from regbot.report.evidence import collect_timed_evidence, compare_evidence, format_outcome
@@ -66,16 +67,23 @@ def _get_arm_name(run: Run) -> str:
 
 
 def _list_collectives(check: Check) -> list[str]:
+    """Return the changed rows of all workloads, then the unchanged ones. Workloads with equal rows share a block."""
     head = markdown_head("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes")
+    judged = [entry for entry in check.entries if entry.judged]
+    is_changed = any(row.changed for entry in judged for row in entry.rows)
     lines = []
-    for names, rows in _merge_entries((entry for entry in check.entries if entry.judged), _format_collective_rows):
-        lines += [names, "", *head, *rows, ""]
+    for changed, word in ((True, ": changed"), (False, ": unchanged")):
+        for names, rows in _merge_entries(judged, partial(_format_collective_rows, changed=changed)):
+            lines += [f"{names}{word if is_changed else ''}", "", *head, *rows, ""]
     return lines
 
 
-def _format_collective_rows(entry: WorkloadSection) -> list[str]:
+def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
+    """Return the rows of a workload that have changed, or those that have not."""
     lines = []
     for row in entry.rows:
+        if row.changed is not changed:
+            continue
         counts = [str(row.base.count), str(row.head.count)]
         size = binary_bytes(max(row.base.bytes, row.head.bytes))
         if row.changed:

@@ -22,6 +22,7 @@ from regbot.report.throughput import (
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
 from regbot.text.clip import clip
+from regbot.text.words import count
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
 
@@ -34,7 +35,11 @@ _AXIS_SEPARATOR = re.compile(r" -> |, ")
 
 def headline(check: Check) -> Words:
     """Return the sentence of the headline, without the icon and the word."""
-    return _HEADLINES[check.state](check)
+    words = _HEADLINES[check.state](check)
+    if not check.entries or not check.is_passing_but_unproven:
+        return words
+    others = count(len(check.unconcerned), "other workload")
+    return (*words, f"; nothing of {others} changed, but a stored run does not prove it")
 
 
 def word(check: Check) -> str:
@@ -204,6 +209,12 @@ def _unchanged_headline(check: Check) -> Words:
     return (sentence, *(throughput or ("; the device program differs",)))
 
 
+def _unconcerned_headline(check: Check) -> Words:
+    proven = check.verdict.verdict == "PASS"
+    end = ", and stored runs of the base load no changed file" if proven else ", so nothing was measured"
+    return (f"nothing of a workload changed{end}",)
+
+
 def _describe_slowest(check: Check) -> Words:
     return _describe_step_change(check.slower[0], check.slower, check)
 
@@ -270,6 +281,7 @@ _HEADLINES: dict[State, Callable[[Check], Words]] = {
     State.FASTER: _faster_headline,
     State.IDENTICAL: _identical_headline,
     State.UNCHANGED: _unchanged_headline,
+    State.UNCONCERNED: _unconcerned_headline,
 }
 
 

@@ -5,7 +5,8 @@ from typing import Literal
 
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Verdict
-from regbot.report.markdown import Name, Words
+from regbot.report.markdown import Name, UntrustedText, Words
+from regbot.text.clip import clip
 
 TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
     "check": (" Run without ", Name("--no-timing"), " to measure it."),
@@ -14,13 +15,16 @@ TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
 """For each regbot command, the option to leave out or to add, so that base and head are timed too."""
 
 MAX_NAMES = 4
+MAX_REASONS = 4
+REASON_CHARACTERS = 300
 
 
 def list_unmeasured(verdict: Verdict, header: SessionHeader) -> list[Words]:
-    """Return one or two sentences for each part that was not measured: throughput, and workloads of the
-    configuration."""
-    parts: list[Words] = []
-    if not any(entry.throughput for entry in verdict.workloads):
+    """Return one or two sentences for each part that was not measured: throughput, workloads that the change does not
+    concern, and workloads that the options exclude."""
+    parts: list[Words] = _describe_unconcerned(verdict)
+    measured = [entry for entry in verdict.workloads if not entry.unconcerned]
+    if measured and not any(entry.throughput for entry in measured):
         is_timing_off = (
             not header.timing and verdict.verdict != "INVALID"
         )  # in an INVALID check, workloads that cannot be traced are not timed either
@@ -28,6 +32,28 @@ def list_unmeasured(verdict: Verdict, header: SessionHeader) -> list[Words]:
     if header.left_out:
         parts.append(_describe_left_out(header))
     return parts
+
+
+def _describe_unconcerned(verdict: Verdict) -> list[Words]:
+    """Return a sentence for each reason why nothing was proven for workloads that the change does not concern, and one
+    for those with a proof."""
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for entry in verdict.workloads:
+        if entry.unconcerned:
+            proven = entry.validity.status == "PASS"
+            groups.setdefault((proven, "; ".join(entry.validity.reasons)), []).append(entry.name)
+    parts: list[Words] = [
+        (
+            "Not concerned: no changed file matches the paths of ",
+            *_list_names(names),
+            ". Proven: " if proven else ". Not proven: ",
+            UntrustedText(clip(reason, REASON_CHARACTERS)),
+            ".",
+        )
+        for (proven, reason), names in list(groups.items())[:MAX_REASONS]
+    ]
+    rest = sum(len(names) for names in list(groups.values())[MAX_REASONS:])
+    return [*parts, *([(f"Not concerned: {rest} more workloads, for other reasons.",)] if rest else [])]
 
 
 def _describe_left_out(header: SessionHeader) -> Words:

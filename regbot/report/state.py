@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from regbot.records.run import Outcome
 from regbot.records.session import Session
-from regbot.records.verdict import Status, Verdict
+from regbot.records.verdict import Status, Verdict, WorkloadVerdict
 from regbot.report.throughput import ThroughputAnswer, classify_throughput
 from regbot.report.workload_section import WorkloadSection, build_workload_sections
 
@@ -42,6 +42,8 @@ class State(Enum):
     FASTER = auto()
     IDENTICAL = auto()
     UNCHANGED = auto()
+    UNCONCERNED = auto()
+    """No workload was run, because no changed file matches the paths of one."""
 
 
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
@@ -54,12 +56,19 @@ was not started shows nothing about base."""
 
 @dataclass(frozen=True)
 class Check:
-    """A verdict prepared for a report. ``entries``: the workloads with their runs."""
+    """A verdict prepared for a report. ``entries``: the workloads with their runs. ``unconcerned``: the workloads that
+    were not run, because nothing of them changed."""
 
     verdict: Verdict
     session: Session
     entries: Sequence[WorkloadSection]
     state: State
+    unconcerned: Sequence[WorkloadVerdict] = ()
+
+    @property
+    def is_passing_but_unproven(self) -> bool:
+        """Whether every workload that was run passes, and the verdict is INCONCLUSIVE because of other workloads."""
+        return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
 
     def with_status(self, status: Status) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.status == status]
@@ -99,8 +108,10 @@ class Check:
 
 def prepare_check(verdict: Verdict, session: Session) -> Check:
     """Return ``verdict`` with its entries, runs and state."""
-    entries = build_workload_sections(verdict, session)
-    return Check(verdict, session, entries, _find_state(verdict, entries))
+    unconcerned = [workload for workload in verdict.workloads if workload.unconcerned]
+    entries = [entry for entry in build_workload_sections(verdict, session) if not entry.verdict.unconcerned]
+    state = State.UNCONCERNED if unconcerned and not entries else _find_state(verdict, entries)
+    return Check(verdict, session, entries, state, unconcerned)
 
 
 def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
@@ -111,7 +122,7 @@ def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
     if verdict.verdict == "REVIEW":
         trains_differently = any(entry.verdict.validity.status == "REVIEW" for entry in entries)
         return State.TRAINS_DIFFERENTLY if trains_differently else State.REVIEW
-    if verdict.verdict == "INCONCLUSIVE":
+    if verdict.verdict == "INCONCLUSIVE" and any(entry.status == "INCONCLUSIVE" for entry in entries):
         return State.INCONCLUSIVE
     return _find_passing_state(verdict, entries)
 

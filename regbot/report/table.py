@@ -1,7 +1,7 @@
 """The table of collectives in the comment, which shows for each workload what changed.
 
 Workloads with identical rows share one block. If nothing changed, the table has no columns for base and head. It then
-has one row per workload, with the collectives that both arms have.
+has one row for all workloads with the same collectives.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,16 +94,15 @@ def _format_bytes(line: CollectiveLine) -> str:
 
 
 def _write_unchanged_table(entries: Sequence[WorkloadSection], characters: int) -> Markdown:
-    """Return the table for a check without changes. It has one row per workload and one column per kind of
-    collective."""
+    """Return the table for a check without changes. It has one column per kind of collective. Workloads with the same
+    collectives share a row."""
     present = {line.kind for entry in entries for line in entry.lines}
     kinds = [kind for kind in get_args(Kind) if kind in present]
     column_kinds, other_kinds = kinds[:MAX_KINDS], kinds[MAX_KINDS:]
     column_heads = ["workload", *map(kind_words, column_kinds), *(["others"] if other_kinds else [])]
-    rows = []
+    groups: dict[tuple[str, ...], list[str]] = {}
     for entry in entries:
-        cells: list[str] = [code(entry.name)]
-        cells += [
+        cells = [
             "<br>".join(_format_volume_on_axis(line) for line in entry.lines if line.kind == kind) or "0"
             for kind in column_kinds
         ]
@@ -113,7 +112,8 @@ def _write_unchanged_table(entries: Sequence[WorkloadSection], characters: int) 
             if line.kind in other_kinds
         ]
         cells += ["<br>".join(other_lines) or "0"] if other_kinds else []
-        rows.append(markdown_row(cells))
+        groups.setdefault(tuple(cells), []).append(entry.name)
+    rows = [markdown_row((_join_names(names), *group)) for group, names in groups.items()]
     fitting_rows, cut = fit(rows, characters)
     note = ["", _note_cut_rows(cut)] if cut else []
     return Markdown("\n".join([*markdown_head(*column_heads), *fitting_rows, *note]))
@@ -188,8 +188,12 @@ def _name_workloads(check: Check, group: Sequence[WorkloadSection]) -> str:
     has the icon of its status."""
     is_mixed = len({entry.status for entry in check.entries}) > 1 and check.state is not State.NOT_JUDGED
     sign = f"{ICONS[group[0].status]} " if is_mixed else ""
-    lines = [f"{sign}{code(entry.name, 80)}" for entry in group[:NAMES_IN_CELL]]
-    return "<br>".join([*lines, f"and {len(group) - NAMES_IN_CELL} more"] if len(group) > NAMES_IN_CELL else lines)
+    return _join_names([entry.name for entry in group], sign)
+
+
+def _join_names(names: Sequence[str], sign: str = "") -> str:
+    lines = [f"{sign}{code(name, 80)}" for name in names[:NAMES_IN_CELL]]
+    return "<br>".join([*lines, f"and {len(names) - NAMES_IN_CELL} more"] if len(names) > NAMES_IN_CELL else lines)
 
 
 def _note_cut_rows(number: int) -> str:

@@ -36,6 +36,14 @@ def test_a_small_configuration_is_enough() -> None:
         (GOOD + "shapes = 'qwen3-30b-a3b'", "workloads.moe.shapes", "write a list"),
         (GOOD + "shapes = []", "workloads.moe.shapes", "at least 1"),
         (GOOD + "source_roots = ['../other']", "workloads.moe.source_roots", "relative to its root"),
+        (GOOD + "paths = 'userpkg/'", "workloads.moe.paths", "write a list"),
+        (GOOD + "paths = ['']", "workloads.moe.paths", "names no path"),
+        (GOOD + "paths = [':!']", "workloads.moe.paths", "names no path"),
+        (GOOD + "paths = ['/userpkg']", "workloads.moe.paths", "relative to its root"),
+        (GOOD + "paths = [':(top)../userpkg']", "workloads.moe.paths", "relative to its root"),
+        (GOOD + "paths = [':(attr:lfs)userpkg']", "workloads.moe.paths", "'attr:lfs'"),
+        (GOOD + "paths = [':(glob,literal)userpkg']", "workloads.moe.paths", "both glob and literal"),
+        (GOOD + "paths = [':userpkg']", "workloads.moe.paths", ":(literal)"),
         (GOOD + "[workloads.moe.config]\ntop_k = 1", "workloads.moe.config", "choose another shape"),
         (GOOD + "meshes = ['tp']", "workloads.moe.meshes", "use one of these values"),
         ("[wire]\ngpus_per_node = 0", "wire.gpus_per_node", "greater than or equal to 1"),
@@ -47,6 +55,11 @@ def test_an_error_names_its_key_and_a_fix(text: str, key: str, fix: str) -> None
         parse_config(text, "regbot.toml")
     assert f"regbot.toml: {key}" in str(caught.value)
     assert fix in str(caught.value)
+
+
+def test_paths_may_be_all_pathspecs_that_git_has() -> None:
+    pathspecs = ["userpkg/", "*.py", ":(glob)userpkg/**/*.cu", ":(top,icase)USERPKG", ":/userpkg", ":!userpkg/docs"]
+    assert parse_config(f"{GOOD}paths = {pathspecs}", "regbot.toml").workloads["moe"].paths == pathspecs
 
 
 def test_all_faults_are_reported_at_once() -> None:

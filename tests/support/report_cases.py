@@ -37,6 +37,7 @@ from support.sharding_cases import (
     sharding,
     sharding_fail,
     sharding_fail_one_layer,
+    unconcerned,
     validity_fail_head_crashes,
 )
 from support.throughput_cases import (
@@ -109,6 +110,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "invalid_unknown_revision": invalid_unknown_revision,
     "overrides_shown_not_judged": overrides_shown_not_judged,
     "void_pair": with_a_void_pair,
+    "unconcerned": unconcerned,
+    "unconcerned_proven": lambda: unconcerned(HEAD.commit),
+    "unconcerned_in_part": lambda: unconcerned(measured=[QWEN]),
 }
 """Every state by the name of its golden comment."""
 

@@ -11,7 +11,7 @@ from regbot.ledgers.catalogue import COUNTS_ADDED, MAPPED_TWICE, RESTORED
 from regbot.ledgers.rows import sum_by_kind
 from regbot.records.ledger import Entry, Kind, Ledger, Liveness, Phase, Role, Scalar
 from regbot.records.run import Arm, Backend, CodeProof, Outcome, Run
-from regbot.records.session import Session, SessionHeader
+from regbot.records.session import Session, SessionHeader, UnconcernedWorkload
 from regbot.records.verdict import (
     Finding,
     RoleCounts,
@@ -308,9 +308,38 @@ def unmeasured(
     return case(entries, [one for shape in shapes for one in runs_of(shape)])
 
 
+def compare_same(shapes: Sequence[Shape]) -> Case:
+    """The program changed, the collectives did not, in each of ``shapes``."""
+    return compared(
+        lambda shape: (ledger(shape), ledger(shape, program="b"), sharding(ledger(shape), ledger(shape))), shapes
+    )
+
+
 def passed() -> Case:
     """The program changed, the collectives did not."""
-    return compared(lambda shape: (ledger(shape), ledger(shape, program="b"), sharding(ledger(shape), ledger(shape))))
+    return compare_same(SHAPES)
+
+
+UNPROVEN = "no stored trace of the base says which files it loads"
+PROVEN = "the stored runs of the base load no file outside of its paths"
+
+
+def unconcerned(proof: str | None = None, measured: Sequence[Shape] = ()) -> Case:
+    """A change that does not concern the workloads besides ``measured``, which pass."""
+    reason = UNPROVEN if proof is None else PROVEN
+    skipped = [shape for shape in SHAPES if shape not in measured]
+    listed = [UnconcernedWorkload(entry=shape.entry, proof=proof, reason=reason) for shape in skipped]
+    validity = Validity(status="INCONCLUSIVE" if proof is None else "PASS", reasons=[reason])
+    entries, runs = [], []
+    for shape in measured:
+        section = sharding(ledger(shape), ledger(shape, program="b"))
+        entries.append(WorkloadVerdict(name=shape.entry, sharding=section, throughput=None, validity=trusted()))
+        runs += [run(shape, BASE, ledger(shape)), run(shape, HEAD, ledger(shape, program="b"))]
+    entries += [
+        WorkloadVerdict(name=shape.entry, sharding=None, throughput=None, validity=validity, unconcerned=True)
+        for shape in skipped
+    ]
+    return case(entries, runs, unconcerned=listed)
 
 
 def pass_identical() -> Case:

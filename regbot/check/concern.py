@@ -1,0 +1,187 @@
+"""Decide which workloads a change concerns, by the ``paths`` of each workload.
+
+Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned
+if no changed file matches its paths. That alone proves nothing, because ``paths`` may be wrong. So it passes only if
+stored sessions of the base, which a trusted node measured, show that a run loads no changed file:
+
+- The runs loaded only files that match the paths. If they loaded others, the paths are wrong, and the workload is
+  measured as without paths.
+- Every changed file is documentation, a stored reference, or a Python file that the base already has. A run reports the
+  Python files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from regbot.baselines import Store
+from regbot.baselines.query import newest_session
+from regbot.checkout import CheckoutError, InertRule
+from regbot.checkout.changes import DiffEntry, list_diff_entries
+from regbot.checkout.git import git, try_git
+from regbot.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
+from regbot.config import Config, ConfigError
+from regbot.records.baseline import Baseline
+from regbot.records.files import RecordError
+from regbot.records.run import Tier
+from regbot.records.session import UnconcernedWorkload
+from regbot.text.clip import clip, clip_message, short_commit
+from regbot.workloads import Task, timed_tasks
+
+ANY_GPUS = 2**20
+"""A number of GPUs that suffices for every variant. What would be timed with it must be proven too."""
+
+
+class LoadEvidence(NamedTuple):
+    """A kind of stored session that shows which files a workload loads."""
+
+    tier: Tier
+    variant: str
+
+    @property
+    def words(self) -> str:
+        return "trace" if self.tier == "static" else "timed session"
+
+
+@dataclass(frozen=True)
+class ChangedTrees:
+    """A change from one commit to another. ``repo`` has the trees of both commits, and need not have their files."""
+
+    repo: Path
+    base: str
+    head: str
+    stored_folder: str
+    """Folder of the stored references in the repository."""
+
+
+class ConcernResult(NamedTuple):
+    """The entries that a change does not concern, and warnings about paths that cannot be used."""
+
+    unconcerned: list[UnconcernedWorkload]
+    warnings: list[str]
+
+
+def has_paths(tasks: Sequence[Task]) -> bool:
+    """Return whether a workload names its paths."""
+    return any(task.workload.paths for task in tasks)
+
+
+def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[str, list[LoadEvidence]]:
+    """Return, for each entry, the stored sessions that must show which files it loads: its trace, and with ``timing``
+    also the session that a node with enough GPUs times. A command has none, because it reports no files. Raises
+    ConfigError."""
+    timed = {task.entry: task.variant.name for task in timed_tasks(config, tasks, ANY_GPUS)} if timing else {}
+    return {
+        task.entry: [
+            LoadEvidence("static", task.variant.name),
+            *([LoadEvidence("timed", timed[task.entry])] if task.entry in timed else []),
+        ]
+        for task in tasks
+        if task.workload.adapter != "command"
+    }
+
+
+def find_unconcerned(
+    change: ChangedTrees, tasks: Sequence[Task], evidence: Mapping[str, Sequence[LoadEvidence]], store: Store
+) -> ConcernResult:
+    """Return the entries of ``tasks`` that ``change`` does not concern. ``store``: the stored references of the base.
+
+    Raises CheckoutError if git cannot read the trees, and ConfigError for pathspecs that git refuses."""
+    result = ConcernResult([], [])
+    entries = list_diff_entries(change.repo, change.base, change.head)
+    for name in dict.fromkeys(task.workload_name for task in tasks if task.workload.paths):
+        group = [task for task in tasks if task.workload_name == name]
+        paths = group[0].workload.paths
+        try:
+            if list_changed_paths(change.repo, change.base, change.head, paths):
+                continue
+            if not has_matching_path(change.repo, change.base, paths):
+                result.warnings.append(
+                    f"workloads.{name}.paths: no file of the base matches; the workload is measured as without paths"
+                )
+                continue
+        except CheckoutError as error:  # git has compared the same trees without pathspecs
+            raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
+        answers = [_prove(change, task, evidence.get(task.entry, ()), store, entries) for task in group]
+        if wrong := next((answer for answer in answers if isinstance(answer, _WrongPaths)), None):
+            result.warnings.append(wrong.describe(name))
+            continue
+        result.unconcerned.extend(answer for answer in answers if isinstance(answer, UnconcernedWorkload))
+    return result
+
+
+class _WrongPaths(NamedTuple):
+    """Files that a stored session loaded although they match no pathspec."""
+
+    session: Baseline
+    files: list[str]
+
+    def describe(self, workload: str) -> str:
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return clip_message(
+            f"workloads.{workload}.paths: {self.session.workload} at {short_commit(self.session.commit)} loaded "
+            f"{clip(self.files[0], 200)}{more}, which no pathspec matches; the workload is measured as without paths. "
+            "Add the files to paths"
+        )
+
+
+def _prove(
+    change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, entries: Sequence[DiffEntry]
+) -> UnconcernedWorkload | _WrongPaths:
+    """Return whether stored sessions prove that no changed file is loaded, or the files that make ``paths`` wrong."""
+    if not needed:
+        return _unproven(task, "a command does not report which files it loads")
+    gaps: list[str] = []
+    proof: str | None = None
+    for evidence in needed:
+        session = _find_session(store, task.entry, evidence, change.base)
+        if session is None or session.loaded_files is None:
+            gaps.append(f"no stored {evidence.words} of the base says which files it loads")
+            continue
+        loaded = [*session.loaded_files, *([task.workload.program] if task.workload.program else [])]
+        if outside := list_unmatched_paths(change.repo, loaded, task.workload.paths):
+            return _WrongPaths(session, outside)
+        proof = proof or session.commit
+        gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
+    if unseen := _find_unseen(change, entries):
+        gaps.append(f"{clip(unseen, 200)} changed, and a run does not report whether it reads such a file")
+    if gaps:
+        return _unproven(task, gaps[0])
+    return UnconcernedWorkload(
+        entry=task.entry, proof=proof, reason="the stored runs of the base load no file outside of its paths"
+    )
+
+
+def _unproven(task: Task, reason: str) -> UnconcernedWorkload:
+    return UnconcernedWorkload(entry=task.entry, proof=None, reason=clip_message(reason))
+
+
+def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str) -> Baseline | None:
+    try:
+        return newest_session(store, entry, evidence.variant, evidence.tier, commit)
+    except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
+        return None
+
+
+def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, paths: Sequence[str]) -> Iterator[str]:
+    """Yield why a stored session does not speak for the base. It does if no file that matters differs between the two
+    commits."""
+    if session.tree == git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip():
+        return
+    name = f"the stored {evidence.words} of {short_commit(session.commit)}"
+    if try_git(change.repo, "cat-file", "-e", f"{session.commit}^{{tree}}").code != 0:
+        yield f"{name} is of a commit that this repository does not have"
+        return
+    changed = list_changed_paths(change.repo, session.commit, change.base, paths)
+    unseen = _find_unseen(change, list_diff_entries(change.repo, session.commit, change.base))
+    if path := next(iter(changed), unseen):
+        yield f"{clip(path, 200)} has changed since {name}"
+
+
+def _find_unseen(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
+    """Return the first changed path of which a run would not report that it reads it; '' if there is none."""
+    rule = InertRule()  # knows documentation only; other rules read files, and here are only trees
+    prefix = f"{change.stored_folder}/"
+    paths = (entry.name for entry in entries if not entry.is_python)
+    return next((path for path in paths if not rule.is_inert(path) and not path.startswith(prefix)), "")

@@ -1,0 +1,215 @@
+"""``paths`` of a workload: what concerns no workload is not measured, and passes only with a proof."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from regbot.baselines import Store
+from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, list_evidence
+from regbot.checkout import CheckoutError
+from regbot.config import Config, ConfigError, parse_config
+from regbot.workloads import plan
+from support.baseline_builder import put, timed_baseline
+from support.check_cases import Case
+from support.git_repos import Repository
+from support.layers import GOOD_LAYER
+
+ENTRY = "mixtral-8x7b@1/ep"
+FILES = {
+    "train/__init__.py": "",
+    "train/moe.py": GOOD_LAYER,
+    "serving/api.py": "PORT = 80\n",
+    "serving/limits.json": "{}\n",
+    "README.md": "a monorepo\n",
+}
+
+
+def settings(paths: list[str], **more: object) -> Config:
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in more.items())
+    return parse_config(
+        "[workloads.moe]\nadapter = 'module'\nentry = 'train.moe:build_layer'\nshapes = ['mixtral-8x7b']\n"
+        f"variant = 'cpu'\nmeshes = ['ep']\npaths = {paths}\n{lines}",
+        "regbot.toml",
+    )
+
+
+class Scene:
+    """A repository with a training package and a service, and a store of references beside it."""
+
+    def __init__(self, home: Path) -> None:
+        self.repository = Repository.create(home / "repository")
+        self.base = self.repository.commit("base", FILES)
+        self.store = Store(home / "store")
+
+    def change(self, **files: str) -> str:
+        self.repository.git("checkout", "-q", "-B", "pr", self.base)
+        return self.repository.commit("change", {name.replace("__", "/"): text for name, text in files.items()})
+
+    def store_trace(self, loaded: list[str] | None, commit: str = "", tier: str = "static", variant: str = "") -> None:
+        """Store a session of ``commit`` (default: base) whose run loaded the files ``loaded``."""
+        commit = commit or self.base
+        fields: dict[str, object] = {"tier": tier, "workload": ENTRY, "commit": commit, "loaded_files": loaded}
+        if tier == "static":
+            fields |= {"steps": None, "cut": None, "clock": None, "runs": [], "ledger": "a" * 64}
+        tree = self.repository.git("rev-parse", f"{commit}^{{tree}}")
+        put(self.store, timed_baseline(variant=variant or "cpu", tree=tree, **fields))
+
+    def ask(self, head: str, config: Config, timing: bool = False, base: str = "") -> ConcernResult:
+        tasks = plan(config)
+        change = ChangedTrees(self.repository.path, base or self.base, head, "baselines")
+        return find_unconcerned(change, tasks, list_evidence(config, tasks, timing), self.store)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def only_reason(result: ConcernResult, proven: bool) -> str:
+    (workload,) = result.unconcerned
+    assert (workload.entry, workload.proof is not None, result.warnings) == (ENTRY, proven, [])
+    return workload.reason
+
+
+TRAIN = settings(["train/"])
+
+
+def test_a_change_of_a_path_concerns_its_workload(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    assert scene.ask(scene.change(train__moe="x"), settings(["train/moe"])) == ([], [])
+    assert scene.ask(scene.change(**{"train__moe.py": "x = 1\n"}), TRAIN) == ([], [])
+
+
+def test_a_workload_without_paths_is_always_concerned(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    assert scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings([])) == ([], [])
+
+
+def test_nothing_is_proven_without_a_stored_trace(scene: Scene) -> None:
+    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base says")
+    scene.store_trace(None)
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base says")
+
+
+def test_a_stored_trace_of_the_base_proves_it(scene: Scene) -> None:
+    scene.store_trace(["train/__init__.py", "train/moe.py"])
+    head = scene.change(**{"serving__api.py": "PORT = 81\n", "README.md": "text\n"})
+    only_reason(scene.ask(head, TRAIN), proven=True)
+
+
+def test_wrong_paths_are_named_and_the_workload_is_measured(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py", "serving/api.py"])
+    result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), TRAIN)
+    assert result.unconcerned == []
+    assert "loaded serving/api.py, which no pathspec matches" in result.warnings[0]
+
+
+def test_wrong_paths_are_found_by_the_trace_of_an_earlier_commit_too(scene: Scene) -> None:
+    earlier = scene.base
+    scene.base = scene.repository.commit("later", {"train/moe.py": GOOD_LAYER + "# more\n"})
+    scene.store_trace(["train/moe.py", "serving/api.py"], commit=earlier)
+    result = scene.ask(scene.change(**{"serving__limits.json": "[]\n"}), TRAIN)
+    assert (result.unconcerned, len(result.warnings)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("serving/limits.json", "[1]\n"), ("serving/new.py", "x = 1\n"), ("train.py", "shadows = True\n")],
+)
+def test_a_file_whose_use_no_run_reports_proves_nothing(scene: Scene, path: str, text: str) -> None:
+    scene.store_trace(["train/moe.py"])
+    head = scene.change(**{path.replace("/", "__"): text})
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith(f"{path} changed")
+
+
+def test_a_trace_of_an_earlier_commit_counts_while_nothing_that_matters_changed(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    scene.base = scene.repository.commit("stored", {"baselines/a.json": "{}\n", "serving/api.py": "PORT = 82\n"})
+    only_reason(scene.ask(scene.change(**{"serving__api.py": "PORT = 83\n"}), TRAIN), proven=True)
+    scene.base = scene.repository.commit("later", {"train/moe.py": GOOD_LAYER + "x = 1\n"})
+    reason = only_reason(scene.ask(scene.change(**{"serving__api.py": "PORT = 84\n"}), TRAIN), proven=False)
+    assert reason.startswith("train/moe.py has changed since the stored trace of")
+
+
+def test_a_workload_that_a_node_would_time_needs_a_timed_session_too(scene: Scene) -> None:
+    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
+    scene.store_trace(["train/moe.py"])
+    assert "no stored timed session" in only_reason(scene.ask(head, TRAIN, timing=True), proven=False)
+    scene.store_trace(["train/moe.py"], tier="timed", variant="smoke")
+    only_reason(scene.ask(head, TRAIN, timing=True), proven=True)
+
+
+def test_a_timed_session_shows_wrong_paths_that_a_trace_does_not(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    scene.store_trace(["train/moe.py", "serving/api.py"], tier="timed", variant="smoke")
+    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
+    assert len(scene.ask(head, TRAIN, timing=True).warnings) == 1
+
+
+def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings(["trian/"]))
+    assert (result.unconcerned, "no file of the base matches" in result.warnings[0]) == ([], True)
+
+
+def test_excluded_paths_and_globs_are_gits_own(scene: Scene) -> None:
+    scene.store_trace(["train/moe.py"])
+    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
+    only_reason(scene.ask(head, settings([":(exclude)serving/*"])), proven=True)
+    assert scene.ask(head, settings([":(glob)**/*.py"])) == ([], [])
+
+
+def test_a_missing_commit_is_an_error_and_not_unchanged(scene: Scene) -> None:
+    with pytest.raises((CheckoutError, ConfigError)):
+        scene.ask("f" * 40, TRAIN)
+
+
+MONOREPO = """\
+version = 1
+[workloads.moe]
+adapter = "module"
+entry = "train.moe:build_layer"
+shapes = ["mixtral-8x7b"]
+variant = "cpu"
+meshes = ["ep"]
+timeout_min = 1
+paths = ["train/"]
+"""
+
+
+def test_a_change_beside_all_paths_starts_no_run(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.repository.commit("base", {**FILES, "regbot.toml": MONOREPO})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.repository.commit("change", {"serving/api.py": "PORT = 81\n"})
+    begin = time.monotonic()
+    code, verdict = case.check("--no-timing")
+    seconds = time.monotonic() - begin
+    assert (code, verdict["verdict"], case.runs()) == (3, "INCONCLUSIVE", [])
+    assert verdict["workloads"][0]["unconcerned"] is True
+    comment = (case.home / "out" / "comment.md").read_text()
+    assert "nothing of a workload changed, so nothing was measured" in comment
+    assert seconds < 120, "a trace alone may take longer"
+
+
+@pytest.mark.slow
+def test_the_stored_trace_of_the_base_decides_between_pass_and_measurement(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    files = {**FILES, "train/moe.py": f"import serving.api\n{GOOD_LAYER}", "regbot.toml": MONOREPO}
+    case.repository.commit("base", files)
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.repository.commit("notes", {"README.md": "notes\n"})
+    code, verdict = case.check("--no-timing", "--workload", "moe")
+    assert (code, verdict["verdict"]) == (0, "PASS"), "a named workload is always measured"
+    added = case.regbot("baseline", "add", str(case.home / "out" / "session.jsonl"), "--why", "a reference")
+    assert added.returncode == 0, added.stderr
+    case.repository.git("checkout", "-q", "main")
+    case.repository.commit("stored")
+    case.repository.git("checkout", "-q", "-b", "wrong")
+    case.repository.commit("change", {"serving/api.py": "raise RuntimeError('wrong paths')\n"})
+    code, verdict = case.check("--no-timing")
+    assert (code, verdict["verdict"]) == (1, "FAIL"), "the regression is found although paths leave the file out"
+    assert any("loaded serving/api.py" in warning for warning in verdict["warnings"])
