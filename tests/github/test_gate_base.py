@@ -58,7 +58,7 @@ def test_a_changed_title_or_text_causes_no_request(scene: Scene, changes: dict[s
 
 def test_the_gate_is_started_by_every_event_that_it_acts_on() -> None:
     types = YAML(typ="safe").load(workflow("gate"))["on"]["pull_request_target"]["types"]
-    assert set(types) == {"opened", "synchronize", "reopened", "labeled", "edited"}
+    assert set(types) == {"synchronize", "reopened", "labeled", "edited"}
 
 
 def test_a_base_change_before_the_first_verdict_does_nothing(scene: Scene) -> None:
