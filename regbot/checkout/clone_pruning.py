@@ -35,7 +35,7 @@ def prune_clones(
     ``used``: names of the clones of existing worktrees, which are kept. So are clones that were used within ``busy_s``
     seconds, because another check may be about to use them.
     """
-    clones = sorted(folder.glob("*.git/"), key=lambda clone: clone.stat().st_mtime)
+    clones = sorted(folder.glob("*.git/"), key=_read_last_use)
     sizes = {clone: _measure_bytes(clone) for clone in clones}
     total_bytes = sum(sizes.values())
     removed = []
@@ -49,6 +49,14 @@ def prune_clones(
                 total_bytes -= sizes[clone]
                 removed.append(clone.name)
     return removed
+
+
+def _read_last_use(clone: Path) -> float:
+    """Return the time of the last use in seconds; 0 if another check has removed the clone meanwhile."""
+    try:
+        return clone.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _measure_bytes(folder: Path) -> int:
