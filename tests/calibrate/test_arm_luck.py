@@ -9,6 +9,7 @@ from regbot.baselines.reference import summarise_calibrations
 from regbot.calibrate.flow import describe_luck, summary_lines
 from regbot.records.calibration import Calibration, PlaceboSession
 from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.session import read_session
 from regbot.stats.paired import Thresholds
 from support.check_cases import Case, only
 
@@ -57,6 +58,8 @@ def test_a_program_that_draws_its_speed_per_cache_loses_the_vote_and_its_comment
         code, verdict = case.check("--baselines", str(store), "--budget", "5", "--out", str(tmp_path / f"out-{number}"))
         assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE")
         assert "the luck of an arm" in only(verdict)["throughput"]["reasons"][0]
+        runs = read_session(tmp_path / f"out-{number}" / "session.jsonl").runs
+        assert {run.position.draw for run in runs if run.position} >= {1, 2}, "a check draws the caches anew"
 
 
 def session(draws: list[int] | None, ratios: list[float], number: int) -> PlaceboSession:
