@@ -13,14 +13,17 @@ from regbot_guest.world import choose_device, join_ranks, open_world
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a build of torch without CUDA")
-def test_a_build_of_torch_for_processors_is_refused_on_a_gpu_node(tmp_path: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_run_for_a_gpu_that_torch_does_not_see_is_refused(tmp_path: Path) -> None:
     timed = {"mode": "timed", "steps": 2, "warmup": 1, "device": "cuda"}
     assert run_guest(ask(tmp_path, "timed", MIXTRAL, geometry=TINY, world=1, ep=1, **timed)).returncode == 10
     record = answer(tmp_path, "timed")
     assert record["refusal"]["kind"] == "device"
-    assert record["refusal"]["message"].startswith("the run needs 1 GPUs on this node, but torch sees 0: torch 2.")
-    assert "is a build for processors" in record["refusal"]["message"]
+    for_processors = torch.version.cuda is None and torch.version.hip is None
+    reason = (
+        f": torch {torch.__version__} is a build for processors" if for_processors else "; 'nvidia-smi' on this node"
+    )
+    assert record["refusal"]["message"].startswith(f"the run needs 1 GPUs on this node, but torch sees 0{reason}")
     assert "steps" not in record
 
 
