@@ -4,7 +4,7 @@ regbot only reads the user's repository. It writes no worktree and no configurat
 ``create_branch``, which adds a commit and a branch.
 """
 
-from regbot.checkout.arms import resolve_arm, resolve_arms, resolve_exactly, target_tip
+from regbot.checkout.arms import has_commits_of_its_own, resolve_arm, resolve_arms, resolve_exactly, target_tip
 from regbot.checkout.branch import create_branch
 from regbot.checkout.building import Build, Builder, BuildError
 from regbot.checkout.cache import repository_cache
@@ -25,6 +25,7 @@ __all__ = [
     "create_branch",
     "digest_behaviour",
     "export",
+    "has_commits_of_its_own",
     "list_changed_files",
     "load_inert_rule",
     "prune",

@@ -80,6 +80,17 @@ def target_tip(repo: Path, base: str | None) -> str:
     return find_commit(repo, base if base is not None else _guess_target(repo), "--base")
 
 
+def has_commits_of_its_own(repo: Path, base: str | None, head: str) -> bool:
+    """Return whether ``head`` has commits that ``base`` lacks, and a common history with it.
+
+    If ``base`` is None, the target branch is guessed. Raises CheckoutError, also if a shallow clone lacks the history.
+    """
+    base_tip, head_commit = target_tip(repo, base), find_commit(repo, head, "--head")
+    if try_git(repo, "merge-base", base_tip, head_commit).code == 1 and not is_shallow(repo):
+        return False
+    return _merge_base(repo, base or base_tip, base_tip, head, head_commit) != head_commit
+
+
 def resolve_arm(repo: Path, revision: str) -> Arm:
     """Return an arm of ``revision`` that is not compared with another arm. Raises CheckoutError."""
     common_dir(repo)

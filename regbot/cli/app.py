@@ -20,6 +20,7 @@ from regbot.cli import bisect as bisect_command
 from regbot.cli import github as github_commands
 from regbot.cli import init as init_command
 from regbot.cli import node as node_commands
+from regbot.cli import push as push_command
 from regbot.cli import shadow as shadow_commands
 from regbot.cli.console import show
 from regbot.cli.job_summary import write_job_summary
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 app.command()(bisect_command.bisect)
 app.command()(init_command.init)
+app.command()(push_command.pre_push)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(shadow_commands.app, name="shadow")

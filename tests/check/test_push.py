@@ -1,0 +1,63 @@
+"""Whether a push has anything to compare, and which verdict stops it."""
+
+from pathlib import Path
+
+import pytest
+
+from regbot.check.push import stops_push, why_nothing_to_compare
+from regbot.checkout import CheckoutError
+from support.git_repos import Repository
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    repository = Repository.create(tmp_path / "repository")
+    repository.commit("first", {"regbot.toml": "version = 1\n"})
+    repository.git("checkout", "-q", "-b", "pr")
+    return repository
+
+
+def test_a_branch_with_commits_of_its_own_is_compared(repo: Repository) -> None:
+    repo.commit("change", {"a.py": "1"})
+    assert why_nothing_to_compare(repo.path, None, "HEAD", None) == ""
+
+
+def test_a_branch_that_is_main_has_nothing_to_compare(repo: Repository) -> None:
+    assert "HEAD has no commits that the target branch lacks" in why_nothing_to_compare(repo.path, None, "HEAD", None)
+
+
+def test_a_branch_behind_main_has_nothing_to_compare(repo: Repository) -> None:
+    repo.git("checkout", "-q", "main")
+    repo.commit("later", {"a.py": "1"})
+    assert "pr has no commits that the target branch lacks" in why_nothing_to_compare(repo.path, None, "pr", None)
+
+
+def test_a_branch_without_common_history_has_nothing_to_compare(repo: Repository) -> None:
+    repo.git("checkout", "-q", "--orphan", "pages")
+    repo.commit("page", {"index.html": ""})
+    assert "no history in common" in why_nothing_to_compare(repo.path, None, "pages", None)
+
+
+def test_a_shallow_clone_that_lacks_the_merge_base_is_an_error(repo: Repository, tmp_path: Path) -> None:
+    repo.commit("change", {"a.py": "1"})
+    repo.git("checkout", "-q", "main")
+    repo.commit("later", {"b.py": "1"})
+    clone = repo.clone_to(tmp_path / "clone", "--depth=1", "--no-single-branch")
+    with pytest.raises(CheckoutError, match="the repository is shallow"):
+        why_nothing_to_compare(clone.path, "origin/main", "origin/pr", None)
+
+
+def test_without_a_configuration_there_is_nothing_to_compare(repo: Repository, tmp_path: Path) -> None:
+    repo.git("rm", "-q", "regbot.toml")
+    repo.commit("without")
+    assert why_nothing_to_compare(repo.path, None, "HEAD", None) == "", "main has one"
+    repo.git("branch", "--force", "main", "HEAD")
+    repo.commit("change", {"a.py": "1"})
+    reason = why_nothing_to_compare(repo.path, None, "HEAD", None)
+    assert reason == "neither HEAD nor the target branch has a regbot.toml"
+    assert why_nothing_to_compare(repo.path, None, "HEAD", tmp_path / "other.toml") == ""
+
+
+def test_only_fail_stops_a_push() -> None:
+    statuses = ("PASS", "FAIL", "REVIEW", "INCONCLUSIVE", "INVALID")
+    assert [status for status in statuses if stops_push(status)] == ["FAIL"]
