@@ -35,7 +35,8 @@ class _StoreContent(NamedTuple):
     ledgers: dict[str, "_LedgerFacts"]
     """By the hash of each ledger."""
     anchors: list[tuple[PurePosixPath, Anchor]]
-    calibrations: list[PurePosixPath]
+    calibrations: dict[PurePosixPath, bool]
+    """Whether a session of each calibration drew its compiler caches anew, which shows the luck of an arm."""
     problems: list[str]
 
 
@@ -43,17 +44,18 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
     """Read the whole store and return the result. Raises BaselineError if there is no store."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
-    content = _StoreContent({}, {}, [], [], [])
+    content = _StoreContent({}, {}, [], {}, [])
     for path in _list_files(store, PurePosixPath(), content.problems):
         _read_file(store, path, content, now)
     problems = [*content.problems, *_cross_check(content)]
+    notes = (*_outdated_traces(content), *_outdated_times(content), *_calibrations_without_luck(content))
     return BaselineCheck(
         sessions=len(content.sessions),
         ledgers=len(content.ledgers),
         anchors=len(content.anchors),
         calibrations=len(content.calibrations),
         problems=[clip_message(problem) for problem in sorted(problems)],
-        notes=[clip_message(note) for note in (*_outdated_traces(content), *_outdated_times(content))],
+        notes=[clip_message(note) for note in notes],
     )
 
 
@@ -67,8 +69,9 @@ def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: d
             _check_not_in_future(path, anchor.moved, now)
             content.anchors.append((path, anchor))
         elif path.parent.name == CALIBRATION:
-            _check_not_in_future(path, store.calibration(_check_session_name(path)).measured, now)
-            content.calibrations.append(path)
+            calibration = store.calibration(_check_session_name(path))
+            _check_not_in_future(path, calibration.measured, now)
+            content.calibrations[path] = any(session.draws is not None for session in calibration.sessions)
         elif path != PurePosixPath(README):
             baseline = store.session(_check_session_name(path))
             content.sessions[path] = baseline
@@ -152,6 +155,20 @@ def _outdated_times(content: _StoreContent) -> Iterator[str]:
             f"{folder}: {stored} of another version of regbot's model code: checks do not compare with them; measure "
             f"again with {commands}"
         )
+
+
+def _calibrations_without_luck(content: _StoreContent) -> Iterator[str]:
+    """Yield a note for each workload and node class whose calibrations are all of the old kind."""
+    folders: dict[PurePosixPath, list[bool]] = {}
+    for path, has_draws in sorted(content.calibrations.items()):
+        folders.setdefault(PurePosixPath(*path.parts[:2]), []).append(has_draws)
+    for folder, with_draws in folders.items():
+        if not any(with_draws):
+            subject = "1 calibration does" if len(with_draws) == 1 else f"{len(with_draws)} calibrations do"
+            yield (
+                f"{folder}: {subject} not know the luck of an arm, because both arms used one compiler cache: "
+                "calibrate again with 'regbot calibrate'"
+            )
 
 
 def _list_files(store: Store, folder: PurePosixPath, problems: list[str]) -> Iterator[PurePosixPath]:

@@ -1,11 +1,13 @@
 """A program that draws its speed with its compiler cache: calibration sees it, and no comment-only commit fails."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
+from regbot.baselines.verify import verify
 from regbot.calibrate.flow import describe_luck, summary_lines
 from regbot.records.calibration import Calibration, PlaceboSession
 from regbot.records.calibration_summary import CalibrationSummary
@@ -91,3 +93,11 @@ def test_a_calibration_of_the_old_kind_says_that_it_does_not_know_the_luck_of_an
     new = summary(calibration, [1, 1, 1, 1])
     assert new.arm_luck is not None
     assert (new.arm_luck.draws, new.arm_luck.sd_pct) == (8, 0.0)
+    upgraded, now = Store(tmp_path / "upgraded"), datetime.now(UTC)
+    placebos = [placebo.model_copy(update={"draws": None}) for placebo in calibration.sessions]
+    upgraded.add_calibration(calibration.model_copy(update={"sessions": placebos}))
+    (note,) = verify(upgraded, now).notes
+    assert "1 calibration does not know the luck of an arm" in note
+    assert note.endswith("calibrate again with 'regbot calibrate'")
+    upgraded.add_calibration(calibration)
+    assert (verify(upgraded, now).calibrations, verify(upgraded, now).notes) == (2, [])
