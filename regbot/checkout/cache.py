@@ -86,6 +86,8 @@ def cache_variables(folder: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "CUDA_CACHE_PATH": str(folder / "cuda"),
+        "EP_JIT_CACHE_DIR": str(folder / "deepep"),
+        "HYBRID_EP_CACHE_DIR": str(folder / "hybridep"),
     }
 
 

@@ -229,7 +229,7 @@ def _describe_library(library: dict[str, Any]) -> str:
 
 def _library_fix(library: dict[str, Any]) -> str:
     if library["usable"]:
-        return ""
+        return str(library.get("advice", ""))
     return "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
 
 

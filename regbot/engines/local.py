@@ -46,9 +46,12 @@ _ALLOWED = re.compile(
     r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TERM|VIRTUAL_ENV|CONDA_PREFIX|SSL_CERT_FILE|SSL_CERT_DIR"
     r"|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|CC|CXX|MAX_JOBS|TOKENIZERS_PARALLELISM"
     r"|(LC|CUDA|CUDNN|CUBLAS|NVIDIA|NVTE|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|NCCL|NVSHMEM|GLOO|UCX|FI|OMP|MKL|KMP|GOMP"
-    r"|OPENBLAS|ROCM|ROCR|ROCBLAS|HIP|HSA|RCCL|MIOPEN|XLA|JAX|TPU|LIBTPU|HF)_\w+)"
+    r"|OPENBLAS|ROCM|ROCR|ROCBLAS|HIP|HSA|RCCL|MIOPEN|XLA|JAX|TPU|LIBTPU|HF|EP|DEEPEP|HYBRID_EP)_\w+"
+    r"|NUM_OF_HYBRID_EP_\w+|NUM_OF_\w+_API|NVLINK_DOMAIN_SIZE|USE_MNNVL|USE_NIXL)"  # these are of HybridEP
 )
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|SECRET", re.IGNORECASE)
+_TOKEN_COUNT = re.compile(r"NUM_OF_TOKENS_PER_CHUNK_\w+_API")
+"""Allowed variables whose names look like those of secrets."""
 
 
 class LocalEngine:
@@ -206,10 +209,13 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
     The allowlist has only variables that training needs. A secret with an unexpected name is therefore left out.
     """
-    allowed = {
-        name: value for name, value in os.environ.items() if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
-    }
+    allowed = {name: value for name, value in os.environ.items() if _is_allowed(name)}
     return {**allowed, **extra}
+
+
+def _is_allowed(variable: str) -> bool:
+    looks_secret = _SECRET.search(variable) and not _TOKEN_COUNT.fullmatch(variable)
+    return bool(_ALLOWED.fullmatch(variable)) and not looks_secret
 
 
 def log_tail(log: Path) -> str:

@@ -379,7 +379,8 @@ def test_build_commands_run_in_the_worktree_with_private_caches_and_no_secrets(
     assert "GITHUB_TOKEN" not in environment
     assert environment["REGBOT_PYTHON"] == "python3"
     assert {name: environment[name] for name in tree.environment} == tree.environment
-    assert environment["TRITON_CACHE_DIR"].startswith(f"{tmp_path}/cache/private/{tree.key}/")
+    for name in ("TRITON_CACHE_DIR", "EP_JIT_CACHE_DIR", "HYBRID_EP_CACHE_DIR"):
+        assert environment[name].startswith(f"{tmp_path}/cache/private/{tree.key}/")
 
 
 def test_a_failing_build_names_command_exit_code_and_last_lines_and_leaves_nothing(

@@ -44,6 +44,10 @@ def test_a_usable_library_is_still_not_called_proven() -> None:
     assert check.fix == ""
 
 
+def test_a_usable_library_on_a_node_without_adapters_comes_with_advice() -> None:
+    assert _check(USABLE | {"advice": "deep_ep needs EP_DISABLE_GIN=1"}).fix == "deep_ep needs EP_DISABLE_GIN=1"
+
+
 def test_a_library_on_a_machine_without_gpus_is_importable_and_not_usable() -> None:
     why = "it runs on GPUs, and this run is on the CPU"
     check = _check(USABLE | {"usable": False, "buffer": "", "why": why})

@@ -113,6 +113,30 @@ def test_an_empty_variable_counts_as_unset() -> None:
     assert fingerprint({"NCCL_ALGO": ""}) == fingerprint({})
 
 
+def test_the_settings_of_deepep_and_hybridep_reach_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "EP_DISABLE_GIN": "1",
+        "EP_REUSE_NCCL_COMM": "0",
+        "EP_JIT_NVCC_COMPILER": "/usr/local/cuda/bin/nvcc",
+        "NVSHMEM_REMOTE_TRANSPORT": "none",
+        "HYBRID_EP_MULTINODE": "1",
+        "HYBRID_EP_NIC_MAPPING": "0:mlx5_0",
+        "DEEPEP_NIXL_CONNECT_TIMEOUT_MS": "1000",
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8",
+        "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": "64",
+        "NUM_OF_STAGES_DISPATCH_API": "10",
+        "NVLINK_DOMAIN_SIZE": "8",
+        "USE_MNNVL": "0",
+    }
+    blocked = {"EP_TOKEN": "t", "HYBRID_EP_KEY": "k", "NUM_OF_TOKENS": "t", "NUM_OF_SECRETS_API": "s"}
+    for name, value in {**settings, **blocked}.items():
+        monkeypatch.setenv(name, value)
+    clean = clean_environment({})
+    assert {name: clean.get(name) for name in settings} == settings
+    assert not set(blocked) & set(clean)
+    assert relevant_variables(clean).items() >= settings.items()
+
+
 @pytest.mark.long
 def test_two_real_runs_of_one_commit_agree(shared: Shared, tmp_path: Path) -> None:
     """Each launch has its own port, rendezvous, nonce and folders. A layer that fails at once is enough."""

@@ -96,6 +96,16 @@ def test_a_variable_of_the_guest_does_not_affect_bubblewrap(tmp_path: Path) -> N
 
 
 @confining
+def test_deepep_keeps_its_settings_and_compiles_into_a_folder_that_the_guest_may_write_to(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    given = {"EP_DISABLE_GIN": "1", "EP_JIT_CACHE_DIR": str(own), "HYBRID_EP_CACHE_DIR": "/elsewhere"}
+    code = f"import os; print(*[os.environ[name] for name in {list(given)}])"
+    result = run(tmp_path / "run", code, env=given, writable=(own,))
+    assert result.log_tail == f"1 {own} /tmp/home/hybridep"
+
+
+@confining
 def test_unlinked_files_cannot_fill_the_disk(tmp_path: Path) -> None:
     """Without a sandbox such a file is in no listing, so the limit of the record folder does not count it."""
     code = "import os; f = open('record/x', 'wb'); os.unlink('record/x'); f.write(bytes(2**23)); print(f.flush())"

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -11,8 +12,10 @@ import torch
 
 from regbot.judge.backends import dispatcher_change, dispatcher_problems
 from regbot.records.run import Backend, Run
-from regbot_guest import deepep_installation
+from regbot_guest import availability, deepep_installation
 from regbot_guest.availability import Resolution, resolve
+from regbot_guest.contract import ContractError
+from regbot_guest.deepep import ElasticWrapper
 from regbot_guest.deepep_installation import DeepEPInstallation, inspect_deep_ep
 from regbot_guest.routing import forced_experts
 from support.guest_runs import TINY, Shared, answer, ask, run_all, run_script
@@ -135,6 +138,68 @@ def test_the_newest_class_that_this_gpu_runs_is_taken(
     monkeypatch.syspath_prepend(STAND_IN)
     _on_gpu(monkeypatch, capability)
     assert resolve(requested, GPU, torch.bfloat16, pinned) == expected
+
+
+@pytest.mark.parametrize(
+    ("ep", "expected"),
+    [
+        (6, Resolution("alltoall", "", "deep_ep 2.1.0: its Buffer has no configuration for 6 expert-parallel ranks")),
+        (8, Resolution("deepep", "Buffer")),
+        (0, Resolution("deepep", "Buffer")),
+    ],
+)
+def test_a_group_size_that_version_1_has_no_configuration_for_is_refused(
+    ep: int, expected: Resolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(STAND_IN)
+    _on_gpu(monkeypatch)
+    resolution = resolve("deepep", GPU, torch.bfloat16, "Buffer", ep)
+    assert resolution._replace(reason=resolution.reason.partition(" (only for")[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ((2, 28, 9), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.28.9"),
+        ((2, 30, 3), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.30.3"),
+        ((2, 30, 4), ""),
+        ((2, 31, 0), ""),
+    ],
+)
+def test_version_2_is_refused_with_an_nccl_that_is_too_old(
+    version: tuple[int, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(STAND_IN)
+    _on_gpu(monkeypatch)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+    assert resolve("deepep", GPU, torch.bfloat16, "ElasticBuffer", 8).reason == expected
+    fallback = Resolution("deepep", "Buffer" if expected else "ElasticBuffer")
+    assert resolve("deepep", GPU, torch.bfloat16, "", 8) == fallback, "version 1 serves an older NCCL"
+
+
+def test_a_node_without_adapters_is_told_of_the_variable_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("NCCL GIN is unavailable")
+
+    monkeypatch.setitem(sys.modules, "deep_ep", SimpleNamespace(ElasticBuffer=fail))
+    monkeypatch.setattr(torch.distributed, "barrier", lambda **_: None)
+    monkeypatch.setattr(availability, "ADAPTERS", tmp_path)
+    monkeypatch.delenv("EP_DISABLE_GIN", raising=False)
+    group: Any = None
+    with pytest.raises(ContractError, match="NCCL GIN is unavailable; .* no RDMA adapter .* EP_DISABLE_GIN=1"):
+        ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
+
+    monkeypatch.setenv("EP_DISABLE_GIN", "1")
+    with pytest.raises(RuntimeError, match="^NCCL GIN is unavailable$"):
+        ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
+
+    monkeypatch.delenv("EP_DISABLE_GIN")
+    (tmp_path / "mlx5_0").touch()
+    with pytest.raises(RuntimeError, match="^NCCL GIN is unavailable$"):
+        ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
 
 
 def test_a_run_in_float32_is_not_given_a_library_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

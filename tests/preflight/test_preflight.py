@@ -88,6 +88,16 @@ CASES: dict[str, tuple[Config, Config, Config]] = {
         {"env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "4", "nvlink_domain": 8},
         {"env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"},
     ),
+    "deepep-ranks": (
+        {
+            **FLEX,
+            "moe_flex_dispatcher_backend": "deepep",
+            "expert_tensor_parallel_size": 1,
+            "expert_model_parallel_size": 12,
+        },
+        {},
+        {"expert_model_parallel_size": 24},
+    ),
     "ep-overlap-ep-1": ({**OVERLAP, "expert_model_parallel_size": 1}, {}, {"expert_model_parallel_size": 2}),
     "ep-overlap-one-expert": ({**OVERLAP, "num_moe_experts": 1}, {}, {"num_moe_experts": 2}),
     "ep-overlap-dispatcher": (

@@ -8,13 +8,16 @@ with different dispatchers would deadlock.
 This module does not report which dispatcher *ran*. ``backends.py`` reads that from the counted step.
 """
 
+import os
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from regbot_guest.deepep_installation import DeepEPInstallation, inspect_deep_ep
+from regbot_guest.software import nccl
 
 FALLBACK = "alltoall"
 
@@ -25,6 +28,13 @@ GPU_GENERATIONS = {"ElasticBuffer": range(9, 100), "Buffer": range(8, 100), "Hyb
 """Major compute capabilities that each class supports. Sources: DeepEP's README (SM90, or SM80 for version 1) and
 Megatron-Bridge's rules for HybridEP.
 """
+
+LEGACY_GROUP_SIZES = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
+"""Sizes of expert-parallel groups for which ``Buffer`` has a configuration (``deep_ep/buffers/legacy.py``)."""
+ELASTIC_NCCL = (2, 30, 4)
+"""Oldest NCCL that ``ElasticBuffer`` runs with (DeepEP's README)."""
+ADAPTERS = Path("/sys/class/infiniband")
+"""Folder with one entry for each RDMA adapter of the node."""
 
 
 class Resolution(NamedTuple):
@@ -40,37 +50,42 @@ class Resolution(NamedTuple):
 
 
 @cache
-def resolve(requested: str, device: torch.device, dtype: torch.dtype, pinned: str = "") -> Resolution:
+def resolve(requested: str, device: torch.device, dtype: torch.dtype, pinned: str = "", ep: int = 0) -> Resolution:
     """Return the dispatcher to run for ``requested``. ``pinned`` restricts the choice to one class of deep_ep.
+
+    ``ep`` is the number of ranks of an expert-parallel group, or 0 if it is unknown.
 
     On a GPU all ranks of the launch must call this function, because it exchanges messages to agree on the result.
     """
     if requested not in BUFFERS:
         return Resolution(requested)
     obstacle = _launch_obstacle(device, dtype)
-    buffer, reason = find_buffer(requested, device, pinned)
+    buffer, reason = find_buffer(requested, device, pinned, ep)
     reason = "; ".join(filter(None, (reason, obstacle)))
     if not obstacle:  # the obstacle is the same on every rank, so either all ranks agree here or none
         buffer, reason = _agree_on_buffer(buffer, reason)
     return Resolution(FALLBACK, "", reason) if reason else Resolution(requested, buffer)
 
 
-def find_buffer(name: str, device: torch.device, pinned: str = "") -> tuple[str, str]:
-    """Return the class of deep_ep to use for the dispatcher ``name``. If there is none, return '' and the reason."""
+def find_buffer(name: str, device: torch.device, pinned: str = "", ep: int = 0) -> tuple[str, str]:
+    """Return the class of deep_ep to use for the dispatcher ``name``. If there is none, return '' and the reason.
+
+    ``pinned`` and ``ep`` are as in ``resolve``.
+    """
     library = inspect_deep_ep()
     if not library.importable:
         return "", f"deep_ep cannot be imported: {library.reason}"
     problems = []
     for buffer in [pinned] if pinned else BUFFERS[name]:
-        problem = _buffer_obstacle(buffer, library, device)
+        problem = _buffer_obstacle(buffer, library, device, ep)
         if not problem:
             return buffer, ""
         problems.append(problem)
     return "", f"deep_ep {library.version}: {', '.join(problems)}"
 
 
-def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device) -> str:
-    """Return why the class ``buffer`` cannot be used on this device, or '' if it can be used."""
+def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
+    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can."""
     if buffer not in library.lacks:
         return f"it offers no {buffer}"
     if library.lacks[buffer]:
@@ -79,7 +94,34 @@ def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.dev
         major, minor = torch.cuda.get_device_capability(device)
         if major not in GPU_GENERATIONS.get(buffer, ()):
             return f"its {buffer} does not run on compute capability {major}.{minor}"
+    if buffer == "Buffer" and ep and ep not in LEGACY_GROUP_SIZES:
+        sizes = ", ".join(map(str, LEGACY_GROUP_SIZES))
+        return f"its Buffer has no configuration for {ep} expert-parallel ranks (only for {sizes})"
+    if buffer == "ElasticBuffer" and device.type == "cuda" and (version := _loaded_nccl()) and version < ELASTIC_NCCL:
+        return f"its ElasticBuffer needs NCCL {_join(ELASTIC_NCCL)}, and torch has loaded {_join(version)}"
     return ""
+
+
+def _loaded_nccl() -> tuple[int, ...]:
+    """Return the version of torch's NCCL; () if it is unknown."""
+    parts = (nccl(torch) or "").split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
+def _join(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def explain_missing_adapters() -> str:
+    """Return advice for a node without RDMA adapters, where NCCL lacks what ``ElasticBuffer`` uses by default. Return
+    '' if there are adapters, or if the user has switched this use off.
+    """
+    if os.environ.get("EP_DISABLE_GIN", "0") != "0" or (ADAPTERS.is_dir() and any(ADAPTERS.iterdir())):
+        return ""
+    return (
+        f"{ADAPTERS} lists no RDMA adapter on this node, and without one deep_ep needs EP_DISABLE_GIN=1; add it to "
+        "'environment' of the workload in regbot.toml, with EP_REUSE_NCCL_COMM=0"
+    )
 
 
 def _launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:

@@ -55,7 +55,8 @@ def _layer_resolution(request: Request, device: torch.device) -> Resolution:
     """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
     again.
     """
-    return resolve(request.dispatcher, device, _torch_dtype(request), request.config.get("deepep_buffer") or "")
+    pinned = request.config.get("deepep_buffer") or ""
+    return resolve(request.dispatcher, device, _torch_dtype(request), pinned, request.ep)
 
 
 def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:

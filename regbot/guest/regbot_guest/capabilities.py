@@ -66,7 +66,7 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
     """Return for each library dispatcher whether it can be imported and used in bfloat16, and if not, why."""
     import torch
 
-    from regbot_guest.availability import BUFFERS, resolve
+    from regbot_guest.availability import BUFFERS, explain_missing_adapters, resolve
     from regbot_guest.deepep_installation import inspect_deep_ep
 
     library = inspect_deep_ep()
@@ -81,6 +81,7 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
             "usable": resolution.resolved == name,
             "buffer": resolution.buffer,
             "why": resolution.reason,
+            "advice": explain_missing_adapters() if resolution.buffer == "ElasticBuffer" else "",
         }
     return dispatchers
 

@@ -24,6 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regbot_guest.availability import explain_missing_adapters
+from regbot_guest.contract import ContractError
 from regbot_guest.exchange import Exchange
 from regbot_guest.rows import Rows, count_rows, weighted_sum
 
@@ -109,9 +111,14 @@ class ElasticWrapper:
         # The buffer uses the communicator of the group. Up to version 2.1 it does not check that the communicator
         # exists, so a barrier creates it.
         dist.barrier(group=group)
-        self._buffer = buffer_class(
-            group, num_max_tokens_per_rank=tokens, hidden=hidden, num_topk=top_k, explicitly_destroy=True
-        )
+        try:
+            self._buffer = buffer_class(
+                group, num_max_tokens_per_rank=tokens, hidden=hidden, num_topk=top_k, explicitly_destroy=True
+            )
+        except Exception as error:  # the library may raise anything
+            if not (advice := explain_missing_adapters()):
+                raise
+            raise ContractError("config", f"deep_ep cannot create its ElasticBuffer: {error}; {advice}") from error
         self._num_experts = num_experts
         try:
             self._sms = self._buffer.get_theoretical_num_sms(num_experts, top_k)

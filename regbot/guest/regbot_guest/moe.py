@@ -51,7 +51,7 @@ def resolve_dispatcher(config: dict[str, Any], group: Any, device: torch.device,
     requested = config.get("dispatcher") or "alltoall"
     if group is None or group.size() == 1:
         return Resolution(requested)
-    return resolve(requested, device, dtype, config.get("deepep_buffer") or "")
+    return resolve(requested, device, dtype, config.get("deepep_buffer") or "", group.size())
 
 
 class Router(nn.Module):

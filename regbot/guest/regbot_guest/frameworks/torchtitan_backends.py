@@ -115,7 +115,7 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
         raise ContractError(
             "config", f"torchtitan has no dispatcher {requested!r}; there are {', '.join(TORCHTITAN_NAMES)}"
         )
-    resolution = Resolution(requested) if request.paper else _resolve(requested, device)
+    resolution = Resolution(requested) if request.paper else _resolve(requested, device, request.ep)
     if resolution.resolved != configured:
         _set_dispatcher(layers, config.model_spec.model.dim, TORCHTITAN_NAMES[resolution.resolved])
     attention = getattr(getattr(layers[0], "attention", None), "inner_attention", None)
@@ -124,9 +124,9 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
     )
 
 
-def _resolve(requested: str, device: torch.device) -> Resolution:
+def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
     if requested in BUFFER_CLASSES:
-        return resolve(requested, device, torch.bfloat16, BUFFER_CLASSES[requested])
+        return resolve(requested, device, torch.bfloat16, BUFFER_CLASSES[requested], ep)
     if requested == "minimal_async_ep" and device.type != "cuda":
         return Resolution(FALLBACK, "", f"it runs on GPUs, and this run is on the {device.type.upper()}")
     return Resolution(requested)
