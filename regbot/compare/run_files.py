@@ -120,7 +120,7 @@ def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> S
     try:
         data = read_capped(path.resolve() if path.is_symlink() else path)
     except RecordError as error:
-        raise RecordError(str(error), f"one file is one run. {FORMATS[0].upper()}{FORMATS[1:]}") from error
+        raise RecordError(str(error), f"one file is one run; {FORMATS}") from error
     if not data.strip():
         raise RecordError(f"{path}: is empty", FORMATS)
     return _file_from_record(path, data, skip) if data.lstrip()[:1] == b"{" else _file_from_csv(path, data, skip)

@@ -80,8 +80,8 @@ def _block(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings:
         return GateOutcome("nothing", "the check run of this merge group exists")
     line = format_command(RunCommand(forge.pull(group.last_pull).head_sha, protected=True))
     advice = (
-        f" Somebody with the role maintain has to look at them, and to type {code(line)} in #{group.last_pull}. After "
-        "that measurement, queue the pull request again, as the only one of its group."
+        f" Somebody with the role `maintain` has to look at them, and to type {code(line)} in #{group.last_pull}. "
+        "After that measurement, queue the pull request again, as the only one of its group."
     )
     summary = f"{outcome.message}{advice}"
     conclusion: Conclusion = "neutral" if settings.shadow else "action_required"

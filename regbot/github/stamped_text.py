@@ -190,7 +190,9 @@ def _write_stale_banner(head: str, current_head: str) -> str:
             old_name,
             ". The head is now ",
             new_name,
-            ", which has no verdict yet.",
+            ", which has no verdict yet. Commands below that name ",
+            old_name,
+            " are refused.",
         )
     )
     return f"{STALE}\n> {message}\n\n"

@@ -74,7 +74,7 @@ def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
     )
     suggestions = []
     if subject.number:
-        suggestions = [("Somebody with the role write can have it measured with", f"/regbot run {subject.sha}")]
+        suggestions = [("Somebody with the role `write` can start a measurement with", f"/regbot run {subject.sha}")]
     return _join_within_limit(parts, _write_suggestions(suggestions, subject), "")
 
 
@@ -110,26 +110,26 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
         if status == "REVIEW":
             alone = " as the only one of its group" if subject.has_other_pulls else ""
             text = (
-                f"Somebody with the role maintain can accept it in #{subject.comment_number}, before that is queued "
+                f"Somebody with the role `maintain` can accept it in #{subject.comment_number}, before that is queued "
                 f"again{alone}, with"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
     if subject.tier == "static" or status == "INVALID":
-        text = "Somebody with the role write can have it measured, apart from the pull request's own jobs, with"
+        text = "Somebody with the role `write` can start a measurement apart from the pull request's own jobs, with"
         yield text, f"/regbot run {sha}"
     elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
-        yield "Somebody with the role write can have more pairs timed with", f"/regbot more {sha}"
+        yield "Somebody with the role `write` can have more pairs timed with", f"/regbot more {sha}"
     if status == "REVIEW":
-        text = "Somebody with the role maintain can accept it for this commit and its merge group with"
+        text = "Somebody with the role `maintain` can accept it for this commit and its merge group with"
         yield text, f"/regbot accept {sha}: why"
     rules = [
         rule for rule in _list_rules(verdict) if visible(rule, len(rule)) == rule and len(rule) < LOG_LINE_CHARACTERS
     ]
     if rules:
-        yield "Somebody with the role write can declare a change as expected with", "\n".join(rules[:MAX_RULES])
+        yield "Somebody with the role `write` can declare a change as expected with", "\n".join(rules[:MAX_RULES])
     if subject.tier == "measured" and status == "FAIL":
-        text = "Somebody with the role write can search for the commit that caused it with"
+        text = "Somebody with the role `write` can search for the commit that caused it with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
 
 

@@ -13,7 +13,7 @@ from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.records.run import Run, Timing
 from regbot.stats.launch import SUMMARIES, launch_cut, launch_summaries
 
-PARTNER_VOID = "its pair is void: the other run does not count"
+PARTNER_VOID = "the other run of its pair does not count"
 
 
 class PairKey(NamedTuple):

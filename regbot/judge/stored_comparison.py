@@ -109,6 +109,6 @@ def _describe_drift(header: SessionHeader, reference: Reference, base: Predictio
     cause = "the node or the environment has drifted since" + ("" if is_same_commit else ", or main has changed")
     return (
         f"base is {format_estimate(base)} against the last {count(len(reference.sessions), 'session')} of main, which "
-        f"is outside the prediction: {cause}. Pairs decide, so the verdict stands; 'regbot baseline refresh' measures "
-        "main again"
+        f"is outside the range that they predict: {cause}. Pairs decide, so the verdict stands; 'regbot baseline "
+        "refresh' measures main again"
     )

@@ -61,7 +61,7 @@ def read(log: StepLogFile) -> StepLog:
     if suspect:
         warnings.append(
             f"{format_steps(suspect)} took less than a quarter of the median step ({median_s:.4g} s): only the "
-            "dispatch was timed, and a neighbour has the rest. This is no step time"
+            "launch of the step by the host was timed. A step beside it contains the rest, so this is no step time"
         )
     if rampup_steps := [number for number in rampup if number >= run.steps[0].number]:
         warnings.append(f"{format_steps(rampup_steps)} in the ramp-up of the batch size: fewer tokens than later steps")

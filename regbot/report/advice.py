@@ -70,7 +70,14 @@ def _drop_duplicates(words: Iterable[str]) -> tuple[str, ...]:
 
 def advise_next_steps(check: Check) -> list[NextStep]:
     """Return the next steps for the reader, the most useful first. A PASS without findings has none."""
+    if check.verdict.verdict == "INCONCLUSIVE" and (check.state is State.UNCONCERNED or check.is_passing_but_unproven):
+        return [_build_no_action_step()]
     return _STEPS[check.state](check) if check.state in _STEPS else []
+
+
+def _build_no_action_step() -> NextStep:
+    reason = "No action is needed: by default this verdict blocks nothing. For a PASS, main needs stored runs that list"
+    return NextStep((f"{reason} the files that they loaded; ", Name("regbot baseline refresh"), " stores them."))
 
 
 def _advise_on_sharding(check: Check) -> list[NextStep]:
@@ -92,7 +99,7 @@ def _advise_on_slowdown(check: Check) -> list[NextStep]:
     """Return the steps where throughput fails. The step times come first, followed by differences in training and
     findings that need review."""
     return [
-        _build_times_step(),
+        _build_times_step(check),
         *_list_loss_steps(check),
         *_list_finding_steps(check),
         *_list_retiming_steps(check),
@@ -220,9 +227,10 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
     return list(dict.fromkeys(steps))[:2]
 
 
-def _build_times_step() -> NextStep:
+def _build_times_step(check: Check) -> NextStep:
     """Return the step that points to the plots of the report."""
-    contents = "every run, the ratio of every pair and the time of every rank"
+    ratios = "" if _is_stored_comparison(check) else ", the ratio of every pair"
+    contents = f"every run{ratios} and the time of every rank"
     return NextStep((f"Look at the step times in the report to see what a step now waits for. It shows {contents}.",))
 
 
@@ -278,7 +286,16 @@ def _list_retiming_steps(
     """Return the step that repeats the timing on the same node class. Times of different node classes cannot be
     compared."""
     budget = check.session.header.budget_min
-    return [NextStep((words,), (_build_timed_command(check, (f"--budget {budget:g}",) if budget is not None else ()),))]
+    flags = (f"--budget {budget:g}",) if budget is not None else ()
+    if _is_stored_comparison(check):
+        words, flags = "Time base and head in pairs on a quiet node of the same class:", ("--gate pairs", *flags)
+    return [NextStep((words,), (_build_timed_command(check, flags),))]
+
+
+def _is_stored_comparison(check: Check) -> bool:
+    """Return whether head was compared with stored sessions only, so that base was not timed."""
+    sections = [entry.throughput for entry in check.decisive if entry.throughput is not None]
+    return bool(sections) and all(section.by == "stored" for section in sections)
 
 
 def _build_timed_command(check: Check, flags: Sequence[str] = ()) -> str:
@@ -288,11 +305,12 @@ def _build_timed_command(check: Check, flags: Sequence[str] = ()) -> str:
 
 def _list_declaration_steps(check: Check) -> list[NextStep]:
     """Return the step that declares the findings as intended, with the ``--expect`` options; [] without findings."""
+    is_whole = not check.unconcerned and not check.session.header.left_out
     rules = [
         f"{item.finding.pattern}@{item.finding.axis}@{name}: why this is intended"
         for item in share_findings(check)
         if item.finding.status in ("FAIL", "REVIEW")
-        for name in (item.workloads if len(item.workloads) < len(check.entries) else ("*",))
+        for name in (("*",) if is_whole and len(item.workloads) == len(check.entries) else item.workloads)
     ]
     rules = [rule for rule in rules if _is_typable(rule)]
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])

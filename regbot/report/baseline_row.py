@@ -1,5 +1,7 @@
-"""The row of a workload against the stored baseline, beside the verdict. Comment, page and terminal use the same
-words."""
+"""The row of a workload against the stored baseline, which is no part of the verdict.
+
+Comment, page and terminal use the same words.
+"""
 
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes
 from regbot.report.markdown import Name, UntrustedText, Words
@@ -26,19 +28,19 @@ def describe_stored_times(times: StoredTimes) -> Words:
     if times.reason:
         return ("no comparison with stored times: ", UntrustedText(clip(times.reason, REASON_CHARACTERS)))
     tests = [test for test in times.tests if test.summary == "median" or _is_outside_alone(test, times)]
-    age = f", the newest {_describe_age(times.age_days)}" if times.age_days is not None else ""
+    age = f" (newest: {_describe_age(times.age_days)})" if times.age_days is not None else ""
     return (
-        f"against the last {count(times.sessions, 'session')} of main in this class and environment{age}: "
+        f"compared with the last {count(times.sessions, 'session')} of main in this class and environment{age}, "
         + ", ".join(_describe_test(test, times) for test in tests),
     )
 
 
 def _describe_test(test: StoredTest, times: StoredTimes) -> str:
-    """Return an arm with its prediction interval: ``base +0.41% [−1.20, +2.02] (p = 0.61)``."""
+    """Return an arm with its prediction interval: ``base is +0.41% [−1.20, +2.02] (p = 0.61)``."""
     p_value = f"p < {MIN_P_VALUE:g}" if test.p_value < MIN_P_VALUE else f"p = {test.p_value:.2g}"
     summary = " by the mean" if test.summary == "mean" else ""
-    note = f"{p_value}, outside the prediction" if _is_outside(test, times) else p_value
-    return f"{test.arm}{summary} {with_interval(test.estimate_pct, test.low_pct, test.high_pct)} ({note})"
+    note = f"{p_value}, outside the predicted range" if _is_outside(test, times) else p_value
+    return f"{test.arm} is {with_interval(test.estimate_pct, test.low_pct, test.high_pct)}{summary} ({note})"
 
 
 def _is_outside_alone(test: StoredTest, times: StoredTimes) -> bool:

@@ -11,6 +11,7 @@ from regbot.records.bisection import Bisection, Change, Point
 from regbot.report import bisection_words as words
 from regbot.report import headline as wording
 from regbot.report.markdown import Markdown, Words, code, fence, fit, prose, sentence
+from regbot.report.posterior import share
 from regbot.text.clip import short_commit
 from regbot.text.words import count
 
@@ -81,14 +82,18 @@ def _describe_parent(change: Change) -> Markdown:
 
 def _write_candidates(result: Bisection, commit_url: str) -> Iterator[str]:
     """Yield the candidates of a search that did not confirm a change."""
+    if result.candidates:
+        yield "Most suspect first:"
+        yield ""
     for candidate in result.candidates[:MAX_CANDIDATES]:
         reason = (
             ""
             if candidate.measurable
             else f" (cannot be measured: {prose(words.explain_missing_measurement(candidate, result), 200)})"
         )
+        probability = f"{share(candidate.probability)} " if candidate.probability is not None else ""
         yield (
-            f"- {_link_commit(candidate.point.commit, commit_url)} "
+            f"- {probability}{_link_commit(candidate.point.commit, commit_url)} "
             f"{prose(candidate.point.subject, words.SUBJECT_CHARACTERS)}{reason}"
         )
     yield from _count_more(len(result.candidates) - MAX_CANDIDATES, "candidate")

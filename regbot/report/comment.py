@@ -124,7 +124,7 @@ def _write_baseline_rows(check: Check) -> Markdown:
     groups: dict[str, list[str]] = {}
     for name, words in comparisons:
         groups.setdefault(sentence(words), []).append(name)
-    rows = (f"- **Beside the verdict**, {list_names(names)}: {row}" for row, names in groups.items())
+    rows = (f"- **Not part of the verdict**, {list_names(names)}: {row}" for row, names in groups.items())
     lines, cut = fit(rows, BASELINE_BUDGET)
     if cut:
         lines.append(f"- …and {cut} more rows, see the report")

@@ -247,7 +247,7 @@ def _append_throughput(check: Check) -> Words:
             bounded.setdefault(reference, []).append((entry.throughput.bound_pct, entry))
     if bounded:
         clauses = [
-            f"{exclude_slowdowns(max(bound for bound, _ in group), reference)} is excluded in "
+            f"{exclude_slowdowns(max(bound for bound, _ in group), reference)} is ruled out in "
             f"{_count_timed_workloads([entry for _, entry in group], check)}"
             for reference, group in bounded.items()
         ]
@@ -310,6 +310,10 @@ def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> Collectiv
 
 
 def _describe_line_change(line: CollectiveLine) -> Words:
+    if missing := line.list_missing_layers():
+        names = [word for layer in missing for word in (", ", Name(layer))][1:]
+        usual_count = line.describe_count(line.base)
+        return (kind_words(line.kind), " on ", Name(line.axis), f" {usual_count} → 0 in ", *names)
     base_count, head_count = line.describe_count(line.base), line.describe_count(line.head)
     if line.base.count == line.head.count or base_count == head_count:
         base_count, head_count = str(line.base.count), str(line.head.count)

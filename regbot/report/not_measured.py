@@ -61,10 +61,10 @@ def _describe_left_out(header: SessionHeader) -> Words:
     entries, the sentence names only the meshes, else every entry."""
     measured, missing = _list_meshes(header.workloads), _list_meshes(header.left_out)
     if not set(measured) & set(missing):
-        total = len(measured) + len(missing)
-        connector: Words = ("; ", Name("--timed"), " adds ") if header.command == "demo" else ("; left out: ",)
+        connector: Words = ("; with ", Name("--timed"), " also ") if header.command == "demo" else ("; left out: ",)
         return (
-            f"Sharding: traced on {len(measured)} of {total} meshes, ",
+            "Sharding: traced only on ",
+            "the mesh " if len(measured) == 1 else "the meshes ",
             *_list_names(measured),
             *connector,
             *_list_names(missing),

@@ -143,7 +143,7 @@ def _name_unchanged_lines(entries: Sequence[WorkloadSection]) -> list[str]:
         for line in entry.lines
         if not line.changed
     )
-    return [f"Unchanged in these: {listed(list(unchanged), MAX_LISTED)}."] if unchanged else []
+    return [f"Unchanged in these workloads: {listed(list(unchanged), MAX_LISTED)}."] if unchanged else []
 
 
 def _name_unchanged_workloads(check: Check) -> list[str]:

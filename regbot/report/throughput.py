@@ -18,6 +18,8 @@ from regbot.text.words import count
 
 REASON_CHARACTERS = 300
 MAX_SHARES = 4
+EXAMPLE_SLOWDOWN_PCT = 10.0
+"""Slowdown of the routed experts in the example of what their share means for a step."""
 
 GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
 PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
@@ -30,7 +32,7 @@ class ThroughputAnswer(Enum):
     FASTER = auto()
     NO_CHANGE = auto()
     WITHIN_BOUND = auto()
-    """A slowdown above the bound is excluded: by the pairs of the first block (look 0), or by stored sessions."""
+    """A slowdown above the bound is ruled out: by the pairs of the first block (look 0), or by stored sessions."""
     UNDECIDED = auto()
     IDENTICAL = auto()
     """Nothing that affects step time differs, so nothing was timed."""
@@ -135,7 +137,7 @@ def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
 def _describe_bound(section: Throughput) -> str:
     if section.bound_pct is None:
         return ""
-    return f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is excluded"
+    return f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
 
 
 def exclude_slowdowns(bound_pct: float, reference: str) -> str:
@@ -237,15 +239,15 @@ def _explain_pass(section: Throughput) -> Words:
     if unknown."""
     if section.by == "look0" and section.class_noise is not None:
         known = f"only {size(100 * section.class_noise.median_sd)} on this node class"
-        return (f"{count(section.pairs, 'pair')} could decide, because stored pairs differ by {known}",)
+        return (f"{count(section.pairs, 'pair')} were enough, because stored pairs differ by {known}",)
     if not section.tests:
         return ()
     sd = size(max(test.sd_pct for test in section.tests))
     if section.by == "pairs":
         exception = ", apart from the slow launches" if section.slow_launches else ""
-        return (f"{count(section.pairs, 'pair')} could decide, because they differ by only {sd}{exception}",)
+        return (f"{count(section.pairs, 'pair')} were enough, because they differ by only {sd}{exception}",)
     if section.by == "stored":
-        return (f"stored sessions could decide, because they differ by only {sd}",)
+        return (f"stored sessions were enough, because they differ by only {sd}",)
     return ()
 
 
@@ -299,9 +301,14 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
         share = f"{section.expert_flops_share:.0%}"
         words += [f"{share} of the step's FLOPs" if number == 0 else f", {share}"]
         words += [" in ", Name(name)] if len(timed) > 1 else []
-    words += [". The step time shows about this share of a change in them"]
+    slowdowns = [
+        f"{EXAMPLE_SLOWDOWN_PCT * section.expert_flops_share:.1f}%"
+        for _, section in known[:MAX_SHARES]
+        if section.expert_flops_share is not None
+    ]
+    words += [f". If they take {EXAMPLE_SLOWDOWN_PCT:g}% longer, a step takes about {' or '.join(slowdowns)} longer"]
     if any(not section.variant.endswith("-moe") for _, section in known):
-        words += [", and more with a variant that ends in ", Name("-moe")]
+        words += [", and more than that in a variant that ends in ", Name("-moe")]
     return (*words, ".")
 
 
@@ -322,11 +329,11 @@ def _describe_calibration(section: Throughput) -> Words:
             f"{calibration.detected.total}"
         )
     luck = calibration.arm_luck
-    words += (
-        f"; the luck of an arm is {size(luck.sd_pct)} ({size(luck.low_pct)} to {size(luck.high_pct)})"
-        if luck is not None
-        else "; the luck of an arm is not known"
-    )
+    if luck is None:
+        words += "; how much an arm's compiler caches change its speed is not known"
+    else:
+        interval = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
+        words += f"; an arm's compiler caches change its speed by {size(luck.sd_pct)} ({interval})"
     return (words + ".",)
 
 

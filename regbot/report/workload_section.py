@@ -19,6 +19,10 @@ from regbot.records.session import Session
 from regbot.records.verdict import Finding, Status, Throughput, Verdict, WorkloadVerdict, compute_overall_status
 from regbot.report.timed_runs import TimedRuns, select_timed_runs
 
+MAX_MISSING_LAYERS = 3
+"""Largest number of layers that are named because their collectives are gone. If more are affected, the number of the
+other layers is given."""
+
 
 @dataclass(frozen=True)
 class CollectiveCounts:
@@ -62,6 +66,16 @@ class CollectiveLine:
             other_layers = sum(layers for _, layers in other_counts)
             words = f"{usual_count} in {layer_count} layers, other counts in {other_layers}"
         return f"{words} + {tally.outside}" if tally.outside else words
+
+    def list_missing_layers(self) -> list[str]:
+        """Return the layers in which head has none of base's collectives, if these few layers are the only change.
+
+        Return [] for every other change.
+        """
+        missing = sorted(set(self.base.layers) - set(self.head.layers))
+        kept = {layer: count for layer, count in self.base.layers.items() if layer not in missing}
+        is_only_change = kept == dict(self.head.layers) and self.base.outside == self.head.outside
+        return missing if kept and is_only_change and len(missing) <= MAX_MISSING_LAYERS else []
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,8 @@ def test_the_demo_sees_the_planted_fallback_and_exits_with_0(demo: Demo) -> None
 
 def test_the_demo_traces_every_shape_on_one_mesh_and_the_comment_names_the_other(demo: Demo) -> None:
     assert [entry["name"] for entry in demo.verdict["workloads"]] == BY_DEFAULT
-    assert "Sharding: traced on 1 of 2 meshes, `ep`; `--timed` adds `ep-dp`." in demo.comment
-    assert "traced on 1 of 2 meshes, ep; --timed adds ep-dp" in demo.stdout
+    assert "Sharding: traced only on the mesh `ep`; with `--timed` also `ep-dp`." in demo.comment
+    assert "traced only on the mesh ep; with --timed also ep-dp" in demo.stdout
 
 
 def test_the_default_demo_times_nothing_and_names_the_option_for_timing(demo: Demo) -> None:

@@ -270,7 +270,7 @@ def test_an_unreviewed_base_needs_a_maintainer(soft: Scene, verb: str) -> None:
     assert not soft.started
     assert not soft.repo.check_runs(soft.sha)
     assert ANSWER in soft.replies[0]
-    assert f"role maintain can type this line:\n\n```text\n{line}\n" in soft.replies[0]
+    assert f"role `maintain` can type this line:\n\n```text\n{line}\n" in soft.replies[0]
     assert soft.comment(line, "mia").effect == "started"
     assert soft.started[0].inputs["base"] == soft.repo.git.branch("soft")
 

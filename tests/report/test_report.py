@@ -228,7 +228,7 @@ def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> 
     assert row("throughput_fail", "mixtral-8x7b@1/ep")[3:] == [
         "+0.09% [−0.29, +0.48]",
         "8",
-        "✅ no change: a slowdown above 0.7% against base is excluded",
+        "✅ no change: a slowdown above 0.7% against base is ruled out",
     ]
     assert "ep-dp" not in top("throughput_fail").partition("Timed on")[0], "what is not timed has no row"
 
@@ -242,11 +242,11 @@ def test_a_failure_of_throughput_names_the_change_the_interval_and_the_wall() ->
 
 def test_comment_and_page_have_the_same_row_against_the_stored_baseline() -> None:
     case = CASES["drifted_baseline"]()
-    words = "against the last 20 sessions of main in this class and environment, the newest 3 days old: base +5.67%"
+    words = "with the last 20 sessions of main in this class and environment (newest: 3 days old), base is +5.67%"
     [line] = [line for line in comment(*case).splitlines() if words in line]
-    assert "outside the prediction" in line
+    assert "outside the predicted range" in line
     assert words in html(*case)
-    assert "Beside the verdict" not in comment(*CASES["pass_no_change"]()), "nothing is stored"
+    assert "Not part of the verdict" not in comment(*CASES["pass_no_change"]()), "nothing is stored"
 
 
 def test_a_difference_in_the_mean_alone_is_named() -> None:
@@ -257,8 +257,8 @@ def test_a_difference_in_the_mean_alone_is_named() -> None:
     ]
     times = StoredTimes(sessions=20, alpha=0.025, tests=tests)
     assert "".join(describe_stored_times(times)).endswith(
-        "base +3.00% [+1.00, +5.00] (p = 0.5), "
-        "base by the mean +3.00% [+1.00, +5.00] (p = 0.001, outside the prediction)"
+        "base is +3.00% [+1.00, +5.00] (p = 0.5), "
+        "base is +3.00% [+1.00, +5.00] by the mean (p = 0.001, outside the predicted range)"
     )
 
 
@@ -282,7 +282,7 @@ def test_an_interval_below_zero_excludes_any_slowdown() -> None:
         for entry in verdict.workloads
     ]
     text = comment(verdict.model_copy(update={"workloads": workloads}), session)
-    assert "any slowdown against base is excluded in both timed workloads" in text.splitlines()[1]
+    assert "any slowdown against base is ruled out in both timed workloads" in text.splitlines()[1]
 
 
 def test_the_page_prints_the_change_as_one_text() -> None:
@@ -359,7 +359,7 @@ def test_a_run_that_breaks_voids_its_pair_and_nothing_else() -> None:
     runs = build_workload_sections(verdict, session)[0].timed.runs
     assert [timed_run.verdict.number for timed_run in runs if timed_run.verdict.role == "void"] == [3, 4]
     assert [timed_run.verdict.number for timed_run in runs if timed_run.verdict.role == "warm-up"] == [1, 2]
-    assert runs[2].verdict.reason.startswith("its pair is void")
+    assert runs[2].verdict.reason.startswith("the other run of its pair does not count")
     assert "signal 9" in runs[3].verdict.reason
 
 
@@ -410,8 +410,8 @@ def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:
     ]
     headline = comment(verdict.model_copy(update={"workloads": workloads}), session).splitlines()[1]
     assert headline.endswith(
-        "; a slowdown above 1.1% against base is excluded in 1 of 2 timed workloads, and a slowdown above 2% against "
-        "the last 40 sessions of main is excluded in 1 of 2 timed workloads"
+        "; a slowdown above 1.1% against base is ruled out in 1 of 2 timed workloads, and a slowdown above 2% against "
+        "the last 40 sessions of main is ruled out in 1 of 2 timed workloads"
     )
 
 
