@@ -120,7 +120,7 @@ def refuse_draft(command: Command) -> CommandRefusal:
 def refuse_protected(changes: Words, command: Command) -> CommandRefusal:
     """Refuse a command because the commit changes protected files. ``changes``: phrase that names the files."""
     return CommandRefusal(
-        ("It changes ", *changes, f". Somebody with the role {PROTECTED_ROLE} can type this line:"),
+        ("It changes ", *changes, f". Somebody with the role `{PROTECTED_ROLE}` can type this line:"),
         format_line(command),
     )
 
@@ -133,7 +133,7 @@ def refuse_other_base(base: str, branch: str, command: Command) -> CommandRefusa
         Name(base),
         " is not in ",
         Name(branch),
-        f" and brings its own workloads and thresholds. Somebody with the role {OTHER_BASE_ROLE} can type this line:",
+        f" and brings its own workloads and thresholds. Somebody with the role `{OTHER_BASE_ROLE}` can type this line:",
     )
     return CommandRefusal(reason, format_line(command))
 

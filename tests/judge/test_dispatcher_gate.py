@@ -189,16 +189,16 @@ def test_a_node_without_adapters_is_told_of_the_variable_that_it_needs(
     monkeypatch.setattr(availability, "ADAPTERS", tmp_path)
     monkeypatch.delenv("EP_DISABLE_GIN", raising=False)
     group: Any = None
-    with pytest.raises(ContractError, match="NCCL GIN is unavailable; .* no RDMA adapter .* EP_DISABLE_GIN=1"):
+    with pytest.raises(ContractError, match=r"NCCL GIN is unavailable; .* no RDMA adapter .* EP_DISABLE_GIN=1"):
         ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
 
     monkeypatch.setenv("EP_DISABLE_GIN", "1")
-    with pytest.raises(RuntimeError, match="^NCCL GIN is unavailable$"):
+    with pytest.raises(RuntimeError, match=r"^NCCL GIN is unavailable$"):
         ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
 
     monkeypatch.delenv("EP_DISABLE_GIN")
     (tmp_path / "mlx5_0").touch()
-    with pytest.raises(RuntimeError, match="^NCCL GIN is unavailable$"):
+    with pytest.raises(RuntimeError, match=r"^NCCL GIN is unavailable$"):
         ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
 
 

@@ -17,7 +17,7 @@ from regbot.github import checks
 from regbot.github.commands import VERBS, AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
 from regbot.github.permission import LABEL_ROLE, get_required_role
 from regbot.github.refresh import BRANCH
-from regbot.github.types import Conclusion
+from regbot.github.types import ROLES, Conclusion
 from regbot.records.verdict import Status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,6 +143,7 @@ def is_known(text: str) -> bool:
         or is_setting_with_value(text)
         or (text.startswith("[") and is_setting(text.strip("[]")))
         or text in VERBS
+        or text in ROLES
         or is_variable(text)
         or is_permission(text)
         or is_line_of_a_workflow(text)
