@@ -44,8 +44,8 @@ ETC = (
 NETWORK_ETC = ("hosts", "resolv.conf", "host.conf", "gai.conf", "libibverbs.d")
 CACHES = {
     "XDG_CACHE_HOME": "cache", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton",
-    "CUDA_CACHE_PATH": "cuda", "EP_JIT_CACHE_DIR": "deepep", "HYBRID_EP_CACHE_DIR": "hybridep", "MPLCONFIGDIR": "matplotlib",
-    "HF_HOME": "huggingface",
+    "CUDA_CACHE_PATH": "cuda", "EP_JIT_CACHE_DIR": "deepep", "HYBRID_EP_CACHE_DIR": "hybridep",
+    "MPLCONFIGDIR": "matplotlib", "HF_HOME": "huggingface",
 }  # fmt: skip
 """Variables that name a cache folder, each with the name of a folder below HOME. If the guest may not write to the
 cache folder, the variable is set to the folder below HOME."""
