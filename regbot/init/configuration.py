@@ -86,13 +86,15 @@ adapter = "torchtitan"
 
 def _megatron(stack: Stack) -> str:
     watch = 'watch = ["megatron"]  # a run proves that it comes from the checkout\n' if stack.own else ""
+    program = f"program = {_text(stack.program)}  # the script itself, unmodified\n" if stack.program else ""
+    remark = "" if stack.program else "the traced layers are not those of real training; "
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted.
 [workloads.megatron]
 adapter = "megatron"
-{_root(stack)}{watch}shapes = ["mixtral-8x7b", "qwen3-30b-a3b"]
+{program}{_root(stack)}{watch}shapes = ["mixtral-8x7b", "qwen3-30b-a3b"]
 dispatcher = "alltoall"  # Megatron's own default is allgather
-timed = []  # the traced layers are not those of real training; time real training with the workload below
+timed = []  # {remark}time real training with the workload below
 # python = ".venv/bin/python"  # an interpreter with Megatron's dependencies; default: regbot's own interpreter
 {_COMMAND}"""
 

@@ -11,6 +11,7 @@ from regbot.init.framework import Stack, find_stacks, requirements, unsupported_
 from regbot.init.repository import Repository, TargetBranch, default_branch, origin_host
 from regbot.init.runners import WORKFLOW, Runner, choose_runner, find_self_hosted
 from regbot.init.templates import is_for_enterprise
+from regbot.workloads.framework_needs import FRAMEWORK_NEEDS, FrameworkNeeds, package_names
 
 WORKFLOW_PREFIX = ".github/workflows/regbot-"
 PROVIDED_PACKAGES = frozenset({"torch", "numpy", "regbot", "regbot-moe", "python"})
@@ -43,12 +44,30 @@ class RepositoryFacts:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def installs_requirements(self) -> bool:
-        """Whether the job on a hosted runner installs requirements.txt. It does so only to trace a framework.
+    def needs(self) -> FrameworkNeeds | None:
+        """What the framework to trace needs; None if there is no framework, or its needs are unknown."""
+        if self.stack is None or self.entry is not None:
+            return None
+        return FRAMEWORK_NEEDS.get(self.stack.framework)
 
-        The requirements of other code may include packages that can be built only on a GPU machine.
+    @property
+    def hosted_packages(self) -> list[str]:
+        """Arguments of pip for what the job on a hosted runner installs besides regbot, torch and numpy.
+
+        There are none for code that is no framework. Its requirements may include packages that can be built only on
+        a GPU machine. If a framework's repository has a requirements.txt, the versions in it apply.
         """
-        return self.stack is not None and self.entry is None and self.requirements_file
+        if self.stack is None or self.entry is not None:
+            return []
+        file = ["-r", "code/requirements.txt"] if self.requirements_file else []
+        return [*file, *(package_names(self.needed_packages) if file else self.needed_packages)]
+
+    @property
+    def needed_packages(self) -> list[str]:
+        """What the repository's own framework needs besides torch and numpy; [] if it has none, or none is known."""
+        if self.stack is None or not self.stack.own or self.needs is None:
+            return []
+        return [*self.needs.packages, *(self.needs.for_program if self.stack.program else ())]
 
 
 def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts:

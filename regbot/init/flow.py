@@ -31,7 +31,7 @@ from regbot.init.file_plan import (
 from regbot.init.next_steps import SetupStep, enterprise_step, first_steps, owner_step, source_step, waiting_steps
 from regbot.init.repository import has_owner, open_repository
 from regbot.init.runners import DEFAULT, LABEL, Runner
-from regbot.init.selection import STATIC, select_workflows
+from regbot.init.selection import select_workflows
 from regbot.init.source import (
     bare_name_warnings,
     docs_of,
@@ -41,7 +41,7 @@ from regbot.init.source import (
     parse_source,
     path_in_repository,
 )
-from regbot.init.templates import FOLDER, HOSTED_WORKFLOWS, NODE_WORKFLOWS, WorkflowSettings
+from regbot.init.templates import FOLDER, HOSTED_WORKFLOWS, NODE_WORKFLOWS, STATIC, WorkflowSettings
 from regbot.records.base import Record
 from regbot.records.files import write_text
 from regbot.text.printable import printable
@@ -90,7 +90,9 @@ def initialise(options: InitOptions) -> InitReport:
         version=options.version,
         default_runner=facts.installed or facts.runner or DEFAULT,
         runner=runner,
-        packages=("-r", "code/requirements.txt") if facts.installs_requirements else (),
+        packages=facts.hosted_packages,
+        python=facts.needs.python if facts.needs else None,
+        torch=facts.needs.torch if facts.needs else None,
         enterprise=options.enterprise if options.enterprise is not None else facts.enterprise or None,
         source=None if options.source is None else parse_source(root, options.source),
         own_source=own_source(),

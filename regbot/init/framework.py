@@ -56,6 +56,7 @@ _IMPORTED: dict[str, Framework] = {
 _ORDER: tuple[Framework, ...] = tuple(framework for framework, _ in _PATHS)
 
 _RECIPE = re.compile(r"qwen3_30b_a3b\w*pretrain\w*config|qwen3_30b_a3b_pretrain\w*|mixtral_8x7b\w*pretrain\w*")
+_MEGATRON_PROGRAM = "pretrain_gpt.py"
 _OLD_MAXTEXT = "MaxText/configs/base.yml"
 _SOURCE = re.compile(r"/([A-Za-z0-9][\w.-]*?)(?:\.git)?(?:[@#].*)?$")
 """Matches the name of the repository in ``git+https://host/owner/name.git@revision``."""
@@ -67,7 +68,8 @@ class Stack:
     """A detected framework. ``own`` says whether the repository contains its source. Otherwise the repository uses it.
 
     ``root`` is the folder in the repository that contains the framework's packages, "." for the repository's root.
-    ``recipe`` is the entry point of a recipe, if the adapter needs one.
+    ``recipe`` is the entry point of a recipe, if the adapter needs one. ``program`` is the framework's own training
+    script, if the adapter can run it.
     """
 
     framework: Framework
@@ -75,6 +77,7 @@ class Stack:
     evidence: str
     root: str = "."
     recipe: str = ""
+    program: str = ""
 
 
 def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
@@ -113,7 +116,10 @@ def _find_own(
         if root and not root.endswith("/"):
             continue  # only the end of a folder's name matches, as in nottorchtitan/train.py
         recipe = _recipe(root, texts) if framework == "megatron-bridge" else ""
-        return Stack(framework, True, f"{name} is in the repository", root.rstrip("/") or ".", recipe)
+        program = (
+            _MEGATRON_PROGRAM if framework == "megatron" and not root and repository.has(_MEGATRON_PROGRAM) else ""
+        )
+        return Stack(framework, True, f"{name} is in the repository", root.rstrip("/") or ".", recipe, program)
     return None
 
 

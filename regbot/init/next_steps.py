@@ -126,7 +126,12 @@ def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
         f"Install the dependencies of {TITLES[facts.stack.framework]} next to regbot, or set 'python' in regbot.toml "
         f"to an interpreter that has them ({page})"
     )
-    return [SetupStep(text=text)]
+    needs = facts.needs
+    if needs is None or not facts.needed_packages:
+        return [SetupStep(text=text)]
+    packages = [*([needs.torch] if needs.torch else []), *facts.needed_packages]
+    text += f". They were traced with Python {needs.python}. The job on the hosted runner installs them itself"
+    return [SetupStep(text=text, command=f"pip install {shlex.join(packages)}")]
 
 
 def _workload_to_trace(facts: RepositoryFacts) -> str:
@@ -136,8 +141,8 @@ def _workload_to_trace(facts: RepositoryFacts) -> str:
 
 
 def _missing_packages(facts: RepositoryFacts) -> str:
-    """Return packages that the hosted job does not install; '' if it installs the repository's requirements.txt."""
-    if facts.installs_requirements:
+    """Return packages that the hosted job does not install; '' if it installs what the framework needs."""
+    if facts.hosted_packages:
         return ""
     first_packages = facts.packages[:MAX_PACKAGES]
     return ", ".join(first_packages) + (", ..." if len(facts.packages) > len(first_packages) else "")

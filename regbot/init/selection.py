@@ -6,9 +6,7 @@ from pathlib import Path
 
 from regbot.config import FILE_NAME, Config, ConfigError
 from regbot.init.file_plan import InitOptions, PlannedFile, is_edited, plan_removal, plan_workflow, workflow_path
-from regbot.init.templates import HOSTED_WORKFLOWS, NODE_WORKFLOWS, OWN_ARTIFACT_WORKFLOWS, WorkflowSettings
-
-STATIC = "regbot-static"
+from regbot.init.templates import HOSTED_WORKFLOWS, NODE_WORKFLOWS, OWN_ARTIFACT_WORKFLOWS, STATIC, WorkflowSettings
 
 
 @dataclass(frozen=True)

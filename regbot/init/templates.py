@@ -8,7 +8,8 @@ differs from the template because the template is newer or because a user edited
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,9 @@ from regbot.init.source import is_same_repository, is_usable, source_for
 from regbot.text.printable import printable
 
 FOLDER = ".github/workflows"
-HOSTED_WORKFLOWS = ("regbot-static", "regbot-post", "regbot-gate")
+STATIC = "regbot-static"
+"""The workflow that runs the code under test on a hosted runner."""
+HOSTED_WORKFLOWS = (STATIC, "regbot-post", "regbot-gate")
 NODE_WORKFLOWS = ("regbot-measure", "regbot-bisect", "regbot-refresh")
 """Workflows that have a job on a node. ``--only-static`` leaves these workflows out."""
 OWN_ARTIFACT_WORKFLOWS = ("regbot-bisect", "regbot-refresh")
@@ -38,9 +41,22 @@ _SLOTS: Mapping[str, re.Pattern[str]] = {
     "cron": re.compile(r"^ +- cron: (?P<value>\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE),
     "source": re.compile(r"^ +REGBOT_SOURCE: (?P<value>\S[^\n]*)$", re.MULTILINE),
     "packages": re.compile(r'"(?:regbot\[smoke\]|numpy>=1\.26)"(?P<value>[^\n]*)$', re.MULTILINE),
+    "python": re.compile(r"^ +python-version: (?P<value>\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE),
+    "torch": re.compile(r"^ +TORCH: (?P<value>\S[^\n]*)$", re.MULTILINE),
+    "torch-index": re.compile(r"^ +TORCH_INDEX: (?P<value>\S[^\n]*)$", re.MULTILINE),
     "artifacts": re.compile(r"^ +uses: (?P<value>[\w./-]+/upload-artifact@\S+(?: +# [^\n]*)?)$", re.MULTILINE),
 }
-_CUSTOM_SLOTS = {"runs-on": "runs-on", "timeout": "timeout-minutes", "cron": "cron", "packages": "packages"}
+_LATER_SLOTS = frozenset({"python", "torch", "torch-index"})
+"""Slots that the first workflows did not have. The hashes in their stamps include the values of these slots."""
+_CUSTOM_SLOTS = {
+    "runs-on": "runs-on",
+    "timeout": "timeout-minutes",
+    "cron": "cron",
+    "packages": "packages",
+    "python": "python-version",
+    "torch": "TORCH",
+    "torch-index": "TORCH_INDEX",
+}
 """Slots whose values may differ between workflows, with the name that messages use for each slot."""
 _NODE_LABELS = re.compile(r"\[self-hosted, regbot\]")
 """Matches the labels that a job on a node has in a template."""
@@ -63,15 +79,19 @@ class WorkflowSettings:
     """Values for the slots of the workflows.
 
     If ``runner``, ``source`` or ``enterprise`` is None, the installed value is kept. ``enterprise`` says whether the
-    repository is on a GitHub Enterprise Server. ``packages`` are additional arguments of pip. ``own_source`` is the
-    source of this regbot. It is used if no usable source is installed, or if another commit of the same repository is
-    installed. ``other_source`` is the source in the repository's other workflows.
+    repository is on a GitHub Enterprise Server. ``packages`` are additional arguments of pip for the job that traces
+    pull requests, ``python`` is its version of Python, and ``torch`` its requirement for torch, '' for none. If these
+    two are None, the template's values are used. ``own_source`` is the source of this regbot. It is used if no usable
+    source is installed, or if another commit of the same repository is installed. ``other_source`` is the source in the
+    repository's other workflows.
     """
 
     version: str
     default_runner: Runner
     runner: Runner | None = None
     packages: Sequence[str] = ()
+    python: str | None = None
+    torch: str | None = None
     enterprise: bool | None = None
     source: str | None = None
     own_source: str | None = None
@@ -103,8 +123,9 @@ def compare_installed(installed: str | None, wanted: str) -> State:
         return "new"
     if _body(installed) == _body(wanted):
         return "unchanged"
-    stamp = _STAMP.match(_lines(installed))
-    return "outdated" if stamp is not None and stamp["hash"] == _hash(_body(installed)) else "edited"
+    stamp, body = _STAMP.match(_lines(installed)), _body(installed)
+    hashes = (_hash(body), _hash(body, [slot for slot in _SLOTS if slot not in _LATER_SLOTS]))
+    return "outdated" if stamp is not None and stamp["hash"] in hashes else "edited"
 
 
 def is_for_enterprise(installed: str) -> bool:
@@ -150,9 +171,15 @@ def _slot_value(name: str, slot: str, shipped: str, installed: str | None, setti
         return installed or settings.default_runner.yaml
     if slot == "artifacts":
         return _artifact_action(shipped, installed, settings.enterprise)
-    if slot == "packages" and installed is None:
-        return "".join(f" {word}" for word in settings.packages)
-    return shipped if installed is None else installed
+    if installed is not None:
+        return installed
+    if slot == "packages":
+        return "".join(f" {shlex.quote(word)}" for word in settings.packages)
+    if slot == "python" and name == STATIC and settings.python is not None:
+        return f'"{settings.python}"'
+    if slot == "torch" and settings.torch is not None:
+        return settings.torch or '""'
+    return shipped
 
 
 def _source_value(name: str, shipped: str, installed: str | None, settings: WorkflowSettings) -> str:
@@ -205,9 +232,9 @@ def _fill_slots(slot: str, text: str, value: Callable[[], str]) -> str:
     return _SLOTS[slot].sub(put, text)
 
 
-def _hash(body: str) -> str:
-    """Return a hash of a workflow that does not depend on its stamp and the values of its slots."""
-    for slot in _SLOTS:
+def _hash(body: str, slots: Iterable[str] = tuple(_SLOTS)) -> str:
+    """Return a hash of a workflow that does not depend on its stamp and the values of ``slots``."""
+    for slot in slots:
         body = _fill_slots(slot, body, lambda: "")
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 

@@ -142,7 +142,7 @@ def test_linters_accept_the_written_workflows(case: str, tmp_path: Path) -> None
     titan = {"torchtitan/trainer.py": "", "requirements.txt": "tyro\n", **(group if case == "group" else {})}
     repo = repository(tmp_path / "r", titan)
     init(repo, **options)
-    assert '"numpy>=1.26" -r code/requirements.txt\n' in workflow(repo, "regbot-static").read_text()
+    assert '"numpy>=1.26" -r code/requirements.txt torchdata ' in workflow(repo, "regbot-static").read_text()
     (repo.path / ".github" / "actionlint.yaml").write_text(f"self-hosted-runner:\n  labels: {json.dumps(labels)}\n")
     files = [str(workflow(repo, name)) for name in sorted(ALL)]
     for program, arguments in (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tomllib
+from ruamel.yaml import YAML
 
 from regbot import __version__
 from regbot.init.runners import DEFAULT
@@ -44,7 +45,7 @@ def test_this_repository_uses_what_it_ships(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_this_repository_installs_regbot_from_itself(name: str) -> None:
     """What judges from the commit that the workflow is of; what traces a pull request from that pull request."""
-    sources = set(re.findall(r"REGBOT_SOURCE: (.*)\n +run: python", (INSTALLED / f"{name}.yml").read_text()))
+    sources = set(re.findall(r"REGBOT_SOURCE: (.*)\n +run: ", (INSTALLED / f"{name}.yml").read_text()))
     assert sources == {"regbot-static": {"./code"}, "regbot-measure": set()}.get(name, {"."})
 
 
@@ -60,8 +61,17 @@ def test_nothing_that_is_shipped_installs_regbot_by_its_name(name: str) -> None:
 
 def test_what_is_traced_with_is_installed_as_the_extra_says() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["smoke"]
-    words = " ".join(f'"{each}"' for each in extra)
-    assert step("regbot-static", "trace", "pip install").endswith(f'"$REGBOT_SOURCE" {words}')
+    torch, numpy = extra
+    env = next(step["env"] for _, _, step in shipped("regbot-static").steps() if step.get("name") == "Install regbot")
+    assert env["TORCH"] == torch
+    script = step("regbot-static", "trace", "pip install").strip()
+    assert script.endswith(f'"$REGBOT_SOURCE" ${{TORCH:+"$TORCH"}} "{numpy}"')
+
+
+def test_the_workflow_and_the_action_take_torch_from_the_same_index() -> None:
+    action = YAML(typ="safe").load(ROOT / "action.yml")["inputs"]
+    env = next(step["env"] for _, _, step in shipped("regbot-static").steps() if step.get("name") == "Install regbot")
+    assert (env["TORCH"], env["TORCH_INDEX"]) == (action["torch"]["default"], action["torch-index"]["default"])
 
 
 @pytest.mark.parametrize("lint", LINTERS, ids=lambda lint: lint.__name__)

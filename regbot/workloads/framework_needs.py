@@ -1,0 +1,96 @@
+"""What a fresh Python needs, beside regbot, to trace each framework's own repository without a GPU.
+
+The pages in docs/frameworks/ print these lists, and ``regbot init`` writes them into the workflow of the hosted runner.
+The main branches of August 2026 were traced with them. A later one may import more.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+
+
+@dataclass(frozen=True)
+class FrameworkNeeds:
+    """An environment for traces. ``python`` is a version such as 3.12, and ``packages`` are requirements.
+
+    ``torch`` is the requirement for torch, which may come from another index than ``packages``; '' if the framework
+    does not use torch. ``for_program``: packages that only the workload key ``program`` needs.
+    """
+
+    python: str
+    torch: str
+    packages: tuple[str, ...]
+    for_program: tuple[str, ...] = ()
+
+
+def package_names(packages: Iterable[str]) -> list[str]:
+    """Return the names in requirements, for use beside other requirements that have versions."""
+    return [Requirement(package).name for package in packages]
+
+
+FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
+    "torchtitan": FrameworkNeeds(
+        python="3.11",
+        torch="torch==2.13.0",
+        packages=(
+            "torchdata",
+            "torch_checkpointing",
+            "datasets<4.8.0,>=3.6.0",
+            "tokenizers",
+            "safetensors",
+            "tyro",
+            "tensorboard",
+            "einops",
+            "pillow",
+            "spmd_types==0.2.3",
+            "grain==0.2.18",
+            "portpicker",
+            "triton",
+        ),
+    ),
+    "megatron": FrameworkNeeds(
+        python="3.12",
+        torch="torch==2.13.0",
+        packages=(
+            "triton",
+            "einops",
+            "pyyaml",
+            "packaging",
+            "pybind11",
+            "omegaconf",
+            "six",
+            "pydantic",
+            "onnx",
+            "onnxscript",
+        ),
+        # Without its extras this package has only Python code. megatron.core alone refuses to be imported beside it.
+        for_program=("transformer_engine==2.20.2",),
+    ),
+    "maxtext": FrameworkNeeds(
+        python="3.12",
+        torch="",
+        packages=(
+            "jax==0.12.0.1",
+            "jaxlib==0.12.0.1",
+            "flax==0.12.12",
+            "optax==0.2.8",
+            "orbax-checkpoint==0.12.8",
+            "grain==0.2.18",
+            "tokamax==0.0.17",
+            "qwix==0.1.8",
+            "aqtp==0.9.0",
+            "drjax==0.2.1",
+            "pathwaysutils==0.1.13",
+            "omegaconf==2.4.0",
+            "tensorflow-cpu==2.21.0",
+            "transformers==5.23.0",
+            "sentencepiece==0.2.3",
+            "tiktoken==0.14.0",
+            "jinja2==3.1.6",
+            "pillow==13.0.0",
+            "sympy==1.14.0",
+        ),
+    ),
+}
+"""By framework. Megatron Bridge is missing, because regbot has not traced it in an environment of its own."""
