@@ -10,7 +10,7 @@ from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
 from regbot.ledgers.rows import sum_by_kind
 from regbot.ledgers.wire import wire_s
-from regbot.records.ledger import Kind, Ledger
+from regbot.records.ledger import GuessKind, Kind, Ledger
 from regbot.records.verdict import Finding, RoleCounts, Sharding, Status, WireTime
 from regbot.text.clip import clip, clip_label, clip_message
 from regbot.text.words import count, listed
@@ -19,6 +19,8 @@ ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter"
 """Kinds whose counts are always shown, even if they are 0."""
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 """Statuses of findings, the worst first."""
+HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
+"""Guesses that decide no size. A step in which such a guess does not hold is skipped or crashes."""
 MAX_GUESSES = 3
 GUESS_CHARACTERS = 300
 
@@ -63,10 +65,10 @@ def judge_sharding(
         for severity in SEVERITY
         if severity == "PASS" or any(finding.status == severity for finding in findings)
     )
-    guess_reasons, guesses_differ = _describe_guesses(base, head)
+    guess_reasons, guesses_decide = _describe_guesses(base, head)
     unclassified = _unclassified_differences(base, head)
     status: Status = (
-        "REVIEW" if (guesses_differ or unclassified) and worst == "PASS" and not configurations_only else worst
+        "REVIEW" if (guesses_decide or unclassified) and worst == "PASS" and not configurations_only else worst
     )
     if unclassified and findings and not configurations_only:
         status = "INVALID"
@@ -114,12 +116,19 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     them.
 
     If both programs are identical, guesses do not matter. If the programs differ, a guess may have decided a size. If
-    the guesses differ too, equal counts may be a coincidence.
+    the guesses differ too, equal counts may be a coincidence. Guesses of ``HARMLESS_GUESSES`` decide no
+    size, so it does not matter whether they are the same.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     same_program = base.program is not None and base.program == head.program
     if same_program or not (base_guesses or head_guesses):
         return [], False
+    same_sizes = _list_size_guesses(base) == _list_size_guesses(head)
+    if base_guesses != head_guesses and same_sizes and base.scope == "step":
+        only_base = [guess for guess in base_guesses if guess not in head_guesses]
+        only_head = [guess for guess in head_guesses if guess not in base_guesses]
+        by_arm = f"{_list_guesses(only_base)} only in base, {_list_guesses(only_head)} only in head"
+        return [f"assumptions of a healthy step differ between the arms, and no size depends on them: {by_arm}"], False
     if base_guesses == head_guesses and base.scope == "step":
         return [
             f"sizes may depend on guessed values, which are the same in both arms: {_list_guesses(base_guesses)}"
@@ -154,6 +163,11 @@ def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
     for measure, (in_base, in_head) in known_by_arm.items():
         if in_base != in_head and base.entries and head.entries:
             yield f"{measure} not compared: not known in {'head' if in_base else 'base'}"
+
+
+def _list_size_guesses(ledger: Ledger) -> list[str]:
+    """Return the guesses of ``ledger`` that may have decided a size, sorted."""
+    return sorted(guess for guess in ledger.guesses if ledger.guess_kinds.get(guess) not in HARMLESS_GUESSES)
 
 
 def _list_guesses(guesses: list[str]) -> str:

@@ -32,6 +32,10 @@ Text = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+GuessKind = Literal["finite", "assertion", "value", "execution"]
+"""What a guess assumes: that one float is finite, that an assertion on the device holds, a value that can decide a
+size, or that a region runs in another way than on a real GPU.
+"""
 Scalar = str | int | float | bool | None
 ExposedSeconds = Annotated[float, Field(ge=0, le=1e7)]
 
@@ -120,4 +124,7 @@ class Ledger(Record):
         default_factory=list, description="replacements that were needed to count without a GPU"
     )
     guesses: list[Message] = Field(default_factory=list, description="guessed values that depend on data")
+    guess_kinds: dict[Message, GuessKind] = Field(
+        default_factory=dict, description="kind of each guess; a guess without a kind may have decided a size"
+    )
     warnings: list[Message] = Field(default_factory=list)

@@ -11,7 +11,7 @@ from regbot.judge.sharding import NotComparable
 from regbot.judge.validity import OUTCOME_PHRASES
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.rules import Circumstances, decide_status
-from regbot.records.ledger import Ledger, Liveness
+from regbot.records.ledger import GuessKind, Ledger, Liveness
 from regbot.records.run import CodeProof, Environment, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import RoleCounts, Sharding, Status, Verdict, WireTime, WorkloadVerdict
@@ -31,6 +31,7 @@ from support.timed_builder import HEADER, PLAN, noisy, play, statics
 
 TWO_AXES, IGNORES_MESH = smoke_ledger(world=64), smoke_ledger(world=64, dispatcher="local")
 A_SCALAR, ANOTHER = "a float was read and answered with 1.0", "an int was read and answered with 2"
+A_CHECK = "a float was compared with infinity and taken to be finite"
 
 
 def verdict_of(session: Session, *rules: str) -> Verdict:
@@ -161,6 +162,10 @@ def guessing(*guesses: str, program: str | None = "a" * 64, ledger: Ledger = A2A
     return ledger.model_copy(update={"guesses": list(guesses), "program": program})
 
 
+def with_kinds(ledger: Ledger, kinds: dict[str, GuessKind]) -> Ledger:
+    return ledger.model_copy(update={"guess_kinds": kinds})
+
+
 def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
     section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER)))
     assert (section.status, section.identical_program) == ("PASS", True)
@@ -191,6 +196,38 @@ def test_other_guesses_in_different_programs_need_review(
     assert section.status == "REVIEW"
     assert section.reasons[0].endswith(expected)
     assert section.reasons[0].startswith("sizes may depend on guessed values, which differ between the arms")
+
+
+def test_a_check_for_infinity_that_only_one_arm_makes_needs_no_review() -> None:
+    """Megatron-LM #5623 no longer compares the norm of the gradients with infinity."""
+    base = with_kinds(guessing(A_SCALAR, A_CHECK), {A_SCALAR: "value", A_CHECK: "finite"})
+    head = with_kinds(guessing(A_SCALAR, program="b" * 64), {A_SCALAR: "value"})
+    section = sharding(pair(base, head))
+    assert section.status == "PASS"
+    assert section.reasons[1].endswith(f"{A_CHECK} only in base, nothing only in head")
+    assert sharding(pair(head, base)).status == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status"),
+    [
+        ({A_CHECK: "finite"}, "PASS"),
+        ({A_CHECK: "assertion"}, "PASS"),
+        ({A_CHECK: "value"}, "REVIEW"),
+        ({A_CHECK: "execution"}, "REVIEW"),
+        ({}, "REVIEW"),
+        ({ANOTHER: "finite"}, "REVIEW"),
+    ],
+)
+def test_only_a_guess_that_decides_no_size_needs_no_review(kinds: dict[str, GuessKind], status: str) -> None:
+    """Records of older versions name no kind."""
+    base = with_kinds(guessing(A_CHECK), kinds)
+    assert sharding(pair(base, guessing(program="b" * 64))).status == status
+
+
+def test_a_harmless_guess_does_not_hide_another_one() -> None:
+    base = with_kinds(guessing(A_CHECK, A_SCALAR), {A_CHECK: "finite", A_SCALAR: "value"})
+    assert sharding(pair(base, guessing(program="b" * 64))).status == "REVIEW"
 
 
 def test_other_guesses_do_not_soften_a_failure() -> None:

@@ -13,6 +13,7 @@ import torch._dynamo
 from torch import nn
 
 from regbot_guest.crash import call_unchanged
+from regbot_guest.guesses import EXECUTION
 
 
 class CompileWatch:
@@ -44,6 +45,12 @@ class CompileWatch:
     def describe(self) -> str:
         """Return up to five names of the modules and functions that were called."""
         return ", ".join(sorted(set(self.called_names))[:5])
+
+    def guesses(self) -> dict[str, str]:
+        """Return what the trace assumed about the called code, and its kind; {} if nothing was called."""
+        if not self.called_names:
+            return {}
+        return {f"{self.describe()} would be compiled by torch.compile, and ran eagerly": EXECUTION}
 
     def _replacement(self, model: Any = None, **options: Any) -> Any:
         if model is None:

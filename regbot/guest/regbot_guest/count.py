@@ -6,9 +6,9 @@ memory. The mode ``real`` uses the ranks of a launcher and real tensors. Tests c
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 from regbot_guest.backends import describe_backends
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
+from regbot_guest.guesses import as_ledger_fields
 from regbot_guest.harness import Training, load_plugin, skip_other_chunks
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.moe import runs_grouped_mm
@@ -220,7 +221,7 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
 
 def count_method(observer: Observer, world: World, static: bool) -> "CountMethod":
     """Return the method by which a step under the dispatch mode was counted."""
-    guesses = sorted(observer.shadows.guesses) if observer.shadows is not None else ()
+    guesses = observer.shadows.guesses if observer.shadows is not None else {}
     patches = FAKE_PATCHES if static else ()
     return CountMethod("dispatch-mode", world.device.type, observer.fingerprint.hexdigest(), patches, guesses)
 
@@ -229,15 +230,15 @@ def count_method(observer: Observer, world: World, static: bool) -> "CountMethod
 class CountMethod:
     """How a step was counted: with the tool ``source``, on ``device``.
 
-    ``program`` is the fingerprint of the device program, or None. ``patches`` and ``guesses`` describe what differs
-    from a real run and what was guessed.
+    ``program`` is the fingerprint of the device program, or None. ``patches`` describe what differs from a
+    real run. ``guesses`` maps sentences about what was guessed to their kinds.
     """
 
     source: str
     device: str
     program: str | None
     patches: Sequence[str] = ()
-    guesses: Sequence[str] = ()
+    guesses: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_ledger(
@@ -264,7 +265,7 @@ def build_ledger(
         "program": method.program,
         "config": request.resolved(),
         "patches": list(method.patches),
-        "guesses": list(method.guesses)[:20],
+        **as_ledger_fields(method.guesses),
         "warnings": warnings,
     }
 

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_map_only
 from regbot_guest.collective_values import find_source, output_values, outputs_and_inputs
 from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, name_arguments
 from regbot_guest.crash import call_unchanged
+from regbot_guest.guesses import VALUE
 from regbot_guest.untraceable import Untraceable
 
 aten = torch.ops.aten
@@ -76,7 +77,8 @@ class ShadowValues:
 
     def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
         self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
-        self.guesses: set[str] = set()
+        self.guesses: dict[str, str] = {}
+        """The kind of each guess, by its sentence."""
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute ``func`` on fake tensors and return its fake result. The result gets a shadow where possible.
@@ -147,10 +149,10 @@ class ShadowValues:
             with _disable_current_modes():
                 return value.item()
         if tensor.dtype.is_floating_point:
-            self.guesses.add("a float that depends on data was read and answered with 1.0")
+            self.guesses["a float that depends on data was read and answered with 1.0"] = VALUE
             return 1.0
         if tensor.dtype is torch.bool:
-            self.guesses.add("a condition that depends on data was read and answered with False")
+            self.guesses["a condition that depends on data was read and answered with False"] = VALUE
             return False
         raise Untraceable(
             f"an integer that depends on real data was read with .item() or .tolist() ({tensor.dtype}); only counts "

@@ -33,6 +33,7 @@ ANSWERED = {
     "a float": 1.0,
     "floats": [1.0, 1.0, 1.0],
     "isfinite": True,
+    "isfinite of one float": True,
     "isnan": False,
     "isinf": False,
     "comparisons with infinity": [False, False, True, True, False, True, True, True, False, False, False, True],
@@ -104,6 +105,16 @@ def test_errors_of_a_real_gpu_are_errors_here(answer: Answer) -> None:
         assert words in answer["cases"][name].get("text", ""), (name, answer["cases"][name])
 
 
+KINDS = {
+    "was read and answered with 1.0": ["value"],
+    "were copied to the host": ["value", "value"],
+    "(isfinite)": ["finite", "value"],
+    "(isnan)": ["value"],
+    "compared with infinity": ["finite"],
+    "an assertion": ["assertion"],
+}
+
+
 def test_assumptions_about_values_are_recorded(answer: Answer) -> None:
     for words in (
         "a float that depends on data was read",
@@ -114,6 +125,12 @@ def test_assumptions_about_values_are_recorded(answer: Answer) -> None:
         "infinity",
     ):
         assert any(words in note for note in answer["notes"]), words
+
+
+def test_the_kind_of_an_assumption_says_whether_it_can_decide_a_size(answer: Answer) -> None:
+    """The flags of several floats can select some of them; the flag of one float cannot."""
+    kinds = {words: [kind for note, kind in answer["notes"].items() if words in note] for words in KINDS}
+    assert kinds == KINDS
 
 
 def test_a_copy_of_ten_gigabytes_to_the_host_takes_no_memory(answer: Answer) -> None:

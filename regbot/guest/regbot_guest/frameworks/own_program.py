@@ -26,6 +26,7 @@ from regbot_guest.contract import ContractError
 from regbot_guest.count import plant_on_groups, timed_stage
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks.training_loop import Scalar, track_phases
+from regbot_guest.guesses import as_ledger_fields
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper import libraries
 from regbot_guest.paper.counter import PaperCounter
@@ -130,12 +131,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             raise ContractError(
                 "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
             )
-        eager = (
-            [f"{compile_watch.describe()} would be compiled by torch.compile, and ran eagerly"]
-            if compile_watch.called_names
-            else []
-        )
-        watch.record["ledger"]["guesses"] = [*eager, *device.notes()][:20]
+        watch.record["ledger"] |= as_ledger_fields(compile_watch.guesses() | device.notes())
         return watch.record
 
 

@@ -26,6 +26,7 @@ from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
 from regbot_guest.count import measure_sequence_advance, plant_on_groups, read_sequence_numbers
 from regbot_guest.crash import call_unchanged
+from regbot_guest.guesses import as_ledger_fields
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request
@@ -116,7 +117,7 @@ def count_loop(request: Request, loop: TrainingLoop, shadows: ShadowValues | Non
             "config": dict(loop.config),
             "software": dict(loop.software),
             "patches": list(loop.patches),
-            "guesses": sorted(shadows.guesses)[:20] if shadows is not None else [],
+            **as_ledger_fields(shadows.guesses if shadows is not None else {}),
             "warnings": list(loop.warnings),
         },
         "loss": losses if all_finite else [],

@@ -31,7 +31,7 @@ class Device:
 
         self.gpu = gpu
         self.refusals: list[str] = []
-        self.assumptions: set[str] = set()
+        self.assumptions: dict[str, str] = {}
         self.counter: Any = None
         """The ``PaperCounter`` of the running step, or None. CUDA graphs store and replay its counts."""
         self.is_capturing = False
@@ -66,9 +66,13 @@ class Device:
         self._ops.clear_notes()
         self.reset_peak()
 
-    def notes(self) -> list[str]:
-        """Return the assumptions of this program as sentences, such as an unknown float that was read as 1.0."""
-        return [*self._ops.notes(), *sorted(self.assumptions)]
+    def notes(self) -> dict[str, str]:
+        """Return the assumptions of this program, such as an unknown float that was read as 1.0, and the kind of each.
+        The keys are sentences.
+        """
+        rows = (note.split(" ", 1) for note in self._ops.notes())
+        noted = {sentence: kind for kind, sentence in rows} | self.assumptions
+        return dict(sorted(noted.items()))
 
     def is_known(self, tensor: Any) -> bool:
         return bool(self._ops.is_known(tensor.detach()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from regbot_guest.guesses import EXECUTION
 from regbot_guest.paper.device import Device
 
 NOTE = (
@@ -33,7 +34,7 @@ def install_functions(device: Device) -> None:
                 raise RuntimeError("a CUDA graph is already being captured")
             self._pool = pool or self._pool
             device.is_capturing = True
-            device.assumptions.add(NOTE)
+            device.assumptions[NOTE] = EXECUTION
             if device.counter is not None:
                 device.counter.begin_capture()
 

@@ -60,12 +60,9 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         if device.refusals:  # checked even if there was no exception, because the code under test may have caught it
             raise Untraceable(device.refusals[0])
         refuse_unreliable_count(request, uncounted_watch, counter)
-        eager = (
-            [f"{compile_watch.describe()} would be compiled by torch.compile, and ran eagerly"]
-            if compile_watch.called_names
-            else []
+        method = CountMethod(
+            "paper-gpu", "cuda", device.fingerprint(), PATCHES, compile_watch.guesses() | device.notes()
         )
-        method = CountMethod("paper-gpu", "cuda", device.fingerprint(), PATCHES, [*eager, *device.notes()])
         return {
             "ledger": build_ledger(request, world, counter, liveness, method),
             "loss": [],

@@ -154,7 +154,7 @@ at::Scalar read_scalar(const at::Tensor& self) {
     return host_view(self).item();
   }
   if (is_float(self)) {
-    note("a float that depends on data was read and answered with 1.0");
+    note("value", "a float that depends on data was read and answered with 1.0");
     return {1.0};
   }
   refuse(
@@ -188,6 +188,14 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
   return new_tensor({expanded_mask.sum().item<int64_t>()}, {1}, self.scalar_type());
 }
 
+// Note that the floats of `tested` are taken to be finite. The flags of several floats can select some of them, so only
+// the test of one float cannot decide a size.
+void note_finite(const at::Tensor& tested, const char* name) {
+  const bool is_single = tested.numel() == 1;
+  const std::string subject = is_single ? "a float that depends on data was" : "floats that depend on data were";
+  note(is_single ? "finite" : "value", subject + " tested and taken to be finite (" + name + ")");
+}
+
 // Return the flags of a test such as isnan. Unknown floats are assumed to be finite, and get the flag `if_finite`.
 at::Tensor test_floats(
     const at::Tensor& self, const char* name, at::Tensor (*test)(const at::Tensor&), bool if_finite) {
@@ -196,7 +204,7 @@ at::Tensor test_floats(
   if (is_known(self)) {
     write_known(flags, test(host_view(self)), new_id());
   } else if (may_be_known(flags)) {
-    note(std::string("floats that depend on data were tested and taken to be finite (") + name + ")");
+    note_finite(self, name);
     write_known(flags, at::full({}, if_finite, at::TensorOptions().dtype(at::kBool)).expand(self.sizes()), new_id());
   }
   return flags;
@@ -211,7 +219,7 @@ void assert_async(const at::Tensor& self) {
     TORCH_CHECK(host_view(self).is_nonzero(), "torch._assert_async: the assertion failed");
     return;
   }
-  note("an assertion about values that depend on data was taken to hold");
+  note("assertion", "an assertion about values that depend on data was taken to hold");
 }
 
 void assert_async_with_message(const at::Tensor& self, c10::string_view message) {
@@ -219,7 +227,7 @@ void assert_async_with_message(const at::Tensor& self, c10::string_view message)
     TORCH_CHECK(host_view(self).is_nonzero(), message);
     return;
   }
-  note("an assertion about values that depend on data was taken to hold");
+  note("assertion", "an assertion about values that depend on data was taken to hold");
 }
 
 void record_stream(at::Tensor&, at::Stream) {}

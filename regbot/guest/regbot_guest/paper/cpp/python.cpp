@@ -15,7 +15,7 @@ namespace regbot::paper {
 namespace {
 
 std::mutex notes_mutex;
-std::set<std::string> notes;
+std::set<std::string> notes;  // each is a kind, a space and a sentence
 int64_t experts = 0;
 
 // Call an operator that is implemented in Python.
@@ -79,9 +79,9 @@ void refuse(const std::string& reason) {
   TORCH_CHECK(false, reason);  // not reached, because Python raises an exception
 }
 
-void note(const std::string& assumption) {
+void note(const std::string& kind, const std::string& assumption) {
   const std::lock_guard<std::mutex> guard(notes_mutex);
-  notes.insert(assumption);
+  notes.insert(kind + " " + assumption);
 }
 
 void read_on_host() { call_python("regbot_paper::host_read", {}); }

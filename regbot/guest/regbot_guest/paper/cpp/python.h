@@ -10,8 +10,8 @@ namespace regbot::paper {
 
 // Raise Untraceable in Python, at the line of code that needs the unknown value.
 [[noreturn]] void refuse(const std::string& reason);
-// Record an assumption, which the ledger will list.
-void note(const std::string& assumption);
+// Record an assumption, which the ledger will list. `kind` is a value of `GuessKind` in regbot/records/ledger.py.
+void note(const std::string& kind, const std::string& assumption);
 // Record that the host waits for a value of the device.
 void read_on_host();
 // If the operator chooses experts by unknown scores, write the experts that the forced routing chooses to `results`.

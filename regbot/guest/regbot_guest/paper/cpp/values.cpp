@@ -198,10 +198,10 @@ void fill_host(const at::Tensor& target) {
   }
   remember_filled(target);
   if (static_cast<int64_t>(target.nbytes()) <= kMaxFilledBytes) {
-    note("floats that depend on data were copied to the host and answered with 1.0");
+    note("value", "floats that depend on data were copied to the host and answered with 1.0");
     target.fill_(1.0);
   } else {
-    note("floats that depend on data were copied to the host, too many to fill in");
+    note("value", "floats that depend on data were copied to the host, too many to fill in");
   }
 }
 
@@ -317,7 +317,7 @@ void compare_with_infinity(const Operator& info, const std::vector<IValue>& argu
   if (!is_single || !other.isFloatingPoint() || !std::isinf(other.toDouble()) || !may_be_known(flags)) {
     return;
   }
-  note("a float that depends on data was compared with infinity and taken to be finite");
+  note("finite", "a float that depends on data was compared with infinity and taken to be finite");
   const bool flag = other.toDouble() > 0 ? answer->second.first : answer->second.second;
   write_known(flags, at::full({}, flag, at::TensorOptions().dtype(at::kBool)).expand(flags.sizes()), new_id());
 }
