@@ -15,6 +15,8 @@ RESHARDS = "FSDP reshards after forward"
 KEEPS_GATHERED = "FSDP keeps parameters gathered"
 GRADIENT_LOST = "gradient reduction lost"
 GRADIENT_GAINED = "gradient reduction gained"
+OPTIMIZER_SUM_REMOVED = "optimizer sum removed"
+OPTIMIZER_SUM_ADDED = "optimizer sum added"
 MOVED = "collective moved to another axis or group"
 OTHER_LAYER = "collective moved to another layer"
 WIDENED = "payload dtype widened"
@@ -44,6 +46,8 @@ EXPLANATIONS: dict[str, str] = {
     KEEPS_GATHERED: "parameters stay gathered from forward to backward: one gather less, more memory",
     GRADIENT_LOST: "gradients of some parameters are summed over fewer ranks, or not at all: replicas drift apart",
     GRADIENT_GAINED: "gradients of some parameters are summed over more ranks than before",
+    OPTIMIZER_SUM_REMOVED: "the optimizer step sums over fewer ranks, or not at all; it may have summed gradients",
+    OPTIMIZER_SUM_ADDED: "the optimizer step sums over more ranks; the bytes are not those of known gradients",
     MOVED: "the same collectives run on another mesh axis or in groups of another size",
     OTHER_LAYER: "some layers issue fewer of the same collectives and others more, with the same total",
     WIDENED: "the same elements travel in a wider type",
@@ -68,6 +72,7 @@ _INVERSE_PAIRS = (
     (RECOMPUTES, RECOMPUTES_NOT),
     (RESHARDS, KEEPS_GATHERED),
     (GRADIENT_LOST, GRADIENT_GAINED),
+    (OPTIMIZER_SUM_REMOVED, OPTIMIZER_SUM_ADDED),
     (MOVED, MOVED),
     (OTHER_LAYER, OTHER_LAYER),
     (WIDENED, NARROWED),

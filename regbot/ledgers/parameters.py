@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from regbot.ledgers.catalogue import GRADIENT_LOST, RESHARDS
+from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHARDS
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
@@ -60,7 +60,8 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
     """Detect units that reduce fewer gradient elements than before, unless other units now own their parameters.
 
     A claim contains the unit's changed reductions, and the parameter gathers that changed in the same place and on the
-    same axis.
+    same axis. All-reduces of the optimizer step that do not have the size of known gradients get a pattern of their
+    own.
     """
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
     population = frozenset().union(*(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell)))
@@ -83,7 +84,8 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
             *(cell.issuers for cell in sums)
         )
         axes = frozenset(cell.signature.axis for cell in lossy_cells)
-        yield Claim(GRADIENT_LOST, (), axes, (*sums, *gathers), changed_modules, population)
+        pattern = OPTIMIZER_SUM_REMOVED if _sums_statistics(view, [*sums, *gathers]) else GRADIENT_LOST
+        yield Claim(pattern, (), axes, (*sums, *gathers), changed_modules, population)
 
 
 def detect_reshards(view: View) -> Iterator[Claim]:
@@ -121,6 +123,38 @@ def _reduces_gradients(view: View, cell: Cell) -> bool:
         and not view.moves_activations(cell)
         and cell.key not in view.claimed
     )
+
+
+def _sums_statistics(view: View, cells: list[Cell]) -> bool:
+    """Whether ``cells`` are all-reduces of the optimizer step whose sizes are not those of known gradients.
+
+    torchtitan, for example, sums there the tokens of every expert. Known gradients are those that both arms reduce in
+    backward. If there are none, or all are smaller than the sum, the sum may be the gradients themselves.
+    """
+    if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
+        return False
+    sizes = _list_gradient_sizes(view)
+    sides = [side for cell in cells for side in (cell, cell.flip()) if side.before.count]
+    sums = [_count_elements([side]) / side.before.count for side in sides]
+    return all(
+        size < max(sizes, default=0) and not any(abs(size - known) <= PADDING_TOLERANCE * known for known in sizes)
+        for size in sums
+    )
+
+
+def _list_gradient_sizes(view: View) -> list[float]:
+    """Return how many elements a gradient reduction of backward has that did not change.
+
+    These are the elements of one call and of all calls of a unit, each before and after a reduce-scatter.
+    """
+    sizes = []
+    for cell in view.cells:
+        if cell.changed or cell.signature.phase != "backward" or not _reduces_gradients(view, cell):
+            continue
+        elements = _count_elements([cell])
+        kept_share = 1 / cell.signature.group_size if cell.signature.kind == "reduce_scatter" else 1
+        sizes += [size * share for size in (elements, elements / cell.before.count) for share in (1, kept_share)]
+    return sizes
 
 
 def _find_losing_units(view: View) -> set[str]:

@@ -19,7 +19,6 @@ from regbot.ledgers.catalogue import (
     DISPATCHER_OFF,
     DISPATCHER_ON,
     EXPLANATIONS,
-    GRADIENT_LOST,
     INVERSE,
     MAPPED_TWICE,
     RECOMPUTES,
@@ -31,7 +30,7 @@ from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
 from regbot.ledgers.rows import sum_by_kind, template
-from regbot.ledgers.rules import Circumstances, decide_status
+from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.verdict import Finding, Volume, WireTime
@@ -106,7 +105,7 @@ def compare_ledgers(
     view = build_view(base, head)
     span = "Per step" if base.scope == "step" else "In all"
     claims = list(_collect_claims(view, dispatcher))
-    gradient_lost = any(claim.pattern == GRADIENT_LOST for claim in claims)
+    gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
     models = WireModel(wire, base.axes), WireModel(wire, head.axes)
     base_volumes = sum_by_kind(base, lambda entry: entry.role == "payload")

@@ -20,13 +20,18 @@ from regbot.ledgers.catalogue import (
     KEEPS_GATHERED,
     MAPPED_TWICE,
     MOVED,
+    OPTIMIZER_SUM_REMOVED,
     OTHER_LAYER,
     RECOMPUTES_NOT,
     RESTORED,
 )
 from regbot.records.verdict import Status, WireTime
 
-ALWAYS_FAIL = frozenset({GRADIENT_LOST, DISPATCHER_OFF})
+REDUCTIONS_LOST = frozenset({GRADIENT_LOST, OPTIMIZER_SUM_REMOVED})
+"""Patterns in which gradients may no longer be reduced. A removed sum of the optimizer step is among them, because only
+a person knows that it summed a statistic.
+"""
+ALWAYS_FAIL = REDUCTIONS_LOST | {DISPATCHER_OFF}
 """Patterns that are always FAIL, even if the step gets cheaper."""
 NEVER_FAIL = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED, OTHER_LAYER})
 """Patterns that are never FAIL."""

@@ -143,12 +143,6 @@ def _describe_keeps_gathered(claim: Claim) -> str:
 
 
 def _describe_gradient_lost(claim: Claim) -> str:
-    if _is_of_optimizer_only(claim):
-        return (
-            f"in {_name_modules(claim)} the optimizer step sums over fewer ranks on {format_axis(claim)}, or not at "
-            "all; if these are gradients, replicas drift apart (if they are statistics such as a norm or a count of "
-            "tokens, which a ledger cannot tell from gradients, declare it with --expect)"
-        )
     return (
         f"in {_name_modules(claim)} gradients that were reduced on {format_axis(claim)} are reduced over fewer ranks "
         "or not at all, so replicas drift apart (if these parameters were removed on purpose, declare it with --expect)"
@@ -156,23 +150,26 @@ def _describe_gradient_lost(claim: Claim) -> str:
 
 
 def _describe_gradient_gained(claim: Claim) -> str:
-    if _is_of_optimizer_only(claim):
-        return (
-            f"in {_name_modules(claim)} the optimizer step now sums on {format_axis(claim)}; before, it summed over "
-            "fewer ranks or not at all. These are gradients, or statistics such as a norm or a count of tokens: a "
-            "ledger cannot tell them apart"
-        )
     return (
         f"in {_name_modules(claim)} gradients are now reduced on {format_axis(claim)}; before, they were reduced over "
         "fewer ranks or not at all"
     )
 
 
-def _is_of_optimizer_only(claim: Claim) -> bool:
-    """Whether all collectives of ``claim`` belong to the optimizer step. torchtitan, for example, sums there the tokens
-    of every expert, to balance them.
-    """
-    return all(cell.signature.phase == "optimizer" for cell in claim.cells)
+def _describe_optimizer_sum_removed(claim: Claim) -> str:
+    return (
+        f"in {_name_modules(claim)} the optimizer step sums over fewer ranks on {format_axis(claim)}, or not at all; "
+        "if these are gradients, replicas drift apart (if they are statistics such as a norm or a count of tokens, "
+        "which a ledger cannot tell from gradients, declare it with --expect)"
+    )
+
+
+def _describe_optimizer_sum_added(claim: Claim) -> str:
+    return (
+        f"in {_name_modules(claim)} the optimizer step now sums on {format_axis(claim)}; before, it summed over fewer "
+        "ranks or not at all. The bytes are not those of known gradients, so these may be statistics such as a norm or "
+        "a count of tokens"
+    )
 
 
 def _describe_moved(claim: Claim) -> str:
@@ -210,6 +207,8 @@ _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
     names.KEEPS_GATHERED: _describe_keeps_gathered,
     names.GRADIENT_LOST: _describe_gradient_lost,
     names.GRADIENT_GAINED: _describe_gradient_gained,
+    names.OPTIMIZER_SUM_REMOVED: _describe_optimizer_sum_removed,
+    names.OPTIMIZER_SUM_ADDED: _describe_optimizer_sum_added,
     names.MOVED: _describe_moved,
     names.OTHER_LAYER: _describe_other_layer,
     names.WIDENED: _describe_other_dtype,

@@ -13,6 +13,7 @@ HINTS = {
     catalogue.RESHARDS: "find where parameters are now freed after forward (reshard_after_forward)",
     catalogue.KEEPS_GATHERED: "find where parameters are no longer freed after forward, and check peak memory",
     catalogue.GRADIENT_LOST: "find which parameters left the reduction group: they now train on fewer ranks' gradients",
+    catalogue.OPTIMIZER_SUM_REMOVED: "find what the optimizer step no longer sums, and whether it was gradients",
     catalogue.WIDENED: "find the cast that is missing before the exchange",
     catalogue.HOST_READS_ADDED: "find the .item(), .tolist() or branch on a tensor, and keep the value on the device",
     catalogue.OVERLAP_LOST: "find what now orders these collectives after compute, such as a stream, a wait for an "

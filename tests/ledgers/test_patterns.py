@@ -35,6 +35,7 @@ from support.pattern_cases import (
     diff,
     patterns,
     reading,
+    with_statistic,
 )
 
 
@@ -116,18 +117,52 @@ def test_a_lost_gradient_is_detected_in_a_layer_without_other_collectives() -> N
     assert names.GRADIENT_LOST in patterns(base, wrong_index(base, "all_reduce"))
 
 
-def test_sums_of_the_optimizer_step_are_not_called_gradients() -> None:
+def test_a_sum_of_the_optimizer_step_that_is_smaller_than_the_gradients_has_a_pattern_of_its_own() -> None:
     """torchtitan sums the tokens of every expert there, to balance them, and the ledger cannot know what is summed."""
     norm, tokens = (entry("all_reduce", "dp", phase="optimizer", where="", size=size) for size in (4, 2048))
     gradients = entry("reduce_scatter", "dp", phase="backward", where="layers.0", size=2**30)
     base, head = ledger_of([gradients, norm]), ledger_of([gradients, norm, tokens])
     gained = only(base, head)
-    assert (gained.pattern, gained.status) == (names.GRADIENT_GAINED, "REVIEW")
+    assert (gained.pattern, gained.status) == (names.OPTIMIZER_SUM_ADDED, "REVIEW")
     assert "the optimizer step now sums on dp" in gained.text
-    assert "a ledger cannot tell them apart" in gained.text
     lost = only(head, base)
-    assert (lost.pattern, lost.status) == (names.GRADIENT_LOST, "FAIL")
+    assert (lost.pattern, lost.status) == (names.OPTIMIZER_SUM_REMOVED, "FAIL")
     assert "if these are gradients, replicas drift apart" in lost.text
+
+
+@pytest.mark.parametrize(
+    ("size", "pattern"),
+    [
+        (2048, names.OPTIMIZER_SUM_ADDED),
+        (2**30, names.GRADIENT_GAINED),  # the gradients of all layers
+        (2**29, names.GRADIENT_GAINED),  # the gradients of one layer
+        (2**26, names.GRADIENT_GAINED),  # the part of them that a rank keeps, which HSDP reduces
+        (2**31, names.GRADIENT_GAINED),  # more than all known gradients
+    ],
+)
+def test_a_sum_of_the_optimizer_step_with_the_size_of_gradients_is_called_one(size: int, pattern: str) -> None:
+    gradients = entry("reduce_scatter", "dp", phase="backward", where="layers", size=2**30, count=2)
+    added = entry("all_reduce", "replica", phase="optimizer", where="", size=size)
+    base, head = ledger_of([gradients]), ledger_of([gradients, added])
+    assert patterns(base, head) == [pattern]
+    assert patterns(head, base) == [INVERSE[pattern]]
+
+
+def test_a_sum_of_the_optimizer_step_may_be_the_gradients_if_backward_reduces_none() -> None:
+    """Megatron-LM without overlap reduces the gradients after backward."""
+    norm = entry("all_reduce", "dp", phase="optimizer", where="", size=4)
+    gradients = entry("all_reduce", "dp", phase="optimizer", where="", size=2**30)
+    assert only(ledger_of([norm, gradients]), ledger_of([norm])).pattern == names.GRADIENT_LOST
+
+
+def test_nothing_passes_for_being_cheaper_beside_a_removed_sum_of_the_optimizer_step() -> None:
+    halved = edited(A2A, where("all_gather dp layers.1", bytes=lambda e: e.bytes // 2))
+    assert [finding.status for finding in diff(A2A, halved)] == ["PASS"]
+    findings = diff(with_statistic(A2A, "dp"), halved)
+    assert {finding.pattern: finding.status for finding in findings} == {
+        names.OPTIMIZER_SUM_REMOVED: "FAIL",
+        names.BYTES_DOWN: "REVIEW",
+    }
 
 
 def test_a_wrong_index_is_detected_beside_a_renamed_module() -> None:

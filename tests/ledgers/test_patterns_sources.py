@@ -46,10 +46,11 @@ SOURCES: dict[str, Converter] = {
 }
 BY_EVIDENCE = {names.DISPATCHER_OFF, names.DISPATCHER_ON, names.HOST_READS_ADDED, names.HOST_READS_REMOVED}
 NEEDS_LAYERS = {names.OTHER_LAYER}
+NEEDS_PHASES = {names.OPTIMIZER_SUM_REMOVED, names.OPTIMIZER_SUM_ADDED}
 NEEDS_MODULES = {names.RESHARDS, names.KEEPS_GATHERED}
 CANNOT_SHOW = {
-    "profile": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_MODULES,
-    "profile with backward": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_MODULES,
+    "profile": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_MODULES | NEEDS_PHASES,
+    "profile with backward": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_MODULES | NEEDS_PHASES,
     "compiled": BY_EVIDENCE | NEEDS_LAYERS,
 }
 """Patterns that a source cannot show. Evidence of runs is not in the ledger. Layers that a source does not distinguish

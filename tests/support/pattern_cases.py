@@ -43,6 +43,14 @@ def hsdp(ledger: Ledger, shard: int = 4, replicate: int = 4, all_reduced: bool =
     return edited(ledger, sharded, *(reduced if all_reduced else []))
 
 
+def with_statistic(ledger: Ledger, axis: str, group_size: int = 16) -> Ledger:
+    """``ledger`` with a sum in the optimizer step that has the size of no gradient reduction, and is not so small that
+    it could be padding.
+    """
+    statistic = entry("all_reduce", axis, group_size, "float32", "optimizer", where="", size=2**20)
+    return edited(ledger, lambda e: e, statistic)
+
+
 def one_layer(layer: int, change: Callable[[Entry], Entry | None]) -> Callable[[Entry], Entry | None]:
     return lambda e: change(e) if e.where.startswith(f"layers.{layer}") else e
 
@@ -193,6 +201,22 @@ POSITIVES = [
         "FAIL",
     ),
     Case("replicas of HSDP not summed", names.GRADIENT_LOST, hsdp(A2A), hsdp(A2A, all_reduced=False), "FAIL", "REVIEW"),
+    Case(
+        "tokens of every expert counted no more",
+        names.OPTIMIZER_SUM_REMOVED,
+        with_statistic(A2A, "dp"),
+        A2A,
+        "FAIL",
+        "REVIEW",
+    ),
+    Case(
+        "a statistic of one axis counted no more",
+        names.OPTIMIZER_SUM_REMOVED,
+        with_statistic(TWO_AXES, "edp", group_size=4),
+        TWO_AXES,
+        "FAIL",
+        "REVIEW",
+    ),
     Case(
         "gradients in another axis of one size",
         names.MOVED,
@@ -345,6 +369,12 @@ def wrapped_in_pairs(padding: int) -> Ledger:
     )
 
 
+def after_backward(ledger: Ledger) -> tuple[Ledger, Ledger]:
+    """``ledger`` with gradients that are reduced after backward, and without them."""
+    reduced = edited(ledger, where("reduce_scatter dp", kind="all_reduce", phase="optimizer"))
+    return reduced, edited(ledger, without("reduce_scatter dp"))
+
+
 def both_data_axes_merged() -> Ledger:
     return edited(TWO_AXES, where("edp reduce_scatter", axis="dp", group_size=64))
 
@@ -382,6 +412,13 @@ NEAR_MISSES = [
         names.RESHARDS,
         edited(A2A, without("backward dp")),
         A2A,
+    ),
+    ("gradients after backward not reduced", names.OPTIMIZER_SUM_REMOVED, *after_backward(A2A)),
+    (
+        "replicas of HSDP not summed after backward",
+        names.OPTIMIZER_SUM_REMOVED,
+        edited(hsdp(A2A), where("all_reduce", phase="optimizer")),
+        hsdp(A2A, all_reduced=False),
     ),
     ("gradients in bfloat16", names.GRADIENT_LOST, A2A, smoke_ledger(reduce_dtype="bfloat16")),
     ("HSDP instead of FSDP", names.GRADIENT_LOST, A2A, hsdp(A2A)),
