@@ -7,6 +7,8 @@
 
 #include "values.cpp"
 
+#include "positive.cpp"
+
 #include "kernels.cpp"
 
 #include "own_kernels.cpp"

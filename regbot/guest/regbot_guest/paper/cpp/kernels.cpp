@@ -5,6 +5,7 @@
 #include "kernels.h"
 
 #include "memory.h"
+#include "positive.h"
 #include "program.h"
 #include "python.h"
 #include "shapes.h"
@@ -240,6 +241,8 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
       }
     }
     compare_with_infinity(info, arguments, results);
+    compare_with_zero(info, arguments, results);
+    mark_positive_floats(info, arguments, results);
     route(info.name, arguments, results);
   }
   if (info.name.rfind("aten::_foreach_", 0) == 0) {

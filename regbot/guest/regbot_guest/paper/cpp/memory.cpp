@@ -216,6 +216,7 @@ void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id
   if (block == nullptr || tensor.numel() == 0) {
     return;
   }
+  block->is_positive = false;
   if (!may_be_known(tensor)) {
     write_unknown(tensor);
     return;
@@ -247,6 +248,9 @@ void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id
 
 void write_unknown(const at::Tensor& tensor) {
   Block* block = block_of(tensor);
+  if (block != nullptr) {
+    block->is_positive = false;
+  }
   if (block == nullptr || !block->values || tensor.numel() == 0) {
     return;
   }
@@ -265,6 +269,7 @@ void write_unknown(const at::Tensor& tensor) {
 void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values) {
   Block* block = block_of(tensor);
   if (block != nullptr) {
+    block->is_positive = false;
     block->values = std::move(values);
     block->known = at::Tensor();
   }

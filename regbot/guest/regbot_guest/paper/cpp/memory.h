@@ -34,6 +34,7 @@ struct Block {
   int64_t bytes = 0;               // rounded up
   std::shared_ptr<Values> values;  // null if no value is known
   at::Tensor known;                // one bool per byte of the storage; undefined tensor if all of `values` are known
+  bool is_positive = false;        // all values are positive floats, but unknown; see positive.h
   int64_t number = -1;             // position in the order of first use in the fingerprinted step
   uint64_t step = 0;               // the step in which `number` is valid
 };

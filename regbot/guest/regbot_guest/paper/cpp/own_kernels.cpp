@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "memory.h"
+#include "positive.h"
 #include "program.h"
 #include "python.h"
 #include "shapes.h"
@@ -126,6 +127,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
   const bool known = may_be_known(self) && (source.is_cpu() ? !was_filled(source) : is_known(source));
   if (!known) {
     write_unknown(self);
+    copy_positive_floats(self, source);
   } else if (source.is_cpu()) {
     write_known(self, expanded, id_of_host_values(expanded));
   } else {

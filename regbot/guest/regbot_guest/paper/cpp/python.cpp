@@ -86,6 +86,10 @@ void note(const std::string& kind, const std::string& assumption) {
 
 void read_on_host() { call_python("regbot_paper::host_read", {}); }
 
+bool is_score_of_experts(const at::Tensor& tensor) {
+  return experts != 0 && tensor.dim() != 0 && tensor.size(-1) == experts && tensor.is_floating_point();
+}
+
 void route(
     const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results) {
   static const std::set<std::string> choosing_operators{"aten::topk", "aten::sort", "aten::argmax"};

@@ -14,6 +14,8 @@ namespace regbot::paper {
 void note(const std::string& kind, const std::string& assumption);
 // Record that the host waits for a value of the device.
 void read_on_host();
+// Whether `tensor` has a float for each expert in its last dimension.
+bool is_score_of_experts(const at::Tensor& tensor);
 // If the operator chooses experts by unknown scores, write the experts that the forced routing chooses to `results`.
 void route(
     const std::string& operator_name, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results);

@@ -19,7 +19,7 @@ from regbot_guest.tally import announce
 
 NAMES = ("deep_ep", "deep_ep.utils")
 DEEPEP, HYBRIDEP = "deepep", "hybridep"
-BUFFER_BYTES = 1 << 20
+BUFFER_BYTES, NUM_SMS = 1 << 20, 20
 
 
 class EventHandle:
@@ -141,7 +141,7 @@ def _buffer(device: Device) -> type:
     class Buffer:
         """Replacement for the buffer of version 1."""
 
-        num_sms = 20
+        num_sms = NUM_SMS
 
         def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, *_: Any, **__: Any) -> None:
             self.group, self.num_nvl_bytes, self.num_rdma_bytes = group, num_nvl_bytes, num_rdma_bytes
@@ -201,37 +201,61 @@ def _combine(
     return x.new_empty(tokens, x.shape[1]), weights.new_empty(tokens, weights.shape[1]) if weights is not None else None
 
 
+@dataclass(frozen=True)
+class _ElasticHandle:
+    """Handle of version 2, which a dispatch returns and the combine receives."""
+
+    route: Route
+    num_sms: int
+    num_recv_tokens_per_expert_list: list[int]
+    """Number of received rows for each local expert, padded to the alignment."""
+
+
 def _elastic_buffer(device: Device) -> type:
     class ElasticBuffer:
         """Replacement for the buffer of version 2, in its compact layout."""
 
-        def __init__(self, group: Any, *_: Any, **__: Any) -> None:
-            self.group = group
+        def __init__(
+            self, group: Any, num_bytes: "int | None" = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0,
+            *_: Any, **__: Any,
+        ) -> None:  # fmt: skip
+            self.group, self.num_max_tokens_per_rank = group, num_max_tokens_per_rank
+            self.num_bytes = num_bytes or BUFFER_BYTES
+
+        @staticmethod
+        def get_buffer_size_hint(*_: Any, **__: Any) -> int:
+            return BUFFER_BYTES
 
         def get_theoretical_num_sms(self, *_: Any, **__: Any) -> int:
-            return 20
+            return NUM_SMS
 
         def dispatch(
             self, x: Tensor, topk_idx: "Tensor | None" = None, topk_weights: "Tensor | None" = None,
-            cumulative_local_expert_recv_stats: Any = None, num_experts: int = 0, *_: Any, handle: Any = None,
-            do_expand: bool = False, **__: Any,
+            cumulative_local_expert_recv_stats: Any = None, num_experts: int = 0,
+            num_max_tokens_per_rank: "int | None" = None, expert_alignment: "int | None" = None, num_sms: int = 0,
+            *_: Any, handle: Any = None, do_expand: bool = False, **__: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
             if do_expand:
                 device.refuse(
                     "deep_ep.ElasticBuffer.dispatch was called with do_expand=True, which has no stand-in yet"
                 )
             has_handle = handle is not None
-            route = handle or _route(device, topk_idx, num_experts, self.group.size())
+            if handle is None:
+                route = _route(device, topk_idx, num_experts, self.group.size())
+                handle = _ElasticHandle(route, num_sms or NUM_SMS, _padded_rows_per_expert(route, expert_alignment))
+            route = handle.route
             device.launch("deep_ep::dispatch", [x])
             _announce(DEEPEP, self.group, route.rows_sent, x)
             rows = x.new_empty(route.rows_received, x.shape[1])
             if has_handle or topk_idx is None or topk_weights is None:
-                return rows, None, None, route, EventOverlap()
+                return rows, None, None, handle, EventOverlap()
             experts = _received_experts(route, topk_idx, device)
-            return rows, experts, topk_weights.new_empty(experts.shape), route, EventOverlap()
+            return rows, experts, topk_weights.new_empty(experts.shape), handle, EventOverlap()
 
-        def combine(self, x: Tensor, handle: Route, topk_weights: "Tensor | None" = None, **_: Any) -> tuple[Any, ...]:
-            return (*_combine(device, self.group, x, handle, topk_weights), EventOverlap())
+        def combine(
+            self, x: Tensor, handle: _ElasticHandle, topk_weights: "Tensor | None" = None, **_: Any
+        ) -> tuple[Any, ...]:
+            return (*_combine(device, self.group, x, handle.route, topk_weights), EventOverlap())
 
     return ElasticBuffer
 
