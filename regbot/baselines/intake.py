@@ -284,6 +284,8 @@ def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
         yield f"{name} does not prove which code it ran"
     elif run.code.foreign:
         yield f"{name} imported {min(run.code.foreign)} from outside its worktree"
+    elif run.code.missing:
+        yield f"{name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
     if (
         run.tier == "static"
         and run.ledger is not None

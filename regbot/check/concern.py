@@ -8,6 +8,8 @@ stored sessions of the base, which a trusted node measured, show that a run load
   measured as without paths.
 - Every changed file is documentation, a stored reference, or a Python file that the base already has. A run reports the
   Python files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
+- A sparse checkout of the workload has every changed file except documentation and stored references. A run cannot load
+  a file that was not checked out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from regbot.checkout import CheckoutError, InertRule
 from regbot.checkout.changes import DiffEntry, list_diff_entries
 from regbot.checkout.git import git, try_git
 from regbot.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
+from regbot.checkout.sparse import Cone
 from regbot.config import Config, ConfigError
 from regbot.records.baseline import Baseline
 from regbot.records.files import RecordError
@@ -146,6 +149,9 @@ def _prove(
         gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
     if unseen := _find_unseen(change, entries):
         gaps.append(f"{clip(unseen, 200)} changed, and a run does not report whether it reads such a file")
+    cone = Cone.of(task.workload.sparse)
+    if absent := next((entry.name for entry in entries if not cone.has(entry.name) and _matters(change, entry)), ""):
+        gaps.append(f"{clip(absent, 200)} changed, and 'sparse' leaves it out, so no stored run could load it")
     if gaps:
         return _unproven(task, gaps[0])
     return UnconcernedWorkload(
@@ -181,7 +187,10 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
 
 def _find_unseen(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
     """Return the first changed path of which a run would not report that it reads it; '' if there is none."""
+    return next((entry.name for entry in entries if not entry.is_python and _matters(change, entry)), "")
+
+
+def _matters(change: ChangedTrees, entry: DiffEntry) -> bool:
+    """Return whether a run may read the file: it is neither documentation nor a stored reference."""
     rule = InertRule()  # knows documentation only; other rules read files, and here are only trees
-    prefix = f"{change.stored_folder}/"
-    paths = (entry.name for entry in entries if not entry.is_python)
-    return next((path for path in paths if not rule.is_inert(path) and not path.startswith(prefix)), "")
+    return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")

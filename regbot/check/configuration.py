@@ -1,12 +1,13 @@
 """Choose the ``regbot.toml`` that a check of two commits uses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from regbot.checkout import target_tip
 from regbot.checkout.git import file_at
+from regbot.checkout.sparse import has_folder
 from regbot.config import (
     FILE_NAME,
     ConfigError,
@@ -18,7 +19,8 @@ from regbot.config import (
     load_first,
     with_machine_tables,
 )
-from regbot.text.clip import short_commit
+from regbot.text.clip import clip, short_commit
+from regbot.workloads import Task
 
 
 def find_config(
@@ -67,3 +69,15 @@ def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head:
             f"--untrusted: only {head} has a {FILE_NAME}, and it must not choose its own confinement", advice
         )
     return loaded
+
+
+def refuse_unknown_folders(repo: Path, commits: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Raise ConfigError if a workload checks out a folder that none of ``commits`` has."""
+    for name, folder in dict.fromkeys(
+        (task.workload_name, folder) for task in tasks for folder in task.workload.sparse
+    ):
+        if not any(has_folder(repo, commit, folder) for commit in commits):
+            raise ConfigError(
+                f"workloads.{name}.sparse: neither base nor head has a folder {clip(folder, 200)!r}",
+                "correct or remove it; the files of the parent folders are checked out without being named",
+            )

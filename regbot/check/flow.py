@@ -21,7 +21,7 @@ from regbot import __version__
 from regbot.baselines.arm_luck import is_luck_small
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
 from regbot.check.conclusion import CheckResult, conclude
-from regbot.check.configuration import confine, find_config
+from regbot.check.configuration import confine, find_config, refuse_unknown_folders
 from regbot.check.references import store_at, stored_traces, with_references
 from regbot.checkout import (
     InertRule,
@@ -185,6 +185,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # raises the error of a bad override now, not after minutes of work
+    refuse_unknown_folders(options.repo, [base.commit, head.commit], tasks)
     unconcerned, path_warnings = _find_unconcerned(context, base, head, planned)
     skipped = {workload.entry for workload in unconcerned}
     timed = [task for task in timed if task.entry not in skipped]
@@ -299,9 +300,8 @@ def _measure(
     remaining_s = (header.budget_min or 0.0) * 60
     for index, (timed_plan, task, kind) in enumerate(plans_to_time):
         workload_runs = [run for run in runs if run.workload == timed_plan.entry]
-        runs_file = pool_file(
-            trees.repository_cache, header, timed_plan, [run for run in workload_runs if run.tier == "static"], kind
-        )
+        static_runs = [run for run in workload_runs if run.tier == "static"]
+        runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, kind, task.workload.sparse)
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
         # The session has no timed runs yet, or only runs that an interrupted check copied from the pool.
         if options.join and all(run.joined is not None for run in timed_runs):

@@ -4,14 +4,15 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from pydantic import Field
 
 from regbot.checkout.cache import CacheEntry
 from regbot.checkout.clones import reset_configuration
-from regbot.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, git
+from regbot.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
+from regbot.checkout.sparse import WHOLE, Cone
 from regbot.records.base import Record
 from regbot.records.run import Commit
 from regbot.text.printable import printable
@@ -27,11 +28,12 @@ class WorktreePart(Record):
     commit: Commit
 
 
-def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[str, list[str]]:
+def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone = WHOLE) -> tuple[str, list[str]]:
     """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
 
     Code under test runs in the worktree and may leave files there. A later check could import such a file instead of
-    the commit's code, even if git ignores the file. So untracked files are part of the digest.
+    the commit's code, even if git ignores the file. So untracked files are part of the digest. A file outside of
+    ``cone`` counts as untracked, because it was not checked out.
 
     The worktree's own index is not used, because it may mark files as unchanged. The .git file in the worktree is not
     read, because code under test could point it to a configuration that runs commands.
@@ -46,16 +48,33 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
             location = (f"--git-dir={entry.clone(part.clone)}", f"--work-tree={folder}")
             diff = (*location, "diff", *_DIFF)
             git(folder, *location, "read-tree", part.commit, env=env)
+            names = [name for name in git(folder, *location, "ls-files", "-z", env=env).split("\0") if name]
+            if not part.path:
+                mark_absent(folder, location, [name for name in names if not cone.has(name)], env)
+                names = [name for name in names if cone.has(name)]
+            tracked.update(f"{part.path}/{name}" if part.path else name for name in names)
             difference = git(folder, *diff, "--binary", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             digest.update(f"{part.path}\0{difference}\0".encode("utf-8", "surrogateescape"))
             if difference:
-                names = git(folder, *diff, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
-                changed += [printable(str(Path(part.path, name))) for name in names.split("\0") if name]
-            names = git(folder, *location, "ls-files", "-z", env=env)
-            tracked.update(f"{part.path}/{name}" if part.path else name for name in names.split("\0"))
+                output = git(folder, *diff, "--name-only", "-z", part.commit, env=env, timeout_s=TRANSFER_TIMEOUT_S)
+                changed += [printable(str(Path(part.path, name))) for name in output.split("\0") if name]
     for line in _list_untracked(entry.path, tracked):
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest(), changed
+
+
+def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
+    """Mark tracked files in the index as not checked out, as git does in a sparse worktree. Raises CheckoutError.
+
+    ``location``: git options for the git directory and the worktree; [] to let git find them from ``folder``.
+    """
+    if not names:
+        return
+    lines = "".join(f"{name}\0" for name in names)
+    command = (*location, "update-index", "-z", "--skip-worktree", "--stdin")
+    result = try_git(folder, *command, env=env, stdin=lines, timeout_s=TRANSFER_TIMEOUT_S)
+    if result.code != 0:
+        raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
 
 
 def _list_untracked(top: Path, tracked: Set[str]) -> Iterator[str]:

@@ -3,7 +3,8 @@
 The cache key of a worktree is a digest of its tree, its build commands and its interpreter. Later checks with the same
 key reuse the worktree. The key needs no submodule commits, because the tree determines them. If the tree has
 submodules, origin (without credentials) and the allowed hosts are part of the key, because they decide what may be
-fetched. If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure
+fetched. The folders of a sparse worktree are part of the key too.
+If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure
 edited files as the commit's code.
 """
 
@@ -23,7 +24,7 @@ from regbot.checkout.building import Build, minimal_environment, run_build, run_
 from regbot.checkout.cache import CacheEntry, lock
 from regbot.checkout.clone_pruning import mark_used, prune_clones
 from regbot.checkout.clones import CommitSource, fetch_commit, host_of, list_submodules
-from regbot.checkout.contents import WorktreePart, digest_worktree
+from regbot.checkout.contents import WorktreePart, digest_worktree, mark_absent
 from regbot.checkout.git import (
     NO_MACHINE_CONFIG,
     OFFLINE,
@@ -36,6 +37,7 @@ from regbot.checkout.git import (
     try_git,
     without_credentials,
 )
+from regbot.checkout.sparse import WHOLE, Cone, list_absent
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Commit
@@ -64,6 +66,10 @@ class Worktree:
     """Tracked files that the build commands have changed. The measured code differs from the commit in these files."""
     environment: dict[str, str]
     """Variables that point to private caches of this worktree. Arms must not share compiled kernels."""
+    sparse: tuple[str, ...] = ()
+    """Folders of a sparse worktree; () if all files were checked out."""
+    absent: tuple[str, ...] = ()
+    """Files and submodules of the commit that were not checked out."""
 
 
 class _WorktreeRecord(Record):
@@ -85,13 +91,16 @@ def check_out(
     cache_dir: Path,
     build: Build,
     hosts: Sequence[str] | None = None,
+    sparse: Sequence[str] = (),
 ) -> Worktree:
     """Return the worktree of ``commit``. Reuse the one in the cache, or create and build it.
 
     ``cache_dir`` is the cache folder of the repository (``regbot.checkout.cache.repository_cache``).
     ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
-    ``hosts``. If ``hosts`` is None, any host is allowed. Raises CheckoutError and BuildError.
+    ``hosts``. If ``hosts`` is None, any host is allowed. ``sparse`` are the folders of a sparse worktree
+    (``regbot.checkout.sparse``); () checks out all files. Raises CheckoutError and BuildError.
     """
+    cone = Cone.of(sparse)
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
     tree = git(repo, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").strip()
@@ -100,21 +109,23 @@ def check_out(
     inputs: list[object] = [str(common), tree, list(build.commands), build.python]
     if _may_have_submodules(repo, tree):
         inputs += [source.identity, None if allowed_hosts is None else sorted(allowed_hosts)]
+    if cone.folders:
+        inputs.append({"sparse": cone.folders})
     key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
     with entry.lock(TRANSFER_TIMEOUT_S + build.timeout_s):
-        record = _read_reusable(entry)
+        record = _read_reusable(entry, cone)
         if reused := record is not None:
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             entry.clear()
-            record = _create_worktree(entry, source, commit, tree, allowed_hosts)
+            record = _create_worktree(entry, source, commit, tree, allowed_hosts, cone)
             entry.create_caches()
             if build.commands:
                 inherited = build.environment if build.environment is not None else minimal_environment()
                 variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
                 run_build(entry, commit, build.commands, variables, build.timeout_s, build.builder or run_in_shell)
-                state, changed = digest_worktree(entry, record.parts)
+                state, changed = digest_worktree(entry, record.parts, cone)
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
         entry.create_caches()
@@ -127,6 +138,8 @@ def check_out(
         key=key,
         changed=tuple(record.changed),
         environment=entry.environment,
+        sparse=cone.folders,
+        absent=list_absent(entry.clone(record.parts[0].clone), commit, cone),
     )
 
 
@@ -170,11 +183,11 @@ def _modification_time(path: Path) -> float:
         return 0.0
 
 
-def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
+def _read_reusable(entry: CacheEntry, cone: Cone) -> _WorktreeRecord | None:
     """Return the record of a complete worktree, or None if its files have changed since the build."""
     try:
         record = read_record(entry.marker, _WorktreeRecord)
-        return record if digest_worktree(entry, record.parts)[0] == record.state else None
+        return record if digest_worktree(entry, record.parts, cone)[0] == record.state else None
     except (RecordError, CheckoutError):
         return None
 
@@ -195,22 +208,24 @@ def _may_have_submodules(repo: Path, tree: str) -> bool:
 
 
 def _create_worktree(
-    entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None
+    entry: CacheEntry, source: CommitSource, commit: str, tree: str, hosts: Set[str] | None, cone: Cone
 ) -> _WorktreeRecord:
-    parts = [*_fetch_parts(entry, source, commit, "", hosts)]
+    parts = [*_fetch_parts(entry, source, commit, "", hosts, cone)]
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
-            return _check_out_parts(entry, commit, tree, parts)
-    return _check_out_parts(entry, commit, tree, parts)
+            return _check_out_parts(entry, commit, tree, parts, cone)
+    return _check_out_parts(entry, commit, tree, parts, cone)
 
 
-def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:
+def _check_out_parts(
+    entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart], cone: Cone
+) -> _WorktreeRecord:
     """Check out all fetched parts into the worktree. If this fails, remove the entry's files."""
     try:
         for part in parts:
-            _add_part(entry, part)
+            _add_part(entry, part, WHOLE if part.path else cone)
         return _WorktreeRecord(
-            commit=commit, tree=tree, parts=parts, state=digest_worktree(entry, parts)[0], changed=[]
+            commit=commit, tree=tree, parts=parts, state=digest_worktree(entry, parts, cone)[0], changed=[]
         )
     except BaseException:
         entry.clear()
@@ -218,11 +233,12 @@ def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[Work
 
 
 def _fetch_parts(
-    entry: CacheEntry, source: CommitSource, commit: str, part_path: str, hosts: Set[str] | None
+    entry: CacheEntry, source: CommitSource, commit: str, part_path: str, hosts: Set[str] | None, cone: Cone
 ) -> Iterator[WorktreePart]:
     """Fetch ``commit`` and its submodules into private clones. Yield a part for each of them.
 
-    ``part_path`` is the path of ``commit`` in the worktree; '' for the repository itself.
+    ``part_path`` is the path of ``commit`` in the worktree; '' for the repository itself. Submodules outside of
+    ``cone`` are left out.
     """
     clone = entry.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
@@ -230,10 +246,12 @@ def _fetch_parts(
         mark_used(clone)
     yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
     for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):
-        yield from _fetch_parts(entry, submodule, submodule_commit, f"{part_path}/{path}" if part_path else path, hosts)
+        if part_path or cone.has(path):
+            submodule_path = f"{part_path}/{path}" if part_path else path
+            yield from _fetch_parts(entry, submodule, submodule_commit, submodule_path, hosts, cone)
 
 
-def _add_part(entry: CacheEntry, part: WorktreePart) -> None:
+def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:
     """Check out ``part`` into the worktree. Never follow a link: a tree may have a link at a submodule's path."""
     clone, folder = entry.clone(part.clone), entry.path
     for name in Path(part.path).parts:
@@ -247,5 +265,20 @@ def _add_part(entry: CacheEntry, part: WorktreePart) -> None:
         entry.path.parent.mkdir(parents=True, exist_ok=True)
         worktree = (f"--git-dir={clone}", "worktree")
         git(clone, *worktree, "prune", "--expire=now")
-        command = (*worktree, "add", "--quiet", "--force", "--detach", str(folder), part.commit)
+        no_checkout = ("--no-checkout",) if cone.folders else ()
+        command = (*worktree, "add", "--quiet", "--force", "--detach", *no_checkout, str(folder), part.commit)
         git(clone, *command, timeout_s=TRANSFER_TIMEOUT_S, env=NO_MACHINE_CONFIG)
+        if cone.folders:
+            _write_sparse_files(folder, part.commit, cone)
+
+
+def _write_sparse_files(folder: Path, commit: str, cone: Cone) -> None:
+    """Check out the files of ``cone`` into the empty worktree ``folder``. ``git status`` is clean in it afterwards."""
+    git(folder, "read-tree", commit)
+    names = [name for name in git(folder, "ls-files", "-z").split("\0") if name]
+    mark_absent(folder, (), [name for name in names if not cone.has(name)], NO_MACHINE_CONFIG)
+    written = "".join(f"{name}\0" for name in names if cone.has(name))
+    command = ("checkout-index", "--quiet", "--index", "-z", "--stdin")
+    result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=written, timeout_s=TRANSFER_TIMEOUT_S)
+    if result.code != 0:
+        raise CheckoutError(f"{folder}: git checkout-index failed: {result.error_line}")

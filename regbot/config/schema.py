@@ -1,11 +1,11 @@
 """The schema of ``regbot.toml``: what to trace in a repository and how to judge it."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from regbot.config.pathspecs import find_pathspec_fault
+from regbot.config.pathspecs import find_folder_fault, find_pathspec_fault
 from regbot.errors import UserError
 from regbot.records.base import Record
 from regbot.records.ledger import Scalar
@@ -113,6 +113,11 @@ class Workload(Record):
         description="git pathspecs of the files that the workload depends on; a change of other files does not "
         "concern it; [] for every file (docs/monorepos.md)",
     )
+    sparse: list[str] = Field(
+        default=[],
+        description="folders that are checked out, by the rule of git's cone mode; [] for all files "
+        "(docs/monorepos.md)",
+    )
     timed: list[str] | None = Field(
         default=None, description="shapes whose steps are timed; default: all that have a timed variant, [] for none"
     )
@@ -154,6 +159,14 @@ class Workload(Record):
                 raise ValueError(fault)
         return value
 
+    @field_validator("sparse")
+    @classmethod
+    def _check_folders(cls, value: list[str]) -> list[str]:
+        for folder in value:
+            if fault := find_folder_fault(folder):
+                raise ValueError(fault)
+        return [PurePosixPath(folder).as_posix() for folder in value]
+
     @field_validator("config")
     @classmethod
     def _check_geometry(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -165,6 +178,15 @@ class Workload(Record):
     def _check_timed_shapes(self) -> "Workload":
         if unknown := sorted(set(self.timed or []) - set(self.shapes)):
             raise ValueError(f"timed: {unknown[0]!r} is not among the shapes of this workload; add it there too")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sparse(self) -> "Workload":
+        roots = [root for root in map(PurePosixPath, self.source_roots) if root.parts]
+        folders = [PurePosixPath(folder) for folder in self.sparse]
+        for root in roots if folders else []:
+            if not any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders):
+                raise ValueError(f"source_roots: {str(root)!r} is not checked out; add it to sparse")
         return self
 
     @model_validator(mode="after")

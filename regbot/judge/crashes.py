@@ -5,7 +5,8 @@ replaces, the trace crashes although the pull request is right. So a crash is th
 
 - the checkout's own code raised the error, in a file that differs between base and head,
 - the error passed through no code of regbot, and
-- the error names no configuration key that regbot set.
+- the error names no configuration key that regbot set, and
+- all files of the commit were checked out: in a sparse checkout, the code may need a file that is not there.
 
 The traceback is the guest's claim. A false claim can only turn FAIL into INVALID, and neither is green.
 """
@@ -13,6 +14,8 @@ The traceback is the guest's claim. A false claim can only turn FAIL into INVALI
 from collections.abc import Sequence
 
 from regbot.records.crash import Crash, CrashFrame
+from regbot.records.run import Run
+from regbot.text.clip import clip
 
 UNKNOWN_REVISION = "regbot does not know this revision"
 TRACE_LIMIT = (
@@ -43,6 +46,30 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
     if not any(last.file == path or last.file.startswith(f"{path}/") for path in changed_files):
         return f"head does not change {last.file}, whose code raised the error. {TRACE_LIMIT}"
     return ""
+
+
+def explain_sparse_doubt(runs: Sequence[Run]) -> str:
+    """Return why failed runs of a sparse checkout do not show a fault of the code; '' if all files were there."""
+    sparse = next((run.sparse for run in runs if run.sparse), None)
+    if sparse is None:
+        return ""
+    if missing := next((run.code.missing for run in runs if run.code is not None and run.code.missing), None):
+        return describe_missing(missing)
+    return (
+        f"The checkout has only {clip(', '.join(sparse), 200)} and the files of parent folders, so a missing file may "
+        "be the cause. Add the folder that the error names to 'sparse' of the workload, or remove 'sparse' to see "
+        "whether it fails there too"
+    )
+
+
+def describe_missing(missing: Sequence[str]) -> str:
+    """Return that a run looked for files that its sparse checkout lacks, and what to add."""
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    folder = missing[0].rpartition("/")[0]
+    return (
+        f"It looked for {clip(missing[0], 200)}{more}, which the commit has and the sparse checkout lacks. Add "
+        f"{clip(folder, 200)!r} to 'sparse' of the workload"
+    )
 
 
 def _describe(frame: CrashFrame) -> str:

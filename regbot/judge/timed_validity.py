@@ -7,6 +7,7 @@ failed. Every other case is INVALID.
 from collections.abc import Iterator, Mapping, Sequence
 
 from regbot.judge.backends import uncertain_dispatcher
+from regbot.judge.crashes import explain_sparse_doubt
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm
 from regbot.judge.validity import BROKEN, describe_failure, distrust_code
@@ -67,6 +68,9 @@ def _judge_repeated_failure(
     } <= BROKEN
     if only_head and not base_failed and not node_at_fault:
         ran = "base ran" if base_ran else "base was not reached"
+        if doubt := explain_sparse_doubt((first_failure, second_failure)):
+            reason = f"{describe_failure(second_failure)}, in each of 2 attempts; {ran}. {doubt}"
+            return make_validity("INVALID", [clip_message(reason)])
         return make_validity(
             "FAIL" if base_ran else "INVALID", [f"{describe_failure(second_failure)}, in each of 2 attempts; {ran}"]
         )

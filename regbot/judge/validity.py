@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from regbot.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
-from regbot.judge.crashes import explain_doubt
+from regbot.judge.crashes import describe_missing, explain_doubt, explain_sparse_doubt
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.preflight import Conflict, facts_of_run, find_conflicts
 from regbot.records.ledger import Ledger, Scalar
@@ -62,7 +62,8 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     if base.outcome == "ok" and head.outcome in BROKEN:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
-        return _invalid_result([describe_failure(run) for run in failed])
+        doubt = explain_sparse_doubt(failed)
+        return _invalid_result([*map(describe_failure, failed), *([doubt] if doubt else [])])
 
     problems = [
         *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in distrust_run(run, arm)),
@@ -150,6 +151,8 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
         return Validity(
             status="INVALID", reasons=[f"{last_failure}; base ran. Head was tried only once: run the check again"]
         )
+    if doubt := explain_sparse_doubt(runs):
+        return Validity(status="INVALID", reasons=[clip_message(f"{last_failure}. Base ran. {doubt}")])
     doubts = [explain_doubt(run.crash, changed_files) for run in failures.values() if run.crash is not None]
     if doubt := next((doubt for doubt in doubts if doubt), ""):
         return Validity(status="INVALID", reasons=[clip_message(f"{doubt}. Base ran, but {last_failure}")])
@@ -182,6 +185,8 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
             )
         for package, path in sorted(run.code.foreign.items()):
             yield f"{name} imported {package} from {path}, outside its worktree; uninstall it or fix 'source_roots'"
+        if run.code.missing:
+            yield f"{name} did not run its whole program. {describe_missing(run.code.missing)}"
 
 
 def distrust_run(run: Run, planned: Arm) -> Iterator[str]:

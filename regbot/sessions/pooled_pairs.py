@@ -26,17 +26,24 @@ FOLDER = "timed"
 
 
 def pool_file(
-    repository_cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
+    repository_cache: Path,
+    header: SessionHeader,
+    plan: TimedPlan,
+    traced: Sequence[Run],
+    node_kind: Sequence[str],
+    sparse: Sequence[str] = (),
 ) -> Path:
     """Return the pool file for the code of both arms.
 
     ``traced`` are the static runs of the workload, from which the environment is known; a command has no static runs.
-    ``node_kind`` is the list of values that identify the kind of the nodes.
+    ``node_kind`` is the list of values that identify the kind of the nodes. ``sparse`` are the folders of a sparse
+    checkout.
     """
     key = {
         "workload": plan.entry,
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
         "code": [header.base.tree, header.head.behaviour or header.head.tree],
+        **({"sparse": sorted(sparse)} if sparse else {}),
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
         "node": list(node_kind),
         "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them

@@ -21,7 +21,7 @@ from regbot.sessions.schedule import (
     next_slot,
     progress_summary,
 )
-from regbot.sessions.worktrees import folder_name, with_build_changes
+from regbot.sessions.worktrees import folder_name, with_checkout
 from regbot.text.clip import clip
 from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
@@ -145,11 +145,12 @@ class SessionRunner:
             stage = f"{slot.position.draw}-{stage}"
         name = f"{folder_name(plan.entry)}.{stage}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._scratch.child(name)
-        checkout = Checkout(arm, tree.path, {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)})
+        environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
+        checkout = Checkout(arm, tree.path, environment, tree.absent)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # the run already contains the records of the folder; the log of the launch is kept
         shutil.rmtree(scratch.folder / "record", ignore_errors=True)
-        return with_build_changes(run, tree)
+        return with_checkout(run, tree)
 
     def _cache_folder(self, plan: TimedPlan) -> Path:
         """Return the folder of the session's fresh compiler caches."""

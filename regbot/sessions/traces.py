@@ -14,7 +14,7 @@ from regbot.checkout import Worktree
 from regbot.engines import Engine
 from regbot.records.run import Arm, Outcome, Run
 from regbot.sessions.trace_devices import TraceDevices
-from regbot.sessions.worktrees import Worktrees, folder_name, with_build_changes
+from regbot.sessions.worktrees import Worktrees, folder_name, with_checkout
 from regbot.text.progress import Progress, Watcher
 from regbot.workloads import Checkout, Scratch, Task, bare_run, trace, trace_together
 from regbot.workloads.paper import Libraries
@@ -112,14 +112,14 @@ class TraceRunner:
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"{names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
-        checkout = Checkout(arm, tree.path, tree.environment)
+        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
         scratch = self._scratch.child(
             f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
         )
         runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
         if any(run.outcome != "ok" for run in runs):
             return []
-        return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+        return [self._record(with_checkout(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
 
     def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
         """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
@@ -161,8 +161,8 @@ class TraceRunner:
     def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, paper: Path | None = None) -> Run:
         kind = "paper" if paper is not None else str(attempt)
         scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{kind}")
-        checkout = Checkout(arm, tree.path, tree.environment)
-        return with_build_changes(trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, paper), tree)
+        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        return with_checkout(trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, paper), tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from regbot.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
+from regbot.checkout.sparse import list_parents
 from regbot.engines import EngineError, Launch, LocalEngine, Sandbox, clean_environment
 from regbot.records.run import Arm, Run
 from regbot.text.clip import clip, clip_label
@@ -17,6 +18,9 @@ BUILD_TIMEOUT_S = 3600.0
 BUILD_OUTPUT_BYTES = 2**20
 MAX_CHANGED_FILES = 100
 """Maximum number of changed file names in a run. One changed file already invalidates the run."""
+MAX_SPARSE_FOLDERS = 200
+MAX_MISSING_FILES = 100
+"""Maximum number of missing files in a run. One missing file already invalidates the run."""
 
 
 class Worktrees:
@@ -47,22 +51,25 @@ class Worktrees:
                 self._by_key[key] = replace(tree, built=False) if tree.path.is_dir() else self._check_out(arm, task)
             return self._by_key[key]
 
-    def check_out(self, commit: str, commands: Sequence[str], python: str) -> Worktree | str:
+    def check_out(
+        self, commit: str, commands: Sequence[str], python: str, sparse: Sequence[str] = ()
+    ) -> Worktree | str:
         """Return the worktree of ``commit`` built by ``commands``, or the reason why there is none.
 
-        A failed build is repeated once, because the network may have caused the failure.
+        ``sparse`` are the folders of a sparse worktree; () checks out all files. A failed build is repeated once,
+        because the network may have caused the failure.
         """
         build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
         with suppress(BuildError):
-            return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
+            return check_out(self.repo, commit, self.repository_cache, build, self._hosts, sparse)
         try:
-            return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
+            return check_out(self.repo, commit, self.repository_cache, build, self._hosts, sparse)
         except BuildError as error:
             return f"the build failed twice: {error}"
 
     def _check_out(self, arm: Arm, task: Task) -> Worktree | str:
         workload = task.at(arm.overrides).workload
-        return self.check_out(arm.commit, workload.build, workload.python)
+        return self.check_out(arm.commit, workload.build, workload.python, workload.sparse)
 
 
 def confined_builder(sandbox: Sandbox) -> Builder:
@@ -95,6 +102,38 @@ def confined_builder(sandbox: Sandbox) -> Builder:
         return result.exit_code, result.log_tail.encode()
 
     return build
+
+
+def with_checkout(run: Run, tree: Worktree) -> Run:
+    """Return ``run`` with what is known of its worktree: changes of the build, and the folders of a sparse worktree."""
+    return with_absent_files(with_build_changes(run, tree), tree)
+
+
+def with_absent_files(run: Run, tree: Worktree) -> Run:
+    """Return ``run`` with the folders of a sparse worktree. Of the modules that the run did not find, keep those that
+    the commit has and the worktree lacks, as paths of files.
+
+    The run reports the modules. So a run can hide that it lacked a file, and cannot invent a file.
+    """
+    if not tree.sparse:
+        return run
+    sparse = [clip_label(folder) for folder in tree.sparse[:MAX_SPARSE_FOLDERS]]
+    code = run.code and run.code.model_copy(update={"missing": list_missing(run.code.missing, tree.absent)})
+    return run.model_copy(update={"sparse": sparse, "code": code})
+
+
+def list_missing(modules: Sequence[str], absent: Sequence[str]) -> list[str]:
+    """Return the files among ``absent`` that hold one of ``modules``. A module is a path without an ending, such as
+    ``libs/fast`` for ``libs/fast.py`` or ``libs/fast/__init__.py``."""
+    wanted = set(modules)
+    files = [path for path in absent if wanted and not wanted.isdisjoint(_list_module_paths(path))]
+    return [clip_label(path) for path in files[:MAX_MISSING_FILES]]
+
+
+def _list_module_paths(path: str) -> list[str]:
+    """Return the module that the file ``path`` may be, and the packages that contain it."""
+    folder, slash, name = path.rpartition("/")
+    return [f"{folder}{slash}{name.partition('.')[0]}", *list_parents(path)[:-1]]
 
 
 def with_build_changes(run: Run, tree: Worktree) -> Run:

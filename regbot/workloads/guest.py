@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
@@ -55,6 +55,8 @@ class Checkout:
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to add to the clean environment of a run."""
+    absent: Sequence[str] = ()
+    """Files of the commit that a sparse checkout lacks, relative to ``root``."""
 
     @property
     def caches(self) -> tuple[Path, ...]:
@@ -130,7 +132,8 @@ def trace_together(
         path = scratch.folder / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")
         record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
         name = "request.json" if len(tasks) == 1 else f"request.{number}.json"
-        request = write_json(scratch.folder / name, {**request_document(task, root, record), **on_paper})
+        document = {**request_document(task, root, record, checkout.absent), **on_paper}
+        request = write_json(scratch.folder / name, document)
         jobs.append((task, record, request))
     requests = [request for *_, request in jobs]
     launch = Launch(
@@ -275,8 +278,8 @@ def missing_source_root(task: Task, root: Path) -> str:
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
-def request_document(task: Task, root: Path, record: RawRecord) -> dict[str, Any]:
-    """Return the request for the guest; see ``regbot_guest.request.Request``."""
+def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the request for the guest; see ``regbot_guest.request.Request``. ``absent``: see ``Checkout``."""
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
         "request": record.nonce,
@@ -295,12 +298,31 @@ def request_document(task: Task, root: Path, record: RawRecord) -> dict[str, Any
         "program": workload.program,
         "source_roots": [] if is_smoke else workload.source_roots,
         "watch": workload.watch or _megatron_package(task, root),
+        "sparse": bool(absent) and not is_smoke,
+        "absent_packages": [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent),
         "mlp": task.variant.mlp,
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
         "dtype": task.variant.dtype,
         "dispatcher": workload.dispatcher or ("alltoall" if is_smoke else ""),
         "config": workload.config,
     }
+
+
+def list_absent_packages(source_roots: Sequence[str], absent: Sequence[str]) -> list[str]:
+    """Return the top-level packages and modules of the source roots that a sparse checkout lacks.
+
+    A run may import an installed package of the same name, which is not the commit's code.
+    """
+    names = set()
+    for root in source_roots:
+        prefix = "" if PurePosixPath(root) == PurePosixPath() else f"{PurePosixPath(root)}/"
+        for path in absent:
+            name, _, rest = path.removeprefix(prefix).partition("/") if path.startswith(prefix) else ("", "", "")
+            if rest == "__init__.py":
+                names.add(name)
+            elif not rest and name.endswith(".py"):
+                names.add(name.removesuffix(".py"))
+    return sorted(names)
 
 
 def _megatron_package(task: Task, root: Path) -> list[str]:

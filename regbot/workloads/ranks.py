@@ -212,5 +212,6 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
             watched={**proof.watched, **merged.watched},
             foreign={**proof.foreign, **merged.foreign},
             files={**proof.files, **merged.files},
+            missing=sorted({*proof.missing, *merged.missing})[:1000],
         )
     return merged

@@ -15,6 +15,7 @@ from typing import Any
 from regbot_guest.contract import ContractError
 from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
 from regbot_guest.hang_recorder import HangRecorder
+from regbot_guest.missing_modules import MissingModules
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.paper_library import find_loaded_library
 from regbot_guest.request import Request
@@ -69,6 +70,8 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
     for source in reversed(requests[0].source_roots):
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
+    if requests[0].sparse:
+        MissingModules.install(root)
     return [_run_request(request, variables) for request in requests]
 
 
@@ -141,8 +144,7 @@ def _fill_record(
         stage = "in the counted step, after all timed steps: " if "steps" in record else ""
         return _describe_code_error(error, request, stage)
     finally:
-        watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
-        record["code"] = code_proof(Path(request.root), watched)
+        record["code"] = _prove_code(request)
     return None
 
 
@@ -195,10 +197,16 @@ def _fill_record_without_torch(
     except (Exception, SystemExit) as error:
         return _describe_code_error(error, request)
     finally:
-        watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
-        record["code"] = code_proof(Path(request.root), watched)
+        record["code"] = _prove_code(request)
     refusal: dict[str, Any] | None = record.pop("refusal", None)
     return refusal
+
+
+def _prove_code(request: Request) -> dict[str, Any]:
+    """Return from where the code was loaded, and in a sparse checkout also which modules were not found."""
+    watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
+    proof = code_proof(Path(request.root), watched | set(request.absent_packages))
+    return {**proof, "missing": MissingModules.list_installed()}
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:

@@ -73,6 +73,10 @@ class Request:
     source_roots: list[str] = field(default_factory=lambda: ["."])
     watch: list[str] = field(default_factory=list)
     """Packages that must be loaded from ``root``. [] means all packages and modules in the source roots."""
+    sparse: bool = False
+    """Whether the worktree lacks files of its commit. The guest then reports modules that are not found."""
+    absent_packages: list[str] = field(default_factory=list)
+    """Top-level packages and modules that the worktree lacks. They must not be loaded from elsewhere."""
     mlp: str = "moe"
     routing: str = "balanced"
     dtype: str = "bfloat16"

@@ -1,0 +1,67 @@
+"""Which files of a commit a sparse worktree has, by the rule of git's cone mode.
+
+A cone is a set of folders. A worktree has all files below these folders, the files directly in their parent folders,
+and the files directly in the root of the repository. So no package in a cone lacks the ``__init__.py`` of its parents.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from regbot.checkout.git import OFFLINE, common_dir, git, try_git
+
+
+@dataclass(frozen=True)
+class Cone:
+    """The folders of a sparse worktree, relative to the root of the repository. Without folders, it has all files."""
+
+    folders: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folders: Iterable[str]) -> "Cone":
+        return cls(tuple(sorted(set(folders))))
+
+    def has(self, path: str) -> bool:
+        """Return whether a worktree has the file or submodule ``path`` of its commit."""
+        if not self.folders:
+            return True
+        parents = list_parents(path)
+        return parents[0] in self._shallow_folders or not self._deep_folders.isdisjoint(parents)
+
+    @cached_property
+    def _deep_folders(self) -> frozenset[str]:
+        """Folders of which a worktree has everything."""
+        return frozenset(self.folders)
+
+    @cached_property
+    def _shallow_folders(self) -> frozenset[str]:
+        """Folders of which a worktree has only the files, and no subfolder but those on the way to a deep folder."""
+        return frozenset(parent for folder in self.folders for parent in list_parents(folder))
+
+
+WHOLE = Cone()
+"""The cone of a worktree that has all files."""
+
+
+def list_parents(path: str) -> list[str]:
+    """Return the parent folders of a path, the innermost first. The last one is '', the root of the repository."""
+    parents = []
+    while path:
+        path = path.rpartition("/")[0]
+        parents.append(path)
+    return parents
+
+
+def list_absent(repo: Path, commit: str, cone: Cone) -> tuple[str, ...]:
+    """Return the files and submodules of ``commit`` that a worktree of ``cone`` lacks. Raises CheckoutError."""
+    if not cone.folders:
+        return ()
+    listing = git(repo, f"--git-dir={common_dir(repo)}", "ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
+    return tuple(path for path in listing.split("\0") if path and not cone.has(path))
+
+
+def has_folder(repo: Path, commit: str, folder: str) -> bool:
+    """Return whether ``folder`` is a folder or a submodule of ``commit``."""
+    result = try_git(repo, "cat-file", "-t", f"{commit}:{folder}", env=OFFLINE)
+    return result.code == 0 and result.out.strip() in ("tree", "commit")
