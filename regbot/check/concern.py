@@ -23,7 +23,7 @@ from regbot.checkout import CheckoutError, InertRule
 from regbot.checkout.changes import DiffEntry, list_diff_entries
 from regbot.checkout.git import git, try_git
 from regbot.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
-from regbot.checkout.sparse import Cone
+from regbot.checkout.sparse import make_cone
 from regbot.config import Config, ConfigError
 from regbot.records.baseline import Baseline
 from regbot.records.files import RecordError
@@ -149,7 +149,7 @@ def _prove(
         gaps.extend(_find_gaps(change, session, evidence, task.workload.paths))
     if unseen := _find_unseen(change, entries):
         gaps.append(f"{clip(unseen, 200)} changed, and a run does not report whether it reads such a file")
-    cone = Cone.of(task.workload.sparse)
+    cone = make_cone(task.workload.sparse)
     if absent := next((entry.name for entry in entries if not cone.has(entry.name) and _matters(change, entry)), ""):
         gaps.append(f"{clip(absent, 200)} changed, and 'sparse' leaves it out, so no stored run could load it")
     if gaps:

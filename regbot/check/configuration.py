@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from regbot.checkout import target_tip
@@ -24,7 +23,14 @@ from regbot.workloads import Task
 
 
 def find_config(
-    repo: Path, base: str, head: str, *, target: str | None = None, exact: bool, file: Path | LoadedConfig | None = None
+    repo: Path,
+    base: str,
+    head: str,
+    *,
+    target: str | None = None,
+    exact: bool,
+    file: Path | LoadedConfig | None = None,
+    readable: Path | None = None,
 ) -> LoadedConfig:
     """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
 
@@ -32,13 +38,19 @@ def find_config(
     ``target`` is None, the target branch is guessed. If the target branch has no configuration either, use the one of
     ``head``, because a pull request may introduce regbot. If ``file`` is given, use this file in any case.
 
+    ``readable`` is the repository that has the files of the commits, if ``repo`` is a partial clone.
+
     Raises ConfigError, CheckoutError.
     """
     if isinstance(file, LoadedConfig):
         return file
     if file is not None:
         return load_file(file)
-    text_at = partial(file_at, repo, FILE_NAME)
+
+    def text_at(commit: str) -> str | None:
+        places = [repo] if readable is None else [readable, repo]  # the tip of the branch may be in ``repo`` only
+        texts = (file_at(place, FILE_NAME, commit) for place in places)
+        return next((text for text in texts if text is not None), None)
 
     def sources() -> Iterator[ConfigSource]:
         yield ConfigSource(SourceKind.BASE, base)

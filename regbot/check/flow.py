@@ -26,6 +26,7 @@ from regbot.check.references import store_at, stored_traces, with_references
 from regbot.checkout import (
     InertRule,
     digest_behaviour,
+    find_readable_repository,
     list_changed_files,
     load_inert_rule,
     prune,
@@ -33,7 +34,7 @@ from regbot.checkout import (
     resolve_arms,
     resolve_exactly,
 )
-from regbot.config import Config, ConfigError, LoadedConfig
+from regbot.config import FILE_NAME, Config, ConfigError, LoadedConfig
 from regbot.engines import Engine, open_engine
 from regbot.judge import Expectation
 from regbot.judge.identity import first_difference
@@ -118,12 +119,21 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
+    readable = _find_readable(options, base, head, [FILE_NAME])
     loaded = find_config(
-        options.repo, base.commit, head.commit, target=options.base, exact=options.exact, file=options.config
+        options.repo,
+        base.commit,
+        head.commit,
+        target=options.base,
+        exact=options.exact,
+        file=options.config,
+        readable=readable,
     )
     advice = "merge one first, or give --config FILE"
     loaded = confine(loaded, options.node_config, options.untrusted, "the pull request", advice)
     config = loaded.config
+    if options.baselines is None:
+        readable = _find_readable(options, base, head, [config.baselines.folder])
 
     def say(text: str) -> None:
         watch(Progress(0, 0, text))
@@ -136,7 +146,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
             else []
         )
         return _check_arms(
-            _CheckContext(options, config, engine_in_use, watch),
+            _CheckContext(options, config, engine_in_use, watch, readable),
             base,
             head,
             [*warnings, *loaded.messages(), *unconfined],
@@ -155,6 +165,11 @@ def _open_engine(options: CheckOptions, config: Config, say: Callable[[str], Non
     )
 
 
+def _find_readable(options: CheckOptions, base: Arm, head: Arm, paths: Sequence[str]) -> Path:
+    cache = repository_cache(options.cache, options.repo)
+    return find_readable_repository(options.repo, cache, [base.commit, head.commit], paths)
+
+
 def _fitness(options: CheckOptions) -> Fitness:
     return Fitness(nodes_folder(options.cache), options.out / "runs")
 
@@ -167,6 +182,8 @@ class _CheckContext:
     config: Config
     engine: Engine
     watch: Watcher
+    readable: Path
+    """The repository from which trees and files of both commits are read."""
 
 
 def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence[str]) -> CheckResult:
@@ -185,7 +202,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     for arm in (base, head):
         for task in tasks:
             task.at(arm.overrides)  # raises the error of a bad override now, not after minutes of work
-    refuse_unknown_folders(options.repo, [base.commit, head.commit], tasks)
+    refuse_unknown_folders(context.readable, [base.commit, head.commit], tasks)
     unconcerned, path_warnings = _find_unconcerned(context, base, head, planned)
     skipped = {workload.entry for workload in unconcerned}
     timed = [task for task in timed if task.entry not in skipped]
@@ -207,10 +224,10 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
     plans, stored, notes = _load_references(context, settings, base, traced, plans, nodes)
     # Whether tests are inert depends on head's comments too, so the digest takes only documentation for inert.
-    behaviour = digest_behaviour(options.repo, base.commit, head.commit, InertRule().is_inert)
+    behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
     head = head.model_copy(update={"behaviour": behaviour})
-    is_inert = load_inert_rule(options.repo, [base.commit, head.commit]).is_inert
-    changed_files = list_changed_files(options.repo, base.commit, head.commit)
+    is_inert = load_inert_rule(context.readable, [base.commit, head.commit]).is_inert
+    changed_files = list_changed_files(context.readable, base.commit, head.commit)
     header = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -252,8 +269,10 @@ def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Seque
     evidence = list_evidence(config, tasks, options.timing)
     names = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
     folder = config.baselines.folder
-    with store_at(options.repo, base.commit, folder, options.baselines, names) as store:
-        return find_unconcerned(ChangedTrees(options.repo, base.commit, head.commit, folder), tasks, evidence, store)
+    with store_at(context.readable, base.commit, folder, options.baselines, names) as store:
+        return find_unconcerned(
+            ChangedTrees(context.readable, base.commit, head.commit, folder), tasks, evidence, store
+        )
 
 
 def _measure(
@@ -329,7 +348,7 @@ def _load_references(
     entries = [(task.entry, task.variant.name) for task in traced]
     options, folder = context.options, context.config.baselines.folder
     all_entries = [*entries, *((timed_plan.entry, timed_plan.variant) for timed_plan in plans)]
-    with store_at(options.repo, base.commit, folder, options.baselines, all_entries) as store:
+    with store_at(context.readable, base.commit, folder, options.baselines, all_entries) as store:
         stored, notes = stored_traces(store, entries, base)
         updated = [
             with_references(timed_plan, store, settings, node.node_class) if node else (timed_plan, [])

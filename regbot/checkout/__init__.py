@@ -12,6 +12,7 @@ from regbot.checkout.changes import digest_behaviour, list_changed_files
 from regbot.checkout.export import export
 from regbot.checkout.git import CheckoutError
 from regbot.checkout.inert import InertRule, load_inert_rule
+from regbot.checkout.reading import find_readable_repository
 from regbot.checkout.worktrees import Worktree, check_out, prune
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "create_branch",
     "digest_behaviour",
     "export",
+    "find_readable_repository",
     "has_commits_of_its_own",
     "list_changed_files",
     "load_inert_rule",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from regbot.checkout.git import DEEPEN_ADVICE, CheckoutError, common_dir, find_commit, git, is_shallow, try_git
+from regbot.checkout.git import DEEPEN_ADVICE, OFFLINE, CheckoutError, common_dir, find_commit, git, is_shallow, try_git
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm
 from regbot.text.clip import clip, clip_label
@@ -106,7 +106,7 @@ def _guess_target(repo: Path) -> str:
 
 
 def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit: str) -> str:
-    result = try_git(repo, "merge-base", base_commit, head_commit)
+    result = try_git(repo, "merge-base", base_commit, head_commit, env=OFFLINE)
     if result.code == 0:
         return result.out.split()[0]
     if result.code != 1:
@@ -126,7 +126,7 @@ def uncommitted_warnings(repo: Path) -> list[str]:
     """Return a warning if tracked files in the work tree have uncommitted changes, else []. Raises CheckoutError."""
     if git(repo, "rev-parse", "--is-inside-work-tree").strip() != "true":
         return []
-    status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no")
+    status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", env=OFFLINE)
     paths = [printable(line[3:]) for line in status.split("\0") if line]
     if not paths:
         return []

@@ -3,6 +3,7 @@
 regbot only reads the user's repositories. It does not fetch Git LFS content, so LFS files stay pointers.
 """
 
+import hashlib
 import re
 import tempfile
 from collections.abc import Set
@@ -15,11 +16,15 @@ from regbot.checkout.git import (
     TRANSFER_TIMEOUT_S,
     CheckoutError,
     GitResult,
+    common_dir,
     git,
     lacks_files,
+    origin_of,
     try_git,
     without_credentials,
 )
+from regbot.checkout.partial import SERVE_LOCALLY, copy_files, copy_history, find_promisor
+from regbot.checkout.sparse import WHOLE, Cone
 from regbot.text.clip import clip
 from regbot.text.printable import printable
 
@@ -46,20 +51,43 @@ class CommitSource:
     """URL of the remote. Relative URLs of submodules are relative to this URL."""
     remote: bool
     """Whether commits may be fetched from ``url``."""
+    is_partial: bool = False
+    """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
     refusal: str = ""
     """Why commits must not be fetched from ``url``, and what to do; '' if they may."""
 
 
-def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
+def find_source(repo: Path) -> CommitSource:
+    """Return the source of the repository's own commits. Raises CheckoutError."""
+    common = common_dir(repo)
+    git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
+    origin = origin_of(repo) or str(common)
+    promisor = find_promisor(repo)
+    # A clone that was made from a partial clone lacks files, so it is not used for a complete one.
+    identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
+    # A linked worktree keeps its submodules in its own git directory.
+    git_dirs = tuple(dict.fromkeys((common, git_dir)))
+    return CommitSource(str(repo), identity, git_dirs, origin, remote=False, is_partial=bool(promisor))
+
+
+def clone_name(source: CommitSource) -> str:
+    """Return the name of the private clone of a source."""
+    return hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git"
+
+
+def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
     """Fetch ``commit`` into the private clone ``clone``, unless the clone already has it. Raises CheckoutError.
+
+    From a partial clone, only the files in ``cone`` are fetched.
 
     A source with a refusal gets nothing from the clone, because a trusted check may have fetched the commit from its
     URL. Only the user's own clones serve such a source.
     """
+    if source.is_partial:
+        _fetch_partial(clone, source, commit, cone)
+        return
     wanted = f"refs/wanted/{commit}"
-    if not clone.exists():
-        _create_clone(clone, _object_format(commit))
-    reset_configuration(clone, commit)
+    _prepare_clone(clone, commit)
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code == 0
     if is_cached and not source.refusal:
         return
@@ -85,6 +113,40 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
         reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
     reasons += [source.refusal] if source.refusal else []
     raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
+
+
+def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -> None:
+    """Fetch a commit from a partial clone, and its files in ``cone``. Raises CheckoutError."""
+    fetch_history(clone, source, commit)
+    listing = git(clone, f"--git-dir={clone}", "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    entries = [line.partition("\t") for line in listing if line]
+    blobs = {fields.split()[2] for fields, _, path in entries if fields.split()[1] == "blob" and cone.has(path)}
+    copy_files(clone, source.git_dirs[0], [commit], blobs)
+    reset_configuration(clone, commit)
+
+
+def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
+    """Fetch a commit, its ancestors, their trees and the tags from a partial clone, unless the private clone has it.
+
+    Files are left out. Raises CheckoutError.
+    """
+    git_dir = source.git_dirs[0]
+    wanted = f"refs/wanted/{commit}"
+    _prepare_clone(clone, commit)
+    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted).code != 0:
+        copied = copy_history(clone, git_dir, f"{commit}:{wanted}")
+        if copied.code != 0:
+            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copied.error_line}"
+            raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
+        copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
+        reset_configuration(clone, commit)
+
+
+def _prepare_clone(clone: Path, commit: str) -> None:
+    """Create the private clone if it does not exist, and restore its configuration."""
+    if not clone.exists():
+        _create_clone(clone, _object_format(commit))
+    reset_configuration(clone, commit)
 
 
 def _create_clone(clone: Path, object_format: str) -> None:
@@ -126,6 +188,7 @@ def _fetch(clone: Path, origin: Path | str, refspec: str, *options: str) -> GitR
     of this machine.
     """
     is_local = isinstance(origin, Path)
+    options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
     return try_git(
         clone,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from regbot.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
+from regbot.checkout.git import OFFLINE, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.text.clip import clip, short_commit
 from regbot.text.printable import printable
@@ -33,7 +33,7 @@ def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile
     Raises CheckoutError if git fails, or if an entry is a link, a submodule, or larger than a record may be.
     """
     arguments = ("ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--", *paths)
-    entries = git(repo, *arguments, env={"GIT_LITERAL_PATHSPECS": "1"}).split("\0") if paths else []
+    entries = git(repo, *arguments, env={**OFFLINE, "GIT_LITERAL_PATHSPECS": "1"}).split("\0") if paths else []
     files = []
     for entry in filter(None, entries):
         attributes, _, path = entry.partition("\t")
@@ -87,7 +87,9 @@ def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:
     """Yield the content of each file. For each file, ``git cat-file --batch`` prints a header line, the bytes and a
     newline."""
     blob_lines = "".join(f"{file.blob}\n" for file in files)
-    result = try_git(repo, "cat-file", "--batch", "--buffer", stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S)
+    result = try_git(
+        repo, "cat-file", "--batch", "--buffer", env=OFFLINE, stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S
+    )
     output, position = result.out.encode("utf-8", "surrogateescape"), 0
     for file in files:
         line = f"{file.blob} blob {file.bytes}\n".encode()

@@ -175,7 +175,7 @@ def find_commit(repo: Path, revision: str, option: str) -> str:
     ``option`` is the command-line option that the user gave the revision with. The error message names it.
     """
     if revision and "\0" not in revision:
-        result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+        result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", env=OFFLINE)
         if result.code == 0:
             return result.out.strip()
     advice = (
@@ -185,9 +185,17 @@ def find_commit(repo: Path, revision: str, option: str) -> str:
 
 
 def file_at(repo: Path, path: str, revision: str) -> str | None:
-    """Return the text of the file ``path`` at a revision; None if the revision has no such file."""
-    result = try_git(repo, "show", f"{revision}:{path}")
-    return result.out if result.code == 0 else None
+    """Return the text of the file ``path`` at a revision; None if the revision has no such file.
+
+    Raises CheckoutError if a partial clone lacks the file. Nothing is fetched.
+    """
+    result = try_git(repo, "show", f"{revision}:{path}", env=OFFLINE)
+    if result.code == 0:
+        return result.out
+    listing = try_git(repo, "ls-tree", "--full-tree", "-z", revision, "--", path, env=OFFLINE)
+    if listing.code == 0 and listing.out:
+        raise CheckoutError(f"{repo}: {path} of {revision} cannot be read: {FILTERED_REASON}", FILTERED_ADVICE)
+    return None
 
 
 def is_shallow(repo: Path) -> bool:

@@ -18,10 +18,6 @@ class Cone:
 
     folders: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, folders: Iterable[str]) -> "Cone":
-        return cls(tuple(sorted(set(folders))))
-
     def has(self, path: str) -> bool:
         """Return whether a worktree has the file or submodule ``path`` of its commit."""
         if not self.folders:
@@ -42,6 +38,11 @@ class Cone:
 
 WHOLE = Cone()
 """The cone of a worktree that has all files."""
+
+
+def make_cone(folders: Iterable[str]) -> Cone:
+    """Return the cone of ``folders``. Their order does not matter."""
+    return Cone(tuple(sorted(set(folders))))
 
 
 def list_parents(path: str) -> list[str]:

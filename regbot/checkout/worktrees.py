@@ -23,7 +23,7 @@ from pydantic import Field
 from regbot.checkout.building import Build, minimal_environment, run_build, run_in_shell
 from regbot.checkout.cache import CacheEntry, lock
 from regbot.checkout.clone_pruning import mark_used, prune_clones
-from regbot.checkout.clones import CommitSource, fetch_commit, host_of, list_submodules
+from regbot.checkout.clones import CommitSource, clone_name, fetch_commit, find_source, host_of, list_submodules
 from regbot.checkout.contents import WorktreePart, digest_worktree, mark_absent
 from regbot.checkout.git import (
     NO_MACHINE_CONFIG,
@@ -33,11 +33,9 @@ from regbot.checkout.git import (
     common_dir,
     find_commit,
     git,
-    origin_of,
     try_git,
-    without_credentials,
 )
-from regbot.checkout.sparse import WHOLE, Cone, list_absent
+from regbot.checkout.sparse import WHOLE, Cone, list_absent, make_cone
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Commit
@@ -100,11 +98,11 @@ def check_out(
     ``hosts``. If ``hosts`` is None, any host is allowed. ``sparse`` are the folders of a sparse worktree
     (``regbot.checkout.sparse``); () checks out all files. Raises CheckoutError and BuildError.
     """
-    cone = Cone.of(sparse)
+    cone = make_cone(sparse)
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
     tree = git(repo, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").strip()
-    source = _find_source(repo, common)
+    source = find_source(repo)
     allowed_hosts = None if hosts is None else {host_of(source.url), *(host.lower() for host in hosts)}
     inputs: list[object] = [str(common), tree, list(build.commands), build.python]
     if _may_have_submodules(repo, tree):
@@ -192,15 +190,6 @@ def _read_reusable(entry: CacheEntry, cone: Cone) -> _WorktreeRecord | None:
         return None
 
 
-def _find_source(repo: Path, common: Path) -> CommitSource:
-    """Return the source of the repository's own commits. ``common`` is its common git directory."""
-    git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
-    origin = origin_of(repo) or str(common)
-    # A linked worktree keeps its submodules in its own git directory.
-    git_dirs = tuple(dict.fromkeys((common, git_dir)))
-    return CommitSource(str(repo), f"{common}\n{without_credentials(origin)}", git_dirs, origin, remote=False)
-
-
 def _may_have_submodules(repo: Path, tree: str) -> bool:
     """Return whether ``tree`` has a file .gitmodules, or is missing in a partial clone."""
     listing = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
@@ -240,9 +229,9 @@ def _fetch_parts(
     ``part_path`` is the path of ``commit`` in the worktree; '' for the repository itself. Submodules outside of
     ``cone`` are left out.
     """
-    clone = entry.clone(hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git")
+    clone = entry.clone(clone_name(source))
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-        fetch_commit(clone, source, commit)
+        fetch_commit(clone, source, commit, WHOLE if part_path else cone)
         mark_used(clone)
     yield WorktreePart(path=part_path, clone=clone.name, commit=commit)
     for path, submodule_commit, submodule in list_submodules(clone, commit, source, hosts):

@@ -102,3 +102,33 @@ def test_a_folder_that_only_head_has_is_checked_out_there(case: Case) -> None:
     code, verdict = case.check()
     assert (code, verdict["verdict"]) == (0, "PASS")
     assert "kernels/new.py" in json.dumps(case.runs()[-1]["code"]["files"])
+
+
+def test_a_check_in_a_sparse_partial_clone_fetches_what_it_needs_and_writes_nothing_there(case: Case) -> None:
+    """``git clone --filter=blob:none --sparse`` of a monorepo: the clone lacks regbot.toml of base, and all of web."""
+    case.pull_request("# why\n" + GOOD_LAYER, config=SPARSE_CONFIG)
+    origin = case.repository
+    origin.git("config", "uploadpack.allowFilter", "true")
+    origin.git("checkout", "-q", "main")
+    clone = case.repository = origin.clone_to(case.home / "clone", "--filter=blob:none", "--sparse", "--branch=pr")
+    clone.git("sparse-checkout", "set", "userpkg")
+    assert not (clone.path / "web").exists()
+    before = clone.fingerprint()
+    code, verdict = case.check("--base", "origin/main")
+    assert (code, verdict["verdict"]) == (0, "PASS")
+    assert only(verdict)["sharding"]["identical_program"] is True
+    assert clone.fingerprint() == before
+    origin.path.rename(case.home / "gone")
+    assert case.check("--base", "origin/main")[0] == 0, "all files are in the cache"
+
+
+def test_a_check_in_a_partial_clone_without_its_remote_is_refused_by_name(case: Case) -> None:
+    case.pull_request("# why\n" + GOOD_LAYER)
+    origin = case.repository
+    origin.git("config", "uploadpack.allowFilter", "true")
+    case.repository = origin.clone_to(case.home / "clone", "--filter=blob:none", "--branch=pr")
+    origin.path.rename(case.home / "gone")
+    refused = case.regbot("check", "--base", "origin/main", "--out", str(case.home / "out"))
+    assert refused.returncode == 2
+    assert "lacks files of these commits" in refused.stderr
+    assert "git fetch --refetch --no-filter" in refused.stderr

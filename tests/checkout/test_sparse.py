@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regbot.checkout import Build, Worktree, check_out
-from regbot.checkout.sparse import Cone
+from regbot.checkout.sparse import make_cone
 from support.git_repos import Repository
 
 FILES = {
@@ -59,7 +59,7 @@ def test_the_rule_is_that_of_gits_cone_mode(repo: Repository) -> None:
         clone.git("sparse-checkout", "set", "--cone", *folders)
         by_git = {str(path.relative_to(clone.path)) for path in clone.path.rglob("*") if path.is_file()}
         by_git = {path for path in by_git if not path.startswith(".git/")}
-        assert {path for path in FILES if Cone.of(folders).has(path)} == by_git, folders
+        assert {path for path in FILES if make_cone(folders).has(path)} == by_git, folders
         assert files_of(make(repo, *folders)) == by_git, folders
 
 

@@ -1,0 +1,54 @@
+"""Choose the repository from which a check reads trees and files of commits.
+
+This is the user's repository, unless that is a partial clone. Files that a partial clone lacks are then read from a
+private clone, so that git does not fetch them into the user's repository one by one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from regbot.checkout.cache import lock
+from regbot.checkout.changes import MAX_FILES, list_diff_entries
+from regbot.checkout.clone_pruning import mark_used
+from regbot.checkout.clones import clone_name, fetch_history, find_source, reset_configuration
+from regbot.checkout.git import TRANSFER_TIMEOUT_S, git
+from regbot.checkout.partial import copy_files
+
+
+def find_readable_repository(repo: Path, cache_dir: Path, commits: Sequence[str], paths: Sequence[str]) -> Path:
+    """Return a repository that has the trees of ``commits``, their files at ``paths`` and below, and the files that
+    differ between the first and the last commit.
+
+    ``cache_dir`` is the cache folder of the repository. A partial clone without these files gets them from its remote,
+    in a private clone. Raises CheckoutError.
+    """
+    source = find_source(repo)
+    if not source.is_partial:
+        return repo
+    clone = cache_dir.resolve() / "repos" / clone_name(source)
+    with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
+        for commit in commits:
+            fetch_history(clone, source, commit)
+        entries = list_diff_entries(clone, commits[0], commits[-1])
+        changed = entries if len(entries) <= MAX_FILES else []  # of more files, no content is compared
+        sides = [side for entry in changed for side in zip(entry.modes, entry.blobs, strict=True)]
+        blobs = {blob for mode, blob in sides if _is_file(mode)}
+        for commit in commits:
+            blobs |= _list_blobs(clone, commit, paths)
+        copy_files(clone, source.git_dirs[0], commits, blobs)
+        reset_configuration(clone, commits[0])
+        mark_used(clone)
+    return clone
+
+
+def _is_file(mode: str) -> bool:
+    """Return whether git's mode is that of a file or link, and not of a submodule or a missing file."""
+    return mode.startswith("1") and mode != "160000"
+
+
+def _list_blobs(clone: Path, commit: str, paths: Sequence[str]) -> set[str]:
+    """Return the blobs of a commit at ``paths`` and below."""
+    command = ("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths)
+    listing = git(clone, f"--git-dir={clone}", *command, env={"GIT_LITERAL_PATHSPECS": "1"})
+    fields = [line.partition("\t")[0].split() for line in listing.split("\0") if line]
+    return {blob for mode, _, blob in fields if _is_file(mode)} if paths else set()
