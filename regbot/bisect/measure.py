@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,7 +72,7 @@ class PointCheckouts:
         """
         start = time.monotonic()
         if task is not None:
-            tree = self.trees.worktree(arm_of(point), task)
+            tree = self.trees.worktree(arm_of(point), _with_all_files(task))
         else:
             tree = self._check_out(point, copy)
         if isinstance(tree, str):
@@ -126,6 +126,11 @@ class PointCheckouts:
         # copy gets a checkout of its own.
         copy_marker = (f": copy {copy}",) if copy else ()
         return self.trees.check_out(point.commit, (*self._build, *copy_marker), sys.executable)
+
+
+def _with_all_files(task: Task) -> Task:
+    """Return ``task`` without ``sparse``. A point that lacks a file would look like a broken commit."""
+    return replace(task, workload=task.workload.model_copy(update={"sparse": []}))
 
 
 def arm_of(point: Point) -> Arm:

@@ -39,6 +39,9 @@ what a partial clone needs, whatever the repository's settings."""
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance")
 
 
+_REMOTE = "partial"
+
+
 def find_promisor(repo: Path) -> str:
     """Return the name of the remote that a partial clone fetches missing files from; '' for a complete clone."""
     listing = try_git(repo, "config", "--null", "--get-regexp", r"^remote\..*\.promisor$").out
@@ -49,8 +52,7 @@ def find_promisor(repo: Path) -> str:
 
 def copy_history(clone: Path, git_dir: Path, refspec: str) -> GitResult:
     """Fetch commits and trees from the partial clone ``git_dir``, without files."""
-    options = ("--force", "--update-shallow", "--filter=blob:none", f"--upload-pack={SERVE_LOCALLY}")
-    return _fetch_locally(clone, *options, "--", str(git_dir), refspec)
+    return _fetch_locally(clone, git_dir, "--force", "--update-shallow", _REMOTE, refspec)
 
 
 def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collection[str]) -> None:
@@ -63,9 +65,7 @@ def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collec
         return
     lacking = _list_missing(git_dir, commits) & needed
     if present := needed - lacking:
-        options = ("--filter=blob:none", f"--upload-pack={SERVE_LOCALLY}")
-        command = (*options, "--stdin", str(git_dir))
-        copied = _fetch_locally(clone, *command, settings=_NO_NEGOTIATION, stdin=_lines(present))
+        copied = _fetch_locally(clone, git_dir, "--stdin", _REMOTE, settings=_NO_NEGOTIATION, stdin=_lines(present))
         if copied.code != 0:
             raise CheckoutError(f"{git_dir}: files cannot be copied: {copied.error_line}", "see git fsck")
     if lacking:
@@ -73,13 +73,19 @@ def copy_files(clone: Path, git_dir: Path, commits: Iterable[str], blobs: Collec
 
 
 def _fetch_locally(
-    clone: Path, *arguments: str, settings: Mapping[str, str] | None = None, stdin: str = ""
+    clone: Path, git_dir: Path, *arguments: str, settings: Mapping[str, str] | None = None, stdin: str = ""
 ) -> GitResult:
-    """Fetch from a repository of this machine."""
+    """Fetch from the partial clone ``git_dir``, which is the remote of this one command."""
+    remote = {
+        f"remote.{_REMOTE}.url": str(git_dir),
+        f"remote.{_REMOTE}.promisor": "true",  # so that git does not miss the files
+        f"remote.{_REMOTE}.partialclonefilter": "blob:none",
+    }
+    options = ("--filter=blob:none", f"--upload-pack={SERVE_LOCALLY}")
     return try_git(
         clone,
-        *(f"--git-dir={clone}", *_FETCH, *arguments),
-        settings=settings,
+        *(f"--git-dir={clone}", *_FETCH, *options, *arguments),
+        settings={**remote, **(settings or {})},
         env={"GIT_ALLOW_PROTOCOL": "file"},
         timeout_s=TRANSFER_TIMEOUT_S,
         stdin=stdin,

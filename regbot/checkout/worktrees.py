@@ -101,7 +101,7 @@ def check_out(
     cone = make_cone(sparse)
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
-    tree = git(repo, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").strip()
+    tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
     source = find_source(repo)
     allowed_hosts = None if hosts is None else {host_of(source.url), *(host.lower() for host in hosts)}
     inputs: list[object] = [str(common), tree, list(build.commands), build.python]

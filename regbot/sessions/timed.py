@@ -137,7 +137,7 @@ class SessionRunner:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
-            return failed.model_copy(update={"position": slot.position})
+            return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown)
         stage = "head" if slot.position.order == "screen" else slot.position.block

@@ -40,7 +40,7 @@ def test_a_check_of_a_sparse_workload_passes_and_its_worktrees_are_sparse(case: 
 def test_a_head_that_imports_a_file_that_is_not_checked_out_is_invalid(case: Case, head: str) -> None:
     case.pull_request(head, config=SPARSE_CONFIG)
     code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (3, "INVALID")
+    assert (code, verdict["verdict"]) == (4, "INVALID")
     (reason,) = only(verdict)["validity"]["reasons"]
     assert "It looked for libs/fast.py, which the commit has and the sparse checkout lacks." in reason
     assert "Add 'libs' to 'sparse' of the workload" in reason
@@ -57,7 +57,7 @@ def test_the_same_head_passes_with_the_folder_that_the_message_names(case: Case)
 def test_a_head_that_reads_a_file_that_is_not_checked_out_is_invalid(case: Case) -> None:
     case.pull_request(READING, config=SPARSE_CONFIG)
     code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (3, "INVALID")
+    assert (code, verdict["verdict"]) == (4, "INVALID")
     (reason,) = only(verdict)["validity"]["reasons"]
     assert "libs/table.json" in reason
     assert "The checkout has only userpkg and the files of parent folders" in reason
@@ -66,7 +66,7 @@ def test_a_head_that_reads_a_file_that_is_not_checked_out_is_invalid(case: Case)
 def test_a_base_that_needs_more_says_what_to_add(case: Case) -> None:
     case.pull_request("# why\n" + IMPORTING, base=IMPORTING, config=SPARSE_CONFIG)
     code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (3, "INVALID")
+    assert (code, verdict["verdict"]) == (4, "INVALID")
     assert any("Add 'libs' to 'sparse'" in reason for reason in only(verdict)["validity"]["reasons"])
 
 
@@ -76,7 +76,7 @@ def test_an_installed_package_does_not_stand_in_for_a_folder_that_is_not_checked
         "# why\nimport packaging\n" + GOOD_LAYER, base="import packaging\n" + GOOD_LAYER, config=SPARSE_CONFIG
     )
     code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (3, "INVALID")
+    assert (code, verdict["verdict"]) == (4, "INVALID")
     assert any("imported packaging from" in reason for reason in only(verdict)["validity"]["reasons"])
 
 
@@ -85,7 +85,7 @@ def test_a_timed_head_that_imports_a_file_that_is_not_checked_out_is_invalid(cas
     config = TIMED_CONFIG.replace("timeout_min = 1\n", SPARSE)
     case.pull_request(late, config=config)
     code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (3, "INVALID")
+    assert (code, verdict["verdict"]) == (4, "INVALID")
 
 
 def test_a_folder_that_neither_commit_has_is_refused(case: Case) -> None:
@@ -132,3 +132,14 @@ def test_a_check_in_a_partial_clone_without_its_remote_is_refused_by_name(case: 
     assert refused.returncode == 2
     assert "lacks files of these commits" in refused.stderr
     assert "git fetch --refetch --no-filter" in refused.stderr
+
+
+def test_a_build_of_head_that_needs_a_file_that_is_not_checked_out_is_invalid(case: Case) -> None:
+    config = SPARSE_CONFIG.replace("timeout_min = 1\n", 'timeout_min = 1\nbuild = ["sh userpkg/build.sh"]\n')
+    case.commit(GOOD_LAYER, config, **{"userpkg/build.sh": "true\n"})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(GOOD_LAYER, None, **{"userpkg/build.sh": "cat libs/table.json\n"})
+    code, verdict = case.check()
+    assert (code, verdict["verdict"]) == (4, "INVALID")
+    (reason,) = only(verdict)["validity"]["reasons"]
+    assert "The checkout has only userpkg" in reason
