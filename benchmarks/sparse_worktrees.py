@@ -1,6 +1,6 @@
 """Files and seconds of a worktree of a large repository: all files, and sparse; new, and reused from the cache.
 
-python benchmarks/sparse_worktrees.py [--files 50000] [--commits 5]
+python benchmarks/sparse_worktrees.py [--files 50000] [--commits 2]
 
 The peer is ``git worktree add`` of the same commit. The first commit only fills the private clone and is not counted.
 """
@@ -50,7 +50,7 @@ def measure_s(action: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=50_000)
-    parser.add_argument("--commits", type=int, default=5)
+    parser.add_argument("--commits", type=int, default=2)
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
