@@ -108,6 +108,9 @@ class Workload(Record):
     )
     build: list[str] = Field(default=[], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0
+    numa_pinning: bool = Field(
+        default=True, description="pin each rank to the cores of its GPU's NUMA node, unless the launcher has pinned it"
+    )
     paths: list[str] = Field(
         default=[],
         description="git pathspecs of the files that the workload depends on; a change of other files does not "

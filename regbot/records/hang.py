@@ -12,9 +12,10 @@ from regbot.records.ledger import Text
 
 RankNumber = Annotated[int, Field(ge=0, le=65535)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
-CollectiveState = Literal["issuing", "launched", "ended"]
+CollectiveState = Literal["issuing", "launched", "started", "ended"]
 """issuing: the call has not returned. launched: the call has returned, but the host has not waited for the result.
-ended: the host has waited for the result."""
+started: the device executes it. ended: the host has waited for the result, or torch has seen the end. Only torch's
+Flight Recorder knows whether a collective has started."""
 
 
 class Frame(Record):
@@ -58,6 +59,11 @@ class RankHang(Record):
     )
     recent: Annotated[list[Collective], Field(max_length=64)] = Field(
         default_factory=list, description="latest collectives that it issued, newest first"
+    )
+    flight: Collective | None = Field(
+        default=None,
+        description="latest collective that it launched, by torch's Flight Recorder, which also has those that torch "
+        "issued from C++; None where the recorder has none or could not be read",
     )
     issued: dict[str, NonNegativeInt] = Field(default_factory=dict, description="number of issued collectives by group")
     joining: bool = Field(default=False, description="it waits for the other ranks to join")

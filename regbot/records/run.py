@@ -95,6 +95,11 @@ class Environment(Record):
     variables: Digest | None = Field(
         default=None, description="hash over the environment variables that affect speed, at the start of the process"
     )
+    pinning: Literal["numa", "launcher", "off", "unknown"] | None = Field(
+        default=None,
+        description="cores of a rank with a GPU. numa: those of the GPU's NUMA node. launcher: as the launcher pinned "
+        "it. off: switched off. unknown: the system does not report the GPU's cores. None: a run without GPUs",
+    )
     model: Digest | None = Field(
         default=None,
         description="hash of regbot's own model code in the timed steps; None for a trace and other models",

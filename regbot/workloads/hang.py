@@ -13,13 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from regbot.records.files import RecordError, parse_json
 from regbot.records.hang import Collective, CollectiveState, Frame, Hang, RankHang
 from regbot.records.run import Run
 from regbot.text.clip import clip, clip_message
 from regbot.text.printable import printable
-from regbot.workloads.hang_text import describe_waiting
+from regbot.workloads.hang_text import describe_launched, describe_waiting
 
 MAX_STACKS_BYTES = 2**20
+MAX_FLIGHT_BYTES = 2**16
 MAX_RANKS = 4096
 KEPT_FRAMES, KEPT_COLLECTIVES = 8, 3
 """Largest number of frames and of collectives that the record keeps for each rank."""
@@ -34,6 +38,11 @@ GROUP, SLOT = struct.Struct("<32s8s80sQ"), struct.Struct("<QQQQHHI")
 MODULE_BYTES, MAX_GROUPS, NUM_SLOTS = 192, 24, 64
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "gather", "scatter",
          "send_recv", "barrier")  # fmt: skip
+FLIGHT_KINDS = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all",
+                "reducescatter": "reduce_scatter"}  # fmt: skip
+"""Kinds of collectives by the first letters of their names in torch's Flight Recorder, without underscores."""
+FLIGHT_STATES: dict[str, CollectiveState] = {"scheduled": "launched", "started": "started", "completed": "ended"}
+"""State of a collective, by the name of the state in torch's Flight Recorder."""
 STATES: dict[int, CollectiveState] = {1: "issuing", 2: "launched", 3: "ended"}
 """State of a collective, by the number that ``regbot_guest.hang_recorder`` writes for it."""
 
@@ -101,7 +110,8 @@ def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Han
         for rank in range(min(ranks, MAX_RANKS))
     ]
     clipped = [rank.model_copy(update={"recent": rank.recent[:KEPT_COLLECTIVES]}) for rank in reports]
-    return Hang(ranks=clipped, text=clip(describe_waiting(reports), 2000))
+    sentences = filter(None, (describe_waiting(reports), describe_launched(reports)))
+    return Hang(ranks=clipped, text=clip("; ".join(sentences), 2000))
 
 
 def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
@@ -117,6 +127,7 @@ def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
         inside=notes.inside,
         inside_s=notes.inside_s,
         recent=list(notes.recent),
+        flight=read_flight(_read(folder / f"flight.{rank}", MAX_FLIGHT_BYTES)),
         issued=dict(notes.issued),
         joining=any(frame.function == _JOINING for frame in stacks.main),
         module=notes.module,
@@ -209,6 +220,25 @@ def read_notes(page: bytes) -> CollectiveNotes:
         issued=tuple((group.name, group.issued) for group in groups),
         module=_decode_text(page[MODULE_OFFSET : MODULE_OFFSET + MODULE_BYTES]),
     )
+
+
+def read_flight(data: bytes) -> Collective | None:
+    """Return the latest collective in the file that one rank wrote from torch's Flight Recorder, or None."""
+    try:
+        calls = parse_json(data, "a Flight Recorder's calls")
+        call = calls[0]
+        backend, _, name = str(call["name"]).partition(":")
+        plain_name = name.replace("_", "")
+        kinds = [kind for prefix, kind in FLIGHT_KINDS.items() if plain_name.startswith(prefix)]
+        return Collective(
+            kind=kinds[0] if kinds else clip(printable(name.partition(" ")[0]), 40),
+            group=clip(printable(str(call["group"])), 80),
+            number=call["number"],
+            state=FLIGHT_STATES[call["state"]],
+            backend=clip(printable(backend), 20),
+        )
+    except (RecordError, ValidationError, LookupError, TypeError):  # missing, or written by the code under test
+        return None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,19 @@ def describe_waiting(ranks: Sequence[RankHang]) -> str:
     return f"no rank waits for another in a collective that Python issued: {_describe_places(ranks, with_hosts)}"
 
 
+def describe_launched(ranks: Sequence[RankHang]) -> str:
+    """Return which collective each rank launched last, by torch's Flight Recorder; '' if no rank could read it."""
+    with_hosts = len({rank.host for rank in ranks}) > 1
+    ranks_by_call: dict[str, list[RankHang]] = {}
+    for rank in ranks:
+        if rank.flight is not None:
+            call = f"{_name_collective(rank.flight)} ({rank.flight.state})"
+            ranks_by_call.setdefault(call, []).append(rank)
+    calls = [f"{_name_ranks(members, with_hosts)} {call}" for call, members in ranks_by_call.items()][:MAX_PLACES]
+    more = f", {len(ranks_by_call) - MAX_PLACES} more" if len(ranks_by_call) > MAX_PLACES else ""
+    return f"last launched by torch's Flight Recorder: {', '.join(calls)}{more}" if calls else ""
+
+
 def _describe_missing(ranks: Sequence[RankHang], pending: Pending, with_hosts: bool) -> str:
     missing = [rank for rank in ranks if not rank.started]
     if not missing:

@@ -77,6 +77,7 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     document = request_document(task, root, record, checkout.absent) | {
         "mode": "timed",
         "device": task.timed_device,
+        "numa_pinning": task.workload.numa_pinning,
         "steps": spec.steps,
         "warmup": spec.cut,
         "slowdown_pct": spec.slowdown_pct,

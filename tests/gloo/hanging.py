@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
 from regbot_guest.hang_recorder import HangRecorder
 
@@ -54,6 +55,8 @@ class Layer(nn.Module):
     def forward(self, x):  # type: ignore[no-untyped-def]
         self.calls += 1
         self.fault("forward")
+        if self._fault == "functional":
+            wait_tensor(all_reduce(x.detach().clone(), "sum", self.group))
         return self.expert(Exchange.apply(x, self))
 
 
@@ -86,6 +89,7 @@ def stuck_in_c(_: Layer) -> None:
 
 FAULTS = {
     "sleep in forward": sleep_in_expert,
+    "functional in forward": sleep_in_expert,
     "backward in backward": sleep_in_expert,
     "kind in forward": another_kind,
     "group in forward": another_group,

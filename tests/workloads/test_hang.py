@@ -1,8 +1,10 @@
 """A run that hangs tells who was where: real gloo ranks that hang in every way, and files that say anything at all."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,10 +12,10 @@ from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.workloads import hang as reader
 from regbot.workloads.hang import read_hang, read_notes, read_stacks
 from regbot.workloads.hang_text import describe_waiting
-from regbot_guest import hang_recorder
+from regbot_guest import flight_recorder, hang_recorder
 from support.guest_runs import SCRIPTS, Shared, run_script
 
-FAULTS = ("sleep", "backward", "kind", "group", "stop", "lock", "absent", "late")
+FAULTS = ("sleep", "backward", "kind", "group", "stop", "lock", "absent", "late", "functional")
 
 
 @pytest.fixture
@@ -88,6 +90,85 @@ def test_a_rank_that_began_and_never_joined_is_located(hung: Path) -> None:
     text = of(hung, "late").text
     assert text.startswith("rank 0 (n1) waits for all ranks to join; rank 1 (n2) has not joined: it is in hanging.py:")
     assert "rank_of" in text
+
+
+def test_a_collective_that_torch_issued_from_c_is_named_by_the_flight_recorder(hung: Path) -> None:
+    found = of(hung, "functional")
+    assert found.text.startswith("no rank waits for another in a collective that Python issued")
+    assert found.text.endswith(
+        "; last launched by torch's Flight Recorder: rank 0 (n1) all_reduce #7 of ep (launched), "
+        "rank 1 (n2) all_to_all #6 of ep (ended)"
+    )
+    assert found.ranks[0].flight == Collective(
+        kind="all_reduce", group="ep", number=7, state="launched", backend="gloo"
+    )
+
+
+def test_a_rank_that_holds_the_interpreters_lock_leaves_no_flight_recorder(hung: Path) -> None:
+    assert [rank.flight is None for rank in of(hung, "lock").ranks] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"[1]",
+        b'[{"name": "nccl:all_reduce"}]',
+        b'[{"name": "nccl:all_reduce", "group": "ep", "number": -1, "state": "started"}]',
+        b'[{"name": "nccl:all_reduce", "group": "ep", "number": "1", "state": "started"}]',
+        b'[{"name": "nccl:all_reduce", "group": "ep", "number": 1, "state": ["started"]}]',
+        b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+    ],
+)
+def test_calls_that_torch_did_not_write_are_ignored(calls: bytes) -> None:
+    assert reader.read_flight(calls) is None
+
+
+def test_calls_of_nccl_have_kind_group_number_and_state() -> None:
+    call = b'[{"name": "nccl:_reduce_scatter_base", "group": "ep\\u001b[31m", "number": 12, "state": "started"}]'
+    assert reader.read_flight(call) == Collective(
+        kind="reduce_scatter", group="ep", number=12, state="started", backend="nccl"
+    )
+
+
+def test_a_flight_recorder_that_is_off_by_default_is_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in flight_recorder.BUFFER_VARIABLES:
+        monkeypatch.setenv(name, "")  # so that the value is restored after the test
+        monkeypatch.delenv(name)
+    old, new = SimpleNamespace(_dump_nccl_trace_json=None), SimpleNamespace(_dump_fr_trace_json=None)
+    for torch_has, name in ((old, "TORCH_NCCL_TRACE_BUFFER_SIZE"), (new, "TORCH_FR_BUFFER_SIZE")):
+        flight_recorder.switch_on(torch_has)
+        assert os.environ[name] == "2000"
+        monkeypatch.setenv(name, "10")
+        flight_recorder.switch_on(torch_has)
+        assert os.environ[name] == "10", "the user's size stays"
+        monkeypatch.delenv(name)
+
+
+def test_the_newest_call_of_all_groups_and_libraries_comes_first() -> None:
+    def call(group: str, number: int, time: int, **more: object) -> dict[str, object]:
+        return {
+            "process_group": ["7", group], "collective_seq_id": number, "profiling_name": "nccl:all_to_all",
+            "time_created_ns": time, "state": "scheduled", "retired": False, **more,
+        }  # fmt: skip
+
+    def dump(*calls: object) -> Callable[[], bytes]:
+        return lambda: json.dumps({"entries": calls}).encode()
+
+    torch_has = SimpleNamespace(
+        _dump_nccl_trace_json=dump(call("ep", 4, 10), call("undefined", 9, 30), call("ep", 5, 20, is_p2p=True)),
+        _dump_fr_trace_json=dump(call("dp", 1, 25, retired=True)),
+    )
+    calls = flight_recorder.read_latest_calls(torch_has)
+    assert [(call["group"], call["number"], call["state"]) for call in calls] == [
+        ("7", 9, "scheduled"),
+        ("dp", 1, "completed"),
+        ("ep", 0, "scheduled"),
+        ("ep", 4, "scheduled"),
+    ]
 
 
 def test_a_single_host_is_not_named(hung: Path) -> None:

@@ -1,20 +1,23 @@
 """Evidence about hung runs: each rank records its stacks, its latest collectives and its current module.
 
-A hung run is killed from outside, and a killed process cannot report anything. So each rank writes two files to the
+A hung run is killed from outside, and a killed process cannot report anything. So each rank writes three files to the
 folder of the record while it runs:
 
     stacks.{rank}   stacks of all threads, written shortly before the time limit. The interpreter's writer thread does
                     not need the GIL, so this also works while the process is stuck in C
     last.{rank}     a memory-mapped file with the latest collectives, and with the collective in which the rank is now
+    flight.{rank}   the latest collectives of torch's Flight Recorder as JSON, written shortly before the stacks. A rank
+                    that holds the GIL does not write it
 
 Recording a collective takes a few writes to memory and no system call. ``benchmarks/hang_recorder_cost.py`` measures
 the cost. Collectives are numbered separately in each group, because all ranks of a group must issue the same
 collectives in the same order. Collectives that torch issues from C++ (functional collectives, the reducer of DDP) are
-not recorded.
+only in ``flight.{rank}``.
 """
 
 import contextlib
 import faulthandler
+import json
 import mmap
 import os
 import struct
@@ -24,6 +27,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
+
+from regbot_guest import flight_recorder
 
 MAGIC = b"regbot/last@1\n"
 FILE_BYTES = 8192
@@ -72,8 +77,8 @@ and the index of the argument whose bytes are counted (-1 for none).
 """
 
 MODULE_LOOKUP_S = 0.5
-"""The current module is looked up this many seconds before the stacks are written. The lookup needs the GIL, so in a
-hung process it may never run.
+"""The current module and the Flight Recorder are read this many seconds before the stacks are written. This needs the
+GIL, so in a hung process it may never run.
 """
 
 
@@ -85,7 +90,7 @@ def margin_s(limit_s: float) -> float:
 
 
 class HangRecorder:
-    """Writes the two files of a rank to ``folder``. The launch is killed after ``limit_s`` seconds.
+    """Writes the three files of a rank to ``folder``. The launch is killed after ``limit_s`` seconds.
 
     If the folder is not writable, nothing is recorded, and the run continues.
     """
@@ -117,6 +122,7 @@ class HangRecorder:
             self._memory = _map_file(self._folder / f"last.{self._rank}")
         except OSError:
             return
+        flight_recorder.switch_on(sys.modules.get("torch._C._distributed_c10d"))
         for name, (kind, volume) in ISSUING_METHODS.items():
             if hasattr(distributed.ProcessGroup, name):
                 original = getattr(distributed.ProcessGroup, name)
@@ -191,13 +197,22 @@ class HangRecorder:
     def _schedule_lookup(self, memory: mmap.mmap) -> None:
         """Record the time at which the stacks will be written, and schedule the lookup of the current module."""
         UINT64.pack_into(memory, DUMP_TIME_OFFSET, self._dump_at_ns)
-        threading.Thread(
-            target=_record_module, args=(memory, self._dump_at_ns), name="regbot-glance", daemon=True
-        ).start()
+        threading.Thread(target=self._look, args=(memory, self._dump_at_ns), name="regbot-glance", daemon=True).start()
+
+    def _look(self, memory: mmap.mmap, dump_at_ns: int) -> None:
+        """Wait until shortly before the stacks are written. Then record the current module and the latest collectives
+        of torch's Flight Recorder.
+        """
+        time.sleep(max(0.0, (dump_at_ns - time.monotonic_ns()) / 1e9 - MODULE_LOOKUP_S))
+        if dump_at_ns != self._dump_at_ns:
+            return  # the stacks are written at another time
+        _record_module(memory)
+        with contextlib.suppress(Exception):  # torch's format may differ, or the disk may be full
+            calls = flight_recorder.read_latest_calls(sys.modules.get("torch._C._distributed_c10d"))
+            (self._folder / f"flight.{self._rank}").write_text(json.dumps(calls), encoding="utf-8")
 
 
-def _record_module(memory: mmap.mmap, dump_at_ns: int) -> None:
-    time.sleep(max(0.0, (dump_at_ns - time.monotonic_ns()) / 1e9 - MODULE_LOOKUP_S))
+def _record_module(memory: mmap.mmap) -> None:
     with contextlib.suppress(Exception):  # the main thread may be in any state
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         module_path = current_module(frame).encode()[:MODULE_BYTES]

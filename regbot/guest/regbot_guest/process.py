@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
 from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
 from regbot_guest.hang_recorder import HangRecorder
@@ -128,6 +129,9 @@ def _fill_record(
     record["environment"] = environment(torch, variables)
     if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
         recorder.record_collectives(torch.distributed)
+    if request.device == "cuda" and request.mode != "static":
+        index = 0 if request.share_gpu else int(os.environ.get("LOCAL_RANK", "0"))
+        record["environment"]["pinning"] = pin_to_gpu(torch, index, request.numa_pinning)
     from regbot_guest.collectives import UnknownCollective
     from regbot_guest.count import UNTRACEABLE
 

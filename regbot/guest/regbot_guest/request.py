@@ -88,6 +88,8 @@ class Request:
     """Whether all ranks of a node use its first GPU, through gloo. ``benchmarks/first_hour.py`` uses it to see several
     ranks on a node with one GPU. Times of such ranks say nothing.
     """
+    numa_pinning: bool = True
+    """Whether each rank of a GPU is pinned to the cores of the GPU's NUMA node."""
     steps: int = 2
     warmup: int = 0
     slowdown_pct: float = 0.0

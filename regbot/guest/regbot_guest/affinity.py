@@ -1,0 +1,50 @@
+"""Pins a rank to the processor cores of its GPU's NUMA node.
+
+Without pinning, the system may run a rank on a processor that is not connected to the rank's GPU. Launches of the same
+code then have different host times. A rank that its launcher has already pinned is left as it is.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+"""Folder with one folder for each PCI device. Its file ``local_cpulist`` has the cores of the device's NUMA node."""
+
+
+def pin_to_gpu(torch: Any, index: int, wanted: bool = True) -> str:
+    """Pin all threads of this process to the cores of the NUMA node of GPU ``index``. Never raises.
+
+    ``wanted`` is the user's setting. Returns ``numa`` if the process is pinned, ``off`` if the user does not want it,
+    ``launcher`` if the launcher allows only some cores, and ``unknown`` if the system does not report the GPU's cores.
+    """
+    if not wanted:
+        return "off"
+    try:
+        allowed = os.sched_getaffinity(0)
+        if len(allowed) < (os.cpu_count() or 1):
+            return "launcher"
+        cores = allowed & _read_cores(PCI_DEVICES / _pci_address(torch.cuda.get_device_properties(index)))
+        if not cores:
+            return "unknown"
+        os.sched_setaffinity(0, cores)  # threads that this thread starts later inherit its cores
+    except Exception:  # a system without these files or calls, or properties that this torch does not have
+        return "unknown"
+    for thread in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            os.sched_setaffinity(int(thread.name), cores)
+    return "numa"
+
+
+def _pci_address(properties: Any) -> str:
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+
+
+def _read_cores(device: Path) -> set[int]:
+    """Return the cores of the NUMA node of a PCI device, from a list such as ``0-15,32-47``."""
+    cores: set[int] = set()
+    for span in (device / "local_cpulist").read_text(encoding="ascii").strip().split(","):
+        first, _, last = span.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores

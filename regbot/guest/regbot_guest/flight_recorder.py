@@ -1,0 +1,53 @@
+"""Reads torch's Flight Recorder for the report of a hang. It also has the collectives that torch issued from C++.
+
+torch writes its own dumps as pickles, which regbot never opens. This module asks torch for JSON in the rank itself, and
+keeps the few values that the report needs.
+"""
+
+import json
+import os
+from typing import Any
+
+BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Names of the variable with the number of collectives that the recorder keeps, in new and old versions of torch."""
+BUFFER_SIZE = 2000
+"""Default of new versions of torch. In old versions the recorder is off by default."""
+DUMP_FUNCTIONS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+"""Functions of torch that return the recorder's calls as JSON: for NCCL, and for gloo. A torch has one or both."""
+KEPT_CALLS = 16
+"""Number of latest calls that the report gets."""
+
+
+def switch_on(torch_has: Any) -> None:
+    """Switch the recorder on, unless the user has set its size. Call this before the first process group is created.
+
+    ``torch_has`` is the module ``torch._C._distributed_c10d``.
+    """
+    if not any(name in os.environ for name in BUFFER_VARIABLES):
+        name = BUFFER_VARIABLES[0] if hasattr(torch_has, DUMP_FUNCTIONS[1]) else BUFFER_VARIABLES[1]
+        os.environ[name] = str(BUFFER_SIZE)
+
+
+def read_latest_calls(torch_has: Any) -> "list[dict[str, Any]]":
+    """Return the latest calls in all process groups, newest first. [] if the recorder has none.
+
+    A call has ``group``, ``number`` in the group (0 for send and recv), ``name`` (such as ``nccl:all_to_all``) and
+    ``state`` (scheduled, started, completed).
+    """
+    calls = []
+    for function in DUMP_FUNCTIONS:
+        if hasattr(torch_has, function):
+            calls += json.loads(getattr(torch_has, function)() or "{}").get("entries") or []
+    calls.sort(key=lambda call: call.get("time_created_ns", 0), reverse=True)
+    return [_summarize(call) for call in calls[:KEPT_CALLS]]
+
+
+def _summarize(call: "dict[str, Any]") -> "dict[str, Any]":
+    name, description = (*call.get("process_group", ()), "", "")[:2]
+    return {
+        "group": str(description if description not in ("", "undefined") else name)[:80],
+        "number": 0 if call.get("is_p2p") else int(call.get("collective_seq_id", 0)),
+        "name": str(call.get("profiling_name", ""))[:80],
+        # gloo does not report states, but it reports that the collective has ended.
+        "state": "completed" if call.get("retired") else str(call.get("state", ""))[:20],
+    }
