@@ -5,6 +5,7 @@ The process under test writes a ``RawRun``, which is trusted only as far as it c
 the process.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -170,6 +171,11 @@ class RankSteps(Record):
     wait_s: list[Seconds] = Field(
         description="seconds in collectives: of the host on a CPU, of the waiting compute stream on a GPU"
     )
+    overlapped_s: list[Seconds] | None = Field(
+        default=None,
+        description="seconds of collectives on other streams than the compute stream, such as those of FSDP; None "
+        "for a run without GPUs",
+    )
     memory_bytes: list[Bytes] = Field(
         description="after each step: resident memory on a CPU, allocated memory on a GPU"
     )
@@ -202,7 +208,10 @@ class Timing(Record):
         if not self.ranks:
             raise ValueError("no rank has step times")
         for rank, steps in self.ranks.items():
-            for values in (steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes):
+            lists: list[Sequence[float]] = [steps.step_s, steps.cpu_s, steps.wait_s, steps.memory_bytes]
+            if steps.overlapped_s is not None:
+                lists.append(steps.overlapped_s)
+            for values in lists:
                 is_unknown = self.clock == "log" and values is not steps.step_s and not values
                 if len(values) != len(self.step_s) and not is_unknown:
                     raise ValueError(f"rank {rank} has {len(values)} values for {len(self.step_s)} steps")

@@ -69,6 +69,8 @@ def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: 
         if steps is None:
             return f"rank {rank} has no step times"
         lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
+        if steps.overlapped_s is not None:
+            lengths.add(len(steps.overlapped_s))
         if len(lengths) != 1:
             return f"rank {rank} reports different numbers of steps in one record"
         if len(steps.step_s) > requested:

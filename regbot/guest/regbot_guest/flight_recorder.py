@@ -34,7 +34,7 @@ def read_latest_calls(torch_has: Any) -> "list[dict[str, Any]]":
     A call has ``group``, ``number`` in the group (0 for send and recv), ``name`` (such as ``nccl:all_to_all``) and
     ``state`` (scheduled, started, completed).
     """
-    calls = []
+    calls: list[dict[str, Any]] = []
     for function in DUMP_FUNCTIONS:
         if hasattr(torch_has, function):
             calls += json.loads(getattr(torch_has, function)() or "{}").get("entries") or []

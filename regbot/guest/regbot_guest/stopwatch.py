@@ -5,8 +5,10 @@ the steps, and the host does not wait for them. The events are read after the la
 per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` measures this cost.
 
 Time in collectives is the time inside the methods of a process group plus the time that code waits for the work handles
-that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. It
-does not include collectives that torch issues from C++ (functional collectives, the reducer of DDP).
+that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. This
+includes exchanges of deep_ep, and events of other streams that run collectives. Collectives on other streams, such as
+those of FSDP, are overlapped time. Neither includes collectives that torch issues from C++ (functional collectives, the
+reducer of DDP), nor collectives that are captured in a CUDA graph.
 """
 
 import resource
@@ -15,11 +17,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 
 from regbot_guest.uncounted_collectives import METHODS
+
+DEEP_EP_CALLS = {
+    "Buffer": ("dispatch", "combine"),
+    "ElasticBuffer": ("dispatch", "combine"),
+    "HybridEPBuffer": ("dispatch", "combine", "dispatch_with_permute", "combine_with_unpermute"),
+    "EventOverlap": ("current_stream_wait",),
+}
+"""Methods of deep_ep in which the compute stream waits, by class."""
 
 
 class Clock(Protocol):
@@ -82,6 +93,12 @@ class Stopwatch:
         self._memory: list[int] = []
         self.wait_spans: list[list[tuple[Any, Any]]] = [[]]
         """Start and end mark of each call that issues or waits for a collective, by step."""
+        self.overlapped_spans: list[list[tuple[Any, Any]]] = [[]]
+        """The same for calls that issue a collective on another stream than the compute stream."""
+        self._compute_stream: Any = None
+        self._collective_streams: set[Any] = set()
+        self._collective_events: WeakSet[Any] = WeakSet()
+        self._wraps_deep_ep = False
         self._replaced: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> "Stopwatch":
@@ -89,6 +106,10 @@ class Stopwatch:
             if hasattr(dist.ProcessGroup, name):
                 self._wrap(dist.ProcessGroup, name)
         self._wrap(dist.Work, "wait")
+        if self._on_gpu:
+            self._compute_stream = torch.cuda.current_stream()
+            self._watch_events()
+        self._wrap_deep_ep()
         self.clock.settle()
         self._marks.append(self.clock.mark())
         self._cpu.append(time.process_time())
@@ -108,6 +129,8 @@ class Stopwatch:
         self._cpu.append(time.process_time())
         self._memory.append(torch.cuda.memory_allocated() if self._on_gpu else resident_bytes())
         self.wait_spans.append([])
+        self.overlapped_spans.append([])
+        self._wrap_deep_ep()  # it is imported at its first exchange
 
     def _slow_down(self) -> None:
         """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the gate."""
@@ -122,7 +145,13 @@ class Stopwatch:
         between = self.clock.between
         steps = len(self._memory)
         peak = torch.cuda.max_memory_allocated() if self._on_gpu else peak_resident_bytes()
+        overlapped = (
+            {"overlapped_s": [sum(between(*span) for span in self.overlapped_spans[n]) for n in range(steps)]}
+            if self._on_gpu
+            else {}
+        )
         return {
+            **overlapped,
             "step_s": [between(self._marks[n], self._marks[n + 1]) for n in range(steps)],
             "cpu_s": [self._cpu[n + 1] - self._cpu[n] for n in range(steps)],
             "wait_s": [sum(between(*span) for span in self.wait_spans[n]) for n in range(steps)],
@@ -135,14 +164,65 @@ class Stopwatch:
         mark = self.clock.mark
 
         def wrapper(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._on_gpu and torch.cuda.is_current_stream_capturing():
+                return original(instance, *args, **kwargs)  # an event in a graph has no time
+            spans = self._current_spans()
             start = mark()
             try:
                 return original(instance, *args, **kwargs)
             finally:
+                spans.append((start, mark()))
+
+        self._replace(owner, name, wrapper)
+
+    def _current_spans(self) -> list[tuple[Any, Any]]:
+        """Return the spans of the current step for a collective that is issued on the current stream."""
+        if not self._on_gpu or (stream := torch.cuda.current_stream()) == self._compute_stream:
+            return self.wait_spans[-1]
+        self._collective_streams.add(stream)
+        return self.overlapped_spans[-1]
+
+    def _watch_events(self) -> None:
+        """Measure how long the compute stream waits for events of streams that run collectives."""
+        record, wait, mark = torch.cuda.Event.record, torch.cuda.Event.wait, self.clock.mark
+
+        def record_event(event: Any, stream: Any = None) -> None:
+            stream = torch.cuda.current_stream() if stream is None else stream
+            record(event, stream)
+            if stream in self._collective_streams:
+                self._collective_events.add(event)
+            else:
+                self._collective_events.discard(event)
+
+        def wait_for_event(event: Any, stream: Any = None) -> None:
+            stream = torch.cuda.current_stream() if stream is None else stream
+            is_measured = stream == self._compute_stream and event in self._collective_events
+            if not is_measured or torch.cuda.is_current_stream_capturing():
+                wait(event, stream)
+                return
+            with torch.cuda.stream(stream):
+                start = mark()
+                wait(event, stream)
                 self.wait_spans[-1].append((start, mark()))
 
-        self._replaced.append((owner, name, owner.__dict__.get(name, original)))
-        setattr(owner, name, wrapper)
+        self._replace(torch.cuda.Event, "record", record_event)
+        self._replace(torch.cuda.Event, "wait", wait_for_event)
+
+    def _wrap_deep_ep(self) -> None:
+        """Measure the exchanges of deep_ep, once it is imported."""
+        library = sys.modules.get("deep_ep")
+        if library is None or self._wraps_deep_ep or not self._on_gpu:
+            return
+        self._wraps_deep_ep = True
+        for class_name, names in DEEP_EP_CALLS.items():
+            owner = getattr(library, class_name, None)
+            for name in names:
+                if hasattr(owner, name):
+                    self._wrap(owner, name)  # type: ignore[arg-type]
+
+    def _replace(self, owner: type, name: str, replacement: Callable[..., Any]) -> None:
+        self._replaced.append((owner, name, owner.__dict__.get(name, getattr(owner, name))))
+        setattr(owner, name, replacement)
 
 
 def resident_bytes() -> int:
