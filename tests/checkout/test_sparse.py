@@ -90,6 +90,13 @@ def test_a_file_that_was_edited_or_added_is_not_reused(repo: Repository, name: s
     assert files_of(again) == {"README.md", "pyproject.toml", "train/main.py"}
 
 
+def test_a_file_that_was_added_to_a_folder_of_the_build_is_not_reused(repo: Repository) -> None:
+    """The folder is not new, so only the file itself shows that the worktree has changed."""
+    tree = make(repo, "train", build="mkdir -p libs/fast")
+    (tree.path / "libs/fast/kernel.py").write_text(FILES["libs/fast/kernel.py"])
+    assert make(repo, "train", build="mkdir -p libs/fast").built
+
+
 def test_a_file_that_the_build_changes_is_named_and_an_absent_file_is_not(repo: Repository) -> None:
     assert make(repo, "train", build="echo x >> train/main.py").changed == ("train/main.py",)
     assert make(repo, "libs/moe", build="rm pyproject.toml").changed == ("pyproject.toml",)
