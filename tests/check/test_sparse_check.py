@@ -102,7 +102,8 @@ def test_a_folder_that_only_head_has_is_checked_out_there(case: Case) -> None:
     case.commit("import kernels.new\n" + GOOD_LAYER, None, **{"kernels/new.py": "speed = 2\n"})
     code, verdict = case.check()
     assert (code, verdict["verdict"]) == (0, "PASS")
-    assert "kernels/new.py" in json.dumps(case.runs()[-1]["code"]["files"])
+    [head_run] = [run for run in case.runs() if run["arm"]["name"] == "head"]
+    assert "kernels/new.py" in json.dumps(head_run["code"]["files"])
 
 
 def test_a_check_in_a_sparse_partial_clone_fetches_what_it_needs_and_writes_nothing_there(case: Case) -> None:
