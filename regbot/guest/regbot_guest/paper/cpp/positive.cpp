@@ -84,8 +84,7 @@ void compare_with_zero(
     return;
   }
   note("value", "positive floats that depend on data, such as scores of a softmax, were taken not to be zero");
-  write_known(
-      flags, at::full({}, is_inequality, at::TensorOptions().dtype(at::kBool)).expand(flags.sizes()), new_id());
+  write_known(flags, at::full({}, is_inequality, at::TensorOptions().dtype(at::kBool)).expand(flags.sizes()), new_id());
 }
 
 }  // namespace regbot::paper
