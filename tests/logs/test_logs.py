@@ -96,7 +96,7 @@ def test_a_dispatch_among_maxtext_steps_is_suspect() -> None:
     assert run.format == "maxtext"
     assert run.step_s == (44.923, 0.319, 5.658, 5.402, 5.669, 5.668, 5.668, 5.669, 5.668, 5.667)
     assert run.suspect == (1,)
-    assert says(run, "step 1", "only the dispatch", "5.668 s")
+    assert says(run, "step 1", "only the launch", "5.668 s")
     assert run.steps[9].loss == 10.374
     assert read_log(real("logs/maxtext_getting_started.log")).suspect == (0, 2)
 
