@@ -41,6 +41,14 @@ def test_the_stage_of_slow_tests_is_one_of_the_default_stages() -> None:
     assert 'stage "main: tests" tests' in RUN
 
 
+def test_no_function_has_the_name_of_a_program_that_the_script_looks_for() -> None:
+    """`command -v` finds functions too, so the program would never be installed."""
+    functions = set(re.findall(r"^(\w+)\(\) \{", RUN, re.MULTILINE))
+    programs = set(re.findall(r"command -v (\w[\w-]*)", RUN))
+    assert {"chromium", "bwrap"} <= programs
+    assert not functions & programs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "code"),
