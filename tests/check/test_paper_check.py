@@ -125,7 +125,7 @@ def test_a_real_run_that_has_loaded_the_paper_gpu_is_refused(tmp_path: Path) -> 
     request = ask(tmp_path, "real", "mixtral-8x7b", mode="timed", world=1, ep=1, steps=2)
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from regbot_guest.paper.device import install\n"
+        "from pathlib import Path; from regbot_guest.paper.loading import install\n"
         "install(Path(sys.argv[2]))\n"
         "from regbot_guest import process; sys.exit(process.main(sys.argv[3:]))"
     )

@@ -48,7 +48,7 @@ def run(library: Path, command: list[str]) -> int:
     """Run a program on the paper GPU, and return its exit code."""
     sys.path.insert(0, os.environ.get("PYTHONPATH", "") or command[0])
     from regbot_guest import paper_library
-    from regbot_guest.paper.device import install
+    from regbot_guest.paper.loading import install
 
     paper_library.find_loaded_library = lambda: ""
     install(library)

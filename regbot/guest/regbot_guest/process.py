@@ -107,7 +107,7 @@ def _fill_record(
     device = None
     try:
         if request.paper:  # install the paper GPU before importing torch, which looks up its devices only once
-            from regbot_guest.paper.device import LoadError, install
+            from regbot_guest.paper.loading import LoadError, install
 
             try:
                 device = install(Path(request.paper), request.gpu)

@@ -1,23 +1,14 @@
-"""Loads the paper GPU's library, and provides its Python interface."""
+"""The Python interface of the paper GPU: values, memory, launches, fingerprint, refusals."""
 
-import ctypes
 import gc
 import hashlib
-import importlib.util
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.paper.gpus import DEFAULT, GPUS, GpuModel
+from regbot_guest.paper.gpus import GpuModel
 from regbot_guest.untraceable import Untraceable
-
-TORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so")
-
-
-class LoadError(Exception):
-    """The library cannot be loaded, or torch was imported before the library."""
 
 
 class Device:
@@ -146,34 +137,10 @@ def paper_gpu() -> "Device | None":
     return _device
 
 
-def install(library: Path, gpu: str = DEFAULT) -> Device:
-    """Turn the device ``cuda`` of this process into a paper GPU. Raises LoadError.
-
-    Call this before ``import torch``, because torch looks up the hooks of a device only once.
-    """
+def open_paper_gpu(gpu: GpuModel) -> Device:
+    """Make the paper GPU of this process. The library must be loaded. ``loading.install`` calls this function."""
     global _device
-    if _device is not None:
-        return _device
-    if "torch" in sys.modules:
-        raise LoadError("torch was imported before the paper GPU; install it first")
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise LoadError(f"{sys.executable} has no torch")
-    folder = Path(spec.origin).parent / "lib"
-    try:
-        for name in TORCH_LIBRARIES:
-            ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise LoadError(f"the paper GPU cannot be loaded: {error}") from error
-    import torch  # noqa: F401
-
-    from regbot_guest.paper import collectives, cuda, graphs
-
-    _device = Device(GPUS[gpu])
-    cuda.install_functions(_device)
-    graphs.install_functions(_device)
-    collectives.install_kernels(_device)
+    _device = Device(gpu)
     return _device
 
 

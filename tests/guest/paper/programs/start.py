@@ -5,7 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from regbot_guest.paper.device import install
+from regbot_guest.paper.loading import install
 
 install(Path(sys.argv[1]))
 sys.argv = sys.argv[2:]
