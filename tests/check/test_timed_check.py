@@ -117,6 +117,11 @@ FAULTS = {
         "refused",
         "head cannot be measured: balanced routing was asked for",
     ),
+    "a paper GPU": (
+        "refuse(records[1], 'its process has loaded a paper GPU'); records[1]['refusal']['kind'] = 'paper_gpu'",
+        "refused",
+        "head cannot be measured: its process has loaded a paper GPU",
+    ),
 }
 """Code of a fault in a timed run, its outcome, and the reason. ``BROKEN`` lists outcomes that are the code's fault."""
 QUICK = ("crash", "a wrong clock", "other routing")

@@ -115,6 +115,13 @@ def test_a_failed_rank_does_not_wait_for_its_peers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_real_run_whose_layer_loads_a_paper_gpu_cannot_be_measured(tmp_path: Path, paper_library: Path) -> None:
+    run = run_of(tmp_path, f"import ctypes\nctypes.CDLL({str(paper_library)!r})\n{GOOD_LAYER}")
+    assert run.outcome == "refused", run
+    assert f"its process has loaded a paper GPU ({paper_library})" in run.reason
+
+
+@pytest.mark.slow
 def test_an_error_in_the_counted_step_keeps_the_times(tmp_path: Path) -> None:
     run = run_of(tmp_path, spoilt("raise MemoryError('no room for the counter')", step=STEPS + 1))
     assert run.outcome == "crashed"

@@ -120,12 +120,8 @@ def _fill_record(
             f"{sys.executable} cannot import torch ({error}); install it there ('.[smoke]' in regbot's folder), "
             "or set 'python' of this workload to an interpreter that has it",
         )
-    if device is None and (library := find_loaded_library()):
-        return _refusal(
-            "paper_gpu",
-            f"this is a real run, but its process has loaded a paper GPU ({library}); so its measurements are not of a "
-            "real device",
-        )
+    if device is None and (refusal := _refuse_paper_gpu()):
+        return refusal
     record["environment"] = environment(torch, variables)
     if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
         recorder.record_collectives(torch.distributed)
@@ -149,7 +145,22 @@ def _fill_record(
         return _describe_code_error(error, request, stage)
     finally:
         record["code"] = _prove_code(request)
-    return None
+    # Checked again, because the code under test may have loaded the library.
+    return _refuse_paper_gpu() if device is None else None
+
+
+def _refuse_paper_gpu() -> dict[str, Any] | None:
+    """Return the refusal of a run without a paper GPU whose process has loaded one all the same. Return None if the
+    process has not loaded one.
+    """
+    library = find_loaded_library()
+    if not library:
+        return None
+    return _refusal(
+        "paper_gpu",
+        f"this is a real run, but its process has loaded a paper GPU ({library}); so its measurements are not of a "
+        "real device",
+    )
 
 
 def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
