@@ -3,11 +3,12 @@
 import json
 from collections.abc import Sequence
 
+from regbot.config import FILE_NAME, Config
 from regbot.init.detection import RepositoryFacts
 from regbot.init.framework import Stack
 
 PLACEHOLDER = "yourpackage.moe:build_layer"
-"""Entry point to write if no MoE layer was detected. There is no such module, so a check with it is INVALID."""
+"""Entry point to write if no MoE layer was detected. A check is INVALID while a workload has it."""
 
 _HEAD = """\
 # What regbot traces and times here, and how it judges. All keys: docs/configuration.md of regbot.
@@ -39,6 +40,16 @@ def configuration(facts: RepositoryFacts, shadow: bool, docs: str = "") -> str:
         parts.append(_SLURM)
     parts.append(_SHADOW if shadow else _NO_SHADOW)
     return "\n".join(parts)
+
+
+def placeholder_warnings(config: Config) -> list[str]:
+    """Return a warning for each workload that still has the placeholder which ``regbot init`` has written."""
+    names = (name for name, workload in config.workloads.items() if workload.entry == PLACEHOLDER)
+    return [
+        f"{FILE_NAME}: the workload {name} still has the placeholder {PLACEHOLDER}, and every check is INVALID. Write "
+        "build_layer for your MoE layer (docs/module.md) and name it there"
+        for name in names
+    ]
 
 
 def _workload(facts: RepositoryFacts) -> str:

@@ -14,7 +14,8 @@ from typing import Literal
 from pydantic import Field
 
 from regbot.checkout.git import CheckoutError, try_git
-from regbot.config import ConfigError
+from regbot.config import FILE_NAME, ConfigError, parse_config
+from regbot.init.configuration import placeholder_warnings
 from regbot.init.detection import RepositoryFacts, detect
 from regbot.init.file_plan import (
     WAITING,
@@ -111,7 +112,9 @@ def initialise(options: InitOptions) -> InitReport:
     warnings += _yaml_copy_warnings(root, selection.planned)
     sources = list(dict.fromkeys(sources_after(root, selection.planned)))
     docs = docs_of([*sources, settings.own_source or ""])
-    planned_files = [plan_configuration(config, facts, options.shadow, docs), *selection.planned]
+    planned_config = plan_configuration(config, facts, options.shadow, docs)
+    warnings += placeholder_warnings(config or parse_config(planned_config.text or "", FILE_NAME))
+    planned_files = [planned_config, *selection.planned]
     if not options.dry_run:
         _write(root, planned_files)
     files = [planned_file.file for planned_file in planned_files]

@@ -54,6 +54,13 @@ def first_steps(facts: RepositoryFacts, runner: Runner | None, shadow: bool) -> 
             command='git add regbot.toml .github/workflows && git commit -m "Let regbot judge pull requests"',
         )
     )
+    steps.append(
+        SetupStep(
+            text="Before you require the check 'regbot', register a GitHub App and let it create the check run "
+            "(docs/security.md, step 6). A job of a pull request can create a check run of that name, but not in the "
+            "name of your App"
+        )
+    )
     if runner is not None:
         engine = "; the repository variable REGBOT_ENGINE = slurm runs it on the cluster" if facts.slurm else ""
         text = (

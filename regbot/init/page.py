@@ -24,9 +24,9 @@ def page(report: InitReport) -> str:
         lines += ["", "next"]
         for number, step in enumerate(report.next_steps, start=1):
             lines += _step(number, step)
-        if any("docs/" in step.text for step in report.next_steps):
-            docs_address = report.docs or "in the repository from which regbot was installed"
-            lines += ["", f"docs/... are pages of regbot: {docs_address}"]
+    if any("docs/" in text for text in (*report.warnings, *(step.text for step in report.next_steps))):
+        docs_address = report.docs or "in the repository from which regbot was installed"
+        lines += ["", f"docs/... are pages of regbot: {docs_address}"]
     return "\n".join(lines) + "\n"
 
 

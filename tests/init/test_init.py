@@ -12,6 +12,7 @@ from regbot.checkout.git import CheckoutError
 from regbot.cli.app import app
 from regbot.config import ConfigError, load_config
 from regbot.init import page, source, templates
+from regbot.init.configuration import PLACEHOLDER
 from support.init_cases import (
     ALL,
     FRAMEWORKS,
@@ -199,6 +200,28 @@ def test_shadow_mode_is_switched_on_or_suggested(tmp_path: Path) -> None:
     assert "# [github]\n# shadow = true" in suggested
 
 
+def test_an_app_for_the_check_run_is_recommended_before_the_check_is_required(tmp_path: Path) -> None:
+    report = init(repository(tmp_path / "r"))
+    (step,) = [step for step in report.next_steps if "GitHub App" in step.text]
+    assert "Before you require the check 'regbot'" in step.text
+    assert "(docs/security.md, step 6)" in step.text
+    assert "### 6. An App for the check\n" in (ROOT / "docs" / "security.md").read_text()
+    assert "docs/... are pages of regbot" in page(report)
+
+
+def test_every_run_warns_while_the_placeholder_is_in_the_configuration(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r", {"README.md": "A repository.\n"})
+    for options in ({"dry_run": True}, {}, {"source": SOURCE, "upgrade": True}, {}):
+        report = init(repo, **options)
+        (warning,) = report.warnings
+        assert warning.startswith(f"regbot.toml: the workload moe still has the placeholder {PLACEHOLDER}, and every")
+        assert "docs/... are pages of regbot" in page(report)
+    assert report.next_steps == []
+    text = installed(repo)["regbot.toml"]
+    (repo.path / "regbot.toml").write_text(text.replace(PLACEHOLDER, "ours.moe:build_layer"))
+    assert init(repo).warnings == []
+
+
 def test_suggestions_in_comments_are_valid_configuration(tmp_path: Path) -> None:
     for case, (files, _, _) in FRAMEWORKS.items():
         repo = repository(tmp_path / case, {**files, "run.slurm": ""})
@@ -232,7 +255,7 @@ def test_json_is_one_document_and_exit_code_1_means_a_newer_version(tmp_path: Pa
     assert (result.returncode, result.stderr) == (0, "")
     document = json.loads(result.stdout)
     assert document["schema"] == "regbot/init@1"
-    assert document["next_steps"][-4]["command"] == "regbot ledger trace moe:mixtral-8x7b"
+    assert "regbot ledger trace moe:mixtral-8x7b" in [step["command"] for step in document["next_steps"]]
     assert command(repo.path).returncode == 0
     workflow(repo, "regbot-post").write_text("on: push\n")
     assert command(repo.path, "--json").returncode == 1

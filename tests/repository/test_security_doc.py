@@ -29,8 +29,8 @@ WORKFLOWS = {
 }
 CONCLUSIONS = {*get_args(Conclusion), "stale", "in_progress"}
 """What a check run may have; the last two are GitHub's."""
-GITHUBS = {"runs-on", ".git", "::add-mask::", ".github/CODEOWNERS", ".github/", checks.NAME}
-"""Names of GitHub, of git, and of files that users write: nothing of regbot's could rename them."""
+GITHUBS = {"runs-on", ".git", "::add-mask::", ".github/CODEOWNERS", ".github/", checks.NAME, "-I", "pip.py", "json.py"}
+"""Names of GitHub, of git, of Python, and of files that users or attackers write: nothing of regbot's renames them."""
 SHA = "a" * 40
 
 
@@ -151,9 +151,10 @@ def is_known(text: str) -> bool:
 
 
 def is_line_of_a_workflow(text: str) -> bool:
-    """``persist-credentials: false``, and the checkout that a workflow names."""
+    """A setting of a checkout, the checkout that a workflow names, and how pip is called."""
     files = [path.read_text(encoding="utf-8") for path in (ROOT / "workflows").glob("*.yml")]
-    return text in ("persist-credentials: false", "trusted/regbot.toml") and any(text in file for file in files)
+    lines = ("persist-credentials: false", "trusted/regbot.toml", "python -I -m pip")
+    return text in lines and any(text in file for file in files)
 
 
 def slug(heading: str) -> str:

@@ -32,6 +32,8 @@ PINNED = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
 SUPPRESSED = re.compile(r"# zizmor: ignore\[[a-z-]+\] \S+ \S+ \S+ \S+")
 SECRET = re.compile(r"secrets\s*(?:\.\s*(\w+)|\[)")
 TOKEN = re.compile(r"github\s*(?:\.\s*token|\[\s*'token)|secrets\s*\.\s*GITHUB_TOKEN", re.IGNORECASE)
+UNISOLATED = re.compile(r"(?<![\w.-])python[\d.]*[ \t]+(?!-I )\S+|(?<!-m )(?<![\w.-])pip[\d.]*[ \t]+[a-z]+")
+"""A call of Python without -I, or of pip by its own name."""
 OTHERS_TEXT = re.compile(
     r"github\.(?:head_ref|event\.(?!workflow_run\.id\b|pull_request\.(?:(?:head|base)\.sha|number)\b|merge_group\.(?:head|base)_sha\b"
     r"|issue\.pull_request\b|repository\.default_branch\b|comment\.body\b|action\b|changes\.base(?![\w.])))"
@@ -41,7 +43,7 @@ OTHERS_TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow as text and as data."""
+    """A workflow as text and as data. An action that is made of steps counts as one, as far as ``scripts`` goes."""
 
     name: str
     text: str
@@ -65,6 +67,12 @@ class Workflow:
         for name, job in self.jobs.items():
             for step in job["steps"]:
                 yield name, job, step
+
+    def scripts(self) -> Iterator[tuple[str, str]]:
+        """Name of the job, or of an action, and the script of each step that has one."""
+        steps = [(name, step) for name, _, step in self.steps()] if "jobs" in self.data else []
+        steps += [(self.name, step) for step in self.data.get("runs", {}).get("steps", [])]
+        yield from ((name, str(step["run"])) for name, step in steps if "run" in step)
 
 
 def read(path: Path) -> Workflow:
@@ -112,6 +120,13 @@ def pinned_actions(workflow: Workflow) -> Iterator[str]:
     for line in workflow.text.splitlines():
         if re.match(r"\s*(- )?uses:", line) and not PINNED.search(line):
             yield f"{line.strip()}: is not pinned by commit with its version beside it"
+
+
+def python_imports_nothing_of_a_checkout(workflow: Workflow) -> Iterator[str]:
+    """Without -I, Python imports modules from the folder that it starts in: a file ``pip.py`` of the checkout runs."""
+    for name, script in workflow.scripts():
+        for found in UNISOLATED.finditer(script):
+            yield f"{name}: {found[0].strip()}: call it as python -I"
 
 
 def no_cache(workflow: Workflow) -> Iterator[str]:
@@ -268,6 +283,7 @@ RULES: list[Callable[[Workflow], Iterator[str]]] = [
     least_permissions,
     time_limits,
     pinned_actions,
+    python_imports_nothing_of_a_checkout,
     no_cache,
     checkouts_keep_no_token,
     secrets_where_named,

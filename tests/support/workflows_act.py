@@ -16,10 +16,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from github_fake import FakeGitHub, Repository, Run
+from regbot.records.session import Session, read_session
 from support.required import needed
 from support.workflow_rules import ROOT, Workflow, privileged, read
 
@@ -44,6 +47,15 @@ class Ran:
     installed: list[str]
     folder: Path
     run: Run
+
+    @property
+    def session(self) -> Session:
+        """Of the only artifact."""
+        (artifact,) = self.run.artifacts
+        with ZipFile(BytesIO(artifact.content)) as archive:
+            file = self.folder / "session.jsonl"
+            file.write_bytes(archive.read("session.jsonl"))
+        return read_session(file)
 
 
 @dataclass

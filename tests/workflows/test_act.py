@@ -93,7 +93,7 @@ def test_the_gate_is_told_of_a_pull_request_by_the_events_file_only(scene: Scene
     ran = scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number, action="synchronize")
     assert words(ran) == [["github", "gate", "--event"]]
     assert given(ran) == ["GITHUB_TOKEN"]
-    assert ran.installed == ["-m pip install --quiet /set/by/regbot-init"]
+    assert ran.installed == ["-I -m pip install --quiet /set/by/regbot-init"]
     assert ran.code == 0
 
 

@@ -11,9 +11,10 @@ from ruamel.yaml import YAML
 
 from github_fake import FakeGitHub, Repository
 from github_fake.fixtures import hub as hub
+from support.hostile import CANARY, leaks
 from support.layers import CONFIG, GOOD_LAYER
 from support.linters import action_schema, actionlint, schema, zizmor
-from support.workflow_rules import ROOT, SHIPPED
+from support.workflow_rules import ROOT, SHIPPED, Workflow, python_imports_nothing_of_a_checkout
 from support.workflows_act import Actions, Ran, needs_act
 
 ACTION = ROOT / "action.yml"
@@ -49,6 +50,13 @@ def test_linters_find_what_is_planted(lint, old: str, new: str, tmp_path: Path) 
     planted = tmp_path / "action.yml"
     planted.write_text(text.replace(old, new))
     assert lint(planted).returncode != 0
+
+
+def test_it_imports_nothing_of_a_checkout() -> None:
+    text = ACTION.read_text()
+    assert list(python_imports_nothing_of_a_checkout(Workflow("action", text))) == []
+    planted = Workflow("action", text.replace("python -I -m pip", "python -m pip"))
+    assert list(python_imports_nothing_of_a_checkout(planted)) == ["action: python -m: call it as python -I"] * 2
 
 
 def test_the_workflow_of_the_page_is_a_valid_workflow(tmp_path: Path) -> None:
@@ -115,11 +123,25 @@ def test_it_installs_its_own_regbot_with_a_cpu_build_and_the_projects_requiremen
     assert ran.code == 0, ran.log
     torch, others = ran.installed
     index = "https://download.pytorch.org/whl/cpu"
-    assert torch == f"-m pip install --quiet --index-url {index} torch>=2.11"
+    assert torch == f"-I -m pip install --quiet --index-url {index} torch>=2.11"
     assert re.fullmatch(
-        rf"-m pip install --quiet --extra-index-url {index} /\S+\[smoke\] --requirement requirements\.txt", others
+        rf"-I -m pip install --quiet --extra-index-url {index} /\S+\[smoke\] --requirement requirements\.txt", others
     )
     assert "pip is cached by requirements.txt" in ran.log
+
+
+@needs_act
+def test_a_module_of_the_checkout_that_is_called_like_one_of_python_is_not_imported(
+    hub: FakeGitHub, tmp_path: Path
+) -> None:
+    """GitHub runs every step in the folder of the checkout."""
+    scene = Scene(hub, tmp_path)
+    scene.actions.record = True
+    scene.actions.environment[CANARY] = str(tmp_path / CANARY)
+    planted = f"import os\nopen(os.environ[{CANARY!r}], 'w')\n"
+    ran = scene.run("topic", {"pip.py": planted, "json.py": planted})
+    assert (ran.code, len(ran.installed)) == (0, 2), ran.log
+    assert leaks(scene.actions) == []
 
 
 @needs_act

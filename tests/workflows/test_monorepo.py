@@ -2,13 +2,13 @@
 concerns one workload, and a change that concerns none.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from github_fake import CheckRun, FakeGitHub, Repository
+from regbot.records.session import Session
 from support.workflow_rules import ROOT, SHIPPED
 from support.workflows_act import BOT, Actions, Ran, needs_act
 
@@ -31,11 +31,11 @@ DISPATCH, WORSE = "= AllToAll, AllToAll", "= Gather, Reduce"
 
 @dataclass
 class Answer:
-    """What a person sees of one pull request, and how long its workflows took."""
+    """What a person sees of one pull request, and what was run for it."""
 
     comment: str
     check: CheckRun
-    seconds: float
+    session: Session
 
 
 @dataclass
@@ -49,16 +49,14 @@ class Monorepo:
         """Open a pull request, and let its workflows run."""
         head = self.repo.commit(files, branch=branch, message=f"Change {branch}", author="ann")
         number = self.repo.open_pull(head=branch, author="ann")
-        begin = time.monotonic()
         of_head = {"head_sha": head, "head_branch": branch, "head_repository": self.repo}
         payload = self.repo.event_of("pull_request", number=number)
         traced = fine(self.actions.execute("regbot-static", "pull_request", payload, "trace", **of_head))
         fine(self.actions.ended(traced))
-        seconds = time.monotonic() - begin
         (comment,) = [comment.body for comment in self.repo.comments(number) if comment.author == BOT]
         check = self.repo.shown_check(head, "regbot")
         assert check is not None
-        self.answers[branch] = Answer(comment, check, seconds)
+        self.answers[branch] = Answer(comment, check, traced.session)
 
 
 def fine(ran: Ran) -> Ran:
@@ -88,6 +86,7 @@ def monorepo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monorepo]:
 
 def test_only_the_workload_that_a_change_concerns_is_traced(monorepo: Monorepo) -> None:
     answer = monorepo.answers["search"]
+    assert {run.workload for run in answer.session.runs} == {"search:mixtral-8x7b@1/ep"}
     assert "expert axis mapped twice" in answer.comment
     assert "Not concerned: no changed file matches the paths of `ranking:mixtral-8x7b@1/ep`, `speech:" in answer.comment
     assert answer.comment.count("| `search:mixtral-8x7b@1/ep` | base |") == 1
@@ -97,6 +96,7 @@ def test_only_the_workload_that_a_change_concerns_is_traced(monorepo: Monorepo) 
 
 def test_a_change_that_concerns_no_workload_is_neutral_without_a_trace(monorepo: Monorepo) -> None:
     answer = monorepo.answers["web"]
+    assert answer.session.runs == []  # nothing was started, so the answer takes seconds
     assert "nothing of a workload changed, so nothing was measured" in answer.comment
     assert "| base | 1 |" not in answer.comment
     assert (answer.check.status, answer.check.conclusion) == ("completed", "neutral")

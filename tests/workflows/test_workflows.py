@@ -15,7 +15,7 @@ from regbot.init.runners import DEFAULT
 from regbot.init.source import UNSET
 from regbot.init.templates import WorkflowSettings, render
 from support.linters import actionlint, schema, zizmor
-from support.workflow_rules import ROOT, RULES, SHIPPED, Workflow, read
+from support.workflow_rules import ROOT, RULES, SHIPPED, Workflow, python_imports_nothing_of_a_checkout, read
 
 INSTALLED = ROOT / ".github" / "workflows"
 NAMES = ["regbot-bisect", "regbot-gate", "regbot-measure", "regbot-post", "regbot-refresh", "regbot-static"]
@@ -103,6 +103,11 @@ def test_every_shipped_workflow_keeps_the_rule(name: str, rule) -> None:
     assert list(rule(shipped(name))) == []
 
 
+@pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_no_workflow_imports_anything_of_a_checkout(path: Path) -> None:
+    assert list(python_imports_nothing_of_a_checkout(read(path))) == []
+
+
 CHECKOUT = "          persist-credentials: false\n"
 PLANTED = [
     ("regbot-gate", "no_expression_in_a_shell", '--event "$GITHUB_EVENT_PATH"', "--event ${{ github.event_path }}"),
@@ -135,6 +140,10 @@ PLANTED = [
     ("regbot-measure", "time_limits", "timeout-minutes:", "# timeout-minutes:"),
     ("regbot-static", "pinned_actions", "@d23441a48e516b6c34aea4fa41551a30e30af803 # v6.1.0", "@v6"),
     ("regbot-static", "pinned_actions", " # v6.1.0", ""),
+    ("regbot-gate", "python_imports_nothing_of_a_checkout", "python -I -m pip", "python -m pip"),
+    ("regbot-post", "python_imports_nothing_of_a_checkout", "python -I -m pip", "pip"),
+    ("regbot-static", "python_imports_nothing_of_a_checkout", "|| python -I -m", "|| python3.11 -m"),
+    ("regbot-measure", "python_imports_nothing_of_a_checkout", "          code=0\n", "          python setup.py\n"),
     ("regbot-static", "no_cache", 'python-version: "3.11"', "cache: pip"),
     ("regbot-measure", "checkouts_keep_no_token", CHECKOUT, ""),
     ("regbot-measure", "secrets_where_named", "SHA: ${{ inputs.sha }}", "KEY: ${{ secrets.REGBOT_PRIVATE_KEY }}"),
