@@ -30,6 +30,8 @@ MAX_FIXTURE_BYTES = 200_000
 OVERHEAD_PCT = 1.0
 """Largest cost of the probe in percent of a step."""
 TOP_KERNELS = 40
+GROUPED_KERNELS = ("GroupProblemShape", "prepare_grouped_gemm_data")
+"""Parts of the names of the kernels that torch launches for one grouped product of bfloat16."""
 CRASH_SHARE = 0.9
 """Share of the time limit within which a run with a crashed rank has ended."""
 
@@ -183,7 +185,17 @@ def profiles(stage: StageRecords) -> Iterator[Row]:
         )
         for name, (launches, us) in sorted(kernels.items(), key=lambda item: -item[1][1])[:5]:
             yield Row(f"{mode}: kernel", "", f"{us / 1000:.2f} ms in {launches:.0f} x {name[:80]}", None)
+        if stage.on_gpu and mode == "eager":  # a compiler may choose an implementation of its own
+            backends = json.loads(stage.record(mode, "backends.0.json").read_text(encoding="utf-8"))
+            yield _grouped_gemm_row(mode, backends["grouped_gemm"], kernels)
         yield _profile_ledger(stage, mode)
+
+
+def _grouped_gemm_row(mode: str, path: str, kernels: Mapping[str, Any]) -> Row:
+    """Return whether the profile has torch's kernel for grouped products exactly if regbot has named it."""
+    kernel = next((name for name in kernels if any(part in name for part in GROUPED_KERNELS)), "")
+    seen = f"kernel {kernel[:80]}" if kernel else "no grouped kernel"
+    return Row(f"{mode}: grouped products", path, seen, path.endswith("_kernel") == bool(kernel))
 
 
 def _profile_ledger(stage: StageRecords, mode: str) -> Row:

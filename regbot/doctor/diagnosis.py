@@ -138,9 +138,12 @@ def _torch_checks(guest: dict[str, Any], python: str) -> list[Capability]:
             fix="use a torch from 2.8 to 2.13" if failure else "",
         )
     )
-    for dtype, supported in guest.get("grouped_mm", {}).items():
-        detail = "runs, forward and backward" if supported else "does not run here; experts are computed one by one"
-        checks.append(Capability(name=f"grouped GEMM {dtype}", ok=supported, detail=detail))
+    for dtype, product in guest.get("grouped_mm", {}).items():
+        if product["runs"]:
+            detail = f"runs, forward and backward: {product['path']}"
+        else:
+            detail = product.get("why") or "does not run here; experts are computed one by one"
+        checks.append(Capability(name=f"grouped GEMM {dtype}", ok=product["runs"], detail=detail))
     for backend, available_here in guest.get("backends", {}).items():
         checks.append(
             Capability(

@@ -54,6 +54,19 @@ def test_a_library_on_a_machine_without_gpus_is_importable_and_not_usable() -> N
     assert check.detail == f"importable: yes (deep_ep 2.1.0 of sgl-deep-ep); usable: no ({why}); {NOT_YET_RUN}"
 
 
+def test_the_implementation_of_grouped_products_is_listed_or_why_it_fails() -> None:
+    products = {
+        "bfloat16": {"runs": True, "path": "sm90_kernel"},
+        "float32": {"runs": False, "path": "loop_over_experts"},
+        "float16": {"runs": False, "why": "CUDA error: unspecified launch failure"},
+    }
+    checks = doctor.guest_checks({"torch": "2.13.0", "python": "3.12", "grouped_mm": products}, "python")
+    details = {check.name: (check.ok, check.detail) for check in checks if check.name.startswith("grouped GEMM")}
+    assert details["grouped GEMM bfloat16"] == (True, "runs, forward and backward: sm90_kernel")
+    assert details["grouped GEMM float32"] == (False, "does not run here; experts are computed one by one")
+    assert details["grouped GEMM float16"] == (False, "CUDA error: unspecified launch failure")
+
+
 def test_without_torch_no_dispatcher_is_usable() -> None:
     checks = {check.name: check for check in doctor._dispatchers({"why": "no torch"})}
     assert "usable: no (needs torch)" in checks["dispatcher hybridep"].detail

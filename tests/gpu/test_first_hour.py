@@ -97,6 +97,29 @@ def test_the_noise_table_differs_where_the_gate_is_blind_or_raises_an_alarm(
     assert marks(stage, "noise")[f"{wrong}: decision"] == "DIFFERS"
 
 
+GROUPED = "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<int>>>"
+
+
+@pytest.mark.parametrize(
+    ("path", "kernel", "mark"),
+    [
+        ("sm90_kernel", GROUPED, "ok"),
+        ("sm90_kernel", "nvjet_tst_128x128", "DIFFERS"),
+        ("loop_in_torch", "nvjet_tst_128x128", "ok"),
+        ("loop_in_torch", GROUPED, "DIFFERS"),
+    ],
+)
+def test_the_kernels_of_a_profile_prove_the_name_of_the_grouped_products(
+    tmp_path: Path, path: str, kernel: str, mark: str
+) -> None:
+    launch = {"name": "eager", "code": 0, "wall_s": 9.0, "timed_out": False}
+    stage = write_stage(tmp_path / "profiles", [launch])
+    stage.record("eager", "").mkdir(parents=True)
+    launcher.write_json(stage.record("eager", "kernels.0.json"), {kernel: [9, 120.0]})
+    launcher.write_json(stage.record("eager", "backends.0.json"), {"grouped_gemm": path})
+    assert marks(stage, "profiles")["eager: grouped products"] == mark
+
+
 def test_a_launch_that_failed_or_was_left_out_differs(tmp_path: Path) -> None:
     folder = tmp_path / "peer"
     entries: list[dict[str, Any]] = [

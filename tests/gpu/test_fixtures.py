@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from gpu_hour.stages import STAGES
 from regbot.doctor.diagnosis import EMPTY_GPU_TABLES, examine
 
 FIXTURES = sorted(Path(__file__).parent.glob("*.json.gz"))
-DOCS = Path(__file__).parents[2] / "docs" / "gpu.md"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "gpu.md"
+NOTHING_HAS_RUN = "No part of regbot has run on a GPU yet"
+"""Sentence of the pages that holds until the first fixture is there."""
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.name)
@@ -28,6 +32,17 @@ def test_doctor_and_the_documentation_list_the_stages_without_a_fixture() -> Non
     rows = [line.split("|")[1:4] for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     empty = [name.strip(" `") for name, _, state in rows if state.strip() == "empty"]
     assert empty == missing
+
+
+def test_the_limits_in_the_readme_list_the_stages_without_a_fixture() -> None:
+    limits = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("## What it does not do\n")[2].partition("\n## ")[0]
+    )
+    (item,) = [item for item in limits.split("\n- ") if "docs/gpu.md" in item]
+    named = [word for word in re.findall(r"`([a-z]+)`", item) if word in STAGES]
+    assert named == [name for name in STAGES if name in EMPTY_GPU_TABLES]
+    for page in (item, DOCS.read_text(encoding="utf-8")):
+        assert (NOTHING_HAS_RUN in page) is (not FIXTURES), "the page says what the fixtures show"
 
 
 def test_doctor_says_what_has_not_met_a_gpu() -> None:

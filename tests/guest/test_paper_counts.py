@@ -58,7 +58,7 @@ def test_a_full_shape_has_the_derived_collectives(full: Path, name: str) -> None
 def test_a_full_step_runs_gpu_kernels(full: Path, name: str) -> None:
     backends = answer(full, name)["backends"]
     assert backends["attention"]["executed"] == "scaled_dot_product_flash_attention"
-    assert backends["grouped_gemm"]["executed"] == "grouped_mm"
+    assert backends["grouped_gemm"]["executed"] == "sm90_kernel"
 
 
 @pytest.mark.slow

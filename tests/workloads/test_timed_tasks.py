@@ -42,7 +42,7 @@ def test_a_framework_and_a_mesh_with_data_groups_need_all_gpus_of_their_mesh() -
 
 
 @pytest.mark.parametrize(
-    ("gpus", "ranks", "variant"), [(0, 2, "cpu"), (1, 1, "smoke"), (2, 2, "smoke"), (8, 8, "smoke")]
+    ("gpus", "ranks", "variant"), [(0, 2, "cpu"), (1, 1, "smoke"), (2, 2, "smoke"), (4, 4, "smoke"), (8, 8, "smoke")]
 )
 def test_a_single_run_takes_the_same_mesh_as_a_check(tmp_path: Path, gpus: int, ranks: int, variant: str) -> None:
     task = timed_task(SingleRunOptions("mixtral-8x7b"), tmp_path, gpus)

@@ -1,7 +1,8 @@
 """Profiles of training steps: ``profile_step.py REQUEST eager|compiled``.
 
 Each rank writes ``trace.RANK.json.gz``, the profiler's trace of two steps, and ``kernels.RANK.json``: for each kernel
-its number of launches and its microseconds in the trace. In the mode compiled, torch.compile compiles every block.
+its number of launches and its microseconds in the trace. ``backends.RANK.json`` has the name that regbot gives to the
+implementation of the grouped products. In the mode compiled, torch.compile compiles every block.
 """
 
 import gzip
@@ -14,7 +15,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from regbot_guest.grouped_gemm import LOOP_OVER_EXPERTS, path_in_torch
 from regbot_guest.harness import Training, load_plugin
+from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.request import Request
 from regbot_guest.world import open_requested_world
 
@@ -44,6 +47,10 @@ def main() -> None:
         folder = Path(request.record).parent
         trace = folder / f"trace.{world.rank}.json"
         profiler.export_chrome_trace(str(trace))
+        dtype = getattr(torch, request.dtype)
+        in_torch = runs_grouped_mm(dtype, world.device)
+        backends = {"grouped_gemm": path_in_torch(dtype, world.device) if in_torch else LOOP_OVER_EXPERTS}
+        (folder / f"backends.{world.rank}.json").write_text(json.dumps(backends), encoding="utf-8")
         write_kernels(trace, folder / f"kernels.{world.rank}.json")
         with trace.open("rb") as source, gzip.open(f"{trace}.gz", "wb") as target:
             shutil.copyfileobj(source, target)

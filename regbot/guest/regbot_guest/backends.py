@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from regbot_guest.availability import BUFFERS, Resolution, resolve
+from regbot_guest.grouped_gemm import describe_grouped_gemm
 from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.request import Request
 from regbot_guest.tally import StepCounter
@@ -29,9 +30,8 @@ def describe_backends(request: Request, observer: StepCounter, device: torch.dev
     if request.mlp != "moe":
         return table
     if own_layer:
-        table["grouped_gemm"] = _describe_grouped_gemm(
-            observer.operators, runs_grouped_mm(_torch_dtype(request), device)
-        )
+        dtype = _torch_dtype(request)
+        table["grouped_gemm"] = describe_grouped_gemm(observer.operators, dtype, device, runs_grouped_mm(dtype, device))
     if request.dispatcher and request.ep == 1:
         table["dispatcher"] = _describe_local(request.dispatcher)
         if own_layer:
@@ -70,13 +70,6 @@ def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
     return _backend_entry(
         "sdpa", "sdpa", fused[0].split("::")[1].strip("_"), f"dispatched {fused[0]} x{operators[fused[0]]}"
     )
-
-
-def _describe_grouped_gemm(operators: Mapping[str, int], is_usable: bool) -> dict[str, str]:
-    grouped = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
-    resolved = "grouped_mm" if is_usable else "loop"
-    executed = "grouped_mm" if grouped else "loop"
-    return _backend_entry("grouped_mm", resolved, executed, f"dispatched aten::_grouped_mm x{grouped}")
 
 
 def _describe_local(requested: str) -> dict[str, str]:

@@ -51,15 +51,23 @@ def _static_trace() -> None:
         raise RuntimeError(f"1 collective was issued, {observer.tally.total} were counted")
 
 
-def _test_grouped_mm() -> dict[str, bool]:
+def _test_grouped_mm() -> dict[str, dict[str, Any]]:
+    """Return for each dtype whether the experts' grouped product runs, and the implementation or the error."""
     import torch
 
+    from regbot_guest.grouped_gemm import LOOP_OVER_EXPERTS, path_in_torch
     from regbot_guest.moe import runs_grouped_mm
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return {
-        str(dtype).removeprefix("torch."): runs_grouped_mm(dtype, device) for dtype in (torch.bfloat16, torch.float32)
-    }
+    products: dict[str, dict[str, Any]] = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        try:
+            runs = runs_grouped_mm(dtype, device)
+            product = {"runs": runs, "path": path_in_torch(dtype, device) if runs else LOOP_OVER_EXPERTS}
+        except RuntimeError as error:
+            product = {"runs": False, "why": str(error).partition("\n")[0]}
+        products[str(dtype).removeprefix("torch.")] = product
+    return products
 
 
 def _describe_dispatchers() -> dict[str, dict[str, Any]]:

@@ -130,8 +130,8 @@ def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
-    """Compute one product per expert. This is used if the grouped kernel does not run here, and the record then says
-    'loop'.
+    """Compute one product per expert. This is used if torch's operator does not run here, and the record then says
+    'loop_over_experts'.
     """
     parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(splits), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])
@@ -143,7 +143,8 @@ _GROUPED_MM_RUNS: dict[tuple[torch.dtype, str], bool] = {}
 def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the grouped product runs here, in forward, in backward and on meta tensors.
 
-    It is tried once per dtype and device.
+    It is tried once per dtype and device. Raises RuntimeError if a GPU reports an error of the kernel, because after
+    such an error no kernel of the process runs.
     """
     key = (dtype, device.type)
     if key not in _GROUPED_MM_RUNS:
@@ -154,6 +155,8 @@ def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
 def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
     if grouped_mm is None:
         return False
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # errors of earlier kernels are not those of the grouped product
     try:
         x = torch.ones(32, 16, dtype=dtype, device=device, requires_grad=True)
         weight = torch.ones(2, 16, 16, dtype=dtype, device=device, requires_grad=True)
@@ -163,4 +166,9 @@ def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
         _grouped_product(x.to("meta"), weight.to("meta"), ends.to("meta"))
     except (RuntimeError, TypeError, NotImplementedError):
         return False
+    if device.type == "cuda":
+        try:
+            torch.cuda.synchronize(device)  # otherwise a failed kernel is reported in a later step, at another operator
+        except RuntimeError as error:
+            raise RuntimeError(f"the kernel of the grouped product fails on this GPU: {error}") from error
     return x.grad is not None and weight.grad is not None

@@ -15,6 +15,7 @@ import torch
 from regbot_guest.availability import FALLBACK, Resolution, resolve
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.torchtitan_shape import find_dispatcher, moe_layers
+from regbot_guest.grouped_gemm import describe_grouped_gemm
 from regbot_guest.request import Request
 from regbot_guest.tally import StepCounter
 
@@ -43,11 +44,12 @@ LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep
 
 @dataclass(frozen=True)
 class TorchtitanBackends:
-    """The requested backends, and the dispatcher that runs on this machine for the request."""
+    """The requested backends, the dispatcher that runs on this machine for the request, and the device."""
 
     dispatcher: str
     resolution: Resolution
     attention: str
+    device: torch.device
 
     def describe(self, observer: StepCounter) -> dict[str, Mapping[str, str]]:
         """Return requested, resolved and executed values, and the evidence, for each backend. Call this after the
@@ -56,7 +58,7 @@ class TorchtitanBackends:
         backends: dict[str, Mapping[str, str]] = {}
         backends |= {
             "attention": self._describe_attention(observer.operators),
-            "grouped_gemm": _describe_grouped_gemm(observer.operators),
+            "grouped_gemm": describe_grouped_gemm(observer.operators, torch.bfloat16, self.device),
         }
         if self.dispatcher:
             backends["dispatcher"] = self._describe_dispatcher(observer)
@@ -120,7 +122,7 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
         _set_dispatcher(layers, config.model_spec.model.dim, TORCHTITAN_NAMES[resolution.resolved])
     attention = getattr(getattr(layers[0], "attention", None), "inner_attention", None)
     return TorchtitanBackends(
-        requested if request.ep > 1 else "", resolution, type(attention).__qualname__.partition(".")[0]
+        requested if request.ep > 1 else "", resolution, type(attention).__qualname__.partition(".")[0], device
     )
 
 
@@ -144,13 +146,6 @@ def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
         raise ContractError(
             "config", f"regbot cannot set the dispatcher {name!r} in this torchtitan as in 0.3.0: {error}"
         ) from error
-
-
-def _describe_grouped_gemm(operators: Mapping[str, int]) -> dict[str, str]:
-    grouped = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
-    return _backend_entry(
-        "grouped_mm", "grouped_mm", "grouped_mm" if grouped else "loop", f"dispatched grouped_mm x{grouped}"
-    )
 
 
 def _list_kinds(kinds: Mapping[str, int]) -> str:

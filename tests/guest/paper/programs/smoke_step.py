@@ -1,4 +1,4 @@
-"""Kernel launches and host reads of one step, by phase, and its liveness and dispatcher: ``smoke_step.py
+"""Kernel launches and host reads of one step, by phase, and its liveness and backends: ``smoke_step.py
 REQUEST.json...`` prints one object for each request.
 """
 
@@ -15,6 +15,7 @@ from regbot_guest.request import Request
 device = paper_gpu()
 assert device is not None
 reads: Counter[str] = Counter()
+BACKENDS = ("dispatcher", "grouped_gemm")
 
 
 class PhaseCounter(PaperCounter):
@@ -36,6 +37,6 @@ for path in sys.argv[1:]:
     launches: Counter[str] = Counter()
     for (operator, phase, _), count in device.launches().items():
         launches[f"{PHASES[phase]} {operator}"] += count
-    kept = {"liveness": record["ledger"]["liveness"], "dispatcher": record["backends"]["dispatcher"]}
+    kept = {"liveness": record["ledger"]["liveness"]} | {name: record["backends"][name] for name in BACKENDS}
     answers.append({"host_reads": dict(reads), "launches": dict(sorted(launches.items())), **kept})
 print(json.dumps(answers))

@@ -1,0 +1,56 @@
+"""Which implementation computes the experts' grouped matrix products.
+
+torch's operator ``_grouped_mm`` has two implementations and chooses one silently. The conditions are those of torch's
+``_grouped_mm_cuda`` (``aten/src/ATen/native/cuda/GroupedBlas.cpp``, the same in torch 2.9 to 2.13):
+
+- a CUTLASS kernel, for bfloat16 on GPUs of compute capability 9 or 10. Builds for ROCm decide when they are compiled;
+- a loop of matrix products, in all other cases. On a GPU it also reads the offsets back to the host.
+
+torch 2.8 has no loop. There the operator fails on other GPUs, and code loops over the experts itself.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+LOOP_IN_TORCH = "loop_in_torch"
+LOOP_OVER_EXPERTS = "loop_over_experts"
+"""A loop in the code that calls: regbot's own layer, or torchtitan's."""
+UNNAMED = "grouped_mm"
+"""torch's operator, where its implementation is not known."""
+KERNELS = {9: "sm90_kernel", 10: "sm100_kernel"}
+"""The kernel of torch's operator by the first number of the compute capability."""
+
+
+def path_in_torch(dtype: torch.dtype, device: torch.device) -> str:
+    """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``."""
+    if device.type != "cuda":
+        return LOOP_IN_TORCH
+    if torch.version.hip is not None:
+        return UNNAMED
+    major, _ = torch.cuda.get_device_capability(device)
+    return KERNELS.get(major, LOOP_IN_TORCH) if dtype == torch.bfloat16 else LOOP_IN_TORCH
+
+
+def describe_grouped_gemm(
+    operators: Mapping[str, int], dtype: torch.dtype, device: torch.device, is_usable: bool = True
+) -> dict[str, str]:
+    """Return requested, resolved and executed implementation of a counted step on ``device``, and the evidence.
+
+    ``operators`` are those of the step. ``is_usable`` says whether the operator runs here.
+    """
+    in_torch = path_in_torch(dtype, device)
+    dispatched = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))
+    return {
+        "requested": "grouped_mm",
+        "resolved": in_torch if is_usable else LOOP_OVER_EXPERTS,
+        "executed": in_torch if dispatched else LOOP_OVER_EXPERTS,
+        "evidence": f"dispatched aten::_grouped_mm x{dispatched} with {_describe_inputs(dtype, device)}",
+    }
+
+
+def _describe_inputs(dtype: torch.dtype, device: torch.device) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"{name} on {device.type}"
+    return "{} on compute capability {}.{}".format(name, *torch.cuda.get_device_capability(device))
