@@ -391,13 +391,19 @@ def shapes(
 
 
 @app.command()
-def doctor(json: Json = False) -> None:
+def doctor(
+    workload: Annotated[
+        str, typer.Option(metavar="NAME", help="Report what this workload of regbot.toml needs to be traced instead.")
+    ] = "",
+    json: Json = False,
+) -> None:
     """Report what this machine supports, and how to get what is missing."""
     with usage_errors():
         from regbot.cli.terminal import diagnosis_page
         from regbot.doctor.diagnosis import examine
+        from regbot.doctor.workload import examine_workload
 
-        diagnosis = examine()
+        diagnosis = examine_workload(workload, Path.cwd()) if workload else examine()
     show(diagnosis.to_json() if json else diagnosis_page(diagnosis), json)
 
 

@@ -282,12 +282,15 @@ def _capitalise(text: str) -> str:
 
 
 def diagnosis_page(diagnosis: Diagnosis) -> str:
-    """Return the page of ``regbot doctor``: all checks, and how to fix the failed ones."""
+    """Return the page of ``regbot doctor``: all checks, how to fix the failed ones, and commands for an
+    environment."""
     lines = []
     for check in diagnosis.checks:
         lines.append(f"{'yes' if check.ok else 'no ':<4} {check.name:<28} {check.detail}")
         if check.fix:
             lines.append(f"{'':<33} {check.fix}")
+    if diagnosis.install:
+        lines += ["", "A fresh environment for this workload:", *(f"  {command}" for command in diagnosis.install)]
     return "\n".join(lines)
 
 

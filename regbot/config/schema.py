@@ -203,7 +203,8 @@ class Workload(Record):
             if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in keys]:
                 known = ", ".join(["world", "ep", *keys])
                 raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
-            if clash := sorted(set(keys.values()) & self.config.keys()):
+            written_keys = {(key.replace("-", "_") if self.program else key): key for key in self.config}
+            if clash := sorted(written_keys[key] for key in keys.values() if key in written_keys):
                 raise ValueError(f"config.{clash[0]}: a mesh of this workload sets it; remove it from config")
         if self.timed and all(isinstance(mesh, OwnMesh) for mesh in self.meshes):
             raise ValueError("timed: meshes of the workload's own are only traced; add 'ep' or 'ep-dp' to meshes")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from regbot.engines import Engine, Launch, LocalEngine, NoSeatError, clean_environment
+from regbot.engines import Engine, EngineError, Launch, LocalEngine, NoSeatError, clean_environment
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.confinement import PIDS
 from regbot.engines.escape import PROCESSES
@@ -64,10 +65,14 @@ class Capability(Record):
 
 
 class Diagnosis(Record):
-    """All capabilities of this machine, and of the interpreter that runs guests."""
+    """All capabilities of this machine and of the interpreter that runs guests, or what one workload needs.
+
+    ``install`` has the commands that make a fresh environment for the workload; [] without a workload.
+    """
 
     schema_id: Literal["regbot/doctor@1"] = Field(default="regbot/doctor@1", alias="schema")
     checks: list[Capability]
+    install: list[str] = Field(default=[])
 
 
 def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
@@ -84,30 +89,43 @@ def guest_checks(guest: dict[str, Any], python: str) -> list[Capability]:
 
 def _query_guest(python: str, engine: Engine) -> dict[str, Any]:
     """Return the capabilities that the guests' interpreter reports. If it reports none, return ``{"why": ...}``."""
+    return query_interpreter(python, ["--capabilities"], {}, engine)
+
+
+def query_interpreter(
+    python: str, arguments: Sequence[str], variables: Mapping[str, str], engine: Engine
+) -> dict[str, Any]:
+    """Start the guest in ``python`` with ``arguments``, and return the JSON document that it prints.
+
+    ``variables`` are added to a clean environment. If there is no document, return ``{"why": ...}``.
+    """
     with tempfile.TemporaryDirectory(prefix="regbot-") as temporary_folder:
         folder = Path(temporary_folder)
-        process_result = engine.run(
-            Launch(
-                command=(python, str(guest_folder()), "--capabilities"),
-                cwd=folder,
-                env=clean_environment({"PYTHONDONTWRITEBYTECODE": "1"}),
-                log=folder / "output.log",
-                record_dir=folder / "record",
-                timeout_s=TIMEOUT_S,
-                max_output_bytes=2**20,
-                max_dir_bytes=2**20,
+        try:
+            process_result = engine.run(
+                Launch(
+                    command=(python, str(guest_folder()), *arguments),
+                    cwd=folder,
+                    env=clean_environment({**variables, "PYTHONDONTWRITEBYTECODE": "1"}),
+                    log=folder / "output.log",
+                    record_dir=folder / "record",
+                    timeout_s=TIMEOUT_S,
+                    max_output_bytes=2**20,
+                    max_dir_bytes=2**20,
+                )
             )
-        )
+        except EngineError as error:
+            return {"why": str(error)}
         if process_result.timed_out:
             return {"why": f"did not answer within {TIMEOUT_S:.0f} s"}
         lines = (folder / "output.log").read_bytes().splitlines()
     for line in reversed(lines):
         try:
-            capabilities = parse_json(line, "capabilities")
+            document = parse_json(line, "capabilities")
         except RecordError:
             continue
-        if isinstance(capabilities, dict) and "python" in capabilities:
-            return capabilities
+        if isinstance(document, dict) and "python" in document:
+            return document
     return {"why": f"exited with {process_result.exit_code}: {process_result.log_tail[-300:]}"}
 
 

@@ -1,7 +1,8 @@
 """What a fresh Python needs, beside regbot, to trace each framework's own repository without a GPU.
 
-The pages in docs/frameworks/ print these lists, and ``regbot init`` writes them into the workflow of the hosted runner.
-The main branches of August 2026 were traced with them. A later one may import more.
+The pages in docs/frameworks/ print these lists, ``regbot init`` writes them into the workflow of the hosted runner, and
+``regbot doctor --workload`` compares them with an interpreter. The main branches of August 2026 were traced with them.
+A later one may import more.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,12 +17,35 @@ class FrameworkNeeds:
 
     ``torch`` is the requirement for torch, which may come from another index than ``packages``; '' if the framework
     does not use torch. ``for_program``: packages that only the workload key ``program`` needs.
+    ``commands_for_program``: commands that must be on PATH for it. ``module`` is the framework's own, which a checkout
+    has in a source root. If the checkout lacks it, ``distribution`` is the package to install.
     """
 
     python: str
     torch: str
     packages: tuple[str, ...]
+    module: str = ""
+    distribution: str = ""
     for_program: tuple[str, ...] = ()
+    commands_for_program: tuple[str, ...] = ()
+
+
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Package index of torch's CPU builds. They are smaller than builds with CUDA, and a trace needs no more."""
+
+MODULES: Mapping[str, str] = {
+    "aqtp": "aqt",
+    "orbax-checkpoint": "orbax.checkpoint",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "tensorflow-cpu": "tensorflow",
+}
+"""Module by the name of its package, where they differ."""
+
+
+def module_name(package: str) -> str:
+    """Return the module that the package with this name installs."""
+    return MODULES.get(package, package.replace("-", "_"))
 
 
 def package_names(packages: Iterable[str]) -> list[str]:
@@ -33,6 +57,8 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
     "torchtitan": FrameworkNeeds(
         python="3.11",
         torch="torch==2.13.0",
+        module="torchtitan",
+        distribution="torchtitan",
         packages=(
             "torchdata",
             "torch_checkpointing",
@@ -52,6 +78,8 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
     "megatron": FrameworkNeeds(
         python="3.12",
         torch="torch==2.13.0",
+        module="megatron.core",
+        distribution="megatron-core",
         packages=(
             "triton",
             "einops",
@@ -64,12 +92,16 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
             "onnx",
             "onnxscript",
         ),
-        # Without its extras this package has only Python code. megatron.core alone refuses to be imported beside it.
-        for_program=("transformer_engine==2.20.2",),
+        # Megatron-LM's main branch imports regex up to February 2026. Without its extras transformer_engine has only
+        # Python code. megatron.core alone refuses to be imported beside it.
+        for_program=("regex", "transformer_engine==2.20.2"),
+        commands_for_program=("make",),  # compiles Megatron's helpers for datasets
     ),
     "maxtext": FrameworkNeeds(
         python="3.12",
         torch="",
+        module="maxtext",
+        distribution="maxtext==0.2.5",
         packages=(
             "jax==0.12.0.1",
             "jaxlib==0.12.0.1",
@@ -94,3 +126,6 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
     ),
 }
 """By framework. Megatron Bridge is missing, because regbot has not traced it in an environment of its own."""
+
+OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch="torch<2.14,>=2.8", packages=())
+"""Needs of the adapters ``smoke`` and ``module``. A user's layer may import more."""

@@ -100,12 +100,24 @@ def test_a_refused_command_line_is_shown(checkout: Path, paper_library: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("key", "advice"), [("num_layers", "choose another shape"), ("expert_model_parallel_size", "--ep")]
+    ("key", "advice"),
+    [
+        ("num_layers", "choose another shape"),
+        ("num-layers", "choose another shape"),
+        ("expert_model_parallel_size", "--ep"),
+    ],
 )
 def test_a_key_of_the_shape_cannot_be_set(key: str, advice: str, checkout: Path, paper_library: Path) -> None:
     refusal = trace(checkout, paper_library, config={key: 3})["refusal"]
     assert refusal["kind"] == "config"
     assert advice in refusal["message"]
+
+
+def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path, paper_library: Path) -> None:
+    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "arguments.num_layers += 1\nset_args(arguments)")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert refusal["kind"] == "shape"
+    assert f"num_layers is {LAYERS + 1}, not {LAYERS}" in refusal["message"]
 
 
 def test_a_program_that_makes_too_few_steps_is_refused(checkout: Path, paper_library: Path) -> None:

@@ -58,6 +58,12 @@ def test_the_largest_mesh_has_a_name_that_records_accept() -> None:
             "timed = []\nconfig = {context_parallel_size = 2}",
             "config.context_parallel_size: a mesh of this workload sets it",
         ),
+        (
+            "[{world = 8, ep = 1, tp = 2}]",
+            "megatron",
+            "timed = []\nprogram = 'pretrain_gpt.py'\nconfig = {context-parallel-size = 2}",
+            "config.context-parallel-size: a mesh of this workload sets it",
+        ),
     ],
 )
 def test_a_mesh_that_cannot_be_is_refused_by_name(meshes: str, adapter: str, more: str, message: str) -> None:

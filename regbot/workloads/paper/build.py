@@ -76,7 +76,7 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
     entry = folder / key
     if _is_whole(entry):
         return PaperLibrary(entry / NAME)
-    compiler = _compiler()
+    compiler = find_compiler()
     if not compiler:
         raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
     try:
@@ -109,7 +109,7 @@ def readiness(python: str, cache: Path) -> Readiness:
             return "built"
     except (NoTorchError, OSError):
         return "missing"
-    return "buildable" if _compiler() else "missing"
+    return "buildable" if find_compiler() else "missing"
 
 
 def _key(torch_digest: str) -> str:
@@ -121,7 +121,7 @@ def _key(torch_digest: str) -> str:
     return state.hexdigest()[:32]
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
     """Return the path of the C++ compiler: $CXX, or else the first one on PATH; '' if there is none."""
     configured = os.environ.get("CXX", "")
     return next((path for name in (configured, *COMPILERS) if name and (path := shutil.which(name))), "")

@@ -44,6 +44,7 @@ AXES = {
 then groups over several axes.
 """
 
+_FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
 FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
@@ -119,11 +120,9 @@ def command_line(request: Request) -> list[str]:
     """
     if request.routing == "skewed":
         raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
-    for key in request.config:
-        if key in FIXED_FLAGS:
-            raise ContractError("config", f"config.{key} cannot be set: {FIXED_FLAGS[key]}")
-    flags: dict[str, Scalar] = {**_shape_flags(request), **DEFAULT_FLAGS, **OFFLINE_FLAGS, **_dispatcher_flags(request)}
-    flags |= {key.replace("-", "_"): value for key, value in request.config.items()}
+    user_flags = read_user_flags(request.config)
+    shape_flags = _shape_flags(request, _count_model_parallel_ranks(user_flags))
+    flags = {**shape_flags, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **_dispatcher_flags(request), **user_flags}
     arguments: list[str] = []
     for key, value in flags.items():
         flag = f"--{key.replace('_', '-')}"
@@ -136,7 +135,26 @@ def command_line(request: Request) -> list[str]:
     return arguments
 
 
-def _shape_flags(request: Request) -> dict[str, Scalar]:
+def read_user_flags(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the user's flags by their names with ``_``. A key of ``config`` may have ``-`` instead, as on the command
+    line. Raises ContractError if a flag cannot be set, or is written in a way that could set another flag.
+    """
+    flags: dict[str, Scalar] = {}
+    for key, value in config.items():
+        name = key.replace("-", "_")
+        if not _FLAG_NAME.fullmatch(name):
+            raise ContractError("config", f"config.{key} is not a flag; write its name without dashes before it")
+        if name in FIXED_FLAGS:
+            raise ContractError("config", f"config.{key} cannot be set: {FIXED_FLAGS[name]}")
+        if name in flags:
+            raise ContractError("config", f"config.{key} sets --{name.replace('_', '-')} twice; remove one of them")
+        if isinstance(value, str) and any(word.startswith("--") for word in value.split()):
+            raise ContractError("config", f"config.{key}: the value {value!r} contains another flag")
+        flags[name] = value
+    return flags
+
+
+def _shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar]:
     numbers, dense = request.geometry, request.mlp != "moe"
     flags: dict[str, Scalar] = {
         "num_layers": numbers.layers,
@@ -151,7 +169,7 @@ def _shape_flags(request: Request) -> dict[str, Scalar]:
         "seq_length": numbers.sequence,
         "max_position_embeddings": numbers.sequence,
         "micro_batch_size": numbers.micro_batch,
-        "global_batch_size": numbers.micro_batch * request.world // _model_parallel_ranks(request),
+        "global_batch_size": numbers.micro_batch * request.world // model_parallel_ranks,
         "vocab_size": numbers.vocabulary - 1,  # the null tokenizer adds one token for the end of a document
         "bf16": request.dtype == "bfloat16",
         "fp16": request.dtype == "float16",
@@ -167,12 +185,14 @@ def _shape_flags(request: Request) -> dict[str, Scalar]:
     return flags
 
 
-def _model_parallel_ranks(request: Request) -> int:
-    """Return the number of ranks that work on the same micro-batch."""
-    sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+def _count_model_parallel_ranks(user_flags: Mapping[str, Scalar]) -> int:
+    """Return the number of ranks that work on the same micro-batch. Raises ContractError."""
     product = 1
-    for key in sizes:
-        product *= int(request.config.get(key) or 1)
+    for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
+        text = str(user_flags.get(key) or 1)
+        if not text.isdecimal():
+            raise ContractError("config", f"config.{key} must be a number of ranks, not {text!r}")
+        product *= int(text)
     return product
 
 
@@ -189,13 +209,30 @@ def _model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn
 
 
 def _describe_program(request: Request, counter: PaperCounter) -> ProgramDescription:
-    config = {name: value for name, value in sorted(vars(_megatron_arguments()).items()) if _is_scalar(value)}
+    arguments = vars(_megatron_arguments())
+    check_shape(arguments, request)
+    config = {name: value for name, value in sorted(arguments.items()) if _is_scalar(value)}
     core = importlib.import_module("megatron.core")
     return ProgramDescription(
         config={**config, "routing": request.routing, "mlp": request.mlp},
         software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
         backends={"attention": _describe_attention(counter), **_describe_dispatcher(request, counter, config)},
     )
+
+
+def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
+    """Check that the script's own arguments have the numbers of the shape. Raises ContractError, which lists the
+    differing numbers. An argument that this revision does not have is not checked.
+
+    Another name of a flag, or a file that a flag names, can change a number that regbot has set.
+    """
+    mismatches = [
+        f"{name} is {arguments[name]!r}, not {number!r}"
+        for name, number in _shape_flags(request, 1).items()
+        if name in FIXED_FLAGS and name != "vocab_size" and arguments.get(name) not in (None, number)
+    ]
+    if mismatches:
+        raise ContractError("shape", f"{request.program} did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
 def _megatron_arguments() -> Any:

@@ -119,6 +119,8 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             raise
         finally:
             watch.close()
+        if watch.refusal is not None:
+            raise watch.refusal
         if watch.record is None:
             raise ContractError(
                 "config",
@@ -146,6 +148,8 @@ class _StepWatch:
         self.number = 0
         self.seconds: dict[str, float] = {}
         self.record: dict[str, Any] | None = None
+        self.refusal: ContractError | None = None
+        """Why the counted step cannot be used. A handler in the program would catch it if it were raised there."""
 
     def close(self) -> None:
         self._stack.close()
@@ -170,7 +174,10 @@ class _StepWatch:
             return result
         peak = self._device.peak_bytes
         self._counter.read_operators()
-        self.record = self._make_record(self._counter, liveness, peak)
+        try:
+            self.record = self._make_record(self._counter, liveness, peak)
+        except ContractError as error:
+            self.refusal = error
         raise _StopProgram
 
     def _make_counter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PaperCounter:

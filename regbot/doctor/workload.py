@@ -1,0 +1,187 @@
+"""``regbot doctor --workload``: compare what a workload needs to be traced with its interpreter and this machine.
+
+The lists are those of ``regbot/workloads/framework_needs.py``. A revision of the framework that imports more than they
+have is not recognised here; its trace names the missing module.
+"""
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
+
+from regbot.config import FILE_NAME, ConfigError, Workload, load_config
+from regbot.doctor.diagnosis import Capability, Diagnosis, query_interpreter
+from regbot.engines import Engine, LocalEngine
+from regbot.text.clip import clip
+from regbot.text.printable import printable
+from regbot.workloads import plan
+from regbot.workloads.framework_needs import (
+    FRAMEWORK_NEEDS,
+    OWN_MODEL_NEEDS,
+    TORCH_INDEX,
+    FrameworkNeeds,
+    module_name,
+)
+from regbot.workloads.guest import interpreter
+from regbot.workloads.paper.build import COMPILERS, find_compiler
+
+NUMPY = "numpy>=1.26"
+"""Requirement of every trace with torch."""
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """Needs of one workload. ``requirements`` are torch and packages; ``commands`` must be on PATH."""
+
+    framework: FrameworkNeeds
+    requirements: list[str]
+    commands: list[str]
+    compiler: bool
+
+
+def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> Diagnosis:
+    """Compare the needs of the workload ``name`` with its interpreter and this machine.
+
+    The workload is one of the ``regbot.toml`` in ``folder`` or in its nearest parent that has one. The workload's
+    interpreter is started once, with a time limit. Raises ConfigError.
+    """
+    folder = next((parent for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), folder)
+    if not (folder / FILE_NAME).is_file():
+        raise ConfigError(f"{folder} has no {FILE_NAME} with workloads", "run 'regbot init'")
+    config = load_config(folder / FILE_NAME)
+    if name not in config.workloads:
+        raise ConfigError(f"there is no workload {name!r}", f"{FILE_NAME} has {', '.join(config.workloads)}")
+    task = plan(config, [name])[0]
+    workload, python = task.workload, interpreter(task, folder)
+    if workload.adapter == "command":
+        raise ConfigError(f"workload {name!r} is not traced, because its adapter is 'command'")
+    needs = _collect_needs(workload, compiler=task.wants_paper_gpu)
+    installed = _query_packages(python, needs, workload.environment, engine or LocalEngine())
+    checks = [_check_python(python, needs.framework, installed)]
+    if "versions" in installed:
+        checks += [_check_package(text, installed["versions"]) for text in needs.requirements]
+    checks += _check_framework(needs.framework, workload, folder, installed.get("versions", {}))
+    checks += [_check_compiler()] if needs.compiler else []
+    checks += [_check_command(command) for command in needs.commands]
+    in_checkout = _has_module(needs.framework.module, workload, folder)
+    return Diagnosis(checks=checks, install=_install_commands(needs, workload, in_checkout=in_checkout))
+
+
+def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
+    framework = FRAMEWORK_NEEDS.get(workload.adapter, OWN_MODEL_NEEDS)
+    for_torch = [framework.torch, NUMPY] if framework.torch else []
+    for_program = framework.for_program if workload.program else ()
+    commands = list(framework.commands_for_program) if workload.program else []
+    return _Needs(framework, [*for_torch, *framework.packages, *for_program], commands, compiler)
+
+
+def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], engine: Engine) -> dict[str, Any]:
+    """Return the interpreter's version and its packages, or ``{"why": ...}``."""
+    names = [Requirement(text).name for text in needs.requirements]
+    pairs = [f"{name}={module_name(name)}" for name in names]
+    if needs.framework.module:
+        distribution = Requirement(needs.framework.distribution).name
+        pairs.append(f"{distribution}={needs.framework.module}")
+    document = query_interpreter(python, ["--packages", *pairs], variables, engine)
+    if "why" not in document and not isinstance(document.get("versions"), dict):
+        return {"why": "gave no list of packages"}
+    return document
+
+
+def _check_python(python: str, framework: FrameworkNeeds, installed: Mapping[str, Any]) -> Capability:
+    fix = f"make an environment with Python {framework.python} or newer, and set 'python' of the workload to it"
+    if "why" in installed:
+        return Capability(
+            name="Python", ok=False, detail=clip(printable(f"{python}: {installed['why']}"), 500), fix=fix
+        )
+    version = str(installed["python"])
+    is_new_enough = _parse_version(version) >= Version(framework.python)
+    detail = f"{version} ({python}); needed: {framework.python} or newer"
+    return Capability(
+        name="Python", ok=is_new_enough, detail=clip(printable(detail), 500), fix="" if is_new_enough else fix
+    )
+
+
+def _check_package(text: str, versions: Mapping[str, Any]) -> Capability:
+    requirement = Requirement(text)
+    name = requirement.name
+    title = name if name == "torch" else f"package {name}"
+    if name not in versions:
+        return Capability(name=title, ok=False, detail=f"missing; needed: {text}")
+    version = clip(printable(str(versions[name])), 100) or "installed, version unknown"
+    if not requirement.specifier or requirement.specifier.contains(_parse_version(version), prereleases=True):
+        return Capability(name=title, ok=True, detail=version)
+    return Capability(
+        name=title,
+        ok=False,
+        detail=f"{version}; regbot has been tested with {requirement.specifier}",
+        fix="another version may work; if the trace is refused, install this one",
+    )
+
+
+def _parse_version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return Version("0")
+
+
+def _has_module(module: str, workload: Workload, folder: Path) -> bool:
+    """Whether a source root of the workload has the framework's module."""
+    return bool(module) and any((folder / root).joinpath(*module.split(".")).is_dir() for root in workload.source_roots)
+
+
+def _check_framework(
+    framework: FrameworkNeeds, workload: Workload, folder: Path, versions: Mapping[str, Any]
+) -> list[Capability]:
+    """Check where the framework's own code comes from. Return [] for regbot's own model."""
+    if not framework.module:
+        return []
+    if _has_module(framework.module, workload, folder):
+        return [Capability(name=framework.module, ok=True, detail="from the checkout")]
+    name = Requirement(framework.distribution).name
+    if name in versions:
+        version = clip(printable(str(versions[name])), 100) or "of unknown version"
+        detail = f"no source root has it; the installed one is traced ({version})"
+        fix = "to trace the checkout's code, set 'source_roots' to the folders that hold its packages"
+        return [Capability(name=framework.module, ok=True, detail=detail, fix=fix)]
+    fix = "set 'source_roots' to the folders that hold it, or install it"
+    return [Capability(name=framework.module, ok=False, detail="neither in a source root nor installed", fix=fix)]
+
+
+def _check_compiler() -> Capability:
+    path = find_compiler()
+    fix = "" if path else "install one, such as g++, or set CXX"
+    return Capability(name="C++ compiler", ok=bool(path), detail=path or f"none of {', '.join(COMPILERS)}", fix=fix)
+
+
+def _check_command(command: str) -> Capability:
+    path = shutil.which(command)
+    return Capability(
+        name=f"command {command}",
+        ok=path is not None,
+        detail=path or "not found",
+        fix="" if path else f"install {command}",
+    )
+
+
+def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -> list[str]:
+    """Return the commands that make a fresh environment, in a folder of its own, which 'python' then names."""
+    framework = needs.framework
+    python = workload.python or ".venv/bin/python"
+    commands = []
+    if python.endswith("/bin/python"):
+        commands.append(f"python{framework.python} -m venv {shlex.quote(python.removesuffix('/bin/python'))}")
+    install = f"{shlex.quote(python)} -m pip install"
+    if framework.torch:
+        commands.append(f"{install} --index-url {TORCH_INDEX} {shlex.quote(framework.torch)}  # a CPU build is enough")
+    packages = [text for text in needs.requirements if text != framework.torch]
+    commands.append(f"{install} {shlex.join(packages)}")
+    if framework.module and not in_checkout:
+        commands.append(f"{install} --no-deps {framework.distribution}  # only if the checkout does not have it")
+    return commands

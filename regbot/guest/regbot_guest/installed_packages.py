@@ -1,0 +1,31 @@
+"""Which packages this interpreter has. ``python <guest folder> --packages NAME=MODULE ...`` prints one line of JSON.
+
+No package is imported, except a parent package such as ``megatron`` of ``megatron.core``.
+"""
+
+import importlib.util
+import json
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+
+
+def main(pairs: Sequence[str]) -> int:
+    """Print the version of each package, and '' if only its module exists. Missing packages are left out."""
+    versions: dict[str, str] = {}
+    for pair in pairs:
+        name, _, module = pair.partition("=")
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if _has_module(module):
+                versions[name] = ""
+    print(json.dumps({"python": platform.python_version(), "versions": versions}))
+    return 0
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, AttributeError, ValueError):  # a parent package is missing or broken
+        return False
