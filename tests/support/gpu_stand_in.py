@@ -54,8 +54,8 @@ def run(library: Path, command: list[str]) -> int:
     install(library)
     import torch._dynamo  # before the stand-in for triton, which lacks what dynamo looks up in it
 
-    from regbot_guest.paper.cuda import PaperEvent
     from regbot_guest.paper.groups import rank_zero_of
+    from regbot_guest.paper.streams import PaperEvent
 
     torch.version.cuda = "13.0"
     PaperEvent.record = lambda event, stream=None: setattr(event, "host_s", time.perf_counter())  # type: ignore[method-assign,misc,assignment]

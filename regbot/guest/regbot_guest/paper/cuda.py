@@ -1,21 +1,22 @@
 """The functions of ``torch.cuda`` on a paper GPU.
 
 In a CPU build of torch, the module ``torch.cuda`` exists, but its functions do not work. In a CUDA build they would
-call the driver. This module provides the functions that training frameworks use. If any other function is called, torch
-itself raises an error that names the function.
+call the driver. This module replaces the functions that would reach the driver and have an answer on a paper GPU. The
+others are refused by name (``refused_functions.py``). All other functions of ``torch.cuda`` are torch's own: they are
+written in Python, and call the functions replaced here.
 """
 
-import collections
-import contextlib
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from regbot_guest.paper import refused_functions, streams
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.gpus import GPUS_PER_NODE, GpuModel
-from regbot_guest.untraceable import Untraceable
+from regbot_guest.paper.streams import gpu_index
 
 _TYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
@@ -24,66 +25,58 @@ _TYPES = {
 }  # fmt: skip
 
 
-class PaperStream:
-    """Replacement for ``torch.cuda.Stream``. Operators run immediately and in order, so waiting does nothing."""
-
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = torch.device("cuda", _device_index(device))
-        self.device_index, self.device_type, self.stream_id, self.cuda_stream = self.device.index, 1, 0, 0
-        self.priority = priority
-
-    def record_event(self, event: Any = None) -> "PaperEvent":
-        return event or PaperEvent()
-
-    def query(self) -> bool:
-        return True
-
-    def wait_event(self, event: Any) -> None: ...
-
-    def wait_stream(self, stream: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def __enter__(self) -> "PaperStream":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class PaperStreamContext(contextlib.nullcontext[None]):
-    """Result of ``torch.cuda.stream``. It has to be a class, because torch._dynamo uses it in ``isinstance``."""
-
-
-class PaperEvent:
-    """Replacement for ``torch.cuda.Event``. An event is complete as soon as it is recorded."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.cuda_event = 0
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, _: Any) -> float:
-        raise Untraceable("torch.cuda.Event.elapsed_time was called: a paper GPU has no times")
-
-    def record(self, stream: Any = None) -> None: ...
-
-    def wait(self, stream: Any = None) -> None: ...
-
-    def synchronize(self) -> None: ...
+_BYTE_STATISTICS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+_POOL_STATISTICS = (*_BYTE_STATISTICS, "inactive_split_bytes", "allocation", "segment", "active", "inactive_split")
+_EVENT_STATISTICS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
+                     "max_split_size")  # fmt: skip
+_SYNC_DEBUG_MODES: dict[str, "int | str"] = {"default": 0, "warn": 1, "error": 2}
+NCCL_VERSION = (2, 27, 5)
+"""Version that a CPU build of torch reports. Programs ask for it before they reduce in bfloat16."""
 
 
 class DeviceProperties:
     """Result of ``torch.cuda.get_device_properties``."""
 
-    warp_size, max_threads_per_multi_processor, max_threads_per_block = 32, 2048, 1024
-    regs_per_multiprocessor, shared_memory_per_block, shared_memory_per_block_optin = 65536, 49152, 232448
-    shared_memory_per_multiprocessor, L2_cache_size, gcnArchName, uuid = 233472, 50 << 20, "", "paper"
+    max_threads_per_multi_processor, max_threads_per_block = 2048, 1024
+    regs_per_multiprocessor, shared_memory_per_block, uuid = 65536, 49152, "paper"
     is_integrated, is_multi_gpu_board, pci_bus_id, pci_device_id, pci_domain_id = False, False, 0, 0, 0
 
     def __init__(self, gpu: GpuModel) -> None:
         self.name, self.total_memory, self.multi_processor_count = gpu.name, gpu.memory_bytes, gpu.multiprocessors
         self.major, self.minor = gpu.capability
+        self.gcnArchName = gpu.architecture if gpu.architecture.startswith("gfx") else ""
+        self.warp_size, self.L2_cache_size = gpu.warp_size, gpu.l2_bytes
+        self.shared_memory_per_block_optin = gpu.shared_bytes_per_block
+        self.shared_memory_per_multiprocessor = gpu.shared_bytes
+
+
+class PaperRuntime(types.ModuleType):
+    """Result of ``torch.cuda.cudart``. Profilers have nothing to record, and host memory needs no registration."""
+
+    class cudaError(int):  # noqa: N801 (the name is CUDA's)
+        success = 0
+
+    def __init__(self, device: Device) -> None:
+        super().__init__("torch.cuda.cudart")
+        self._device = device
+        self.cudaGetErrorString = lambda code: f"CUDA error {code}"
+        self.cudaMemGetInfo = lambda gpu: _free_and_total_memory(device, gpu)
+        for name in ("cudaProfilerStart", "cudaProfilerStop", "cudaHostRegister", "cudaHostUnregister"):
+            setattr(self, name, lambda *_: self.cudaError.success)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return refused_functions.make_refusing(self._device, f"torch.cuda.cudart().{name}")
+
+
+class PaperRanges:
+    """Replacement for the compiled module behind ``torch.cuda.nvtx``. Nobody records the ranges."""
+
+    def __init__(self) -> None:
+        for name in ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart",
+                     "deviceRangeEnd"):  # fmt: skip
+            setattr(self, name, lambda *_: 0)
 
 
 class _TensorType(type):
@@ -92,37 +85,75 @@ class _TensorType(type):
     """
 
     dtype: torch.dtype
+    layout: torch.layout
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, torch.Tensor) and instance.dtype == cls.dtype and instance.is_cuda
+        return (
+            isinstance(instance, torch.Tensor)
+            and instance.dtype == cls.dtype
+            and instance.layout == cls.layout
+            and instance.is_cuda
+        )
 
     def __call__(cls, data: Any = None, *sizes: int, device: Any = None) -> Any:
         if isinstance(data, (list, tuple)):
             return torch.tensor(data, dtype=cls.dtype, device=device or "cuda")
         shape = (0,) if data is None else (data, *sizes)
+        if cls.layout != torch.strided:
+            torch.ops.regbot_paper.refuse(
+                f"torch.cuda.sparse.{cls.__name__} was called: a paper GPU has no sparse tensors"
+            )
         return torch.empty(shape, dtype=cls.dtype, device=device or "cuda")
 
 
 def install_functions(device: Device) -> None:
-    """Add the functions of this module to ``torch.cuda``."""
-    for name, value in {
-        **_platform_functions(device.gpu),
+    """Replace the functions of ``torch.cuda``, wherever torch has bound them."""
+    runtime = PaperRuntime(device)
+    torch.cuda._cudart = runtime
+    torch.cuda.nvtx._nvtx = PaperRanges()  # type: ignore[assignment]
+    functions = {
+        **_platform_functions(device),
         **_memory_functions(device),
-        **_random_functions(),
-        **_stream_functions(),
-    }.items():
-        setattr(torch.cuda, name, value)
-    for name, value in _random_functions().items():
-        setattr(torch.cuda.random, name, value)
-    for name in ("memory_allocated", "max_memory_allocated", "reset_peak_memory_stats", "memory_stats", "empty_cache"):
-        setattr(torch.cuda.memory, name, getattr(torch.cuda, name))
+        **streams.FUNCTIONS,
+        "cudart": lambda: runtime,
+    }
+    replace_everywhere(torch.cuda, functions)
+    if torch.version.cuda is None:
+        replace_everywhere(torch.cuda.nccl, {"version": lambda: NCCL_VERSION})
+    generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(GPUS_PER_NODE))
+    setattr(torch.cuda, "default_generators", generators)  # noqa: B010 (typed as a tuple of one)
+    torch.cuda._initialized = True
     for name, dtype in _TYPES.items():
-        setattr(torch.cuda, f"{name}Tensor", _TensorType(f"{name}Tensor", (), {"dtype": dtype}))
+        for module, layout in ((torch.cuda, torch.strided), (torch.cuda.sparse, torch.sparse_coo)):
+            setattr(module, f"{name}Tensor", _TensorType(f"{name}Tensor", (), {"dtype": dtype, "layout": layout}))
+    _patch_accelerator()
     _patch_tensor(device)
     _patch_truncated_normal()
     _patch_storage()
     if torch.version.cuda is not None:
         _patch_cuda_build(device)
+
+
+def replace_everywhere(owner: types.ModuleType, replacements: Mapping[str, Any]) -> None:
+    """Set attributes of ``owner``, and all names of torch's modules that are bound to the previous values."""
+    replaced = {}
+    for name, replacement in replacements.items():
+        original = getattr(owner, name, None)
+        if isinstance(original, (type, types.FunctionType, types.BuiltinFunctionType)):
+            replaced[id(original)] = replacement
+        _name_like_torch(replacement, owner, name)
+        setattr(owner, name, replacement)
+    for module in refused_functions.torch_modules():
+        for name, value in list(vars(module).items()):
+            if id(value) in replaced:
+                setattr(module, name, replaced[id(value)])
+
+
+def _name_like_torch(replacement: Any, owner: types.ModuleType, name: str) -> None:
+    """Give a lambda the name that it has in torch, for error messages and for torch._dynamo."""
+    if isinstance(replacement, types.FunctionType) and replacement.__name__ == "<lambda>":
+        replacement.__name__ = replacement.__qualname__ = name
+        replacement.__module__ = owner.__name__
 
 
 def _no_op() -> Callable[..., None]:
@@ -132,34 +163,25 @@ def _no_op() -> Callable[..., None]:
     return lambda *_, **__: None
 
 
-def _device_index(device: Any) -> int:
-    if device is None:
-        return int(torch._C._accelerator_getDeviceIndex())
-    if isinstance(device, int):
-        return device if device >= 0 else int(torch._C._accelerator_getDeviceIndex())
-    return torch.device(device).index or 0
-
-
 def _set_device(device: Any) -> None:
-    index = _device_index(device)
-    if index >= GPUS_PER_NODE:
-        raise RuntimeError(
-            f"invalid device ordinal: a paper node has {GPUS_PER_NODE} GPUs, but number {index} was requested"
-        )
-    torch._C._accelerator_setDeviceIndex(index)
+    torch._C._accelerator_setDeviceIndex(gpu_index(device))
 
 
-@contextlib.contextmanager
-def _on_device(device: Any) -> Iterator[None]:
-    before = _device_index(None)
-    _set_device(device)
-    try:
-        yield
-    finally:
-        _set_device(before)
+def _exchange_device(index: int) -> int:
+    """Make ``index`` the current GPU and return the previous one. Negative numbers change nothing."""
+    before = gpu_index(None)
+    if index >= 0:
+        _set_device(index)
+    return before
 
 
-def _platform_functions(gpu: GpuModel) -> dict[str, Any]:
+def _platform_functions(device: Device) -> dict[str, Any]:
+    gpu = device.gpu
+    synchronization: dict[str, int | str] = {"mode": 0}
+
+    def set_sync_debug_mode(debug_mode: "int | str") -> None:
+        synchronization["mode"] = _SYNC_DEBUG_MODES.get(str(debug_mode), debug_mode)
+
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -168,80 +190,76 @@ def _platform_functions(gpu: GpuModel) -> dict[str, Any]:
         "_is_in_bad_fork": lambda: False,
         "device_count": lambda: GPUS_PER_NODE,
         "_device_count_nvml": lambda: GPUS_PER_NODE,
-        "current_device": lambda: _device_index(None),
+        "current_device": lambda: gpu_index(-1),
         "set_device": _set_device,
-        "device": _on_device,
-        "get_device_name": lambda device=None: gpu.name,
-        "get_device_capability": lambda device=None: gpu.capability,
-        "get_device_properties": lambda device=None: DeviceProperties(gpu),
-        "get_arch_list": lambda: ["sm_{}{}".format(*gpu.capability)],
-        "get_gencode_flags": lambda: "",
-        "can_device_access_peer": lambda device, peer: True,
-        "is_bf16_supported": lambda including_emulation=True: True,
-        "synchronize": _no_op(),
+        "_exchange_device": lambda index: _exchange_device(index),
+        "_maybe_exchange_device": lambda index: _exchange_device(index),
+        "_get_device_properties": lambda index: DeviceProperties(gpu),
+        "get_arch_list": lambda: [gpu.architecture],
+        "can_device_access_peer": lambda device, peer_device: gpu_index(device) != gpu_index(peer_device),
+        "synchronize": lambda device=None: None,
         "ipc_collect": _no_op(),
+        "set_sync_debug_mode": set_sync_debug_mode,
+        "get_sync_debug_mode": lambda: synchronization["mode"],
     }
 
 
-def _memory_functions(device: Device) -> dict[str, Any]:
-    total = device.gpu.memory_bytes
+def _free_and_total_memory(paper: Device, device: Any) -> tuple[int, int]:
+    total = paper.gpu.memory_bytes
+    return max(0, total - paper.memory_use(gpu_index(device))[0]), total
 
-    def stats(_: Any = None) -> dict[str, int]:
-        current, peak = device.live_bytes, device.peak_bytes
-        statistics = {
-            f"{kind}_bytes.all.{statistic}": value
-            for kind in ("allocated", "reserved", "active", "requested")
-            for statistic, value in (("current", current), ("peak", peak))
-        }
-        return collections.defaultdict(int, statistics)
+
+def _memory_functions(paper: Device) -> dict[str, Any]:
+    def nested_statistics(device: Any = None) -> dict[str, Any]:
+        """Return the statistics of CUDA's allocator. Numbers of allocations are not counted, and are 0."""
+        live, peak = paper.memory_use(gpu_index(device))
+        pools = ("all", "large_pool", "small_pool")
+        nothing = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+        counts = {kind: {pool: dict(nothing) for pool in pools} for kind in _POOL_STATISTICS}
+        for kind in _BYTE_STATISTICS:
+            counts[kind]["all"] |= {"current": live, "peak": peak}
+        events = dict.fromkeys(_EVENT_STATISTICS, 0)
+        return {**counts, **events, "oversize_allocations": dict(nothing), "oversize_segments": dict(nothing)}
 
     return {
-        "memory_allocated": lambda _=None: device.live_bytes,
-        "max_memory_allocated": lambda _=None: device.peak_bytes,
-        "memory_reserved": lambda _=None: device.live_bytes,
-        "max_memory_reserved": lambda _=None: device.peak_bytes,
-        "memory_stats": stats,
-        "mem_get_info": lambda _=None: (max(0, total - device.live_bytes), total),
-        "reset_peak_memory_stats": lambda _=None: device.reset_peak(),
-        "reset_max_memory_allocated": lambda _=None: device.reset_peak(),
+        "memory_stats_as_nested_dict": nested_statistics,
+        "mem_get_info": lambda device=None: _free_and_total_memory(paper, device),
+        "reset_peak_memory_stats": lambda device=None: paper.reset_peak(gpu_index(device)),
+        "reset_accumulated_memory_stats": _no_op(),
         "empty_cache": _no_op(),
+        "get_allocator_backend": lambda: "native",
         "set_per_process_memory_fraction": _no_op(),
+        "get_per_process_memory_fraction": lambda device=None: 1.0,
     }
 
 
-def _random_functions() -> dict[str, Any]:
-    generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(GPUS_PER_NODE))
-
-    def get_generator(device: Any = None) -> torch.Generator:
-        return generators[_device_index(device)]
-
-    def seed_all(seed: int) -> None:
-        for generator in generators:
-            generator.manual_seed(seed)
-
-    return {
-        "default_generators": generators,
-        "get_rng_state": lambda device="cuda": get_generator(device).get_state(),
-        "set_rng_state": lambda state, device="cuda": get_generator(device).set_state(state) and None,
-        "manual_seed": lambda seed: get_generator().manual_seed(seed) and None,
-        "manual_seed_all": seed_all,
-        "seed": lambda: None,
-        "seed_all": lambda: None,
-        "initial_seed": lambda: get_generator().initial_seed(),
+def _patch_accelerator() -> None:
+    """Let the memory functions of ``torch.accelerator`` call those of ``torch.cuda``, because torch's own need CUDA's
+    allocator.
+    """
+    names = {
+        "empty_cache": "empty_cache",
+        "memory_stats": "memory_stats",
+        "memory_allocated": "memory_allocated",
+        "max_memory_allocated": "max_memory_allocated",
+        "memory_reserved": "memory_reserved",
+        "max_memory_reserved": "max_memory_reserved",
+        "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
+        "reset_peak_memory_stats": "reset_peak_memory_stats",
+        "get_memory_info": "mem_get_info",
     }
+    replace_everywhere(
+        torch.accelerator,
+        {
+            name: _calling(getattr(torch.cuda, cuda_name))
+            for name, cuda_name in names.items()
+            if hasattr(torch.accelerator, name)
+        },
+    )
 
 
-def _stream_functions() -> dict[str, Any]:
-    return {
-        "Stream": PaperStream,
-        "ExternalStream": PaperStream,
-        "Event": PaperEvent,
-        "stream": PaperStreamContext,
-        "StreamContext": PaperStreamContext,
-        "set_stream": _no_op(),
-        "current_stream": lambda device=None: PaperStream(device),
-        "default_stream": lambda device=None: PaperStream(device),
-    }
+def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: function(*arguments)
 
 
 def _patch_tensor(device: Device) -> None:
@@ -335,16 +353,9 @@ def _refuse_bytes(name: str) -> NoReturn:
 def _patch_cuda_build(device: Device) -> None:
     """Replace the functions of ``torch._C`` which the Python code of a CUDA build calls."""
     module: Any = torch._C
-    module._cuda_getDevice = lambda: _device_index(None)
+    module._cuda_getDevice = lambda: gpu_index(-1)
     module._cuda_setDevice = lambda index: _set_device(index)  # a new object, for the reason given in _no_op
-
-    def exchange(index: int) -> int:
-        before = _device_index(None)
-        if index >= 0:
-            _set_device(index)
-        return before
-
-    module._cuda_exchangeDevice = exchange
-    module._cuda_maybeExchangeDevice = lambda index: exchange(index)
+    module._cuda_exchangeDevice = lambda index: _exchange_device(index)
+    module._cuda_maybeExchangeDevice = lambda index: _exchange_device(index)
     module._cuda_isCurrentStreamCapturing = lambda: device.is_capturing
     module._cuda_getDeviceCount = lambda: GPUS_PER_NODE

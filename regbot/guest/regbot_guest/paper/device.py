@@ -37,7 +37,7 @@ class Device:
 
     @property
     def live_bytes(self) -> int:
-        """Number of allocated bytes. Each allocation is rounded up to 512 bytes, as in CUDA's allocator."""
+        """Number of allocated bytes of all GPUs. Each allocation is rounded up to 512 bytes, as in CUDA's allocator."""
         return int(self._ops.live_bytes())
 
     @property
@@ -45,8 +45,16 @@ class Device:
         """Largest number of allocated bytes since the last call of ``reset_peak``."""
         return int(self._ops.peak_bytes())
 
-    def reset_peak(self) -> None:
-        self._ops.reset_peak_bytes()
+    def reset_peak(self, gpu: "int | None" = None) -> None:
+        """Forget the peaks of all GPUs, or of the GPU with this number."""
+        if gpu is None:
+            self._ops.reset_peak_bytes()
+        else:
+            self._ops.reset_peak_bytes_of(gpu)
+
+    def memory_use(self, gpu: int) -> tuple[int, int]:
+        """Return the live and the peak bytes of one GPU."""
+        return int(self._ops.live_bytes_of(gpu)), int(self._ops.peak_bytes_of(gpu))
 
     def begin_program(self) -> None:
         """Discard the notes, refusals, counter and garbage of an earlier program in this process."""

@@ -12,20 +12,34 @@ class GpuModel(NamedTuple):
     """One GPU model.
 
     ``memory_bytes`` is the memory that the driver reports. ``capability`` is NVIDIA's compute capability, or the
-    numbers in AMD's gfx name.
+    numbers in AMD's gfx name. ``shared_bytes`` is the shared memory of one multiprocessor, of which one block can have
+    ``shared_bytes_per_block``.
     """
 
     name: str
     memory_bytes: int
     capability: tuple[int, int]
     multiprocessors: int
+    architecture: str
+    l2_bytes: int
+    shared_bytes: int
+    shared_bytes_per_block: int
+    warp_size: int = 32
 
+
+_KIB, _MIB = 1 << 10, 1 << 20
+_HOPPER = (228 * _KIB, 227 * _KIB)
+"""Shared memory of a multiprocessor, and the part that one block can have. Blackwell has the same."""
 
 GPUS = {
-    "h100": GpuModel(f"NVIDIA H100 80GB HBM3 ({PAPER})", 85_031_124_992, (9, 0), 132),
-    "h200": GpuModel(f"NVIDIA H200 ({PAPER})", 150_110_011_392, (9, 0), 132),
-    "b200": GpuModel(f"NVIDIA B200 ({PAPER})", 191_500_000_000, (10, 0), 148),
-    "a100": GpuModel(f"NVIDIA A100-SXM4-80GB ({PAPER})", 85_097_971_712, (8, 0), 108),
-    "mi300x": GpuModel(f"AMD Instinct MI300X ({PAPER})", 206_141_652_992, (9, 4), 304),
+    "h100": GpuModel(f"NVIDIA H100 80GB HBM3 ({PAPER})", 85_031_124_992, (9, 0), 132, "sm_90", 50 * _MIB, *_HOPPER),
+    "h200": GpuModel(f"NVIDIA H200 ({PAPER})", 150_110_011_392, (9, 0), 132, "sm_90", 50 * _MIB, *_HOPPER),
+    "b200": GpuModel(f"NVIDIA B200 ({PAPER})", 191_500_000_000, (10, 0), 148, "sm_100", 126 * _MIB, *_HOPPER),
+    "a100": GpuModel(
+        f"NVIDIA A100-SXM4-80GB ({PAPER})", 85_097_971_712, (8, 0), 108, "sm_80", 40 * _MIB, 164 * _KIB, 163 * _KIB
+    ),
+    "mi300x": GpuModel(
+        f"AMD Instinct MI300X ({PAPER})", 206_141_652_992, (9, 4), 304, "gfx942", 4 * _MIB, 64 * _KIB, 64 * _KIB, 64
+    ),
 }
 DEFAULT = "h100"

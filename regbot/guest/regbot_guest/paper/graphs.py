@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from regbot_guest.guesses import EXECUTION
+from regbot_guest.paper.cuda import replace_everywhere
 from regbot_guest.paper.device import Device
 
 NOTE = (
@@ -62,10 +63,13 @@ def install_functions(device: Device) -> None:
 
         def register_generator_state(self, generator: Any) -> None: ...
 
-    graphs: Any = torch.cuda.graphs
-    for module in (torch.cuda, graphs):
-        setattr(module, "CUDAGraph", CUDAGraph)  # noqa: B010 (typed as a class otherwise)
-        setattr(module, "graph_pool_handle", lambda: (0, next(pools)))  # noqa: B010
-        setattr(module, "is_current_stream_capturing", lambda: device.is_capturing)  # noqa: B010
+    replace_everywhere(
+        torch.cuda,
+        {
+            "CUDAGraph": CUDAGraph,
+            "graph_pool_handle": lambda: (0, next(pools)),
+            "is_current_stream_capturing": lambda: device.is_capturing,
+        },
+    )
     if not hasattr(torch._C, "_host_emptyCache"):
         setattr(torch._C, "_host_emptyCache", lambda: None)  # noqa: B010

@@ -35,10 +35,12 @@ def install(library: Path, gpu: str = DEFAULT) -> Device:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise LoadError(f"the paper GPU cannot be loaded: {error}") from error
-    from regbot_guest.paper import collectives, cuda, graphs  # they import torch, which must come after the library
+    # These modules import torch, which must come after the library.
+    from regbot_guest.paper import collectives, cuda, graphs, refused_functions
 
     device = open_paper_gpu(GPUS[gpu])
     cuda.install_functions(device)
     graphs.install_functions(device)
+    refused_functions.refuse_functions(device)
     collectives.install_kernels(device)
     return device

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from regbot_guest.contract import ContractError
 from regbot_guest.count import count_step
-from regbot_guest.paper.cuda import PaperEvent
 from regbot_guest.paper.groups import rank_zero_of
+from regbot_guest.paper.streams import PaperEvent
 from regbot_guest.probe import time_steps
 from regbot_guest.request import Request
 from regbot_guest.stopwatch import Stopwatch

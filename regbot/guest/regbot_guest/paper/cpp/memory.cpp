@@ -1,10 +1,14 @@
 #include "memory.h"
 
+#include "platform.h"
+
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <mutex>
@@ -23,8 +27,22 @@ std::mutex address_mutex;  // guards the addresses below
 uintptr_t first_address = 0;
 uintptr_t next_address = 0;
 std::unordered_map<int64_t, std::vector<uintptr_t>> free_addresses;  // by size; later allocations reuse them
-std::atomic<int64_t> live{0};
-std::atomic<int64_t> peak{0};
+
+// Counts of allocated bytes.
+struct ByteCounter {
+  std::atomic<int64_t> live{0};
+  std::atomic<int64_t> peak{0};
+
+  void add(int64_t bytes) {
+    const int64_t now = live += bytes;
+    int64_t highest = peak.load();
+    while (now > highest && !peak.compare_exchange_weak(highest, now)) {
+    }
+  }
+};
+
+ByteCounter all_bytes;
+std::array<ByteCounter, kDevices> bytes_of_gpu;
 std::atomic<uint64_t> ids{1};
 
 struct sigaction previous_handler;
@@ -47,7 +65,8 @@ uintptr_t take_address(int64_t bytes) {
 
 void release(void* context) {
   auto* block = static_cast<Block*>(context);
-  live -= block->bytes;
+  all_bytes.live -= block->bytes;
+  bytes_of_gpu.at(block->gpu).live -= block->bytes;
   {
     const std::lock_guard<std::mutex> guard(address_mutex);
     free_addresses[block->bytes].push_back(block->address);
@@ -64,10 +83,9 @@ struct PaperAllocator final : c10::Allocator {
     auto* block = new Block;
     block->bytes = (static_cast<int64_t>(size) + kGranularity - 1) / kGranularity * kGranularity;
     block->address = take_address(block->bytes);
-    const int64_t now = live += block->bytes;
-    int64_t highest = peak.load();
-    while (now > highest && !peak.compare_exchange_weak(highest, now)) {
-    }
+    block->gpu = static_cast<size_t>(device->getDevice().index());
+    all_bytes.add(block->bytes);
+    bytes_of_gpu.at(block->gpu).add(block->bytes);
     return {reinterpret_cast<void*>(block->address), block, &release, device->getDevice()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -349,8 +367,23 @@ void grow_storage(const at::Tensor& tensor) {
   }
 }
 
-int64_t live_bytes() { return live.load(); }
-int64_t peak_bytes() { return peak.load(); }
-void reset_peak_bytes() { peak.store(live.load()); }
+MemoryUse memory_use() { return {all_bytes.live, all_bytes.peak}; }
+
+MemoryUse memory_use_of(int64_t gpu) {
+  const auto& counter = bytes_of_gpu.at(static_cast<size_t>(gpu));
+  return {counter.live, counter.peak};
+}
+
+void reset_peak_bytes() {
+  all_bytes.peak.store(all_bytes.live);
+  for (int64_t gpu = 0; gpu < kDevices; ++gpu) {
+    reset_peak_bytes_of(gpu);
+  }
+}
+
+void reset_peak_bytes_of(int64_t gpu) {
+  auto& counter = bytes_of_gpu.at(static_cast<size_t>(gpu));
+  counter.peak.store(counter.live);
+}
 
 }  // namespace regbot::paper

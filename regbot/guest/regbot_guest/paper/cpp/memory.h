@@ -32,6 +32,7 @@ struct Values {
 struct Block {
   uintptr_t address = 0;
   int64_t bytes = 0;               // rounded up
+  size_t gpu = 0;                  // the GPU on which it was allocated
   std::shared_ptr<Values> values;  // null if no value is known
   at::Tensor known;                // one bool per byte of the storage; undefined tensor if all of `values` are known
   bool is_positive = false;        // all values are positive floats, but unknown; see positive.h
@@ -84,8 +85,14 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes);
 // Grow the storage if it is too small for the sizes of `tensor`.
 void grow_storage(const at::Tensor& tensor);
 
-int64_t live_bytes();
-int64_t peak_bytes();
-void reset_peak_bytes();
+// Allocated bytes now, and the most since the last reset.
+struct MemoryUse {
+  int64_t live_bytes;
+  int64_t peak_bytes;
+};
+MemoryUse memory_use();  // of all GPUs together
+MemoryUse memory_use_of(int64_t gpu);
+void reset_peak_bytes();  // of all GPUs
+void reset_peak_bytes_of(int64_t gpu);
 
 }  // namespace regbot::paper

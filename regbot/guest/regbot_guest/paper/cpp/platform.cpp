@@ -2,6 +2,8 @@
 // hooks, the generator and the choice of attention.
 #include "platform.h"
 
+#include "python.h"
+
 #include <ATen/ATen.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
@@ -9,6 +11,9 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 
 namespace regbot::paper {
@@ -20,37 +25,79 @@ using c10::DeviceType;
 using c10::Stream;
 
 thread_local DeviceIndex current_device = 0;
+thread_local std::array<c10::StreamId, kDevices> current_streams{};  // per GPU; 0 is the default stream
 
 Device cuda(DeviceIndex index) { return {DeviceType::CUDA, index}; }
 
-// Operators run immediately and in order, so streams and events do nothing.
+// Number streams as CUDA does: bit 0 marks a stream of a pool, bits 1 to 4 are 1 minus its priority, and the higher
+// bits are its place in the pool. A pool has 32 streams, which are given out in turn.
+Stream new_stream(DeviceIndex index, int priority) {
+  constexpr int kPriorities = 4;
+  constexpr uint64_t kStreamsPerPool = 32;
+  static std::array<std::array<std::atomic<uint64_t>, kPriorities>, kDevices> streams_of_pool{};
+  const int pool = std::clamp(-priority, 0, kPriorities - 1);
+  const auto place = streams_of_pool.at(static_cast<size_t>(index)).at(static_cast<size_t>(pool))++ % kStreamsPerPool;
+  return Stream(
+      Stream::UNSAFE, cuda(index), static_cast<c10::StreamId>(place << 5 | static_cast<uint64_t>(pool + 1) << 1 | 1));
+}
+
+void check_index(DeviceIndex index) {
+  TORCH_CHECK(
+      index < kDevices, "invalid device ordinal: a paper node has ", static_cast<int>(kDevices), " GPUs, but number ",
+      static_cast<int>(index), " was requested");
+}
+
+DeviceIndex index_of(Device device) { return device.has_index() ? device.index() : current_device; }
+
+// Operators run immediately and in order, so streams and events do nothing. They are kept apart, because programs
+// compare them.
 struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
   DeviceType type() const override { return DeviceType::CUDA; }
   Device exchangeDevice(Device device) const override {
     const Device before = cuda(current_device);
-    uncheckedSetDevice(device);
+    setDevice(device);
     return before;
   }
   Device getDevice() const override { return cuda(current_device); }
-  void setDevice(Device device) const override { uncheckedSetDevice(device); }
+  void setDevice(Device device) const override {
+    check_index(device.index());
+    uncheckedSetDevice(device);
+  }
   void uncheckedSetDevice(Device device) const noexcept override {
     if (device.has_index()) {
       current_device = device.index();
     }
   }
-  Stream getStream(Device device) const override { return Stream(Stream::DEFAULT, device); }
-  Stream getDefaultStream(Device device) const override { return Stream(Stream::DEFAULT, device); }
-  Stream getNewStream(Device device, int) const override { return Stream(Stream::DEFAULT, device); }
-  Stream getStreamFromGlobalPool(Device device, bool) const override { return Stream(Stream::DEFAULT, device); }
-  Stream exchangeStream(Stream stream) const override { return Stream(Stream::DEFAULT, stream.device()); }
+  Stream getStream(Device device) const override {
+    const DeviceIndex index = index_of(device);
+    return Stream(Stream::UNSAFE, cuda(index), current_streams.at(static_cast<size_t>(index)));
+  }
+  Stream getDefaultStream(Device device) const override { return Stream(Stream::DEFAULT, cuda(index_of(device))); }
+  Stream getNewStream(Device device, int priority) const override { return new_stream(index_of(device), priority); }
+  Stream getStreamFromGlobalPool(Device device, bool has_high_priority) const override {
+    return new_stream(index_of(device), has_high_priority ? -1 : 0);
+  }
+  Stream exchangeStream(Stream stream) const override {
+    const Stream before = getStream(stream.device());
+    current_streams.at(static_cast<size_t>(stream.device_index())) = stream.id();
+    return before;
+  }
   DeviceIndex deviceCount() const noexcept override { return kDevices; }
-  void record(void**, const Stream&, const DeviceIndex, const c10::EventFlag) const override {}
+  void record(void** event, const Stream&, const DeviceIndex, const c10::EventFlag) const override {
+    static std::atomic<uintptr_t> last_event{uintptr_t{1} << 62};  // no address of a process is this high
+    if (*event == nullptr) {
+      *event = reinterpret_cast<void*>(++last_event);
+    }
+  }
   void block(void*, const Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const Stream&) const override { return true; }
   void synchronizeStream(const Stream&) const override {}
   void synchronizeEvent(void*) const override {}
   void synchronizeDevice(const DeviceIndex) const override {}
+  double elapsedTime(void*, void*, const DeviceIndex) const override {
+    refuse("the time between two events was read (elapsed_time): a paper GPU has no times");
+  }
 };
 
 // Seed and offset of CUDA's generator. The generator draws no numbers, because random values are unknown.
@@ -150,8 +197,12 @@ struct PaperHooks : public CUDAHooksInterface {
   int getNumGPUs() const override { return regbot::paper::kDevices; }
   DeviceIndex current_device() const override { return regbot::paper::current_device; }
   DeviceIndex getCurrentDevice() const override { return regbot::paper::current_device; }
-  void setCurrentDevice(DeviceIndex device) const override { regbot::paper::current_device = device; }
+  void setCurrentDevice(DeviceIndex device) const override {
+    regbot::paper::check_index(device);
+    regbot::paper::current_device = device;
+  }
   DeviceIndex exchangeDevice(DeviceIndex device) const override {
+    regbot::paper::check_index(device);
     return std::exchange(regbot::paper::current_device, device);
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex device) const override { return exchangeDevice(device); }

@@ -117,9 +117,12 @@ TORCH_LIBRARY(regbot_paper, library) {
   library.def("route(str operator, Tensor scores, Tensor indices) -> Tensor");
   // These operators are called from Python.
   library.def("install() -> ()", &install_device);
-  library.def("live_bytes() -> int", &live_bytes);
-  library.def("peak_bytes() -> int", &peak_bytes);
+  library.def("live_bytes() -> int", [] { return memory_use().live_bytes; });
+  library.def("peak_bytes() -> int", [] { return memory_use().peak_bytes; });
   library.def("reset_peak_bytes() -> ()", &reset_peak_bytes);
+  library.def("live_bytes_of(int gpu) -> int", [](int64_t gpu) { return memory_use_of(gpu).live_bytes; });
+  library.def("peak_bytes_of(int gpu) -> int", [](int64_t gpu) { return memory_use_of(gpu).peak_bytes; });
+  library.def("reset_peak_bytes_of(int gpu) -> ()", &reset_peak_bytes_of);
   library.def("notes() -> str[]", &list_notes);
   library.def("clear_notes() -> ()", &clear_notes);
   library.def("begin_step(bool with_fingerprint) -> ()", &begin_step);

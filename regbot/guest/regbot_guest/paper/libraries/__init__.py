@@ -23,12 +23,12 @@ from regbot_guest.paper.libraries import deep_ep, flex_attention, fused_wgrad, t
 MAKERS: dict[str, Callable[[Device], ModuleType]] = {
     transformer_engine.NAME: transformer_engine.stand_in,
     fused_wgrad.NAME: fused_wgrad.stand_in,
-    "deep_ep": lambda device: deep_ep.modules(device)["deep_ep"],
-    "deep_ep.utils": lambda device: deep_ep.modules(device)["deep_ep.utils"],
+    deep_ep.NAME: lambda device: deep_ep.stand_in(deep_ep.NAME, device),
 }
 """For each compiled module, the function that creates its stand-in. It is called when the program first imports the
-module.
+module. Submodules of ``deep_ep`` have stand-ins too.
 """
+_SUBMODULE = f"{deep_ep.NAME}."
 
 _finder: "_Finder | None" = None
 
@@ -41,10 +41,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.imported: list[str] = []
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None) -> Any:
-        return importlib.machinery.ModuleSpec(name, self, is_package=name == "deep_ep") if name in MAKERS else None
+        if name not in MAKERS and not name.startswith(_SUBMODULE):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=name.startswith(deep_ep.NAME))
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         self.imported.append(spec.name)
+        if spec.name.startswith(_SUBMODULE):
+            return deep_ep.stand_in(spec.name, self._device)
         return MAKERS[spec.name](self._device)
 
     def exec_module(self, module: ModuleType) -> None: ...

@@ -8,27 +8,31 @@ is unknown, the call is refused.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.stand_in import Refusing, StandIn
 from regbot_guest.tally import announce
 
-NAMES = ("deep_ep", "deep_ep.utils")
+NAME = "deep_ep"
 DEEPEP, HYBRIDEP = "deepep", "hybridep"
 BUFFER_BYTES, NUM_SMS = 1 << 20, 20
 
 
-class EventHandle:
+class EventHandle(Refusing):
     """Replacement for the library's event. All work is complete at once, so waiting does nothing."""
+
+    __module__ = NAME
 
     def current_stream_wait(self) -> None: ...
 
 
-class EventOverlap:
+class EventOverlap(Refusing):
+    __module__ = NAME
+
     def __init__(self, event: Any = None, extra_tensors: Any = None) -> None:
         self.event = event
 
@@ -40,8 +44,10 @@ class EventOverlap:
     def __exit__(self, *_: object) -> None: ...
 
 
-class BufferConfig:
+class BufferConfig(Refusing):
     """Sizes of the buffer in version 1. The buffer takes no memory of the paper GPU."""
+
+    __module__ = NAME
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -87,25 +93,22 @@ class Route:
         return self.experts[:, : self.local_experts].sum(0) * self.ranks
 
 
-def modules(device: Device) -> dict[str, ModuleType]:
-    """Return the stand-ins for the modules ``deep_ep`` and ``deep_ep.utils``."""
-    package, utils = ModuleType("deep_ep"), ModuleType("deep_ep.utils")
-    for module in (package, utils):
-        module.__file__ = "<stand-in for deep_ep on a paper GPU>"
-        module.EventHandle, module.EventOverlap = EventHandle, EventOverlap  # type: ignore[attr-defined]
-    contents = {
-        "__path__": [],
-        "__version__": "2.1.0",
-        "utils": utils,
-        "topk_idx_t": torch.int64,
-        "Config": BufferConfig,
-        "Buffer": _buffer(device),
-        "ElasticBuffer": _elastic_buffer(device),
-        "HybridEPBuffer": _hybrid_buffer(device),
+def stand_in(name: str, device: Device) -> StandIn:
+    """Return the stand-in for the module ``deep_ep``, or for one of its submodules."""
+    events = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
+    contents: dict[str, dict[str, Any]] = {
+        NAME: {
+            "__version__": "2.1.0",
+            "topk_idx_t": torch.int64,
+            "Config": BufferConfig,
+            "Buffer": _buffer(device),
+            "ElasticBuffer": _elastic_buffer(device),
+            "HybridEPBuffer": _hybrid_buffer(device),
+            **events,
+        },
+        f"{NAME}.utils": events,
     }
-    for name, value in contents.items():
-        setattr(package, name, value)
-    return {"deep_ep": package, "deep_ep.utils": utils}
+    return StandIn(name, device, {}, contents.get(name, {}))
 
 
 def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
@@ -138,8 +141,10 @@ def _padded_rows_per_expert(route: Route, alignment: "int | None") -> list[int]:
 
 
 def _buffer(device: Device) -> type:
-    class Buffer:
+    class Buffer(Refusing):
         """Replacement for the buffer of version 1."""
+
+        __module__ = NAME
 
         num_sms = NUM_SMS
 
@@ -212,8 +217,10 @@ class _ElasticHandle:
 
 
 def _elastic_buffer(device: Device) -> type:
-    class ElasticBuffer:
+    class ElasticBuffer(Refusing):
         """Replacement for the buffer of version 2, in its compact layout."""
+
+        __module__ = NAME
 
         def __init__(
             self, group: Any, num_bytes: "int | None" = None, num_cpu_bytes: int = 0, num_max_tokens_per_rank: int = 0,
@@ -271,7 +278,9 @@ class _HybridHandle:
 
 
 def _hybrid_buffer(device: Device) -> type:
-    class HybridEPBuffer:
+    class HybridEPBuffer(Refusing):
+        __module__ = NAME
+
         def __init__(
             self, group: Any, hidden_dim: int, max_num_of_tokens_per_rank: int, num_local_experts: int, *_: Any,
             **__: Any,

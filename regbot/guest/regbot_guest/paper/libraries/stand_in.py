@@ -1,4 +1,8 @@
-"""The common base of all stand-ins for compiled modules."""
+"""The common base of all stand-ins for compiled modules.
+
+Whatever a stand-in lacks can be imported and looked up, because programs do so to see what a library can do. Calling it
+is refused, with its full name.
+"""
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -10,12 +14,44 @@ from regbot_guest.collectives import flatten
 from regbot_guest.paper.device import Device
 
 
+def make_refusing(name: str) -> Callable[..., Any]:
+    """Return a function that refuses to be called. ``name`` is its full name."""
+
+    def refuse(*args: Any, **_: Any) -> Any:
+        shapes = [tuple(value.shape) for value in args if isinstance(value, torch.Tensor)][:6]
+        tensors = f" with tensors of {shapes}" if shapes else ""
+        torch.ops.regbot_paper.refuse(
+            f"{name} was called{tensors}: the paper GPU has no stand-in for it. Report it with this line, or switch "
+            "off what calls it"
+        )
+
+    refuse.__name__ = name.rpartition(".")[2]
+    return refuse
+
+
+class RefusingType(type):
+    """Type of the classes of a stand-in. Attributes that a class lacks are functions that refuse to be called."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return make_refusing(f"{cls.__module__}.{cls.__name__}.{name}")
+
+
+class Refusing(metaclass=RefusingType):
+    """Base of the classes of a stand-in. Their objects refuse missing methods too."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type(self), name)
+
+
 class StandIn(ModuleType):
     """A module of functions that compute shapes.
 
     Calls of functions in ``kernels`` are counted as launches. Values and functions in ``plain`` become attributes as
     they are, and their calls are not counted. Any other name that begins with a capital letter, or with a prefix in
-    ``enumerations``, is an enumeration. All remaining names are functions that refuse to be called.
+    ``enumerations``, is an enumeration or a class: its members are numbers, and it refuses to be called. All remaining
+    names are functions that refuse to be called.
     """
 
     def __init__(
@@ -40,9 +76,9 @@ class StandIn(ModuleType):
             raise AttributeError(name)
         missing: Any
         if name[:1].isupper() or name.startswith(self._enumerations or ("\0",)):
-            missing = _Enumeration(name, (), {})
+            missing = _Enumeration(name, (), {"__module__": self.__name__})
         else:
-            missing = self._make_refusing(name)
+            missing = make_refusing(f"{self.__name__}.{name}")
         setattr(self, name, missing)
         return missing
 
@@ -57,33 +93,35 @@ class StandIn(ModuleType):
         launch.__name__ = name
         return launch
 
-    def _make_refusing(self, name: str) -> Callable[..., Any]:
-        def refuse(*args: Any, **_: Any) -> Any:
-            shapes = [tuple(value.shape) for value in args if isinstance(value, torch.Tensor)][:6]
-            self._device.refuse(
-                f"{self.__name__}.{name} was called with tensors of {shapes}: the paper GPU has no stand-in for it. "
-                "Report it with this line, or switch off what calls it"
-            )
-
-        refuse.__name__ = name
-        return refuse
-
 
 class _Enumeration(type):
-    """An enumeration whose members are created on first use. They are numbered in the order of this first use."""
+    """An enumeration whose members are created on first use. They are numbered in the order of this first use.
+
+    It may be a class of the library instead, such as the buffers of overlapped communication. So creating an object of
+    it is refused, and so is calling a member.
+    """
 
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):
             raise AttributeError(name)
         member = _Member(len([key for key in vars(cls) if not key.startswith("_")]))
         member.name = name
+        member.refuse = make_refusing(f"{cls.__module__}.{cls.__name__}.{name}")
         setattr(cls, name, member)
         return member
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        library_class = cls.__mro__[-2]  # the class under test may be derived from it
+        return make_refusing(f"{library_class.__module__}.{library_class.__name__}")(*args, **kwargs)
 
 
 class _Member(int):
     name: str
+    refuse: Callable[..., Any]
 
     @property
     def value(self) -> int:
         return int(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.refuse(*args, **kwargs)

@@ -1,0 +1,114 @@
+"""Refusals of the functions of ``torch.cuda`` that a paper GPU lacks.
+
+A function is refused if its code reaches the driver: it uses CUDA's part of ``torch._C``, or loads a library of the
+driver. So the refusals fit every version of torch. Whoever misses a function adds it to ``cuda.py``.
+"""
+
+import functools
+import importlib
+import pkgutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from regbot_guest.paper.device import Device
+
+_DRIVER_PREFIXES = ("_cuda_", "_nccl_", "_gds_", "_nvrtc", "_get_pynvml", "_get_amdsmi", "_raw_device")
+_DRIVER_NAMES = {
+    "pynvml", "amdsmi", "CDLL", "_get_cuda_library", "_get_gpu_runtime_library", "_broadcast", "_broadcast_coalesced",
+    "_scatter", "_gather",
+}  # fmt: skip
+"""Names in the code of a function that show that it reaches the driver."""
+_COMPILED_MODULES = ("torch._C", "torch._utils")
+"""Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
+_COMPILED_CLASSES = {"GreenContext", "GdsFile"}
+"""Classes that have no such base in a CPU build."""
+
+
+def torch_modules() -> Iterator[types.ModuleType]:
+    """Return the modules of torch that are loaded."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
+            yield module
+
+
+def cuda_modules() -> list[types.ModuleType]:
+    """Return ``torch.cuda`` and its public submodules."""
+    names = [info.name for info in pkgutil.iter_modules(torch.cuda.__path__) if not info.name.startswith("_")]
+    return [torch.cuda, *(importlib.import_module(f"torch.cuda.{name}") for name in names)]
+
+
+def make_refusing(device: Device, name: str) -> Callable[..., Any]:
+    """Return a function that refuses to be called. ``name`` is its full name."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        device.refuse(
+            f"{name} was called: the paper GPU has no such function. Report it with this line and the version of torch "
+            f"({torch.__version__}), or add it to regbot/guest/regbot_guest/paper/cuda.py"
+        )
+
+    return refuse
+
+
+def refuse_functions(device: Device) -> None:
+    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called."""
+    replaced: dict[int, Any] = {}
+    for module in cuda_modules():
+        for name, value in list(vars(module).items()):
+            full_name = f"{module.__name__}.{name}"
+            if isinstance(value, type) and value.__module__.startswith("torch.cuda"):
+                if issubclass(value, torch.TypedStorage):
+                    value.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
+                elif _is_compiled(value):
+                    replaced.setdefault(id(value), _refusing_class(device, value, full_name))
+                else:
+                    _refuse_methods(device, value, full_name)
+            elif (
+                isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and _needs_driver(value)
+            ):
+                refusing = functools.update_wrapper(make_refusing(device, full_name), value)
+                replaced.setdefault(id(value), refusing)
+    for module in torch_modules():
+        for name, value in list(vars(module).items()):
+            if id(value) in replaced:
+                setattr(module, name, replaced[id(value)])
+
+
+def _needs_driver(function: Any) -> bool:
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    return code is not None and any(
+        name.startswith(_DRIVER_PREFIXES) or name in _DRIVER_NAMES for name in _names_in(code)
+    )
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _is_compiled(owner: type) -> bool:
+    return owner.__name__ in _COMPILED_CLASSES or any(
+        base.__module__ in _COMPILED_MODULES for base in owner.__mro__[1:]
+    )
+
+
+def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
+    for name, method in list(vars(owner).items()):
+        if isinstance(method, types.FunctionType) and _needs_driver(method):
+            setattr(owner, name, make_refusing(device, full_name if name == "__init__" else f"{full_name}.{name}"))
+
+
+def _refusing_class(device: Device, original: type, full_name: str) -> type:
+    """Return a class with the public names of ``original``, of which no object can be created."""
+    methods: dict[str, Any] = {
+        name: staticmethod(make_refusing(device, f"{full_name}.{name}"))
+        for name in vars(original)
+        if not name.startswith("_")
+    }
+    refused = {"__new__": make_refusing(device, full_name), "__module__": original.__module__}
+    return type(original.__name__, (), {**methods, **refused})

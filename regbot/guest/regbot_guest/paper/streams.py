@@ -1,0 +1,188 @@
+"""Streams and events of a paper GPU. They are numbered, compared and selected as on a real GPU, but order nothing,
+because operators run at once.
+
+The library gives out the streams, and knows the current stream of each thread and GPU. So ``torch.Stream``,
+``torch.accelerator`` and autograd's device threads see the same streams as ``torch.cuda``. ``torch.cuda.stream`` and
+``torch.cuda.StreamContext`` are torch's own.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+
+from regbot_guest.paper.device import paper_gpu
+
+_DEVICE_TYPE = 1
+"""torch's number of the device type CUDA."""
+_IS_POOLED, _PRIORITY_SHIFT, _PRIORITY_BITS = 1, 1, 0b1111
+"""Layout of a stream's number, as in ``new_stream`` of ``cpp/platform.cpp``."""
+_LEAST_PRIORITY, _GREATEST_PRIORITY = 0, -3
+_HANDLES_PER_GPU = 4096
+
+
+def gpu_index(device: Any) -> int:
+    """Return the number of a GPU. None, -1 and ``cuda`` mean the current GPU. Raises RuntimeError if there is no such
+    GPU, and ValueError if ``device`` is not a GPU.
+    """
+    index = int(torch.cuda._utils._get_device_index(device, optional=True))
+    if index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"invalid device ordinal: a paper node has {torch.cuda.device_count()} GPUs, but number {index} was "
+            "requested"
+        )
+    return index if index >= 0 else int(torch._C._accelerator_getDeviceIndex())
+
+
+class PaperStream(torch.Stream):
+    """Replacement for ``torch.cuda.Stream``. Waiting for a stream does nothing."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **numbers: int) -> "PaperStream":
+        if "stream_ptr" in numbers:
+            numbers = {"stream_id": numbers["stream_ptr"], "device_index": gpu_index(device)}
+        if "stream_id" in numbers:
+            return super().__new__(
+                cls, numbers["stream_id"], numbers["device_index"], numbers.get("device_type", _DEVICE_TYPE)
+            )
+        return super().__new__(cls, torch.device("cuda", gpu_index(device)), priority=priority)
+
+    @property
+    def cuda_stream(self) -> int:
+        """Number that stands for the raw handle: 0 for the default stream. No address of a process is this low."""
+        if not self.stream_id & _IS_POOLED:
+            return self.stream_id  # the default stream, or the handle of an ExternalStream
+        return (self.device_index + 1) * _HANDLES_PER_GPU + self.stream_id
+
+    @property
+    def native_handle(self) -> int:
+        return self.cuda_stream
+
+    @property
+    def priority(self) -> int:
+        return 1 - (self.stream_id >> _PRIORITY_SHIFT & _PRIORITY_BITS) if self.stream_id & _IS_POOLED else 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return _LEAST_PRIORITY, _GREATEST_PRIORITY
+
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Any = None) -> Any:
+        event = PaperEvent() if event is None else event
+        event.record(self)
+        return event
+
+    def is_capturing(self) -> bool:
+        device = paper_gpu()
+        return device is not None and device.is_capturing
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PaperStream) and super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash((self.cuda_stream, self.device))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class PaperExternalStream(PaperStream):
+    """Replacement for ``torch.cuda.ExternalStream``."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **_: Any) -> "PaperExternalStream":
+        return super().__new__(cls, device, stream_ptr=stream_ptr)  # type: ignore[return-value]
+
+
+class PaperEvent(torch.Event):
+    """Replacement for ``torch.cuda.Event``. An event is complete as soon as it is recorded."""
+
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: bool
+    ) -> "PaperEvent":
+        return super().__new__(cls, "cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+    @property
+    def cuda_event(self) -> int:
+        """Number that stands for the raw handle: 0 until the event is recorded."""
+        return self.event_id
+
+    @property
+    def device(self) -> Any:  # type: ignore[override]
+        return super().device if self.event_id else None
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_event)
+
+    def record(self, stream: Any = None) -> None:
+        super().record(current_stream() if stream is None else stream)
+
+    def wait(self, stream: Any = None) -> None:
+        super().wait(current_stream() if stream is None else stream)
+
+    def elapsed_time(self, end_event: Any) -> float:  # noqa: ARG002 (torch's name)
+        _refuse("torch.cuda.Event.elapsed_time was called: a paper GPU has no times")
+        return 0.0  # not reached
+
+    def ipc_handle(self) -> bytes:
+        _refuse("torch.cuda.Event.ipc_handle was called: a paper GPU shares no events with other processes")
+        return b""  # not reached
+
+    @classmethod
+    def from_ipc_handle(cls, *_: Any) -> Any:
+        _refuse("torch.cuda.Event.from_ipc_handle was called: a paper GPU shares no events with other processes")
+
+    def __repr__(self) -> str:
+        state = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
+        return f"<torch.cuda.Event {state}>"
+
+
+def current_stream(device: Any = None) -> PaperStream:
+    stream = torch._C._accelerator_getStream(gpu_index(device))
+    return PaperStream(stream_id=stream.stream_id, device_index=stream.device_index)
+
+
+def default_stream(device: Any = None) -> PaperStream:
+    return PaperStream(stream_id=0, device_index=gpu_index(device))
+
+
+def set_stream(stream: Any) -> None:
+    """Make ``stream`` the current stream of its GPU, and this GPU the current GPU. None changes nothing."""
+    if stream is not None:
+        torch._C._accelerator_setStream(stream)
+
+
+def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    set_stream(PaperStream(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
+
+def stream_from_external(data_ptr: int, device: Any = None) -> PaperStream:
+    return PaperStream(device, stream_ptr=data_ptr)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "Stream": PaperStream,
+    "ExternalStream": PaperExternalStream,
+    "Event": PaperEvent,
+    "set_stream": set_stream,
+    "_set_stream_by_id": set_stream_by_id,
+    "current_stream": current_stream,
+    "default_stream": default_stream,
+    "get_stream_from_external": stream_from_external,
+}
+"""The names of ``torch.cuda`` that this module replaces."""
+
+
+def _refuse(reason: str) -> None:
+    torch.ops.regbot_paper.refuse(reason)

@@ -1,0 +1,65 @@
+"""Use names that the stand-ins of compiled libraries lack. Print what became of each use."""
+
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from regbot_guest.paper import libraries
+from regbot_guest.paper.device import paper_gpu
+from regbot_guest.untraceable import Untraceable
+
+device = paper_gpu()
+assert device is not None
+libraries.install(device)
+deep_ep: Any = importlib.import_module("deep_ep")
+utils: Any = importlib.import_module("deep_ep.utils")
+legacy: Any = importlib.import_module("deep_ep.buffers.legacy")
+extension: Any = importlib.import_module("transformer_engine_torch")
+wgrad: Any = importlib.import_module("fused_weight_gradient_mlp_cuda")
+rows = torch.ones(2, 3, device="cuda")
+buffer = deep_ep.Buffer(None)
+
+
+class OwnOverlap(extension.CommOverlapCore):  # type: ignore[misc]
+    """A class of a framework that extends one of the library."""
+
+
+USES: dict[str, Callable[[], Any]] = {
+    "function of deep_ep": lambda: deep_ep.get_best_config(4),
+    "class of deep_ep": lambda: deep_ep.LowLatencyBuffer(None),
+    "static method of a class that is missing": lambda: deep_ep.LowLatencyBuffer.size_hint(4),
+    "method of a buffer": lambda: buffer.low_latency_dispatch(rows),
+    "static method of a buffer": lambda: deep_ep.Buffer.get_low_latency_rdma_size_hint(4),
+    "method of the elastic buffer": lambda: deep_ep.ElasticBuffer(None).barrier(),
+    "method of an event": lambda: utils.EventOverlap().wait(),
+    "function of a submodule": lambda: legacy.Buffer(None),
+    "userbuffers": lambda: extension.CommOverlap((1, 2), "bf16"),
+    "userbuffers without arguments": lambda: extension.CommOverlapHelper(),
+    "subclass of userbuffers": lambda: OwnOverlap(rows),
+    "function of the extension": lambda: extension.fp8_transpose(rows),
+    "function of Apex": lambda: wgrad.wgrad_gemm_accum_fp8(rows),
+}
+LOOKUPS = {
+    "enumeration": int(extension.NVTE_QKV_Layout.NVTE_SBHD) == 0,
+    "second member": int(extension.NVTE_QKV_Layout.NVTE_BSHD) == 1,
+    "same member": extension.NVTE_QKV_Layout.NVTE_SBHD == extension.NVTE_QKV_Layout.NVTE_SBHD,
+    "instance": isinstance(rows, extension.Float8Tensor),
+    "has": hasattr(buffer, "dispatch"),
+    "dunder": hasattr(deep_ep, "__wrapped__") or hasattr(buffer, "__len__"),
+    "version": deep_ep.__version__,
+}
+
+
+def use(function: Callable[[], Any]) -> str:
+    try:
+        return f"returned {function()}"
+    except Untraceable as refusal:
+        return str(refusal)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+print(json.dumps({"uses": {name: use(function) for name, function in USES.items()}, "lookups": LOOKUPS}))

@@ -1,0 +1,89 @@
+"""Compare, select and wait for streams and events. Print what each line of a GPU's documentation promises."""
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+cuda = torch.cuda
+
+
+def comparisons() -> dict[str, Any]:
+    stream, other = cuda.Stream(), cuda.Stream()
+    again = cuda.Stream(stream_id=stream.stream_id, device_index=0, device_type=1)
+    return {
+        "current": cuda.current_stream() == cuda.current_stream() == cuda.default_stream(),
+        "new": [stream == other, stream == cuda.current_stream(), stream == again, stream == cuda.Stream(1)],
+        "hashes": [hash(stream) == hash(again), len({stream, other, again})],
+        "numbers": [cuda.current_stream().stream_id, cuda.current_stream().cuda_stream, stream.cuda_stream != 0],
+        "classes": [isinstance(stream, torch.Stream), isinstance(cuda.Event(), torch.Event), stream == "stream"],
+        "devices": [str(cuda.Stream(3).device), cuda.Stream("cuda:2").device_index, stream.device_type],
+        "priorities": [stream.priority, cuda.Stream(priority=-1).priority, cuda.Stream(priority=-9).priority],
+        "external": [cuda.ExternalStream(0x7000).cuda_stream, cuda.get_stream_from_external(0x7000).cuda_stream],
+        "pool": len({cuda.Stream(4) for _ in range(40)}),
+    }
+
+
+def selections() -> dict[str, Any]:
+    stream, elsewhere = cuda.Stream(), cuda.Stream(1)
+    default = cuda.default_stream()
+    with cuda.stream(stream):
+        inside = [cuda.current_stream() == stream, torch.accelerator.current_stream().stream_id == stream.stream_id]
+        with cuda.stream(elsewhere):
+            nested = [cuda.current_device(), cuda.current_stream() == elsewhere, cuda.current_stream(0) == stream]
+        inside.append(cuda.current_stream() == stream)
+    with stream:
+        inside.append(cuda.current_stream() == stream)
+    with cuda.stream(None):
+        inside.append(cuda.current_stream() == default)
+    cuda.set_stream(stream)
+    is_set = cuda.current_stream() == stream
+    of_threads = [cuda.current_stream() == stream]
+    thread = threading.Thread(target=lambda: of_threads.append(cuda.current_stream() == default))
+    thread.start()
+    thread.join()
+    cuda.set_stream(default)
+    return {"inside": inside, "nested": nested, "set": is_set, "threads": of_threads, "after": _is_default()}
+
+
+def _is_default() -> bool:
+    return cuda.current_stream() == cuda.default_stream() and cuda.current_device() == 0
+
+
+def stream_of_backward() -> list[bool]:
+    """Return whether backward runs on the stream of its forward, on the device thread."""
+    stream, weight = cuda.Stream(), torch.ones(4, device="cuda", requires_grad=True)
+    observed = []
+    with cuda.stream(stream):
+        result = weight * 2
+    result.register_hook(lambda _: observed.append(cuda.current_stream() == stream))
+    result.grad_fn.register_hook(lambda *_: observed.append(cuda.current_stream() == stream))
+    result.sum().backward()
+    return [*observed, _is_default()]
+
+
+def events() -> dict[str, Any]:
+    stream, event, other = cuda.Stream(), cuda.Event(enable_timing=True), cuda.Event()
+    before = [event.cuda_event, event.device, event.query(), repr(event)]
+    event.record(stream)
+    returned = stream.record_event(event) is event
+    cuda.current_stream().wait_stream(stream)
+    stream.wait_event(torch.Event("cuda"))
+    other.record()
+    other.wait()
+    other.synchronize()
+    return {
+        "before": before,
+        "after": [event.cuda_event != 0, str(event.device), event.query()],
+        "compared": [event == event, event == other, event.cuda_event == other.cuda_event],
+        "returned": returned,
+        "stream": [stream.query(), stream.synchronize(), stream.is_capturing()],
+    }
+
+
+answers: dict[str, Callable[[], Any]] = {
+    "comparisons": comparisons, "selections": selections, "backward": stream_of_backward, "events": events
+}  # fmt: skip
+print(json.dumps({name: answer() for name, answer in answers.items()}))

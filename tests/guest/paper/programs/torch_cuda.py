@@ -1,0 +1,133 @@
+"""Call every public name of ``torch.cuda`` and of its submodules. Print what became of each call, by its full name."""
+
+import json
+import types
+import warnings
+from typing import Any
+
+import torch
+
+from regbot_guest.paper.refused_functions import cuda_modules
+from regbot_guest.untraceable import Untraceable
+
+HOST_ADDRESS = 0x7000
+warnings.simplefilter("ignore")
+rows = torch.ones(4, device="cuda")
+state = torch.cuda.get_rng_state()
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "CudaError": (1,),
+    "ExternalStream": (HOST_ADDRESS,),
+    "GdsFile": ("file", 0),
+    "StreamContext": (None,),
+    "can_device_access_peer": (0, 1),
+    "check_error": (0,),
+    "custom_bwd": (lambda: None,),
+    "device": (1,),
+    "device_of": (rows,),
+    "get_stream_from_external": (HOST_ADDRESS,),
+    "graph": (torch.cuda.CUDAGraph(),),
+    "is_available": ([rows],),
+    "make_graphed_callables": (torch.nn.Linear(4, 4, device="cuda"), (rows,)),
+    "manual_seed": (1,),
+    "manual_seed_all": (1,),
+    "mark": ("mark",),
+    "range": ("range",),
+    "range_end": (1,),
+    "range_push": ("range",),
+    "range_start": ("range",),
+    "reduce_add": ([rows, rows],),
+    "reduce_add_coalesced": ([[rows], [rows]],),
+    "set_device": (1,),
+    "set_rng_state": (state,),
+    "set_rng_state_all": ([state],),
+    "set_stream": (torch.cuda.Stream(),),
+    "set_sync_debug_mode": ("warn",),
+    "tune_gemm_in_file": ("missing",),
+    "stream": (torch.cuda.Stream(),),
+}
+"""Arguments by name, where a call needs some. A refused function takes any."""
+STARTS_PROCESSES = "mgpu_tune_gemm_in_file"
+
+
+def public_names(module: types.ModuleType) -> list[str]:
+    """Return the names that ``module`` exports, and the public functions and classes that it defines."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and str(getattr(value, "__module__", "")).startswith(("torch.cuda", "regbot_guest"))
+    ]
+    return sorted({*getattr(module, "__all__", ()), *own} - {STARTS_PROCESSES})
+
+
+def call(function: Any, name: str) -> str:
+    arguments = ARGUMENTS.get(name, ())
+    if name == "is_available" and not function.__module__.endswith("nccl"):
+        arguments = ()
+    try:
+        function(*arguments)
+    except Untraceable as refusal:
+        return f"refused: {refusal}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "works"
+
+
+outcomes: dict[str, str] = {}
+for module in cuda_modules():
+    for name in public_names(module):
+        value = getattr(module, name)
+        if callable(value):
+            outcomes[f"{module.__name__}.{name}"] = call(value, name)
+            torch.cuda.set_device(0)
+            torch.cuda.set_stream(torch.cuda.default_stream())
+
+aliases = [
+    f"{module.__name__}.{name}"
+    for module in cuda_modules()
+    for name in public_names(module)
+    if hasattr(torch.cuda, name)
+    and isinstance(getattr(torch.cuda, name), (type, types.FunctionType))
+    and module is not torch.cuda.sparse
+    and module is not torch.cuda.nccl
+    and getattr(module, name) is not getattr(torch.cuda, name)
+]
+
+
+def memory_of_two_gpus() -> list[Any]:
+    torch.cuda.set_device(2)
+    torch.cuda.manual_seed(7)
+    torch.cuda.reset_peak_memory_stats()
+    before = [torch.cuda.memory_allocated(gpu) for gpu in (0, 2, "cuda", None)]
+    kept = torch.empty(1024, dtype=torch.uint8, device="cuda")
+    after = [torch.cuda.memory_allocated(gpu) for gpu in (0, 2, "cuda", None)]
+    growth = [late - early for early, late in zip(before, after, strict=True)]
+    seeds = [torch.cuda.initial_seed(), int(torch.cuda.get_rng_state("cuda")[0]), int(torch.cuda.get_rng_state(2)[0])]
+    free, total = torch.cuda.memory.mem_get_info()
+    with torch.cuda.device(1):
+        inside = torch.cuda.current_device()
+    used = [total - free - after[1], torch.accelerator.memory_allocated() - after[1]]
+    peak = torch.cuda.max_memory_allocated() - after[1]
+    torch.cuda.set_device(0)
+    return [growth, seeds, used, peak, inside, kept.get_device()]
+
+
+def refusals() -> dict[str, str]:
+    outcomes = {}
+    for name, function in {
+        "a runtime function": lambda: torch.cuda.cudart().cudaDeviceReset(),
+        "an event's time": lambda: recorded().elapsed_time(recorded()),
+        "GPU 9": lambda: torch.empty(1, device="cuda:9"),
+        "properties of GPU 9": lambda: torch.cuda.get_device_properties(9),
+        "the memory of the host": lambda: torch.cuda.memory_allocated("cpu"),
+    }.items():
+        outcomes[name] = call(function, "")
+    return outcomes
+
+
+def recorded() -> torch.Event:
+    event = torch.Event("cuda", enable_timing=True)
+    event.record()
+    return event
+
+
+print(json.dumps({"outcomes": outcomes, "aliases": aliases, "memory": memory_of_two_gpus(), "refusals": refusals()}))

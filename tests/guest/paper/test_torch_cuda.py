@@ -1,0 +1,73 @@
+"""``torch.cuda`` on a paper GPU: streams, events, memory by GPU, and the refusal of everything that it lacks."""
+
+from pathlib import Path
+from typing import Any
+
+from support.paper_runs import read_answer
+
+REFUSED_OTHERWISE = ("torch.cuda.sparse.", "torch.cuda.graphs.make_graphed_callables")
+"""Names whose refusals have other words: sparse tensors, and a graph outside of the counted steps."""
+
+
+def test_streams_and_events_compare_as_on_a_gpu(paper_library: Path) -> None:
+    answer: dict[str, Any] = read_answer(paper_library, "streams.py")
+    assert answer["comparisons"] == {
+        "current": True,
+        "new": [False, False, True, False],
+        "hashes": [True, 2],
+        "numbers": [0, 0, True],
+        "classes": [True, True, False],
+        "devices": ["cuda:3", 2, 1],
+        "priorities": [0, -1, -3],
+        "external": [0x7000, 0x7000],
+        "pool": 32,
+    }
+    assert answer["selections"] == {
+        "inside": [True] * 5,
+        "nested": [1, True, True],
+        "set": True,
+        "threads": [True, True],
+        "after": True,
+    }
+    assert answer["backward"] == [True, True, True]
+    assert answer["events"] == {
+        "before": [0, None, True, "<torch.cuda.Event uninitialized>"],
+        "after": [True, "cuda:0", True],
+        "compared": [True, False, False],
+        "returned": True,
+        "stream": [True, None, False],
+    }
+
+
+def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(paper_library: Path) -> None:
+    answer: dict[str, Any] = read_answer(paper_library, "torch_cuda.py")
+    outcomes: dict[str, str] = answer["outcomes"]
+    wrong = {
+        name: outcome
+        for name, outcome in outcomes.items()
+        if outcome != "works"
+        and not (outcome.startswith("refused: torch.cuda.") and "was called: the paper GPU has no" in outcome)
+        and not (outcome.startswith("refused: ") and name.startswith(REFUSED_OTHERWISE))
+    }
+    assert wrong == {}
+    for name in ("memory_snapshot", "utilization", "MemPool", "current_blas_handle", "comm.broadcast", "FloatStorage"):
+        assert outcomes[f"torch.cuda.{name}"].startswith(f"refused: torch.cuda.{name} was called"), name
+    for name in ("memory_summary", "get_rng_state_all", "nvtx.range_push", "profiler.start", "is_tf32_supported"):
+        assert outcomes[f"torch.cuda.{name}"] == "works", name
+    assert answer["aliases"] == []
+
+
+def test_each_gpu_has_its_own_seed_and_memory(paper_library: Path) -> None:
+    growth, seeds, used, peak, inside, gpu = read_answer(paper_library, "torch_cuda.py")["memory"]
+    assert growth == [0, 1024, 1024, 1024]
+    assert seeds == [7, 7, 7]
+    assert (used, peak, inside, gpu) == ([0, 0], 0, 1, 2)
+
+
+def test_what_a_paper_gpu_lacks_is_named(paper_library: Path) -> None:
+    refusals = read_answer(paper_library, "torch_cuda.py")["refusals"]
+    assert "torch.cuda.cudart().cudaDeviceReset was called" in refusals["a runtime function"]
+    assert "a paper GPU has no times" in refusals["an event's time"]
+    assert "a paper node has 8 GPUs, but number 9 was requested" in refusals["GPU 9"]
+    assert refusals["properties of GPU 9"] == "AssertionError: Invalid device id"
+    assert refusals["the memory of the host"] == "ValueError: Expected a cuda device, but got: cpu"
