@@ -5,7 +5,6 @@ Set REGBOT_CUDA_TORCH to a Python with such a torch; ``.ci/run heads`` makes one
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,32 +13,15 @@ from typing import Any
 import pytest
 
 from regbot.workloads.paper import library_for
+from support.driver_stand_in import install_driver_stand_in
 from support.guest_runs import GUEST, QWEN, answer, ask
+from support.paper_runs import read_answer
 
 PYTHON = os.environ.get("REGBOT_CUDA_TORCH", "")
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.skipif(not PYTHON, reason="REGBOT_CUDA_TORCH names no Python with a CUDA build of torch"),
 ]
-
-STAND_IN = """
-#include <cstdio>
-#include <cstdlib>
-static int called(const char* name) {
-  if (FILE* log = fopen(getenv("DRIVER_LOG"), "a")) { fprintf(log, "%s\\n", name); fclose(log); }
-  return 100;  // CUDA_ERROR_NO_DEVICE
-}
-extern "C" {
-int cuInit(unsigned) { return called("cuInit"); }
-int cuDriverGetVersion(int* version) { *version = 13000; return called("cuDriverGetVersion"); }
-int cuDeviceGetCount(int* count) { *count = 1; return called("cuDeviceGetCount"); }
-int cuGetProcAddress_v2(const char* name, void** address, int, unsigned long, int*) {
-  *address = nullptr;
-  return called(name);
-}
-int cuGetProcAddress(const char* name, void** address, int, unsigned long) { *address = nullptr; return called(name); }
-}
-"""
 
 
 def trace(folder: Path, python: str, **environment: str) -> dict[str, Any]:
@@ -58,28 +40,32 @@ def test_both_builds_of_torch_count_the_same(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     cpu, cuda = trace(tmp_path / "cpu", sys.executable), trace(tmp_path / "cuda", PYTHON)
     assert (cpu["environment"]["toolkit"], cuda["environment"]["toolkit"][:4]) == ("none", "cuda")
-    # A CPU build runs most operators as an allocation and their out= variant, so names and fingerprint differ.
+    # A CPU build runs most operators as an allocation and their out= variant, so overloads and fingerprint differ.
     assert {**cpu["ledger"], "program": ""} == {**cuda["ledger"], "program": ""}
     assert cpu["backends"] == cuda["backends"]
     assert cpu["peak_device_bytes"] == cuda["peak_device_bytes"] > 50e9
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> dict[str, str]:
-    """Environment variables that load a stand-in for the driver's library, which logs its calls."""
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler")
-    folder = tmp_path / "driver"
-    folder.mkdir()
-    (folder / "driver.cpp").write_text(STAND_IN)
-    command = [compiler, "-shared", "-fPIC", str(folder / "driver.cpp"), "-o", str(folder / "libcuda.so.1")]
-    subprocess.run(command, check=True)
-    return {"LD_LIBRARY_PATH": str(folder), "DRIVER_LOG": str(folder / "calls")}
+def count_launches(folder: Path, python: str) -> dict[str, int]:
+    """Return the kernel launches of a full step of Qwen3, by phase, operator and module."""
+    library = library_for(python, folder / "cache", folder / "spare").path
+    request = ask(folder, "step", QWEN, "full", world=16, ep=16, dispatcher="alltoall")
+    (step,) = read_answer(library, "smoke_step.py", request, python=python)
+    launches: dict[str, int] = step["launches_by_module"]
+    return launches
 
 
-def test_the_driver_is_never_called(tmp_path: Path, driver: dict[str, str]) -> None:
-    calls = Path(driver["DRIVER_LOG"])
+def test_both_builds_of_torch_launch_the_same_kernels(tmp_path: Path) -> None:
+    """They run other overloads of the same operators, which count once."""
+    for name in ("cpu", "cuda"):
+        (tmp_path / name).mkdir()
+    cpu = count_launches(tmp_path / "cpu", sys.executable)
+    assert cpu["forward aten::_grouped_mm layers.47.moe.experts"] == 3
+    assert cpu == count_launches(tmp_path / "cuda", PYTHON)
+
+
+def test_the_driver_is_never_called(tmp_path: Path) -> None:
+    driver, calls = install_driver_stand_in(tmp_path / "driver")
     trace(tmp_path, PYTHON, **driver)
     assert not calls.exists(), calls.read_text()
     # The stand-in works: torch calls it without a paper GPU.

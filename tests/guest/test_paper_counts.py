@@ -2,14 +2,20 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import regbot
 from support.guest_runs import MIXTRAL, QWEN, Shared, answer, ask, counts, rows, run_all, run_guest, run_together
 
 SMALL = {QWEN: {"sequence": 64, "experts": 16}, MIXTRAL: {"sequence": 64}}
 VARIANTS = ("cpu", "cpu-skewed", "cpu-dense")
 MESHES = {"ep": {"world": 2, "ep": 2}, "ep-dp": {"world": 4, "ep": 2}, "alone": {"world": 1, "ep": 1}}
+DEMO = Path(regbot.__file__).parent / "demo" / "sources"
+MODULE: dict[str, Any] = {"entry": "moetrain.moe:build_layer", "root": str(DEMO), "source_roots": ["src"]}
+"""The demo's layer behind the module contract. It chooses its exchange by the number of tokens."""
+ROUTINGS = ("balanced", "skewed", "natural")
 FULL = {
     "qwen3-ep": (QWEN, 48, 16, 16),
     "qwen3-ep-dp": (QWEN, 48, 64, 16),
@@ -121,3 +127,61 @@ def test_every_variant_has_the_collectives_of_the_cpu_program(both: Path) -> Non
         if paper != cpu:
             different[name] = sorted(paper.items() ^ cpu.items())
     assert not different
+
+
+# ---- a module in regbot's harness
+
+
+def _module_requests(folder: Path, library: Path | None) -> list[Path]:
+    cases = [
+        *itertools.product((QWEN,), MESHES, ROUTINGS, (64,)),
+        *itertools.product((MIXTRAL,), ("ep-dp",), ROUTINGS, (64,)),
+        (QWEN, "ep-dp", "balanced", 32),
+    ]
+    return [
+        ask(
+            folder,
+            f"{shape}.{mesh}.{routing}.{tokens}{'.paper' if library else ''}",
+            shape,
+            geometry=SMALL[shape] | {"sequence": tokens, "micro_batch": 1},
+            routing=routing,
+            paper=str(library or ""),
+            **MESHES[mesh],
+            **MODULE,
+        )
+        for shape, mesh, routing, tokens in cases
+    ]
+
+
+@pytest.mark.slow
+def test_a_module_has_the_collectives_of_the_cpu_program(tmp_path: Path, paper_library: Path) -> None:
+    done = run_together(_module_requests(tmp_path, paper_library))
+    assert done.returncode == 0, done.stderr
+    done = run_together(_module_requests(tmp_path, None))
+    assert done.returncode == 0, done.stderr
+    names = [path.stem for path in sorted(tmp_path.glob("*.paper.json"))]
+    assert len(names) == 13
+    different = {}
+    for name in names:
+        paper, cpu = (rows(answer(tmp_path, case)) for case in (name, name.removesuffix(".paper")))
+        if paper != cpu:
+            different[name] = sorted(paper.items() ^ cpu.items())
+    assert not different
+    exchanges = [counts(answer(tmp_path, f"{QWEN}.ep-dp.balanced.{tokens}.paper")) for tokens in (32, 64)]
+    assert ["all_to_all" in kinds for kinds in exchanges] == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [{}, MODULE], ids=["smoke", "module"])
+def test_natural_routing_has_the_derived_collectives_at_a_full_shape(
+    full: Path, tmp_path: Path, paper_library: Path, entry: dict[str, Any]
+) -> None:
+    """They are those of the smoke model with balanced routing, in numbers and bytes."""
+    shape, _, world, ep = FULL["mixtral-ep"]
+    settings: dict[str, Any] = {"world": world, "ep": ep, "paper": str(paper_library), "routing": "natural"}
+    done = run_guest(ask(tmp_path, "natural", shape, "full", dispatcher="alltoall", **settings, **entry))
+    assert done.returncode == 0, done.stderr
+    record = answer(tmp_path, "natural")
+    fields = ("kind", "axis", "group_size", "phase", "role", "bytes")
+    assert counts(record, *fields) == counts(answer(full, "mixtral-ep"), *fields)
+    assert record["ledger"]["warnings"] == ["routing is natural; without values it was taken to be balanced"]

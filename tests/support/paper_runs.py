@@ -15,10 +15,13 @@ TIMEOUT_S = 600
 
 
 def run_program(
-    library: Path, program: "str | Path", *arguments: object, **environment: str
+    library: Path, program: "str | Path", *arguments: object, python: str = sys.executable, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program of ``programs/``, or another file, with a paper GPU as ``cuda``. Does not raise if it fails."""
-    command = [sys.executable, str(PROGRAMS / "start.py"), str(library), str(PROGRAMS / program)]
+    """Run a program of ``programs/``, or another file, with a paper GPU as ``cuda``. Does not raise if it fails.
+
+    ``python`` is the interpreter, and ``environment`` are additional variables.
+    """
+    command = [python, str(PROGRAMS / "start.py"), str(library), str(PROGRAMS / program)]
     return subprocess.run(
         [*command, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(GUEST), **environment},
@@ -28,9 +31,11 @@ def run_program(
     )
 
 
-def read_answer(library: Path, program: "str | Path", *arguments: object, **environment: str) -> Any:
+def read_answer(
+    library: Path, program: "str | Path", *arguments: object, python: str = sys.executable, **environment: str
+) -> Any:
     """Run a program and return the JSON on the last line of its output. Fail with its errors."""
-    done = run_program(library, program, *arguments, **environment)
+    done = run_program(library, program, *arguments, python=python, **environment)
     assert done.returncode == 0, f"{program}: exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return json.loads(done.stdout.splitlines()[-1])
 

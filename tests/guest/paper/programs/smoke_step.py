@@ -1,4 +1,4 @@
-"""Kernel launches and host reads of one step, by phase, and its liveness and backends: ``smoke_step.py
+"""Kernel launches of one step by phase, and also by module; its host reads, liveness and backends: ``smoke_step.py
 REQUEST.json...`` prints one object for each request.
 """
 
@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from regbot_guest.paper.counter import PHASES, PaperCounter
+from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import paper_gpu
 from regbot_guest.paper.step import count_step
 from regbot_guest.request import Request
@@ -35,8 +35,11 @@ answers = []
 for path in sys.argv[1:]:
     record = count_step(Request.load(Path(path)), device)
     launches: Counter[str] = Counter()
-    for (operator, phase, _), count in device.launches().items():
-        launches[f"{PHASES[phase]} {operator}"] += count
-    kept = {"liveness": record["ledger"]["liveness"]} | {name: record["backends"][name] for name in BACKENDS}
-    answers.append({"host_reads": dict(reads), "launches": dict(sorted(launches.items())), **kept})
+    by_module: dict[str, int] = {}
+    for (operator, phase, module), count in device.counter.launches().items():
+        launches[f"{phase} {operator}"] += count
+        by_module[f"{phase} {operator} {module}"] = count
+    kept = {"liveness": record["ledger"]["liveness"], **{name: record["backends"][name] for name in BACKENDS}}
+    counted = {"launches": dict(sorted(launches.items())), "launches_by_module": by_module}
+    answers.append({"host_reads": dict(reads), **counted, **kept})
 print(json.dumps(answers))
