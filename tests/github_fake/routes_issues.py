@@ -1,7 +1,7 @@
 """Comments, reactions, labels, and who somebody is in a repository.
 
-A pull request is an issue here too, so "pull_requests" opens its comments and labels as "issues" does. Reactions are
-the exception: GitHub lists them under "issues" alone.
+A pull request is an issue here too, so "pull_requests" opens its comments and labels as "issues" does. Reactions to
+comments of a pull request need both (rules.md).
 """
 
 from typing import Any
@@ -99,8 +99,11 @@ def list_reactions(call: Call) -> Answer:
 
 @route("POST", f"{_REPO}/issues/comments/{{comment_id}}/reactions", "issues:write")
 def react(call: Call) -> Answer:
-    """200 instead of 201 for one that is there already."""
+    """200 instead of 201 for one that is there already. GitHub documents "issues" alone, and refuses a reaction to a
+    comment of a pull request without "pull_requests"."""
     one, reaction = _comment(call), (call.login, call.body["content"])
+    if one.number in call.repo.pulls and call.token and not call.token.may("pull_requests", "write"):
+        raise Refused(403, "Resource not accessible by integration")
     known = reaction in one.reactions
     one.reactions += [] if known else [reaction]
     return Answer(200 if known else 201, _reaction(call, one, *reaction))
