@@ -176,8 +176,8 @@ def replay(made: Path, genuine: Path, change: str = "") -> Path:
     ``change`` is Python that is run before a timed run's records are written, and may do anything to ``records``,
     ``marks`` and ``seconds``.
     """
-    files = ["trace/record/raw.json", "scratch/record/raw.0.json", "scratch/record/raw.1.json"]
-    texts = [(genuine / file).read_text() for file in files]
+    files = [genuine / "trace/record/raw.json", *sorted((genuine / "scratch/record").glob("raw.*.json"))]
+    texts = [file.read_text() for file in files]
     made.parent.mkdir(parents=True, exist_ok=True)
     made.write_text(REPLAY.format(python=sys.executable, records=texts, change=change, pace=PACE_S))
     made.chmod(0o755)
