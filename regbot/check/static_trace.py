@@ -12,7 +12,7 @@ from regbot.config import FILE_NAME, ConfigError, Workload, load_config
 from regbot.engines import Engine, LocalEngine
 from regbot.ledgers.readers import ReadError, Source, read_file
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
-from regbot.records.ledger import Ledger
+from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
 from regbot.records.run import Arm, Run
 from regbot.shapes import MeshName, OwnMesh, Shape, load_shape, shape_names
 from regbot.text.clip import clip_message
@@ -46,6 +46,8 @@ class TraceOptions:
     dispatcher: str = ""
     device: Literal["", "cuda", "cpu"] = ""
     """Device to trace for; '' for the device in the workload's configuration."""
+    gpu: PaperGpu | Literal[""] = ""
+    """GPU that the paper GPU imitates; '' for the GPU in the workload's configuration."""
 
 
 def trace_working_tree(
@@ -53,11 +55,14 @@ def trace_working_tree(
 ) -> Run:
     """Trace one workload of the working tree in ``folder``, or in its nearest parent that has a ``regbot.toml``.
 
-    The trace runs on a paper GPU, whose library is built into ``cache``. If that fails and the user did not request
-    cuda, the workload is traced as a CPU program. Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
+    The trace runs on a paper GPU, whose library is built into ``cache``. If that fails and the user requested neither
+    cuda nor a GPU, the workload is traced as a CPU program. Raises ConfigError, ShapeError, EngineError,
+    NoPaperGpuError.
     """
     folder = next((parent for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), folder)
     task = choose_task(options, folder)
+    if options.gpu and not task.wants_paper_gpu:
+        raise ConfigError(f"--gpu {options.gpu}: {task.entry} is not traced on a paper GPU", "leave --gpu out")
     watch(
         Progress(
             0, 1, f"{task.entry} {task.variant.name}, {task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
@@ -71,12 +76,12 @@ def trace_working_tree(
             try:
                 paper = library_for(interpreter(task, folder), cache, scratch / "paper", folder).path
             except NoPaperGpuError as error:
-                if options.device == "cuda" or not task.has_cpu_program:
+                if options.device == "cuda" or options.gpu or not task.has_cpu_program:
                     raise
                 reason = str(error)
         checkout, engine_in_use = Checkout(WORKING_TREE, folder), engine or LocalEngine()
         run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"), paper=paper)
-        if paper is not None and run.outcome != "ok" and not options.device and task.has_cpu_program:
+        if paper is not None and run.outcome != "ok" and not (options.device or options.gpu) and task.has_cpu_program:
             reason = run.reason
             run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"))
     if reason:
@@ -98,8 +103,9 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
         shape = load_shape(name)
         device, mesh = options.device or "cuda", _shape_mesh(mesh_name or "ep")
         return smoke_task(
-            shape, options.variant or "full", mesh, options.world, options.ep, options.dispatcher, device=device
-        )
+            shape, options.variant or "full", mesh, options.world, options.ep, options.dispatcher, device=device,
+            gpu=options.gpu or DEFAULT_PAPER_GPU,
+        )  # fmt: skip
     config_file = folder / FILE_NAME
     if not config_file.exists():
         raise ConfigError(
@@ -113,6 +119,7 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
     changes = {"variant": options.variant} if options.variant else {}
     changes |= {"dispatcher": options.dispatcher} if options.dispatcher else {}
     changes |= {"device": options.device} if options.device else {}
+    changes |= {"gpu": options.gpu} if options.gpu else {}
     workload = workloads[name].model_copy(update=changes)
     shape = _load_selected_shape(name, shape_name, workload.shapes)
     workload_mesh = _select_mesh(workload, mesh_name)

@@ -33,6 +33,12 @@ def ledger_trace(
         Literal["", "cuda", "cpu"],
         typer.Option("--device", metavar="D", help="cuda (paper GPU) or cpu. Default: cuda if possible."),
     ] = "",
+    gpu: Annotated[
+        Literal["", "h100", "h200", "b200", "a100", "mi300x"],
+        typer.Option(
+            "--gpu", metavar="G", help="GPU that is imitated: h100, h200, b200, a100 or mi300x. Default: h100."
+        ),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Trace the static ledger of one workload of the working tree. Needs no GPU, at any world size."""
@@ -40,7 +46,7 @@ def ledger_trace(
         from regbot.check.static_trace import TraceOptions, trace_working_tree
         from regbot.cli.terminal import trace_page
 
-        options = TraceOptions(workload, world, ep, variant, dispatcher, device)
+        options = TraceOptions(workload, world, ep, variant, dispatcher, device, gpu)
         run = trace_working_tree(options, Path.cwd(), cache_folder(), watch)
     if run.ledger is None:
         print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import get_args
 from regbot.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
 from regbot.ledgers.rows import Row, build_rows
-from regbot.records.ledger import Kind, Ledger
+from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import (
@@ -111,7 +111,8 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     known."""
     span = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
-    title_line = f"{title}: collectives of {span} on rank {ledger.rank}{world} ({ledger.source})\n"
+    gpu = f", {ledger.gpu}" if ledger.gpu not in (None, DEFAULT_PAPER_GPU) else ""
+    title_line = f"{title}: collectives of {span} on rank {ledger.rank}{world} ({ledger.source}{gpu})\n"
     static = any(entry.static_count is not None for entry in ledger.entries)
     timed = any(entry.exposed_s is not None for entry in ledger.entries)
     names = ("collective", "axis", "phase", "role", "dtype", "module", "per layer", "count", "bytes")

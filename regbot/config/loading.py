@@ -3,14 +3,17 @@
 This module does not call git. A caller that has a repository passes a function ``TextAt``.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import tomllib
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from regbot.config.schema import FILE_NAME, GEOMETRY_KEYS, Config, ConfigError, Workload
 from regbot.records.ledger import Scalar
@@ -190,6 +193,8 @@ def override(workload: Workload, overrides: Mapping[str, Scalar]) -> Workload:
         raise ConfigError(
             "override device: both arms are traced for the same device", "set workloads.NAME.device instead"
         )
+    if "gpu" in overrides:
+        raise ConfigError("override gpu: both arms are traced for the same GPU", "set workloads.NAME.gpu instead")
     for key, value in overrides.items():
         if key in ("dispatcher", "routing", "python", "timeout_min"):
             workload_fields[key] = value
@@ -220,6 +225,15 @@ def _describe_faults(error: ValidationError, origin: str) -> list[str]:
     for fault in error.errors(include_url=False):
         key = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         message = fault["msg"].removeprefix("Value error, ")
-        fix = _FIXES.get(fault["type"])
+        fix = _suggest_literal(fault) or _FIXES.get(fault["type"])
         lines.append(f"{origin}: {key or 'the document'}: {message}{f'; {fix}' if fix else ''}")
     return lines
+
+
+def _suggest_literal(fault: ErrorDetails) -> str:
+    """Return advice that names the permitted value nearest to the given one, or '' if none is near."""
+    if fault["type"] != "literal_error":
+        return ""
+    permitted = re.findall(r"'([^']*)'", str(fault.get("ctx", {}).get("expected", "")))
+    nearest = get_close_matches(str(fault["input"]).lower(), permitted, n=1)
+    return f"did you mean {nearest[0]!r}?" if nearest else ""

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from regbot.config.pathspecs import find_folder_fault, find_pathspec_fault
 from regbot.errors import UserError
 from regbot.records.base import Record
-from regbot.records.ledger import Scalar
+from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.settings import ShardingThresholds as ShardingThresholds
 from regbot.records.settings import ThroughputThresholds as ThroughputThresholds
 from regbot.records.settings import WireBandwidths as WireBandwidths
@@ -134,6 +134,9 @@ class Workload(Record):
         default="cuda",
         description="device of smoke and module traces: cuda is a paper GPU (docs/paper-gpu.md), cpu a CPU program",
     )
+    gpu: PaperGpu = Field(
+        default=DEFAULT_PAPER_GPU, description="GPU that the paper GPU of a trace imitates (docs/paper-gpu.md)"
+    )
     routing: Literal["balanced", "skewed", "natural"] = "balanced"
     config: dict[str, Scalar] = Field(default={}, description="extra keys of the config that build_layer receives")
 
@@ -176,6 +179,13 @@ class Workload(Record):
         if fixed := sorted(GEOMETRY_KEYS & value.keys()):
             raise ValueError(f"{', '.join(fixed)}: fixed by the shape; choose another shape or variant instead")
         return value
+
+    @model_validator(mode="after")
+    def _check_gpu(self) -> "Workload":
+        if self.gpu != DEFAULT_PAPER_GPU and (self.device == "cpu" or self.adapter in ("maxtext", "command")):
+            program = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
+            raise ValueError(f"gpu: {program} has no paper GPU; leave gpu out")
+        return self
 
     @model_validator(mode="after")
     def _check_timed_shapes(self) -> "Workload":

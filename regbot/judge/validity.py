@@ -15,7 +15,7 @@ from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_probl
 from regbot.judge.crashes import describe_missing, explain_doubt, explain_sparse_doubt
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.preflight import Conflict, facts_of_run, find_conflicts
-from regbot.records.ledger import Ledger, Scalar
+from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Scalar
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Validity
@@ -108,6 +108,9 @@ def not_comparable(base: Ledger, head: Ledger) -> str | None:
         return f"were counted in different ways: {base.source!r} in base, {head.source!r} in head"
     if None not in (base.device, head.device) and base.device != head.device:
         return f"are of programs for different devices: {base.device} in base, {head.device} in head"
+    base_gpu, head_gpu = base.gpu or DEFAULT_PAPER_GPU, head.gpu or DEFAULT_PAPER_GPU
+    if base_gpu != head_gpu:
+        return f"were traced for different GPUs: {base_gpu} in base, {head_gpu} in head"
     if base.scope != head.scope:
         return f"cover different things: scope {base.scope!r} in base, {head.scope!r} in head"
     if base.scope == "whole" and base.steps != head.steps:

@@ -94,12 +94,21 @@ class Liveness(Record):
         return self.planted > 0 and self.seen == self.planted and self.sequence_advance == self.sequence_counted
 
 
+PaperGpu = Literal["h100", "h200", "b200", "a100", "mi300x"]
+"""GPUs that a paper GPU can imitate. ``guest/regbot_guest/paper/gpus.py`` has their data."""
+DEFAULT_PAPER_GPU: PaperGpu = "h100"
+
+
 class Ledger(Record):
     """The collectives of one steady step of one workload at one arm, as rank ``rank`` issues them."""
 
     schema_id: Literal["regbot/ledger@1"] = Field(default="regbot/ledger@1", alias="schema")
     source: Text = Field(description="how it was counted, e.g. 'dispatch-mode'")
     device: Literal["cpu", "cuda"] | None = Field(default=None, description="device of the traced or executed program")
+    gpu: PaperGpu | None = Field(
+        default=None,
+        description="GPU that the paper GPU of the trace imitated; null in other ledgers, and in older ones (an h100)",
+    )
     scope: Literal["step", "whole"]
     steps: Annotated[int, Field(ge=1)] = Field(description="number of steps; counts are per step where scope is 'step'")
     workload: Text | None = Field(default=None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")

@@ -126,7 +126,7 @@ def trace_together(
     if missing := missing_source_root(first, root):
         return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
     make_empty_folder(scratch.folder)
-    on_paper = {"paper": str(paper)} if paper is not None else {}
+    on_paper = {"paper": str(paper), "gpu": first.workload.gpu} if paper is not None else {}
     jobs = []
     for number, task in enumerate(tasks):
         path = scratch.folder / "record" / ("raw.json" if len(tasks) == 1 else f"raw.{number}.json")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from regbot.config import AXIS_KEYS, SMOKE_DISPATCHERS, Config, ConfigError, SessionSettings, Workload, override
-from regbot.records.ledger import Scalar
+from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.session import TimedPlan
 from regbot.shapes import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Variant, load_shape
 
@@ -91,13 +91,15 @@ def smoke_task(
     dispatcher: str = "",
     *,
     device: Literal["cpu", "cuda"] = "cuda",
+    gpu: PaperGpu = DEFAULT_PAPER_GPU,
 ) -> Task:
     """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``. Raises ShapeError, ConfigError."""
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
         raise ConfigError(f"there is no dispatcher {dispatcher!r}", f"there are {', '.join(SMOKE_DISPATCHERS)}")
     workload = Workload(
-        adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher, device=device
-    )
+        adapter="smoke", shapes=[shape.name], variant=variant, meshes=[mesh], dispatcher=dispatcher, device=device,
+        gpu=gpu,
+    )  # fmt: skip
     return single_task("smoke", workload, shape, mesh, world, ep)
 
 

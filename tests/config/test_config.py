@@ -47,6 +47,10 @@ def test_a_small_configuration_is_enough() -> None:
         (GOOD + "paths = [':userpkg']", "workloads.moe.paths", ":(literal)"),
         (GOOD + "[workloads.moe.config]\ntop_k = 1", "workloads.moe.config", "choose another shape"),
         (GOOD + "meshes = ['tp']", "workloads.moe.meshes", "use one of these values"),
+        (GOOD + "gpu = 'H200'", "workloads.moe.gpu", "did you mean 'h200'?"),
+        (GOOD + "gpu = 'mi300'", "workloads.moe.gpu", "did you mean 'mi300x'?"),
+        (GOOD + "gpu = 'titan'", "workloads.moe.gpu", "use one of these values"),
+        (GOOD + "device = 'cpu'\ngpu = 'h200'", "workloads.moe", "gpu: a CPU program has no paper GPU"),
         ("[wire]\ngpus_per_node = 0", "wire.gpus_per_node", "greater than or equal to 1"),
         ("[workloads]\nmoe = 1", "workloads.moe", "write a table"),
     ],
@@ -103,6 +107,9 @@ def test_overrides_reach_the_workload_or_its_config() -> None:
     assert changed.config == {"chunks": 4}
     with pytest.raises(ConfigError, match="routing"):
         override(workload, {"routing": "random"})
+    for key in ("device", "gpu"):
+        with pytest.raises(ConfigError, match=f"set workloads.NAME.{key} instead"):
+            override(workload, {key: "h200"})
 
 
 @pytest.mark.parametrize("folder", ["perf", "./perf", "perf/", "perf//"])

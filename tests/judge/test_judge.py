@@ -448,6 +448,7 @@ def test_a_framework_that_runs_no_code_of_the_commit_is_invalid() -> None:
     ("change", "complaint"),
     [
         ({"source": "kineto"}, "counted in different ways: 'dispatch-mode' in base, 'kineto' in head"),
+        ({"gpu": "h200"}, "traced for different GPUs: h100 in base, h200 in head"),
         ({"scope": "whole"}, "scope 'step' in base, 'whole' in head"),
         ({"world_size": 64}, "of another world size: 16 in base, 64 in head"),
         ({"patches": []}, "traced with different replacements"),

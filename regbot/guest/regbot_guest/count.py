@@ -252,6 +252,7 @@ def build_ledger(
         "schema": "regbot/ledger@1",
         "source": method.source,
         "device": method.device,
+        "gpu": request.gpu if request.paper else None,
         "scope": "step",
         "steps": 1,
         "workload": request.workload,

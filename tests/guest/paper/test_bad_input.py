@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from support.guest_runs import Shared
+from support.guest_runs import MIXTRAL, Shared, ask, run_guest
+from support.guest_runs import answer as record_of
+from support.layers import GOOD_LAYER, write_repository
 from support.paper_runs import read_answer, run_program
 
 Answer = dict[str, Any]
@@ -148,3 +150,30 @@ def test_an_extension_that_reads_raw_pointers_crashes_with_an_explanation(paper_
     done = run_program(paper_library, tmp_path / "call.py", library)
     assert done.returncode == -signal.SIGSEGV
     assert "paper GPU: code read or wrote GPU memory through a raw pointer" in done.stderr
+
+
+FORWARD, SOFTMAX = "    def forward(self, x):\n", "torch.ops.aten._masked_softmax(x, x > 0)"
+BACKWARD = "        return Exchange.apply(grad, ctx.group), None\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "module"),
+    [
+        (FORWARD, f"{FORWARD}        {SOFTMAX}\n", "layers.0.moe"),
+        (BACKWARD, f"        x = grad; {SOFTMAX}\n{BACKWARD}", "layers.1.moe"),
+    ],
+    ids=["forward", "backward"],
+)
+def test_an_operator_without_a_shape_function_is_named_with_its_module(
+    tmp_path: Path, paper_library: Path, old: str, new: str, module: str
+) -> None:
+    root = str(write_repository(tmp_path / "repository", GOOD_LAYER.replace(old, new)))
+    request = ask(
+        tmp_path, "traced", MIXTRAL, root=root, paper=str(paper_library), entry="userpkg.moe:build_layer",
+        dtype="bfloat16",
+    )  # fmt: skip
+    assert run_guest(request).returncode != 0
+    refusal = record_of(tmp_path, "traced")["refusal"]
+    assert refusal["kind"] == "untraceable"
+    assert "aten::_masked_softmax has no shape function in this torch" in refusal["message"]
+    assert f"; in module {module}" in refusal["message"]

@@ -196,6 +196,7 @@ class _StepWatch:
             "schema": "regbot/ledger@1",
             "source": "paper-gpu",
             "device": "cuda",
+            "gpu": request.gpu,
             "scope": "step",
             "steps": 1,
             "workload": request.workload,

@@ -130,9 +130,11 @@ class Device:
         self._ops.set_experts(experts)
 
     def refuse(self, reason: str) -> None:
-        """Raise Untraceable. The reason is also kept in ``refusals``, because the code under test may catch the
-        exception.
+        """Raise Untraceable with the reason and the running module. The reason is also kept in ``refusals``, because
+        the code under test may catch the exception.
         """
+        module = self.counter.module_path() if self.counter is not None else ""
+        reason += f"; in module {module}" if module else ""
         self.refusals.append(f"{reason}{_requesting_line()}")
         raise Untraceable(reason)
 

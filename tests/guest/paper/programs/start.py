@@ -1,4 +1,7 @@
-"""Run a program on the paper GPU: ``start.py LIBRARY PROGRAM [ARGUMENT...]``."""
+"""Run a program on the paper GPU: ``start.py LIBRARY PROGRAM [ARGUMENT...]``.
+
+The variable PAPER_GPU chooses the GPU that is imitated.
+"""
 
 import os
 import runpy
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from regbot_guest.paper.loading import install
 
-install(Path(sys.argv[1]))
+install(Path(sys.argv[1]), os.environ.get("PAPER_GPU", "h100"))
 sys.argv = sys.argv[2:]
 sys.path.insert(0, str(Path(__file__).parent))
 runpy.run_path(sys.argv[0], run_name="__main__")

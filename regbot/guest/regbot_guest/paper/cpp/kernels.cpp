@@ -128,7 +128,10 @@ std::shared_ptr<ShapeEntry> shapes_of(
     if (auto entry = entry_without_shapes(info)) {
       return entry;
     }
-    refuse(info.name + " has no shape function in this torch, so it cannot run on a paper GPU: " + error.msg());
+    const std::string message = error.msg();  // continues with a list of all backends
+    refuse(
+        info.name + " has no shape function in this torch, so it cannot run on a paper GPU: " +
+        message.substr(0, message.find(". ")));
   }
 }
 
