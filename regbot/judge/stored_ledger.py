@@ -26,10 +26,9 @@ def compare_with_stored(
     if stored_trace is None or base.ledger is None:
         return sharding, []
     stored_name = f"the stored ledger of {short_commit(stored_trace.commit)} ({_describe_framework(stored_trace)})"
-    if reason := not_comparable(stored_trace.ledger, base.ledger):
-        advice = (
-            "; replace it with 'regbot baseline refresh'" if stored_trace.ledger.source != base.ledger.source else ""
-        )
+    if reason := not_comparable(stored_trace.ledger, base.ledger, ("the stored ledger", "base")):
+        stored_method, base_method = ((ledger.source, ledger.device) for ledger in (stored_trace.ledger, base.ledger))
+        advice = "; replace it with 'regbot baseline refresh'" if stored_method != base_method else ""
         return sharding, [f"{stored_name} and base's ledger cannot be compared: they {reason}{advice}"]
     changed = judge_sharding(stored_trace.ledger, base.ledger, config, workload=base.workload)
     if not changed.findings:
@@ -53,7 +52,7 @@ def compare_head_with_stored(header: SessionHeader, head: Run, config: Config) -
     stored_trace = _find_trace(header.stored, head)
     if stored_trace is None or head.ledger is None or header.head.overrides:
         return None
-    reason = not_comparable(stored_trace.ledger, head.ledger)
+    reason = not_comparable(stored_trace.ledger, head.ledger, ("the stored ledger", "head"))
     changed = None if reason else judge_sharding(stored_trace.ledger, head.ledger, config, workload=head.workload)
     return StoredCollectives(
         commit=stored_trace.commit,

@@ -102,19 +102,20 @@ def _is_left_to_timed_runs(session: Session, base: Run, head: Run) -> bool:
     return bool(session.header.timed) and bool(requested & {*LIBRARY_DISPATCHERS})
 
 
-def not_comparable(base: Ledger, head: Ledger) -> str | None:
-    """Return why two ledgers cannot be compared, None if they can be compared."""
+def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base", "head")) -> str | None:
+    """Return why two ledgers cannot be compared, None if they can be compared. ``names`` names them in the text."""
+    base_name, head_name = names
     if base.source != head.source:
-        return f"were counted in different ways: {base.source!r} in base, {head.source!r} in head"
+        return f"were counted in different ways: {base.source!r} in {base_name}, {head.source!r} in {head_name}"
     if None not in (base.device, head.device) and base.device != head.device:
-        return f"are of programs for different devices: {base.device} in base, {head.device} in head"
+        return f"are of programs for different devices: {base.device} in {base_name}, {head.device} in {head_name}"
     base_gpu, head_gpu = base.gpu or DEFAULT_PAPER_GPU, head.gpu or DEFAULT_PAPER_GPU
     if base_gpu != head_gpu:
-        return f"were traced for different GPUs: {base_gpu} in base, {head_gpu} in head"
+        return f"were traced for different GPUs: {base_gpu} in {base_name}, {head_gpu} in {head_name}"
     if base.scope != head.scope:
-        return f"cover different things: scope {base.scope!r} in base, {head.scope!r} in head"
+        return f"cover different things: scope {base.scope!r} in {base_name}, {head.scope!r} in {head_name}"
     if base.scope == "whole" and base.steps != head.steps:
-        return f"cover different numbers of steps: {base.steps} in base, {head.steps} in head"
+        return f"cover different numbers of steps: {base.steps} in {base_name}, {head.steps} in {head_name}"
     for property_name, base_value, head_value in (
         ("workload", base.workload, head.workload),
         ("variant", base.variant, head.variant),
@@ -122,7 +123,7 @@ def not_comparable(base: Ledger, head: Ledger) -> str | None:
         ("rank", base.rank, head.rank),
     ):
         if base_value is not None and head_value is not None and base_value != head_value:
-            return f"are of another {property_name}: {base_value} in base, {head_value} in head"
+            return f"are of another {property_name}: {base_value} in {base_name}, {head_value} in {head_name}"
     if sorted(base.patches) != sorted(head.patches):
         only = sorted(set(base.patches) ^ set(head.patches))
         return f"were traced with different replacements: {'; '.join(only[:3])}"

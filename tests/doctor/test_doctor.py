@@ -1,14 +1,16 @@
-"""``regbot doctor`` on dispatchers that need a library: importable, usable, proven by a run, or why not."""
+"""``regbot doctor``: dispatchers that need a library, and the torch that it advises where static traces fail."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 
 from regbot.doctor import diagnosis as doctor
-from regbot.doctor.diagnosis import NOT_YET_RUN, Capability, examine
+from regbot.doctor.diagnosis import NOT_YET_RUN, TESTED_TORCH, Capability, examine, guest_checks
 from regbot.engines import Launch, LaunchResult, LocalEngine
 
 MISSING = {
@@ -71,6 +73,23 @@ def test_without_torch_no_dispatcher_is_usable() -> None:
     checks = {check.name: check for check in doctor._dispatchers({"why": "no torch"})}
     assert "usable: no (needs torch)" in checks["dispatcher hybridep"].detail
     assert checks["dispatcher alltoall"].ok is False
+
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_the_advised_versions_of_torch_are_those_of_the_extra_and_of_the_tests() -> None:
+    guest = {"torch": "2.8.0", "python": "3.11.7", "static": "RuntimeError: no fake backend"}
+    (advice,) = (check.fix for check in guest_checks(guest, "python") if check.name == "static ledger")
+    oldest, newest = TESTED_TORCH
+    assert advice == f"use a torch from {oldest} to {newest}"
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert f"torch>={oldest}" in extras["smoke"]
+    (tried,) = re.findall(r"versions=\((2[\d. ]+)\)", (REPOSITORY / ".ci" / "torches").read_text())
+    assert (tried.split()[-1], tried.split()[0]) == (f"{oldest}.0", f"{newest}.0")
+    page = " ".join((REPOSITORY / "docs" / "paper-gpu.md").read_text().split())
+    assert f"torch {oldest}.0 is the oldest version on which the tests of the paper GPU pass" in page
+    assert f"{newest}.0 is the newest" in page
 
 
 class WithLibrary(LocalEngine):

@@ -449,6 +449,7 @@ def test_a_framework_that_runs_no_code_of_the_commit_is_invalid() -> None:
     [
         ({"source": "kineto"}, "counted in different ways: 'dispatch-mode' in base, 'kineto' in head"),
         ({"gpu": "h200"}, "traced for different GPUs: h100 in base, h200 in head"),
+        ({"device": "cpu"}, "are of programs for different devices: cuda in base, cpu in head"),
         ({"scope": "whole"}, "scope 'step' in base, 'whole' in head"),
         ({"world_size": 64}, "of another world size: 16 in base, 64 in head"),
         ({"patches": []}, "traced with different replacements"),
@@ -458,8 +459,9 @@ def test_a_framework_that_runs_no_code_of_the_commit_is_invalid() -> None:
     ],
 )
 def test_ledgers_that_do_not_measure_the_same_are_invalid(change: dict[str, object], complaint: str) -> None:
-    head = A2A.model_copy(update=change)
-    session = smoke_session(smoke_run(BASE, A2A), smoke_run(HEAD, A2A).model_copy(update={"ledger": head}))
+    base = A2A.model_copy(update={"device": "cuda"})
+    head = base.model_copy(update=change)
+    session = smoke_session(smoke_run(BASE, base), smoke_run(HEAD, A2A).model_copy(update={"ledger": head}))
     assert complaint in why_invalid(session)
 
 

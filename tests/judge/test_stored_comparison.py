@@ -178,12 +178,29 @@ def test_a_head_with_other_collectives_names_what_differs_from_the_stored_ledger
     assert stored.collectives.patterns
 
 
-def test_a_stored_ledger_of_another_source_gives_the_reason() -> None:
-    other = stored_trace(ledger=smoke_ledger().model_copy(update={"source": "hlo"}))
-    stored = judge(session_of([], header(KNOWN, timed=[], stored=[other])), Config()).workloads[0].stored
-    assert stored is not None
-    assert stored.collectives is not None
-    assert "counted in different ways" in stored.collectives.reason
+@pytest.mark.parametrize(
+    ("stored_ledger", "reason"),
+    [
+        ({"source": "hlo"}, "were counted in different ways: 'hlo' in the stored ledger, 'dispatch-mode' in "),
+        ({"device": "cpu"}, "are of programs for different devices: cpu in the stored ledger, cuda in "),
+    ],
+)
+def test_a_stored_ledger_of_another_method_is_not_compared_and_the_warning_says_how_to_replace_it(
+    stored_ledger: dict[str, object], reason: str
+) -> None:
+    on_cuda = smoke_ledger().model_copy(update={"device": "cuda"})
+    runs = [run.model_copy(update={"ledger": on_cuda}) for run in session_of([]).runs]
+    other = stored_trace(ledger=on_cuda.model_copy(update=stored_ledger))
+    session = Session(header=header(KNOWN, timed=[], stored=[other]), runs=runs)
+    verdict = judge(session, Config())
+    (workload,) = verdict.workloads
+    assert workload.sharding is not None
+    assert workload.sharding.status == "PASS"
+    (warning,) = (text for text in verdict.warnings if "cannot be compared" in text)
+    assert warning.endswith(f"they {reason}base; replace it with 'regbot baseline refresh'")
+    assert workload.stored is not None
+    assert workload.stored.collectives is not None
+    assert workload.stored.collectives.reason == f"they {reason}head"
 
 
 def test_runs_of_an_earlier_session_are_not_compared_as_if_they_were_of_this_one() -> None:

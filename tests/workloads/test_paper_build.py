@@ -126,6 +126,40 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_the_spare_folder(
     assert library.path.is_relative_to(tmp_path / "spare")
 
 
+READ_ONLY = """\
+import errno, os, sys
+from pathlib import Path
+from regbot.workloads.paper import library_for
+
+python, cache, inside, spare = sys.argv[1:]
+
+def refuse_writes(event, arguments):
+    writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    changes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod")
+    if (writes or changes) and str(arguments[0]).startswith(cache):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), arguments[0])
+
+sys.addaudithook(refuse_writes)
+print(library_for(python, Path(cache), Path(spare), Path(inside)))
+"""
+"""Asks for a library in a cache that is on a read-only file system, also for root."""
+
+
+@pytest.mark.parametrize("has_digest", [True, False], ids=["digest", "no digest"])
+def test_a_library_in_a_read_only_cache_serves(
+    checkout: Path, compiled: Path, tmp_path: Path, has_digest: bool
+) -> None:
+    """The stored hash of torch's files may be missing, and cannot be stored then."""
+    library = _build(checkout, tmp_path / "cache")
+    if not has_digest:
+        next((tmp_path / "cache" / "paper").glob("torch-*.json")).unlink()
+    paths = [str(path) for path in (_python(checkout), tmp_path / "cache", checkout, tmp_path / "spare")]
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, *paths], capture_output=True, text=True)
+    assert done.stdout.strip() == str(PaperLibrary(library.path)), done.stderr
+    assert _times(compiled) == 1
+    assert not (tmp_path / "spare").exists()
+
+
 def test_without_a_compiler_it_says_what_to_install(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
