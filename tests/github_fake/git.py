@@ -18,6 +18,7 @@ _CONFIGURATION = """
     bare = true
 [uploadpack]
     allowAnySHA1InWant = true
+    allowFilter = true
 [receive]
     hideRefs = refs/pull
 [gc]

@@ -36,7 +36,7 @@ UNISOLATED = re.compile(r"(?<![\w.-])python[\d.]*[ \t]+(?!-I )\S+|(?<!-m )(?<![\
 """A call of Python without -I, or of pip by its own name."""
 OTHERS_TEXT = re.compile(
     r"github\.(?:head_ref|event\.(?!workflow_run\.id\b|pull_request\.(?:(?:head|base)\.sha|number)\b|merge_group\.(?:head|base)_sha\b"
-    r"|issue\.pull_request\b|repository\.default_branch\b|comment\.body\b|action\b|changes\.base(?![\w.])))"
+    r"|issue\.pull_request\b|repository\.(?:default_branch|private)\b|comment\.body\b|action\b|changes\.base(?![\w.])))"
 )
 """Expressions whose value others write. A comment's text is compared in an ``if``, and nothing else is done with it."""
 
