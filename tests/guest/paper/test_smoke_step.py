@@ -1,5 +1,6 @@
 """The step of the smoke model waits for the device once per MoE layer, and runs no kernel that sorts or collides."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,25 @@ def test_a_model_without_vocabulary_runs_the_same_blocks_and_no_head(steps: dict
 
 def test_skewed_routing_is_chosen_once_and_then_kept(steps: dict[str, Any]) -> None:
     assert steps["skewed"]["launches"] == steps["ep"]["launches"]
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "smoke-model.md"
+TABLE_ROW = re.compile(r"\| (.+), world (\d), `(\w+)` \|.*\| (\d+) \|[^|]*\| ([\d,]+) \|$", re.MULTILINE)
+"""Shape, ranks, dispatcher, waits now and operators now of a row of the page's table."""
+
+
+@pytest.mark.slow
+def test_the_page_has_the_waits_and_operators_of_one_step_of_the_smoke_size(
+    tmp_path: Path, paper_library: Path
+) -> None:
+    rows = TABLE_ROW.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(rows) == 6
+    requests = []
+    for number, (shape, world, dispatcher, _, _) in enumerate(rows):
+        settings = {"world": int(world), "ep": int(world), "dispatcher": dispatcher.replace("local", "alltoall")}
+        requests.append(ask(tmp_path, str(number), shape.lower(), "smoke", **settings))
+    counts = [
+        (str(sum(step["host_reads"].values())), f"{sum(step['launches'].values()):,}")
+        for step in read_answer(paper_library, "smoke_step.py", *requests)
+    ]
+    assert counts == [(waits, operators) for *_, waits, operators in rows]
