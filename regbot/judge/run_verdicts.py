@@ -5,12 +5,12 @@ pair. Any other run uses its own cut.
 """
 
 import math
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Iterable, Sequence
+from statistics import median, quantiles
 
 from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key, summarise_timing
 from regbot.records.run import RankSteps, Run
-from regbot.records.verdict import RankTimes, RunRole, RunVerdict
+from regbot.records.verdict import RankComparison, RankTimes, RunRole, RunVerdict
 from regbot.stats.launch import SUMMARIES, launch_cut
 from regbot.stats.summary import summarise
 from regbot.text.clip import clip_label, clip_message
@@ -53,6 +53,7 @@ def run_verdict(
         fields = {
             "cut": cut,
             **{f"{name}_s": math.exp(slowest[name]) for name in SUMMARIES},
+            **_quartiles(timing.step_s[cut:]),
             "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
         }
     return RunVerdict.model_validate(
@@ -62,6 +63,8 @@ def run_verdict(
             "role": role,
             "pair": pair,
             "reason": clip_message(reason),
+            "peak_bytes": timing.memory_peak_bytes if timing is not None else 0,
+            "wall_s": run.wall_s,
             **fields,
         }
     )
@@ -72,6 +75,36 @@ def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> floa
     None if no such run has times."""
     medians = [run.median_s for run in runs if run.arm == arm and run.role == role and run.median_s is not None]
     return math.exp(median(map(math.log, medians))) if medians else None
+
+
+def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
+    """Return the times of each rank in both arms: medians over the runs that the decision used, and the largest peak.
+
+    For each arm, these are its runs in pairs, or its runs alone if it has no pairs.
+    """
+    base, head = (_rank_medians(runs, arm) for arm in ("base", "head"))
+    return [
+        RankComparison(rank=name, base=base.get(name), head=head.get(name))
+        for name in sorted({*base, *head}, key=rank_order)
+    ]
+
+
+def _rank_medians(runs: Sequence[RunVerdict], arm: str) -> dict[str, RankTimes]:
+    by_role = {role: [run for run in runs if run.arm == arm and run.role == role] for role in ("pair", "stored")}
+    by_rank: dict[str, list[RankTimes]] = {}
+    for run in by_role["pair"] or by_role["stored"]:
+        for times in run.ranks:
+            by_rank.setdefault(times.rank, []).append(times)
+    return {
+        name: RankTimes(
+            rank=name,
+            step_s=_median_of_known(rank_times.step_s for rank_times in times),
+            cpu_s=_median_of_known(rank_times.cpu_s for rank_times in times),
+            wait_s=_median_of_known(rank_times.wait_s for rank_times in times),
+            peak_bytes=max(rank_times.peak_bytes for rank_times in times),
+        )
+        for name, times in by_rank.items()
+    }
 
 
 def rank_order(name: str) -> tuple[bool, int, str]:
@@ -99,6 +132,17 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
         wait_s=_median_or_none(steps.wait_s[cut:]),
         peak_bytes=steps.peak_bytes,
     )
+
+
+def _quartiles(seconds: Sequence[float]) -> dict[str, float]:
+    if len(seconds) < 2:
+        return {}
+    low, _, high = quantiles(seconds, n=4)
+    return {"low_quartile_s": low, "high_quartile_s": high}
+
+
+def _median_of_known(seconds: Iterable[float | None]) -> float | None:
+    return _median_or_none([value for value in seconds if value is not None])
 
 
 def _median_or_none(seconds: Sequence[float]) -> float | None:

@@ -18,7 +18,7 @@ from regbot.judge.interim import InterimDecision, decide_so_far, thresholds
 from regbot.judge.pairs import PairSet, is_head_only, is_sound
 from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
 from regbot.judge.references import select_reference
-from regbot.judge.run_verdicts import run_verdicts, step_s
+from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.judge.secondary_measures import run_secondary_tests
 from regbot.judge.steadiness import has_gpus, measure_warmup_steps, reason_not_to_decide, warn_of_unsteady_arms
 from regbot.judge.stored_gate import StoredVerdict, explain_stored, judge_by_stored, stored_numbers
@@ -200,6 +200,7 @@ def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used
         "base_step_s": step_s(verdicts, "base"),
         "head_step_s": step_s(verdicts, "head"),
         "runs": verdicts,
+        "ranks": compare_ranks(verdicts),
     }
 
 

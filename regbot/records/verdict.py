@@ -129,13 +129,21 @@ decision did not use. void: a run that does not count."""
 
 
 class RankTimes(Record):
-    """Medians of one rank over the steady steps of a run; null if unknown."""
+    """Medians of one rank over the steady steps of a run, or over the runs of an arm; null if unknown."""
 
     rank: Text
     step_s: StepSeconds | None
     cpu_s: StepSeconds | None
     wait_s: StepSeconds | None
     peak_bytes: Bytes = Field(description="0 if unknown")
+
+
+class RankComparison(Record):
+    """Times of one rank in both arms; null if the arm lacks the rank."""
+
+    rank: Text
+    base: RankTimes | None
+    head: RankTimes | None
 
 
 class RunVerdict(Record):
@@ -158,6 +166,12 @@ class RunVerdict(Record):
     )
     median_s: StepSeconds | None = Field(default=None, description="median step time of the slowest rank")
     mean_s: StepSeconds | None = Field(default=None, description="mean step time of the slowest rank")
+    low_quartile_s: StepSeconds | None = Field(
+        default=None, description="lower quartile of these step times; null with fewer than two steady steps"
+    )
+    high_quartile_s: StepSeconds | None = None
+    peak_bytes: Bytes = Field(default=0, description="largest of all ranks; 0 if unknown")
+    wall_s: Annotated[float, Field(ge=0)] | None = Field(default=None, description="of the whole launch")
     ranks: list[RankTimes] = Field(default_factory=list)
 
 
@@ -216,6 +230,9 @@ class Throughput(Record):
     )
     cost: Cost | None = None
     runs: list[RunVerdict] = Field(default_factory=list, description="every timed run, in session order")
+    ranks: list[RankComparison] = Field(
+        default_factory=list, description="each rank: medians over the runs of each arm that the decision used"
+    )
 
 
 class StoredTest(Record):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median, quantiles
+from statistics import median
 
 from regbot.records.settings import ThroughputThresholds as Thresholds
 from regbot.records.verdict import RunRole, Throughput
@@ -81,7 +81,7 @@ def draw_runs(timed: TimedRuns, section: Throughput | None) -> RunPlot | None:
     if not medians:
         return None
     top, bottom = 26.0, 236.0
-    spreads = {run.verdict.number: _compute_quartiles(run) for run in runs}
+    spreads = {run.verdict.number: _get_quartiles(run) for run in runs}
     values = [*medians, *(edge for pair in spreads.values() if pair for edge in pair)]
     scale = scale_around(values, bottom, top, min_span=0.03 * median(medians))
     xs, blocks = _place_runs(runs)
@@ -121,11 +121,9 @@ def _get_block(run: TimedRun) -> tuple[int, int]:
     return run.block, run.run.attempt if run.block else 1
 
 
-def _compute_quartiles(run: TimedRun) -> tuple[float, float] | None:
-    if len(run.steady_s) < 2:
-        return None
-    low, _, high = quantiles(run.steady_s, n=4)
-    return low, high
+def _get_quartiles(run: TimedRun) -> tuple[float, float] | None:
+    low, high = run.verdict.low_quartile_s, run.verdict.high_quartile_s
+    return None if low is None or high is None else (low, high)
 
 
 def _build_dot(run: TimedRun, x: float, scale: Scale, spread: tuple[float, float] | None) -> Dot:

@@ -4,12 +4,16 @@ import json
 import math
 import random
 import re
+from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -20,20 +24,25 @@ from regbot.cli.terminal import run_page, verdict_page
 from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.pairs import pair_up
+from regbot.judge.run_verdicts import run_verdict
 from regbot.records.health import Cause
-from regbot.records.run import CodeProof, Run
+from regbot.records.run import CodeProof, RankSteps, Run, Timing
 from regbot.records.session import Session
-from regbot.records.verdict import RunVerdict, Throughput, Verdict
+from regbot.records.verdict import RankComparison, RankTimes, RunVerdict, Throughput, Verdict
 from regbot.report import comment, html
+from regbot.report.evidence import format_outcome
 from regbot.report.markdown import prose
 from regbot.report.quantities import milliseconds
+from regbot.report.throughput import format_change
 from regbot.sessions.schedule import Slot, next_slot
+from regbot.text.units import binary_bytes
 from regbot.text.words import count
 from support.health_builder import gpu, health
 from support.stored_cases import NOISE, header, reference, run_at
 from support.timed_builder import HEADER, NODE, PLAN, noisy, play, session_of, slot, timed_run, timing
 
 SEEDS = 40
+RANKS = 4
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 TRUSTED = CodeProof(watched={}, foreign={}, files={})
 LONG = PLAN.model_copy(update={"steps": 60, "cut": 10})
@@ -42,14 +51,27 @@ OTHER = NODE.model_copy(update={"name": "node-4"})
 
 
 class Page(HTMLParser):
-    """The dots of the first plot, and the cells of the table of timed runs."""
+    """The dots of the first plot, and the cells of the tables of timed runs and of ranks."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.dots: list[dict[str, str | None]] = []
         self.rows: list[list[str]] = []
+        self.run_ranks: dict[int, list[list[str]]] = defaultdict(list)
+        """Rows of the ranks inside each row of ``rows``, by the number of that row."""
+        self.arm_ranks: list[list[str]] = []
+        """Rows of the table of ranks over all runs."""
         self.tables: list[str] = []
         self.feed(page)
+
+    @property
+    def table(self) -> list[list[str]] | None:
+        """The table at the current place of the page."""
+        if self.tables == ["runs timed"]:
+            return self.rows
+        if self.tables == ["runs timed", "ranks"]:
+            return self.run_ranks[len(self.rows) - 1]
+        return self.arm_ranks if self.tables == ["ranks"] else None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
@@ -57,18 +79,18 @@ class Page(HTMLParser):
             self.dots.append(attributes)
         if tag == "table":
             self.tables.append(attributes.get("class") or "")
-        if self.tables == ["runs timed"] and tag == "tr":
-            self.rows.append([])
-        if self.tables == ["runs timed"] and tag == "td":
-            self.rows[-1].append("")
+        if self.table is not None and tag == "tr":
+            self.table.append([])
+        if self.table is not None and (tag == "td" or attributes.get("scope") == "row"):
+            self.table[-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "table":
             self.tables.pop()
 
     def handle_data(self, data: str) -> None:
-        if self.tables == ["runs timed"] and self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data
+        if self.table and self.table[-1]:
+            self.table[-1][-1] += data.strip("\n")
 
     @property
     def runs(self) -> list[list[str]]:
@@ -172,10 +194,31 @@ def test_the_history_of_a_session_has_the_step_time_of_its_check(
 # ---- any session
 
 
+def uneven(step_s: list[float], cut: int, draw: random.Random) -> Timing:
+    """Return the timing of ranks that differ in step time, CPU time, waiting and memory. Some lack some of them."""
+    made = timing(step_s, peak_bytes=draw.randrange(10**8, 10**9))
+    ranks = {"0": made.ranks["0"]}
+    for name in ("1", "10", "2"):
+        share, peak_bytes = draw.uniform(0.99, 1.0), draw.choice([0, draw.randrange(1, 10**8)])
+        ranks[name] = RankSteps(
+            step_s=[share * seconds for seconds in step_s],
+            cpu_s=[draw.uniform(0.1, 0.5) * seconds for seconds in step_s] if name != "10" else [],
+            wait_s=[draw.uniform(0.0, 0.5) * seconds for seconds in step_s] if name != "2" else [],
+            memory_bytes=[peak_bytes] * len(step_s),
+            peak_bytes=peak_bytes,
+        )
+    return made.model_copy(update={"cut": cut, "ranks": ranks})
+
+
 def earlier_session() -> list[Run]:
     """Return the runs of an earlier session on the same trees, as a later session joins them."""
     pairs = pair_up(play(noisy(1.0, 0.01))).valid
-    return [run.model_copy(update={"joined": "d" * 64}) for pair in pairs for run in (pair.base, pair.head)]
+    runs = [run for pair in pairs for run in (pair.base, pair.head)]
+    timings = [uneven(run.timing.step_s, run.timing.cut, random.Random(n)) for n, run in enumerate(runs) if run.timing]
+    return [
+        run.model_copy(update={"joined": "d" * 64, "timing": timing_})
+        for run, timing_ in zip(runs, timings, strict=True)
+    ]
 
 
 @cache
@@ -189,7 +232,7 @@ def storm(seed: int) -> tuple[Session, Verdict]:
     gate = draw.choice(["look0", "stored", "pairs", "pairs"])
     steps = draw.choice([8, 60])
     header_ = header(reference(noise=NOISE), gate=gate) if gate != "pairs" else HEADER
-    plan = header_.timed[0].model_copy(update={"steps": steps, "cut": 2 if steps == 8 else 10})
+    plan = header_.timed[0].model_copy(update={"steps": steps, "cut": 2 if steps == 8 else 10, "world_size": RANKS})
     header_ = header_.model_copy(update={"timed": [plan]})
     joins = steps == 8 and gate == "pairs" and draw.random() < 0.5
     node, runs = NODE, earlier_session() if joins else []
@@ -201,7 +244,7 @@ def storm(seed: int) -> tuple[Session, Verdict]:
         level = (0.1 if node is NODE else 0.13) * (head if at.arm == "head" else 1.0) * (1 + draw.gauss(0, noise))
         slow = draw.choice([0, 0, 15, 25])
         taken = [level * (1.6 if step < slow else 1.0) * (1 + draw.gauss(0, 0.003)) for step in range(at.steps)]
-        run = run_at(at, 0.1, timing=timing(taken).model_copy(update={"cut": min(plan.cut, at.steps)}), node=node)
+        run = run_at(at, 0.1, timing=uneven(taken, min(plan.cut, at.steps), random.Random(str(at))), node=node)
         chance = draw.random()
         if chance < trouble / 2:
             run = run_at(at, 0.1, outcome="lost", reason="job 7: a node failed", timing=None, node=node)
@@ -226,15 +269,89 @@ def role_of(run: RunVerdict) -> str:
     return f"{run.role}: {prose(run.reason, 200)}" if run.reason else run.role
 
 
-def check_page(section: Throughput, page: str) -> None:
+def memory(peak_bytes: int) -> str:
+    return binary_bytes(peak_bytes) if peak_bytes else ""
+
+
+def check_page(session: Session, section: Throughput, page: str) -> None:
     parsed = Page(page)
-    rows = [[row[0], row[1], row[4], row[5], row[6]] for row in parsed.runs]
-    assert rows == [[str(run.number), run.arm, run.role, cell(run.median_s), cell(run.mean_s)] for run in section.runs]
+    assert [row[:9] for row in parsed.runs] == [
+        [
+            str(verdict.number),
+            verdict.arm,
+            block_of(run),
+            format_outcome(run),
+            verdict.role,
+            cell(verdict.median_s),
+            cell(verdict.mean_s),
+            memory(verdict.peak_bytes),
+            f"{verdict.wall_s:.1f}",
+        ]
+        for run, verdict in zip(session.timed_runs(HEADER.workloads[0]), section.runs, strict=True)
+    ]
+    reasons = [
+        row[9].removesuffix(f"{len(run.ranks)} ranks") for row, run in zip(parsed.runs, section.runs, strict=True)
+    ]
+    assert reasons == [unescape(prose(run.reason, 4000)) for run in section.runs]
+    printed_ranks = [parsed.run_ranks[number] for number, row in enumerate(parsed.rows) if len(row) > 1]
+    assert [[row for row in rows if row] for rows in printed_ranks] == [
+        [rank_row(times) for times in run.ranks] for run in section.runs
+    ]
+    assert [row for row in parsed.arm_ranks if row] == [arm_row(rank) for rank in section.ranks]
     if parsed.dots:
         drawn = [(dot["data-run"], dot["data-role"], dot.get("data-seconds")) for dot in parsed.dots]
         assert drawn == [
             (str(run.number), run.role, None if run.median_s is None else str(run.median_s)) for run in section.runs
         ]
+
+
+def block_of(run: Run) -> str:
+    block = run.position.block if run.position else 0
+    return f"{block}{' again' if run.attempt > 1 else ''}" if block else ""
+
+
+def rank_row(times: RankTimes) -> list[str]:
+    return [times.rank, cell(times.step_s), cell(times.cpu_s), cell(times.wait_s), memory(times.peak_bytes)]
+
+
+def arm_row(rank: RankComparison) -> list[str]:
+    arms = [rank_row(times) if times is not None else [""] * 5 for times in (rank.base, rank.head)]
+    return [rank.rank, *(arm[column] for column in range(1, 5) for arm in arms)]
+
+
+def check_run_page(run: Run, verdict: RunVerdict) -> None:
+    """``regbot run`` has no pair, so it leaves out the steps before the run's own cut, and not before its pair's."""
+    own = run_verdict(run, 1, "unused")
+    if verdict.cut == own.cut:
+        same = {"median_s", "mean_s", "low_quartile_s", "high_quartile_s", "ranks", "peak_bytes", "wall_s"}
+        assert own.model_dump(include=same) == verdict.model_dump(include=same)
+    page = run_page(run)
+    if own.cut is None or run.timing is None:
+        assert " ms" not in page
+        return
+    steps = f"median of {len(run.timing.step_s) - own.cut} after {own.cut}"
+    assert f"{own.median_s * 1000:.4g} ms a step ({steps}), mean {own.mean_s * 1000:.4g} ms" in page
+    rows = [re.split(r"  +", line.strip()) for line in page.splitlines() if re.match(r" *\d+ ", line)]
+    assert rows == [
+        [
+            times.rank,
+            *(f"{1000 * s:.4g}" if s is not None else "unknown" for s in (times.step_s, times.cpu_s, times.wait_s)),
+            memory(times.peak_bytes) or "unknown",
+        ]
+        for times in own.ranks
+    ]
+
+
+def check_terminal(verdict: Verdict, section: Throughput) -> None:
+    page = " ".join(verdict_page(verdict, None).split())
+    estimate = " ".join(format_change(section)).replace("−", "-").strip()
+    assert f" {section.status} {estimate}".rstrip() in page
+    if section.base_step_s is not None and section.head_step_s is not None:
+        void = f" ({section.void_pairs} void)" if section.void_pairs else ""
+        assert section.cost is not None
+        cost = f"{count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes"
+        steps = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
+        assert f"step {steps}: {count(section.pairs, 'pair')}{void}, {cost}" in page
 
 
 def check_comment(section: Throughput, text: str) -> None:
@@ -262,10 +379,42 @@ def check_sums(section: Throughput) -> None:
     assert sum(run.role == "unused" and run.pair is not None for run in section.runs) == 2 * section.unused_pairs
     void = {run.number for run in section.runs if run.role == "void"}
     assert all(run.reason for run in section.runs if run.number in void or run.role == "unused")
+    check_ranks(section)
+    if section.cost is not None:
+        assert section.cost.runs == len(section.runs)
+        assert section.cost.minutes == pytest.approx(sum(run.wall_s or 0 for run in section.runs) / 60)
     medians = sorted(run.median_s or 0 for run in section.runs if run.role == "pair" and run.arm == "base")
     if medians:
         assert medians[0] <= (section.base_step_s or 0) * (1 + 1e-9)
         assert (section.base_step_s or 0) <= medians[-1] * (1 + 1e-9)
+
+
+def check_record(run: Run, verdict: RunVerdict) -> None:
+    """Check the numbers of a run that no test uses: peak memory, duration and quartiles."""
+    assert verdict.wall_s == run.wall_s
+    assert verdict.peak_bytes == max((times.peak_bytes for times in verdict.ranks), default=verdict.peak_bytes)
+    steady = run.timing.step_s[verdict.cut :] if run.timing is not None and verdict.cut is not None else []
+    if len(steady) > 1:
+        quartiles = np.quantile(steady, [0.25, 0.75], method="weibull")
+        assert (verdict.low_quartile_s, verdict.high_quartile_s) == pytest.approx(tuple(quartiles))
+    else:
+        assert (verdict.low_quartile_s, verdict.high_quartile_s) == (None, None)
+
+
+def check_ranks(section: Throughput) -> None:
+    """Check that the times of a rank are medians over the runs that count, which are pairs or else head alone."""
+    for rank in section.ranks:
+        for arm, times in (("base", rank.base), ("head", rank.head)):
+            runs = [run for run in section.runs if run.arm == arm and run.role == "pair"]
+            runs = runs or [run for run in section.runs if run.arm == arm and run.role == "stored"]
+            own = [times for run in runs for times in run.ranks if times.rank == rank.rank]
+            assert (times is None) == (not own)
+            if times is None:
+                continue
+            assert times.peak_bytes == max(rank_times.peak_bytes for rank_times in own)
+            for field in ("step_s", "cpu_s", "wait_s"):
+                known = [value for rank_times in own if (value := getattr(rank_times, field)) is not None]
+                assert getattr(times, field) == (pytest.approx(median(known)) if known else None)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -274,11 +423,12 @@ def test_every_reported_number_of_a_run_is_the_verdicts(seed: int) -> None:
     section = section_of(verdict)
     assert len(section.runs) == sum(run.tier == "timed" for run in session.runs)
     check_sums(section)
-    check_page(section, html(verdict, session))
+    check_page(session, section, html(verdict, session))
     check_comment(section, comment(verdict, session))
-    if section.base_step_s is not None and section.head_step_s is not None:
-        steps = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
-        assert f"step {steps}: {count(section.pairs, 'pair')}" in verdict_page(verdict, None)
+    check_terminal(verdict, section)
+    for run, its_verdict in zip(session.timed_runs(HEADER.workloads[0]), section.runs, strict=True):
+        check_record(run, its_verdict)
+        check_run_page(run, its_verdict)
 
 
 def test_the_storm_holds_every_role_and_every_reason() -> None:
@@ -293,6 +443,14 @@ def test_the_storm_holds_every_role_and_every_reason() -> None:
         "its block was repeated",
         "the node was not fit",
     } <= reasons
+
+
+def test_the_storm_has_ranks_in_every_kind_of_session() -> None:
+    sections = [section_of(storm(seed)[1]) for seed in range(SEEDS)]
+    ranks = [rank for section in sections for rank in section.ranks]
+    assert [rank.rank for rank in sections[0].ranks] == ["0", "1", "2", "10"]
+    assert any(rank.base is None for rank in ranks), "of head alone"
+    assert any(rank.base is not None and rank.head is not None for rank in ranks)
 
 
 def test_every_number_stored_of_a_run_is_the_verdicts() -> None:

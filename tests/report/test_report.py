@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from statistics import median
 
 import cmarkgfm  # type: ignore[import-untyped]
 import pytest
@@ -361,15 +360,6 @@ def test_a_run_that_breaks_voids_its_pair_and_nothing_else() -> None:
     assert [timed_run.verdict.number for timed_run in runs if timed_run.verdict.role == "warm-up"] == [1, 2]
     assert runs[2].verdict.reason.startswith("the other run of its pair does not count")
     assert "signal 9" in runs[3].verdict.reason
-
-
-def test_a_rank_over_all_runs_is_the_median_of_the_pairs_without_warm_launches() -> None:
-    verdict, session = CASES["void_pair"]()
-    timed = build_workload_sections(verdict, session)[0].timed
-    valid = [run for run in timed.runs if run.verdict.role == "pair" and run.arm == "base"]
-    assert len(valid) == 4
-    name, base, _ = timed.by_rank[1]
-    assert (name, base and base.step_s) == ("1", median(run.verdict.ranks[1].step_s or 0 for run in valid))
 
 
 def test_the_command_that_repeats_a_check_carries_what_was_declared_and_what_it_may_cost() -> None:

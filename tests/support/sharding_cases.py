@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from regbot.judge.run_verdicts import compare_ranks
 from regbot.ledgers.catalogue import COUNTS_ADDED, MAPPED_TWICE, RESTORED
 from regbot.ledgers.rows import sum_by_kind
 from regbot.records.ledger import Entry, Kind, Ledger, Liveness, Phase, Role, Scalar
@@ -277,7 +278,8 @@ def with_runs(entry: WorkloadVerdict, session: Session) -> WorkloadVerdict:
     if entry.throughput is None:
         return entry
     runs = timed_cases.verdicts_on(session.timed_runs(entry.name))
-    return entry.model_copy(update={"throughput": entry.throughput.model_copy(update={"runs": runs})})
+    update = {"runs": runs, "ranks": compare_ranks(runs)}
+    return entry.model_copy(update={"throughput": entry.throughput.model_copy(update=update)})
 
 
 def compared(

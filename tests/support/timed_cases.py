@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from regbot.judge.expert_share import find_expert_share
 from regbot.judge.pairs import pair_up
-from regbot.judge.run_verdicts import run_verdicts, step_s
+from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Arm, CodeProof, Environment, Node, Position, RankSteps, Run, Timing
 from regbot.records.session import TimedPlan
@@ -204,6 +204,7 @@ def throughput(runs: Sequence[Run], wall: str = "", reasons: Sequence[str] = (),
         "mde_pct": _mde(first, len(pairs)),
         "mde_full_pct": _mde(first, FULL_PAIRS),
         "tests": tests,
+        "ranks": compare_ranks(verdicts),
         "base_step_s": step_s(verdicts, "base"),
         "head_step_s": step_s(verdicts, "head"),
         "wall": wall,
