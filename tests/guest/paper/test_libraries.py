@@ -32,5 +32,6 @@ def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper
         "instance": False,
         "has": True,
         "dunder": False,
+        "submodule": True,
         "version": "2.1.0",
     }

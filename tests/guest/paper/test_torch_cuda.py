@@ -3,10 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.paper_runs import read_answer
 
 REFUSED_OTHERWISE = ("torch.cuda.sparse.", "torch.cuda.graphs.make_graphed_callables")
 """Names whose refusals have other words: sparse tensors, and a graph outside of the counted steps."""
+
+
+@pytest.fixture(scope="module")
+def answer(paper_library: Path) -> dict[str, Any]:
+    recorded: dict[str, Any] = read_answer(paper_library, "torch_cuda.py")
+    return recorded
 
 
 def test_streams_and_events_compare_as_on_a_gpu(paper_library: Path) -> None:
@@ -39,8 +47,7 @@ def test_streams_and_events_compare_as_on_a_gpu(paper_library: Path) -> None:
     }
 
 
-def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(paper_library: Path) -> None:
-    answer: dict[str, Any] = read_answer(paper_library, "torch_cuda.py")
+def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(answer: dict[str, Any]) -> None:
     outcomes: dict[str, str] = answer["outcomes"]
     wrong = {
         name: outcome
@@ -57,15 +64,15 @@ def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(paper_libra
     assert answer["aliases"] == []
 
 
-def test_each_gpu_has_its_own_seed_and_memory(paper_library: Path) -> None:
-    growth, seeds, used, peak, inside, gpu = read_answer(paper_library, "torch_cuda.py")["memory"]
+def test_each_gpu_has_its_own_seed_and_memory(answer: dict[str, Any]) -> None:
+    growth, seeds, used, peak, inside, gpu = answer["memory"]
     assert growth == [0, 1024, 1024, 1024]
     assert seeds == [7, 7, 7]
     assert (used, peak, inside, gpu) == ([0, 0], 0, 1, 2)
 
 
-def test_what_a_paper_gpu_lacks_is_named(paper_library: Path) -> None:
-    refusals = read_answer(paper_library, "torch_cuda.py")["refusals"]
+def test_what_a_paper_gpu_lacks_is_named(answer: dict[str, Any]) -> None:
+    refusals = answer["refusals"]
     assert "torch.cuda.cudart().cudaDeviceReset was called" in refusals["a runtime function"]
     assert "a paper GPU has no times" in refusals["an event's time"]
     assert "a paper node has 8 GPUs, but number 9 was requested" in refusals["GPU 9"]

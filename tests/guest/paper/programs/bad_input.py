@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from regbot_guest.paper.device import paper_gpu
 
+LARGE = 2048
+"""Rows and columns of a mask whose values are not kept: 16 MiB of floats."""
 device = paper_gpu()
 assert device is not None
 
@@ -34,6 +36,18 @@ def big_copy() -> int:
     host = torch.empty(2_500_000_000, device="cuda").to("cpu")
     assert host.numel() == 2_500_000_000
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+
+
+def large_mask(value: float) -> Tensor:
+    """Return a mask that is too large for its values to be kept."""
+    return torch.full((LARGE, LARGE), value, device="cuda")
+
+
+def finite_beside_masks() -> Tensor:
+    """Return floats whose storage had infinities before."""
+    mask = large_mask(-math.inf)
+    mask.normal_()
+    return mask
 
 
 def load_batches() -> int:
@@ -122,6 +136,34 @@ CASES: dict[str, Callable[[], Any]] = {
         for x in (floats(1),)
         for flags in (x > limit, x >= limit, x < limit, x <= limit, x == limit, x != limit)
     ],
+    "comparisons with a tensor": lambda: [
+        bool(flags.any())
+        for limit in (torch.tensor(math.inf), torch.tensor([-math.inf], device="cuda"))
+        for x in (floats(1),)
+        for flags in (x > limit, x <= limit, x == limit, limit > x, limit <= x, limit != x)
+    ],
+    "comparisons in place": lambda: [
+        float(x.item())
+        for limit in (math.inf, -math.inf)
+        for x in (floats(1).gt_(limit), floats(1).le_(limit), floats(1).ne_(torch.tensor(limit)))
+    ],
+    "finite beside masks": lambda: [
+        bool(finite_beside_masks().isfinite().all()),
+        bool(large_mask(0.0).isinf().any()),
+        bool(torch.softmax(floats(4, 4) + torch.full((4, 4), -math.inf, device="cuda").triu(1), -1).isnan().any()),
+    ],
+    "isinf of a large mask": lambda: bool(large_mask(-math.inf).isinf().any()),
+    "isfinite of a row of a large mask": lambda: bool(large_mask(-math.inf).triu(1)[0].clone().isfinite().all()),
+    "isinf of masked scores": lambda: bool(
+        floats(4).masked_fill(torch.arange(4, device="cuda") > 1, -math.inf).isinf().any()
+    ),
+    "isinf of scores and a mask": lambda: bool(
+        (floats(4) + torch.tensor([0.0, -math.inf, 0.0, 0.0], device="cuda")).isinf().any()
+    ),
+    "isinf of a mask from the host": lambda: bool(torch.full((LARGE, LARGE), -math.inf).to("cuda").isinf().any()),
+    "comparison of masked floats": lambda: bool(
+        floats(1).masked_fill(torch.ones(1, device="cuda") > 0, math.inf) > math.inf
+    ),
     "an assertion": lambda: torch._assert_async(floats(4).max() > 0),
     "a wrong assertion": lambda: torch._assert_async(torch.zeros((), device="cuda")),
     "no shape function": lambda: torch.ops.aten._masked_softmax(floats(4, 4), floats(4, 4) > 0),

@@ -15,6 +15,7 @@ device = paper_gpu()
 assert device is not None
 libraries.install(device)
 deep_ep: Any = importlib.import_module("deep_ep")
+attribute = deep_ep.utils
 utils: Any = importlib.import_module("deep_ep.utils")
 legacy: Any = importlib.import_module("deep_ep.buffers.legacy")
 extension: Any = importlib.import_module("transformer_engine_torch")
@@ -49,6 +50,7 @@ LOOKUPS = {
     "instance": isinstance(rows, extension.Float8Tensor),
     "has": hasattr(buffer, "dispatch"),
     "dunder": hasattr(deep_ep, "__wrapped__") or hasattr(buffer, "__len__"),
+    "submodule": attribute.EventOverlap is utils.EventOverlap,
     "version": deep_ep.__version__,
 }
 

@@ -7,6 +7,7 @@
 
 #include "values.cpp"
 
+#include "infinity.cpp"
 #include "positive.cpp"
 
 #include "kernels.cpp"

@@ -4,6 +4,7 @@
 // of these tensors. It refuses an operator that needs an unknown value; see python.h.
 #include "kernels.h"
 
+#include "infinity.h"
 #include "memory.h"
 #include "positive.h"
 #include "program.h"
@@ -238,6 +239,7 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
   const bool is_computed = known && results_may_be_known(*entry) && writes_only_what_may_be_known(info, arguments) &&
                            compute(op, info, arguments, entry, results, !has_masks && !signature.empty());
   if (!is_computed) {
+    const bool has_infinities = has_infinite_argument(info, arguments);
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (info.is_written[i]) {
         for_each_tensor(arguments[i], write_unknown_anywhere);
@@ -245,6 +247,9 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
     }
     compare_with_infinity(info, arguments, results);
     compare_with_zero(info, arguments, results);
+    if (has_infinities) {
+      mark_infinite_floats(results);
+    }
     mark_positive_floats(info, arguments, results);
     route(info.name, arguments, results);
   }

@@ -241,6 +241,7 @@ void write_known(const at::Tensor& tensor, const at::Tensor& source, uint64_t id
   }
   const auto size = static_cast<int64_t>(tensor.storage().nbytes());
   if (covers_storage(tensor)) {
+    block->may_be_infinite = false;
     auto bytes = host_bytes(size);
     view_of(bytes, tensor).copy_(source);
     block->values = std::make_shared<Values>(Values{std::move(bytes), mix(id, layout_id(tensor))});
@@ -268,6 +269,7 @@ void write_unknown(const at::Tensor& tensor) {
   Block* block = block_of(tensor);
   if (block != nullptr) {
     block->is_positive = false;
+    block->may_be_infinite = block->may_be_infinite && !covers_storage(tensor);
   }
   if (block == nullptr || !block->values || tensor.numel() == 0) {
     return;
@@ -288,6 +290,7 @@ void share_values(const at::Tensor& tensor, std::shared_ptr<Values> values) {
   Block* block = block_of(tensor);
   if (block != nullptr) {
     block->is_positive = false;
+    block->may_be_infinite = false;
     block->values = std::move(values);
     block->known = at::Tensor();
   }
@@ -341,6 +344,9 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   const Block* old_block = block_of(tensor);
   auto pointer = the_allocator.allocate(static_cast<size_t>(bytes));
   auto* block = static_cast<Block*>(pointer.get_context());
+  if (block != nullptr && old_block != nullptr) {
+    block->may_be_infinite = old_block->may_be_infinite;
+  }
   if (block != nullptr && old_block != nullptr && old_block->values && bytes <= kMaxKnownBytes) {
     const int64_t copied_bytes = std::min(old_bytes, bytes);
     auto copy = host_bytes(bytes);

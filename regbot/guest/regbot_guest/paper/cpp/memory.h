@@ -36,6 +36,7 @@ struct Block {
   std::shared_ptr<Values> values;  // null if no value is known
   at::Tensor known;                // one bool per byte of the storage; undefined tensor if all of `values` are known
   bool is_positive = false;        // all values are positive floats, but unknown; see positive.h
+  bool may_be_infinite = false;    // some of the unknown floats may be infinite; see infinity.h
   int64_t number = -1;             // position in the order of first use in the fingerprinted step
   uint64_t step = 0;               // the step in which `number` is valid
 };

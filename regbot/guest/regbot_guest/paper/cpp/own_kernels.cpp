@@ -1,6 +1,7 @@
 // Operators with kernels of their own, and the registration of all kernels.
 #include "kernels.h"
 
+#include "infinity.h"
 #include "memory.h"
 #include "positive.h"
 #include "program.h"
@@ -128,6 +129,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
   if (!known) {
     write_unknown(self);
     copy_positive_floats(self, source);
+    copy_infinite_floats(self, source);
   } else if (source.is_cpu()) {
     write_known(self, expanded, id_of_host_values(expanded));
   } else {
@@ -198,14 +200,15 @@ void note_finite(const at::Tensor& tested, const char* name) {
   note(is_single ? "finite" : "value", subject + " tested and taken to be finite (" + name + ")");
 }
 
-// Return the flags of a test such as isnan. Unknown floats are assumed to be finite, and get the flag `if_finite`.
+// Return the flags of a test such as isnan. Unknown floats are assumed to be finite, and get the flag `if_finite`. The
+// flags of a mask that may have infinities are unknown.
 at::Tensor test_floats(
     const at::Tensor& self, const char* name, at::Tensor (*test)(const at::Tensor&), bool if_finite) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const at::Tensor flags = at::empty_like(self, self.options().dtype(at::kBool));
   if (is_known(self)) {
     write_known(flags, test(host_view(self)), new_id());
-  } else if (may_be_known(flags)) {
+  } else if (may_be_known(flags) && !may_be_infinite(self)) {
     note_finite(self, name);
     write_known(flags, at::full({}, if_finite, at::TensorOptions().dtype(at::kBool)).expand(self.sizes()), new_id());
   }

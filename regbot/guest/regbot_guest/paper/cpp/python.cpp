@@ -1,5 +1,6 @@
 #include "python.h"
 
+#include "infinity.h"
 #include "kernels.h"
 #include "memory.h"
 #include "platform.h"
@@ -66,6 +67,7 @@ void write_values(const at::Tensor& tensor, const std::optional<at::Tensor>& val
 void install_device() {
   install_memory();
   install_shapes();
+  install_infinity();
   install_program();
   lock_while_forking(notes_mutex);
   install_platform();

@@ -1,5 +1,7 @@
 #include "shapes.h"
 
+#include "infinity.h"
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
 #include <c10/core/DefaultDtype.h>
@@ -135,6 +137,7 @@ std::shared_ptr<Operator> describe_operator(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   auto info = std::make_shared<Operator>();
   info->name = schema.name();
+  info->keeps_infinities = keeps_infinities(info->name);
   info->draws_random_values = op.hasTag(at::Tag::nondeterministic_seeded);
   info->shape_depends_on_values = op.hasTag(at::Tag::dynamic_output_shape);
   info->offset_is_absolute = info->name == "aten::as_strided" || info->name == "aten::as_strided_";

@@ -54,6 +54,7 @@ struct Operator {
   bool is_view = false;
   bool draws_random_values = false;
   bool shape_depends_on_values = false;
+  bool keeps_infinities = false;    // see infinity.h
   bool offset_is_absolute = false;  // true for as_strided, whose storage offset ignores the offset of its argument
   std::vector<bool> is_written;     // one item per argument
   std::vector<bool> is_read;        // one item per argument; false for a tensor that is only written

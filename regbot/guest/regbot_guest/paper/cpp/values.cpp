@@ -299,29 +299,6 @@ bool compute(
   return true;
 }
 
-void compare_with_infinity(const Operator& info, const std::vector<IValue>& arguments, const Stack& results) {
-  static const std::map<std::string, std::pair<bool, bool>> answers{
-      // Operator, and its result for a finite float and infinity, and for a finite float and minus infinity.
-      {"aten::gt", {false, true}}, {"aten::ge", {false, true}},  {"aten::lt", {true, false}},
-      {"aten::le", {true, false}}, {"aten::eq", {false, false}}, {"aten::ne", {true, true}},
-  };
-  const auto answer = answers.find(info.name);
-  if (answer == answers.end() || results.size() != 1 || !arguments[1].isScalar() ||
-      !is_float(arguments[0].toTensor())) {
-    return;
-  }
-  const auto& other = arguments[1].toScalar();
-  const auto& flags = results[0].toTensor();
-  // Of many floats some may be infinite, as in an attention mask.
-  const bool is_single = arguments[0].toTensor().numel() == 1 && is_on_paper(flags) && flags.scalar_type() == at::kBool;
-  if (!is_single || !other.isFloatingPoint() || !std::isinf(other.toDouble()) || !may_be_known(flags)) {
-    return;
-  }
-  note("finite", "a float that depends on data was compared with infinity and taken to be finite");
-  const bool flag = other.toDouble() > 0 ? answer->second.first : answer->second.second;
-  write_known(flags, at::full({}, flag, at::TensorOptions().dtype(at::kBool)).expand(flags.sizes()), new_id());
-}
-
 void write_unknown_anywhere(const at::Tensor& tensor) {
   if (is_on_paper(tensor) || !tensor.is_cpu()) {
     write_unknown(tensor);

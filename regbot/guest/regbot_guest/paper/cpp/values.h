@@ -48,10 +48,6 @@ bool was_filled(const at::Tensor& host);
 // Mark the values that an operator wrote to `tensor` as unknown. If `tensor` is on the host, fill it with ones.
 void write_unknown_anywhere(const at::Tensor& tensor);
 
-// If the operator compares one unknown float with infinity, set its result. The float is assumed to be finite.
-void compare_with_infinity(
-    const Operator& info, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results);
-
 void install_values();
 
 }  // namespace regbot::paper

@@ -17,7 +17,7 @@ from regbot_guest.paper.device import Device
 from regbot_guest.paper.libraries.stand_in import Refusing, StandIn
 from regbot_guest.tally import announce
 
-NAME = "deep_ep"
+NAME, UTILS = "deep_ep", "deep_ep.utils"
 DEEPEP, HYBRIDEP = "deepep", "hybridep"
 BUFFER_BYTES, NUM_SMS = 1 << 20, 20
 
@@ -95,20 +95,20 @@ class Route:
 
 def stand_in(name: str, device: Device) -> StandIn:
     """Return the stand-in for the module ``deep_ep``, or for one of its submodules."""
-    events = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
-    contents: dict[str, dict[str, Any]] = {
-        NAME: {
+    contents: dict[str, Any] = {}
+    if name in (NAME, UTILS):
+        contents = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
+    if name == NAME:
+        contents |= {
             "__version__": "2.1.0",
+            "utils": stand_in(UTILS, device),
             "topk_idx_t": torch.int64,
             "Config": BufferConfig,
             "Buffer": _buffer(device),
             "ElasticBuffer": _elastic_buffer(device),
             "HybridEPBuffer": _hybrid_buffer(device),
-            **events,
-        },
-        f"{NAME}.utils": events,
-    }
-    return StandIn(name, device, {}, contents.get(name, {}))
+        }
+    return StandIn(name, device, {}, contents)
 
 
 def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
