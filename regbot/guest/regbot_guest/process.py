@@ -2,6 +2,7 @@
 refusal.
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -105,6 +106,12 @@ def _fill_record(
     if request.adapter == "maxtext":
         return _fill_record_without_torch(record, request, variables)
     device = None
+    if torch_of_checkout := _find_torch_of_checkout(request):
+        return _refusal(
+            "no_torch",
+            f"{torch_of_checkout} in the checkout hides the installed torch; rename it, or leave its folder out of "
+            "'source_roots'",
+        )
     try:
         if request.paper:  # install the paper GPU before importing torch, which looks up its devices only once
             from regbot_guest.paper.loading import LoadError, install
@@ -147,6 +154,21 @@ def _fill_record(
         record["code"] = _prove_code(request)
     # Checked again, because the code under test may have loaded the library.
     return _refuse_paper_gpu() if device is None else None
+
+
+def _find_torch_of_checkout(request: Request) -> str:
+    """Return the path, relative to the checkout, of a module ``torch`` in its source roots that ``import torch`` would
+    load, such as a stub for a type checker. Return '' if there is none.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:  # without __init__.py, a folder hides no installed package
+        return ""
+    root, origin = Path(request.root).resolve(), Path(spec.origin).resolve()
+    for source in request.source_roots:
+        folder = (root / source).resolve()
+        if origin == folder / "torch.py" or origin.is_relative_to(folder / "torch"):
+            return os.path.relpath(origin, root)
+    return ""
 
 
 def _refuse_paper_gpu() -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from support.guest_runs import MIXTRAL, Shared, ask, run_guest
 from support.guest_runs import answer as record_of
 from support.layers import GOOD_LAYER, write_repository
-from support.paper_runs import read_answer, run_program
+from support.paper_runs import PROGRAMS, read_answer, run_program
 
 Answer = dict[str, Any]
 
@@ -53,7 +54,6 @@ ANSWERED = {
     "array interface of the host": False,
     "batches": 28,
     "offloaded is known": False,
-    "driver": [False, False, False],
     "layouts": [[4, 6], [3, 7]],
     "aliases": [[9, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]],
     "default dtype": ["torch.float32", "torch.bfloat16"],
@@ -110,6 +110,11 @@ def test_an_unknown_integer_names_the_line_that_reads_it(answer: Answer) -> None
 def test_all_other_cases_return_an_answer(answer: Answer) -> None:
     assert {name: answer["cases"][name].get("answer", answer["cases"][name]) for name in ANSWERED} == ANSWERED
     assert not any(answer["cases"][name]["refused"] for name in ANSWERED)
+
+
+def test_queries_of_a_driver_see_the_machine_and_not_the_device(answer: Answer) -> None:
+    done = subprocess.run([sys.executable, PROGRAMS / "driver_queries.py"], capture_output=True, text=True, check=True)
+    assert answer["cases"]["driver"]["answer"] == json.loads(done.stdout)
 
 
 def test_errors_of_a_real_gpu_are_errors_here(answer: Answer) -> None:

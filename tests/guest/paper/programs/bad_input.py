@@ -3,12 +3,12 @@
 import json
 import math
 import resource
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from driver_queries import find_driver
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -64,22 +64,6 @@ def offload() -> bool:
     back = floats(4).cpu().cuda()
     assert x.grad is not None
     return device.is_known(back) or device.is_known(x.grad)
-
-
-def driver() -> list[bool]:
-    """Whether a driver is present."""
-    nvml = True
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:
-        nvml = False
-    try:
-        smi = subprocess.run(["nvidia-smi"], capture_output=True).returncode == 0
-    except OSError:
-        smi = False
-    return [nvml, smi, Path("/dev/nvidia0").exists()]
 
 
 def collide() -> list[Any]:
@@ -183,7 +167,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "a copy of 10 GB, MiB": big_copy,
     "batches": load_batches,
     "offloaded is known": offload,
-    "driver": driver,
+    "driver": find_driver,
     "layouts": collide,
     "aliases": aliased,
     "default dtype": default_dtype,
