@@ -1,12 +1,12 @@
 """Which implementation computes the experts' grouped matrix products.
 
 torch's operator ``_grouped_mm`` has two implementations and chooses one silently. The conditions are those of torch's
-``_grouped_mm_cuda`` (``aten/src/ATen/native/cuda/GroupedBlas.cpp``, the same in torch 2.9 to 2.13):
+``_grouped_mm_cuda`` (``aten/src/ATen/native/cuda/GroupedBlas.cpp``, the same in torch 2.10 and in August 2026):
 
 - a CUTLASS kernel, for bfloat16 on GPUs of compute capability 9 or 10. Builds for ROCm decide when they are compiled;
 - a loop of matrix products, in all other cases. On a GPU it also reads the offsets back to the host.
 
-torch 2.8 has no loop. There the operator fails on other GPUs, and code loops over the experts itself.
+torch had no loop before version 2.9. There the operator fails on other GPUs, and code loops over the experts itself.
 """
 
 from collections.abc import Mapping
