@@ -133,8 +133,10 @@ def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
     absent = ABSENT if without_gpu else None
     software = run.environment
     framework = f"torch {software.torch}" if software is not None and software.torch else None
+    if framework is None and software is not None and software.jax:
+        framework = f"jax {software.jax}"
     if framework is None and run.ledger is not None and "jax" in run.ledger.software:
-        framework = f"jax {run.ledger.software['jax']}"
+        framework = f"jax {run.ledger.software['jax']}"  # a record of an older version of regbot
     return EnvironmentKey(
         driver=absent or (run.node.driver if run.node is not None else None),
         toolkit=(software.toolkit if software is not None else None) or absent,

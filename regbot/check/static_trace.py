@@ -84,6 +84,10 @@ def trace_working_tree(
         if paper is not None and run.outcome != "ok" and not (options.device or options.gpu) and task.has_cpu_program:
             reason = run.reason
             run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"))
+    if run.outcome == "ok" and run.code is not None and run.code.foreign:
+        package, path = min(run.code.foreign.items())
+        refusal = f"{package} was imported from {path}, which is not in {folder}; uninstall it or fix 'source_roots'"
+        run = run.model_copy(update={"outcome": "refused", "reason": clip_message(refusal), "ledger": None})
     if reason:
         warning = clip_message(f"traced as a CPU program, not on a paper GPU: {reason}")
         run = run.model_copy(update={"warnings": [*run.warnings, warning]})

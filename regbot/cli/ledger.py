@@ -88,13 +88,15 @@ def ledger_diff(
         from regbot.cli.terminal import diff_page
         from regbot.config import Config, load_config
         from regbot.judge import judge_ledgers
+        from regbot.judge.validity import changed_software
 
         base, head = read_ledger(a), read_ledger(b)
         sharding = judge_ledgers(base, head, load_config(config) if config else Config())
     if json:
         from regbot.records.verdict import LedgerDiff
 
-        show(LedgerDiff.model_validate(sharding.model_dump()).to_json(), json)
+        difference = {**sharding.model_dump(), "software_changes": changed_software(base, head)}
+        show(LedgerDiff.model_validate(difference).to_json(), json)
     else:
         show(diff_page(sharding, base, head))
     raise typer.Exit(exit_code(sharding.status))

@@ -6,6 +6,7 @@ from typing import get_args
 
 from regbot.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
+from regbot.judge.validity import changed_software
 from regbot.ledgers.rows import Row, build_rows
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
 from regbot.records.run import Run
@@ -34,6 +35,8 @@ from regbot.text.units import binary_bytes
 from regbot.text.words import count
 from regbot.text.wrap import wrapped
 
+COMPILING_PACKAGES = ("jax", "jaxlib")
+"""Packages that compile the counted program."""
 NAME_CHARACTERS = 72
 """Maximum length of a module's or operator's name in a table."""
 Table = list[tuple[str, ...]]
@@ -184,7 +187,13 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
 
 
 def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
-    """Return the guesses, warnings and unclassified operators of both ledgers. A note of both ledgers appears once."""
+    """Return changed versions, and the guesses, warnings and unclassified operators of both ledgers. A note of both
+    ledgers appears once."""
+    effect = "; another version can compile the same code to other collectives"
+    versions = [
+        f"{name} is {pair[0]} in base, {pair[1]} in head{effect if name in COMPILING_PACKAGES else ''}"
+        for name, pair in changed_software(base, head).items()
+    ]
     notes: dict[str, list[str]] = {}
     for name, ledger in (("base", base), ("head", head)):
         for note in (
@@ -193,7 +202,7 @@ def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
             *(f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified),
         ):
             notes.setdefault(note, []).append(name)
-    lines = [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in notes.items()]
+    lines = versions + [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in notes.items()]
     return ["", *lines] if lines else []
 
 

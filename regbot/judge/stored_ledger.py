@@ -8,6 +8,7 @@ difference is only a warning.
 
 from collections.abc import Sequence
 
+from regbot.baselines.intake import environment_of
 from regbot.config import Config
 from regbot.judge.references import find_age_days
 from regbot.judge.sharding import judge_sharding
@@ -71,4 +72,4 @@ def _describe_framework(stored: StoredTrace) -> str:
 
 
 def _describe_software(base: Run) -> str:
-    return f"torch {base.environment.torch}" if base.environment and base.environment.torch else "other software"
+    return environment_of(base).framework or "other software"

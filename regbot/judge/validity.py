@@ -138,6 +138,14 @@ def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar
     return {key: pair for key, pair in values.items() if pair[0] != pair[1]}
 
 
+def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
+    """Return the packages whose version differs between two ledgers, with the versions in base and head. A package of
+    one ledger only is left out, because the other one may not have recorded it."""
+    names = sorted(base.software.keys() & head.software.keys())
+    versions = {name: (base.software[name], head.software[name]) for name in names}
+    return {name: pair for name, pair in versions.items() if pair[0] != pair[1]}
+
+
 def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
     return [r for r in session.runs if (r.tier, r.workload, r.arm.name) == ("static", workload, arm.name)]
 
@@ -281,6 +289,8 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
     for property_name, base_version, head_version in (
         ("toolkit", base_environment.toolkit, head_environment.toolkit),
         ("NCCL", base_environment.nccl, head_environment.nccl),
+        ("jax", base_environment.jax, head_environment.jax),
+        ("jaxlib", base_environment.jaxlib, head_environment.jaxlib),
     ):
         if base_version != head_version:
             yield (

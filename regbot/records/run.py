@@ -93,6 +93,8 @@ class Environment(Record):
         default=None, description="toolkit that torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
     )
     nccl: Text | None = Field(default=None, description="NCCL or RCCL version; 'none' where torch has none")
+    jax: Text | None = Field(default=None, description="version of jax, for a framework on jax; None for torch")
+    jaxlib: Text | None = Field(default=None, description="version of jaxlib, which has the compiler of jax")
     variables: Digest | None = Field(
         default=None, description="hash over the environment variables that affect speed, at the start of the process"
     )

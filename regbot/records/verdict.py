@@ -76,6 +76,9 @@ class LedgerDiff(Sharding):
     """Output of ``ledger diff``: a comparison of two ledgers without a check."""
 
     schema_id: Literal["regbot/ledger-diff@1"] = Field(default="regbot/ledger-diff@1", alias="schema")
+    software_changes: dict[str, tuple[Text, Text]] = Field(
+        default_factory=dict, description="packages with different versions: the versions in base and head"
+    )
 
 
 class PrimaryTest(Record):

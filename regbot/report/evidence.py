@@ -28,10 +28,13 @@ def list_evidence(run: Run) -> list[Words]:
             facts.append((f"the counter saw {liveness.seen} of {liveness.planted} planted collectives",))
         facts += [("replaced for counting: ", UntrustedText(patch)) for patch in run.ledger.patches[:MAX_FACTS]]
     if run.environment is not None:
+        framework, version = "torch", run.environment.torch or "absent"
+        if run.environment.jax:
+            framework, version = "jax", run.environment.jax
         facts.append(
             (
-                "torch ",
-                UntrustedText(run.environment.torch or "absent"),
+                f"{framework} ",
+                UntrustedText(version),
                 ", Python ",
                 UntrustedText(run.environment.python),
             )

@@ -297,7 +297,7 @@ def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence
         "entry": workload.entry,
         "program": workload.program,
         "source_roots": [] if is_smoke else workload.source_roots,
-        "watch": workload.watch or _megatron_package(task, root),
+        "watch": workload.watch or _framework_package(task, root),
         "sparse": bool(absent) and not is_smoke,
         "absent_packages": [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent),
         "mlp": task.variant.mlp,
@@ -325,14 +325,16 @@ def list_absent_packages(source_roots: Sequence[str], absent: Sequence[str]) -> 
     return sorted(names)
 
 
-def _megatron_package(task: Task, root: Path) -> list[str]:
-    """Return Megatron's package if it is in the checkout.
+def _framework_package(task: Task, root: Path) -> list[str]:
+    """Return Megatron's or MaxText's package if it is in the checkout.
 
-    The guest does not find this package by itself, because it is a namespace package without ``__init__.py``.
+    The guest does not find it by itself if it is a namespace package without ``__init__.py``. Megatron's always is, and
+    MaxText's was until April 2026.
     """
-    if task.workload.adapter != "megatron":
+    package = task.workload.adapter
+    if package not in ("megatron", "maxtext"):
         return []
-    return ["megatron"] if any((root / folder / "megatron").is_dir() for folder in task.workload.source_roots) else []
+    return [package] if any((root / folder / package).is_dir() for folder in task.workload.source_roots) else []
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:

@@ -77,6 +77,16 @@ def test_a_trace_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+def test_a_trace_of_code_from_outside_of_the_checkout_is_invalid(tmp_path: Path) -> None:
+    write_repository(tmp_path, GOOD_LAYER)
+    config = tmp_path / "regbot.toml"
+    config.write_text(config.read_text().replace("timeout_min = 1", "timeout_min = 1\nwatch = ['userpkg', 'torch']"))
+    result = regbot("ledger", "trace", "moe", "--device", "cpu", at=tmp_path)
+    assert result.returncode == 4
+    assert "INVALID: torch was imported from" in result.stderr
+
+
+@pytest.mark.torch
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
     result = regbot("ledger", "trace", "mixtral-8x7b", "--variant", "cpu", "--device", "cpu", "--json", at=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -1,5 +1,6 @@
 """``ledger diff`` of files: incomparable ledgers are refused, and unknown communication never passes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ def judged(base: Ledger, head: Ledger) -> Sharding:
 
 def having(ledger: Ledger, **changes: Any) -> Ledger:
     return ledger.model_copy(update=changes)
+
+
+def test_another_version_of_the_compiler_is_named(tmp_path: Path) -> None:
+    versions = [{"maxtext": "0.2.5", "jax": "0.12.0.1"}, {"maxtext": "0.2.5", "jax": "0.10.0", "flax": "0.12"}]
+    files = []
+    for index, software in enumerate(versions):
+        files.append(str(tmp_path / f"{index}.json"))
+        Path(files[-1]).write_text(having(A2A, software=software).to_json())
+    page = CliRunner().invoke(app, ["ledger", "diff", *files]).output
+    assert "jax is 0.12.0.1 in base, 0.10.0 in head; another version can compile the same code" in page
+    document = json.loads(CliRunner().invoke(app, ["ledger", "diff", *files, "--json"]).output)
+    assert document["software_changes"] == {"jax": ["0.12.0.1", "0.10.0"]}
 
 
 def test_unknown_communication_in_one_arm_never_passes() -> None:

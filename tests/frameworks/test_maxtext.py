@@ -24,6 +24,7 @@ from regbot.records.run import Arm, Run
 from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from support.guest_runs import Shared
+from support.judged_heads import judge_head
 
 PYTHON = os.environ.get("REGBOT_MAXTEXT", "")
 pytestmark = [
@@ -38,15 +39,42 @@ DISPATCH = {"moe_dispatch_no_expert_sharding": True}
 Traced = Callable[..., Run]
 
 
+def installed() -> Path:
+    """The folder of the installed maxtext package."""
+    code = "import maxtext; print(maxtext.__path__[0])"
+    return Path(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+
+
+def copy_installed(root: Path) -> None:
+    """Copy the installed MaxText into the checkout ``root``. Only a checkout's own MaxText is compiled."""
+    shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def edited(old: str, new: str, *files: str) -> Callable[[Path], None]:
+    """Sources with ``new`` in place of ``old``, in these files of MaxText, or in all if none are named."""
+
+    def write(root: Path) -> None:
+        copy_installed(root)
+        package = root / "src" / "maxtext"
+        paths = [package / file for file in files] or [*package.rglob("*.py"), *package.rglob("*.yml")]
+        texts = {path: path.read_text(encoding="utf-8") for path in paths}
+        assert any(old in text for text in texts.values()), f"no file has {old!r}"
+        for path, text in texts.items():
+            path.write_text(text.replace(old, new), encoding="utf-8")
+
+    return write
+
+
 @pytest.fixture
 def traced(shared: Shared) -> Traced:
     return tracer(shared)
 
 
 def tracer(shared: Shared) -> Traced:
-    """``traced(name, task...)``: one run of MaxText, executed once per test run and cached by name."""
+    """``traced(name, task, sources)``: one run of MaxText, executed once per test run and cached by name. Its checkout
+    has the installed MaxText, or what ``sources`` writes."""
 
-    def once(name: str, task: Task, sources: Callable[[Path], None] = lambda _: None) -> Run:
+    def once(name: str, task: Task, sources: Callable[[Path], None] = copy_installed) -> Run:
         def make(folder: Path) -> None:
             root = folder / "checkout"
             root.mkdir()
@@ -67,6 +95,7 @@ def task(
     ep: int = 8,
     **changes: Any,
 ) -> Task:
+    changes = {"source_roots": ["src"], **changes}
     workload = Workload(adapter="maxtext", python=PYTHON, shapes=[shape], variant=variant, **changes)
     chosen = single_task("maxtext", workload, load_shape(shape), "ep", world, ep)
     numbers = chosen.variant.geometry.model_copy(update=geometry or {})
@@ -132,7 +161,7 @@ def test_a_run_records_what_was_compiled_and_leaves_no_other_files(traced: Trace
     folder = shared("maxtext-dispatch", lambda _: None)
     left = {path.name for path in (folder / "scratch" / "record").iterdir()}
     assert left == {"raw.json", "stacks.0", "program.hlo.txt", "planted.hlo.txt"}
-    assert list((folder / "checkout").iterdir()) == []
+    assert [path.name for path in (folder / "checkout").iterdir()] == ["src"]
 
 
 def test_the_same_sources_give_the_same_program(traced: Traced) -> None:
@@ -171,17 +200,8 @@ def test_a_recipe_is_compiled_unchanged_on_the_requested_mesh(traced: Traced) ->
     assert ledger.axes["ep"].size == 2
 
 
-def installed() -> Path:
-    """The folder of the installed maxtext package."""
-    code = "import maxtext; print(maxtext.__path__[0])"
-    return Path(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
-
-
 def test_maxtext_of_the_checkout_is_compiled_and_its_code_is_proven(traced: Traced) -> None:
-    def sources(root: Path) -> None:
-        shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
-
-    run = traced("checkout", task(variant="cpu", world=2, ep=2, source_roots=["src"]), sources)
+    run = traced("small", task(variant="cpu", world=4, ep=2))
     ledger_of(run)
     assert run.code is not None
     assert run.code.watched == {"maxtext": "src/maxtext/__init__.py"}
@@ -189,12 +209,49 @@ def test_maxtext_of_the_checkout_is_compiled_and_its_code_is_proven(traced: Trac
     assert "src/maxtext/layers/moe.py" in run.code.files
 
 
+def test_the_versions_of_jax_are_part_of_the_environment(traced: Traced) -> None:
+    run = traced("small", task(variant="cpu", world=4, ep=2))
+    assert run.environment is not None
+    software = ledger_of(run).software
+    assert (run.environment.jax, run.environment.jaxlib) == (software["jax"], software["jaxlib"])
+
+
+def test_a_checkout_without_maxtext_is_invalid(traced: Traced) -> None:
+    run = traced("empty", task(variant="cpu"), lambda root: (root / "src").mkdir())
+    assert judge_head(run).status == "INVALID"
+    assert "no source root of the checkout (src) has the package maxtext; the installed one in" in run.reason
+
+
+def test_a_moved_target_is_invalid_by_its_name(traced: Traced) -> None:
+    moved = edited("get_topology_mesh", "make_topology_mesh", "trainers/pre_train/train_compile.py")
+    run = traced("moved-target", task(variant="cpu", world=2, ep=2), moved)
+    assert judge_head(run).status == "INVALID"
+    assert "there is no maxtext.trainers.pre_train.train_compile.get_topology_mesh" in run.reason
+
+
+def test_a_renamed_key_is_invalid_by_its_name(traced: Traced) -> None:
+    renamed = edited("skip_jax_distributed_system", "skip_distributed_system")
+    run = traced("renamed-key", task(variant="cpu", world=2, ep=2), renamed)
+    assert judge_head(run).status == "INVALID"
+    assert "MaxText has no key 'skip_jax_distributed_system', which regbot sets" in run.reason
+
+
+def test_a_workload_sets_the_batch_of_a_shape(traced: Traced) -> None:
+    batches = {}
+    for batch in (1, 3):
+        run = traced(f"batch-{batch}", task(variant="cpu", world=2, ep=2, config={"per_device_batch_size": batch}))
+        batches[batch] = ledger_of(run)
+    assert [ledger.config["per_device_batch_size"] for ledger in batches.values()] == [1, 3]
+    assert batches[1].warnings == []
+    assert batches[3].warnings == ["per_device_batch_size is 3, as the workload sets it, and not the shape's 1"]
+
+
 def test_an_error_in_the_code_under_test_is_recorded_with_its_line(traced: Traced) -> None:
     def sources(root: Path) -> None:
-        shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
+        copy_installed(root)
         layer = root / "src" / "maxtext" / "layers" / "moe.py"
         layer.write_text(layer.read_text() + "\n\nraise RuntimeError('no such kernel')\n")
 
-    run = traced("broken", task(variant="cpu", world=2, ep=2, source_roots=["src"]), sources)
+    run = traced("broken", task(variant="cpu", world=2, ep=2), sources)
     assert run.outcome == "crashed"
     assert "RuntimeError: no such kernel (src/maxtext/layers/moe.py:" in run.reason

@@ -24,6 +24,7 @@ from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.paper import NoPaperGpuError, library_for
 from support.guest_runs import GUEST, SCRIPTS, Shared, answer, ask, rows
+from support.judged_heads import judge_head
 
 PYTHON = os.environ.get("REGBOT_TORCH_FRAMEWORKS", "")
 pytestmark = [
@@ -372,7 +373,7 @@ MANAGER, DATASETS = "config/manager.py", "hf_datasets/text_datasets.py"
 
 def test_a_configuration_that_is_loaded_elsewhere_is_refused_by_name(traced: Traced) -> None:
     run = traced("other-loader", task(), edited((MANAGER, "_load_config", "_read_config")))
-    assert run.outcome == "refused"
+    assert judge_head(run).status == "INVALID"
     assert "there is no torchtitan.config.ConfigManager._load_config" in run.reason
 
 
@@ -386,8 +387,9 @@ def test_a_replacement_whose_target_has_moved_is_skipped_and_named(traced: Trace
 def test_a_renamed_key_that_regbot_sets_is_named(traced: Traced) -> None:
     renamed = ("config/configs.py", "moe_force_load_balance", "force_moe_balance")
     run = traced("renamed-key", task(), edited(renamed))
-    assert run.outcome == "refused"
-    assert "no key 'debug.moe_force_load_balance'; the nearest keys are debug.force_moe_balance" in run.reason
+    assert judge_head(run).status == "INVALID"
+    missing = "no key 'debug.moe_force_load_balance', which regbot sets; the nearest keys are debug.force_moe_balance"
+    assert missing in run.reason
 
 
 def test_compiled_parts_run_eagerly_and_are_named(traced: Traced) -> None:

@@ -18,6 +18,7 @@ from regbot.records.verdict import Validity
 from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Scratch, Task, single_task, trace
 from support.judge_cases import A2A, BASE, HEAD
+from support.judged_heads import judge_head
 from support.layers import GOOD_LAYER, layer_task, write_repository
 from support.ledger_builder import WORKLOAD, smoke_run, smoke_session
 
@@ -93,6 +94,28 @@ def test_a_field_that_regbot_sets_and_the_head_renamed_is_not_the_heads_fault(
     run = trace_torchtitan(tmp_path, paper_library, *renamed, recipe="")
     assert run.outcome == "refused"
     assert "training configuration has neither seq_len and local_batch_size" in run.reason
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        ((CONFIG, "_load_config", "_read_config"), "there is no torchtitan.config.ConfigManager._load_config"),
+        ((TRAINER, "def train_step", "def run_step"), "there is no torchtitan.trainer.Trainer.train_step"),
+        (
+            (CONFIG, "moe_force_load_balance", "force_moe_balance"),
+            "no key 'debug.moe_force_load_balance', which regbot sets; the nearest keys are debug.force_moe_balance",
+        ),
+    ],
+)
+def test_what_regbot_needs_and_the_head_moved_is_invalid_by_its_name(
+    edit: tuple[str, str, str], named: str, tmp_path: Path, paper_library: Path
+) -> None:
+    run = trace_torchtitan(tmp_path, paper_library, edit)
+    assert run.outcome == "refused"
+    validity = judge_head(run)
+    assert validity.status == "INVALID"
+    assert "regbot does not know this revision" in validity.reasons[0]
+    assert named in validity.reasons[0]
 
 
 def test_a_call_that_regbot_replaced_and_the_head_replaced_too_is_not_the_heads_fault(tmp_path: Path) -> None:

@@ -6,12 +6,20 @@ The program in ``own_program/`` is small and has the names of Megatron-LM's. It 
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from regbot.config import Workload
+from regbot.engines import LocalEngine
+from regbot.records.run import Arm, Run
+from regbot.shapes import load_shape
+from regbot.workloads import Checkout, Limits, Scratch, single_task
+from regbot.workloads import trace as run_trace
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
+from support.judged_heads import judge_head
 
 SOURCE = Path(__file__).parent / "own_program"
 WORLD, EP, LAYERS = 8, 4, 2
@@ -43,6 +51,20 @@ def trace(root: Path, library: Path, **changes: Any) -> dict[str, Any]:
     done = run_guest(request)
     assert (root.parent / "own.rank0.json").exists(), done.stderr[-3000:]
     return answer(root.parent, "own")
+
+
+def trace_as_check(root: Path, library: Path) -> Run:
+    """Return the run of one trace of the program in ``root``, as a check makes it."""
+    workload = Workload(
+        adapter="megatron", program="pretrain_gpt.py", shapes=[MIXTRAL], variant="cpu", timed=[], dispatcher="alltoall"
+    )
+    task = single_task("megatron", workload, load_shape(MIXTRAL), "ep", WORLD, EP)
+    geometry = task.variant.geometry.model_copy(update=GEOMETRY)
+    task = replace(task, variant=task.variant.model_copy(update={"geometry": geometry}))
+    arm = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
+    return run_trace(
+        task, Checkout(arm, root), LocalEngine(), Scratch(root.parent / "scratch", Limits()), paper=library
+    )
 
 
 def exchanges(record: dict[str, Any]) -> dict[tuple[str, str, str, str], int]:
@@ -79,11 +101,13 @@ def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, check
     assert "deep_ep is a stand-in whose functions give shapes" in record["ledger"]["patches"]
 
 
-def test_a_revision_without_the_step_function_is_refused_by_its_name(checkout: Path, paper_library: Path) -> None:
+def test_a_revision_without_the_step_function_is_invalid_by_its_name(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "megatron/training/training.py", "train_step", "run_one_step")
-    refusal = trace(checkout, paper_library)["refusal"]
-    assert refusal["kind"] == "revision"
-    assert "megatron.training.training.train_step" in refusal["message"]
+    run = trace_as_check(checkout, paper_library)
+    assert run.outcome == "refused"
+    validity = judge_head(run)
+    assert validity.status == "INVALID"
+    assert "there is no megatron.training.training.train_step" in validity.reasons[0]
 
 
 def test_a_module_that_the_program_lacks_is_named(checkout: Path, paper_library: Path) -> None:
@@ -93,10 +117,46 @@ def test_a_module_that_the_program_lacks_is_named(checkout: Path, paper_library:
     assert "no_such_package" in refusal["message"]
 
 
-def test_a_refused_command_line_is_shown(checkout: Path, paper_library: Path) -> None:
-    refusal = trace(checkout, paper_library, config={"no_such_flag": True})["refusal"]
+def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Path, paper_library: Path) -> None:
+    refusal = trace(checkout, paper_library, config={"moe-router-type": "fp32"})["refusal"]
     assert refusal["kind"] == "config"
-    assert "--no-such-flag" in refusal["message"]
+    assert refusal["message"] == (
+        "pretrain_gpt.py refused its command line: unrecognized arguments: --moe-router-type fp32; the nearest flags "
+        "are --moe-router-dtype, --moe-router-topk, --moe-router-load-balancing-type"
+    )
+
+
+def test_a_refusal_without_a_parser_shows_the_command_line(checkout: Path, paper_library: Path) -> None:
+    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "sys.exit(2)")
+    refusal = trace(checkout, paper_library)["refusal"]
+    assert refusal["kind"] == "config"
+    assert f"The command line: --num-layers {LAYERS} --hidden-size" in refusal["message"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            '"moe-router-dtype"',
+            '"moe-router-precision"',
+            "pretrain_gpt.py has no flag --moe-router-dtype, which regbot sets; the nearest flags are",
+        ),
+        (
+            'parser.add_argument("--train-iters", type=int)',
+            'parser.add_argument("--train-iters", choices=["all"])',
+            "pretrain_gpt.py does not accept --train-iters as before (argument --train-iters: invalid choice:",
+        ),
+    ],
+)
+def test_a_flag_of_regbot_that_the_script_does_not_know_is_invalid_by_its_name(
+    old: str, new: str, words: str, checkout: Path, paper_library: Path
+) -> None:
+    edit(checkout, "pretrain_gpt.py", old, new)
+    run = trace_as_check(checkout, paper_library)
+    assert run.outcome == "refused"
+    validity = judge_head(run)
+    assert validity.status == "INVALID"
+    assert f"regbot does not know this revision: {words}" in validity.reasons[0]
 
 
 @pytest.mark.parametrize(

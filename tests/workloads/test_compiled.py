@@ -22,6 +22,7 @@ from regbot_guest.frameworks.maxtext_config import (
     compile_arguments,
     describe_error,
     flatten_config,
+    list_warnings,
 )
 from regbot_guest.request import Geometry, Request
 from support.layers import layer_task
@@ -213,23 +214,25 @@ def test_a_layer_cannot_pass_a_program_off_as_its_ledger(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("maxtext") is not None, reason="this interpreter has MaxText")
-def test_an_interpreter_without_maxtext_says_how_to_get_it(tmp_path: Path) -> None:
+def test_a_checkout_without_maxtext_says_where_it_has_to_be(tmp_path: Path) -> None:
     found = trace(compiled_task(""), Checkout(ARM, tmp_path), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
     assert found.outcome == "refused"
-    assert "the package maxtext is neither in the source roots nor installed" in found.reason
-    assert "requirements/maxtext.txt" in found.reason
+    assert "no source root of the checkout (.) has the package maxtext. Set 'source_roots'" in found.reason
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is not None, reason="this interpreter has jax")
 def test_an_interpreter_without_jax_says_what_is_missing(tmp_path: Path) -> None:
     package = tmp_path / "checkout" / "maxtext"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
+    entry = package / "trainers" / "pre_train" / "train_compile.py"
+    entry.parent.mkdir(parents=True)
+    for path in (entry, package / "__init__.py"):
+        path.touch()
     found = trace(
         compiled_task(""), Checkout(ARM, package.parent), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS)
     )
     assert found.outcome == "refused"
     assert "MaxText cannot be imported: No module named 'jax'" in found.reason
+    assert "requirements/maxtext.txt" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -278,6 +281,14 @@ def test_a_shape_pins_every_number_and_leaves_the_rest_to_the_configuration() ->
     assert (keys["capacity_factor"], keys["moe_dispatch_no_expert_sharding"]) == ("2.0", "true")
     assert keys["jax_cache_dir"] == '""', "a cached program leaves no dump"
     assert keys.keys() >= FORCED_KEYS.keys()
+
+
+def test_the_batch_of_a_shape_may_be_set_and_is_named_in_a_warning() -> None:
+    own = request(config={"per_device_batch_size": 11})
+    assert keys_of(own)["per_device_batch_size"] == "11"
+    assert list_warnings(own) == ["per_device_batch_size is 11, as the workload sets it, and not the shape's 1"]
+    for same in (request(), request(config={"per_device_batch_size": 1}), request(recipe="own", config=own.config)):
+        assert list_warnings(same) == []
 
 
 def test_a_recipe_keeps_its_own_numbers() -> None:

@@ -50,8 +50,17 @@ def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
         "packages": hashlib.sha256("\n".join(packages).encode()).hexdigest(),
         "toolkit": None if torch is None else toolkit(torch),
         "nccl": None if torch is None else nccl(torch),
+        "jax": _installed_version("jax") if torch is None else None,
+        "jaxlib": _installed_version("jaxlib") if torch is None else None,
         "variables": fingerprint(variables),
     }
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def fingerprint(variables: Mapping[str, str]) -> str:

@@ -10,7 +10,25 @@ from megatron.training import set_args
 from megatron.training.model import Model
 from megatron.training.training import train
 
-parser = argparse.ArgumentParser()
+OTHER_FLAGS = (
+    "ffn-hidden-size", "num-attention-heads", "group-query-attention", "num-query-groups", "kv-channels",
+    "qk-layernorm", "rotary-base", "max-position-embeddings", "micro-batch-size", "global-batch-size", "vocab-size",
+    "bf16", "moe-ffn-hidden-size", "lr", "swiglu", "disable-bias-linear", "normalization",
+    "untie-embeddings-and-output-weights", "position-embedding-type", "hidden-dropout", "attention-dropout",
+    "moe-router-dtype", "moe-router-load-balancing-type", "use-distributed-optimizer", "overlap-grad-reduce",
+    "overlap-param-gather", "moe-grouped-gemm", "mock-data", "tokenizer-type", "eval-iters", "eval-interval",
+    "log-interval", "distributed-timeout-minutes",
+)  # fmt: skip
+"""Flags of Megatron-LM that change nothing here."""
+
+
+def read_value(text):
+    return int(text) if text.isdecimal() else text
+
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+for name in OTHER_FLAGS:
+    parser.add_argument(f"--{name}", nargs="?", const=True, type=read_value)
 for name in ("num-layers", "hidden-size", "num-experts", "moe-router-topk", "seq-length", "expert-model-parallel-size"):
     parser.add_argument(f"--{name}", type=int)
 parser.add_argument("--moe-token-dispatcher-type", default="alltoall")
@@ -18,9 +36,7 @@ parser.add_argument("--moe-flex-dispatcher-backend", default="deepep")
 parser.add_argument("--train-iters", type=int)
 parser.add_argument("--steps-to-make", type=int, default=0)
 parser.add_argument("--calls-library", action="store_true")
-arguments, others = parser.parse_known_args()
-if "--no-such-flag" in others:
-    parser.error("unrecognized arguments: --no-such-flag")
+arguments = parser.parse_args()
 set_args(arguments)
 
 dist.init_process_group("nccl", timeout=None)

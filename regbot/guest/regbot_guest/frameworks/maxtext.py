@@ -11,7 +11,6 @@ it.
 """
 
 import importlib
-import importlib.util
 import os
 import re
 import resource
@@ -30,14 +29,18 @@ from regbot_guest.frameworks.maxtext_config import (
     ResolvedConfig,
     check_shape,
     compile_arguments,
-    describe_error,
+    explain_refusal,
     flatten_config,
+    list_warnings,
 )
+from regbot_guest.frameworks.maxtext_package import PACKAGE, UNKNOWN_REVISION, find_checkout_package
 from regbot_guest.request import Request
 
 __all__ = ["MaxTextError", "run_request"]
 
 STEP = "jit_train_step"
+ENTRY_MODULE = "maxtext.trainers.pre_train.train_compile"
+TARGETS_MODULE = "maxtext.utils.accelerator_to_spec_map"
 PROGRAM, PLANTED = "program.hlo.txt", "planted.hlo.txt"
 TOPOLOGY = "a3"
 """The only target in MaxText's table that uses the devices which exist on this machine (``jax.devices()``)."""
@@ -68,9 +71,10 @@ def run_request(request: Request) -> dict[str, Any]:
     _set_variables(dump, request.world)
     try:
         with _timed_phase(seconds, "import"):
-            package, jax, train_compile = _import_maxtext()
+            package = find_checkout_package(request)
+            jax, train_compile = _import_maxtext()
         with _timed_phase(seconds, "compile"):
-            config, mesh = _compile(train_compile, compile_arguments(request, Path(package), dump), request)
+            config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
         with _timed_phase(seconds, "planted"):
             maxtext_planted.compile_on(jax, mesh)
         move_program(dump, STEP, folder / PROGRAM)
@@ -89,7 +93,7 @@ def run_request(request: Request) -> dict[str, Any]:
                 f"the target {TOPOLOGY} has as many devices as were asked for: CPU devices that XLA makes up",
                 *(f"{key}={value}" for key, value in FORCED_KEYS.items()),
             ],
-            "warnings": [],
+            "warnings": list_warnings(request),
         },
         "phases_s": seconds,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -125,38 +129,59 @@ def _set_variables(dump: Path, world: int) -> None:
     )
 
 
-def _import_maxtext() -> tuple[str, Any, Any]:
-    """Return the folder of MaxText, the module jax, and the module ``train_compile``.
+def _import_maxtext() -> tuple[Any, Any]:
+    """Return the module jax and the module ``train_compile``.
 
-    Raises MaxTextError if a package is missing. An import error inside MaxText is raised as it is, because the code
-    under test causes it.
+    Raises MaxTextError if a package is missing, or if ``train_compile`` lacks what regbot watches. An import error
+    inside MaxText is raised as it is, because the code under test causes it.
     """
-    install = "install requirements/maxtext.txt in this workload's 'python', or set it to an interpreter that has it"
-    spec = importlib.util.find_spec("maxtext")
-    if spec is None or not spec.submodule_search_locations:
-        raise MaxTextError(
-            "no_framework", f"the package maxtext is neither in the source roots nor installed; {install}"
-        )
     try:
         jax = importlib.import_module("jax")
-        train_compile = importlib.import_module("maxtext.trainers.pre_train.train_compile")
+        train_compile = importlib.import_module(ENTRY_MODULE)
     except ImportError as error:
-        if (error.name or "").partition(".")[0] == "maxtext":
+        if (error.name or "").partition(".")[0] == PACKAGE:
             raise
-        raise MaxTextError("no_framework", f"MaxText cannot be imported: {error}; {install}") from error
-    if missing := [name for name in ("main", "pyconfig", "get_topology_mesh") if not hasattr(train_compile, name)]:
         raise MaxTextError(
-            "untraceable", f"train_compile has no {', '.join(missing)}; regbot supports that of MaxText 0.2.5"
-        )
-    return next(iter(spec.submodule_search_locations)), jax, train_compile
+            "no_framework",
+            f"MaxText cannot be imported: {error}; install requirements/maxtext.txt in this workload's 'python', or "
+            "set it to an interpreter that has it",
+        ) from error
+    for owner, name in (
+        (train_compile, "main"),
+        (train_compile, "get_topology_mesh"),
+        (train_compile, "pyconfig"),
+        (getattr(train_compile, "pyconfig", None), "initialize"),
+    ):
+        if not hasattr(owner, name):
+            raise _unknown_revision(
+                f"there is no {getattr(owner, '__name__', ENTRY_MODULE)}.{name}, which regbot watches"
+            )
+    return jax, train_compile
+
+
+def _unknown_revision(reason: str) -> MaxTextError:
+    return MaxTextError("revision", f"{UNKNOWN_REVISION}: {reason}")
+
+
+def _set_devices(world: int) -> None:
+    """Give the target ``TOPOLOGY`` as many devices as there are ranks. Raises MaxTextError."""
+    try:
+        targets = importlib.import_module(TARGETS_MODULE)
+        target = targets.UserFacingNameToSystemCharacteristics[TOPOLOGY]
+    except (ImportError, AttributeError, KeyError) as error:
+        raise _unknown_revision(
+            f"{TARGETS_MODULE}.UserFacingNameToSystemCharacteristics has no target {TOPOLOGY!r} ({error})"
+        ) from error
+    if not hasattr(target, "devices_per_slice"):
+        raise _unknown_revision(f"the target {TOPOLOGY!r} of {TARGETS_MODULE} has no devices_per_slice")
+    target.devices_per_slice = world
 
 
 def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[ResolvedConfig, Any]:
     """Run ``main`` of MaxText's ``train_compile``. Return MaxText's resolved configuration and mesh. Raises
     MaxTextError.
     """
-    topologies = importlib.import_module("maxtext.utils.accelerator_to_spec_map").UserFacingNameToSystemCharacteristics
-    topologies[TOPOLOGY].devices_per_slice = request.world
+    _set_devices(request.world)
     results: dict[str, Any] = {}
     initialize, get_mesh = train_compile.pyconfig.initialize, train_compile.get_topology_mesh
 
@@ -164,7 +189,7 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
         try:
             config = initialize(*args, **kwargs)
         except (SystemExit, ValueError, TypeError) as error:
-            raise MaxTextError("config", describe_error(error)) from error
+            raise explain_refusal(error, request) from error
         check_shape(config, request)
         results["config"] = config
         return config
@@ -184,6 +209,9 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
         _replaced(train_compile, "get_topology_mesh", record_mesh),
     ):
         train_compile.main(argv)
+    for name, function in (("config", "pyconfig.initialize"), ("mesh", "get_topology_mesh")):
+        if name not in results:
+            raise _unknown_revision(f"{ENTRY_MODULE}.main did not call {function}")
     return results["config"], results["mesh"]
 
 

@@ -42,6 +42,10 @@ SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": Fals
 Megablox needs an accelerator.
 """
 
+BATCH = "per_device_batch_size"
+"""The only number of a shape that a workload can change. Sharding can depend on it."""
+_UNKNOWN_KEY = re.compile(r"'([^']+)' not in ('.*)", re.DOTALL)
+
 RULES = "logical_axis_rules"
 EXCLUDED_KEYS = {"run_name", "hf_access_token"}
 
@@ -65,7 +69,8 @@ def compile_arguments(request: Request, package: Path, scratch: Path) -> list[st
     user_keys = dict(request.config)
     fixed = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
     if not request.recipe:
-        fixed |= {**dict.fromkeys(_shape_keys(request.geometry), "another shape or variant"), "model_name": "'recipe'"}
+        numbers = _shape_keys(request.geometry).keys() - {BATCH}
+        fixed |= {**dict.fromkeys(numbers, "another shape or variant"), "model_name": "'recipe'"}
         fixed["dtype"] = "another variant"
     for key in sorted(user_keys.keys() & fixed.keys()):
         raise MaxTextError("config", f"config.{key}: fixed by this workload; use {fixed[key]}")
@@ -86,25 +91,57 @@ def check_shape(config: ResolvedConfig, request: Request) -> None:
     keys = config.get_keys()
     mismatches = [
         f"{name} is {keys.get(name)!r}, not {number!r}"
-        for name, number in _resolved_shape_keys(request.geometry).items()
+        for name, number in {**_resolved_shape_keys(request.geometry), **_own_batch(request)}.items()
         if keys.get(name) != number
     ]
     if mismatches:
         raise MaxTextError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
+def list_warnings(request: Request) -> list[str]:
+    """Return a warning if the workload sets another batch than the shape."""
+    batch, own_batch = request.geometry.micro_batch, _own_batch(request).get(BATCH, request.geometry.micro_batch)
+    if request.recipe or own_batch == batch:
+        return []
+    return [f"{BATCH} is {own_batch}, as the workload sets it, and not the shape's {batch}"]
+
+
+def _own_batch(request: Request) -> dict[str, Scalar]:
+    return {BATCH: request.config[BATCH]} if BATCH in request.config else {}
+
+
+def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
+    """Return the refusal for MaxText's error about the configuration.
+
+    If regbot has set the key that MaxText does not know, regbot does not know this revision of MaxText.
+    """
+    unknown = _UNKNOWN_KEY.match(str(_cause(error)))
+    if unknown and unknown[1] not in request.config:
+        return MaxTextError(
+            "revision",
+            f"regbot does not know this revision: MaxText has no key {unknown[1]!r}, which regbot sets"
+            f"{_suggest(unknown)}",
+        )
+    return MaxTextError("config", describe_error(error))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error that MaxText has logged before it exited."""
+    return error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+
+
+def _suggest(unknown: re.Match[str]) -> str:
+    similar = difflib.get_close_matches(unknown[1], re.findall(r"'([^']+)'", unknown[2]), 3)
+    return f"; did you mean {' or '.join(similar)}?" if similar else ""
+
+
 def describe_error(error: BaseException) -> str:
     """Return MaxText's error about the configuration. If a key is unknown, leave out the list of all keys."""
-    cause = (
-        error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
-    )  # MaxText logs the error and then exits
-    text = str(cause)
-    unknown = re.match(r"'([^']+)' not in ('.*)", text, re.DOTALL)
+    text = str(_cause(error))
+    unknown = _UNKNOWN_KEY.match(text)
     if not unknown:
         return f"MaxText refuses the configuration: {text[:1000]}"
-    similar = difflib.get_close_matches(unknown[1], re.findall(r"'([^']+)'", unknown[2]), 3)
-    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
-    return f"MaxText refuses the configuration: it has no key {unknown[1]!r}{hint}"
+    return f"MaxText refuses the configuration: it has no key {unknown[1]!r}{_suggest(unknown)}"
 
 
 def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:

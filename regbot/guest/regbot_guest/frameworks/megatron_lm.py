@@ -101,9 +101,12 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     # Megatron compiles its dataset helpers with the python3 on PATH. This must be the interpreter that runs here.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    arguments, user_flags = command_line(request), read_user_flags(request.config)
+    flags = [word for word in arguments if word.startswith("--")]
     program = TrainingProgram(
         start=script,
-        arguments=command_line(request),
+        arguments=arguments,
+        regbot_flags=[flag for flag in flags if flag[2:].replace("-", "_") not in user_flags],
         step=STEP,
         models=_model_chunks,
         axes=lambda *_: name_axes(AXES),

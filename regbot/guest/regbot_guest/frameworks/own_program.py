@@ -7,14 +7,17 @@ the program.
 This module does not depend on any framework. A ``TrainingProgram`` says which script to run and which function to wrap.
 """
 
+import argparse
+import difflib
 import importlib
+import re
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -46,6 +49,8 @@ state of the optimizer, and overlapped collectives learn their order in it.
 BAD_COMMAND_LINE = 2
 """Exit code with which argparse, and most other parsers, report a wrong command line."""
 
+_FLAG = re.compile(r"--[A-Za-z][\w-]*")
+
 NO_PEERS = "process groups without peers (fake backend)"
 PAPER = "a paper GPU in place of one: kernels compute shapes"
 
@@ -67,6 +72,8 @@ class TrainingProgram:
     describe: Callable[[PaperCounter], "ProgramDescription"]
     experts: int
     patches: Sequence[str] = ()
+    regbot_flags: Collection[str] = ()
+    """Flags in ``arguments`` that regbot sets, and not the user."""
     replacements: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context that is active from before the first import of the program to its end."""
 
@@ -326,17 +333,70 @@ def _command_line(program: TrainingProgram) -> Iterator[None]:
 
 def _run_program(program: TrainingProgram) -> None:
     """Run the script or module as ``__main__``. Raises ContractError if it refuses its command line."""
+    with _watch_parsers() as parser_errors:
+        try:
+            if isinstance(program.start, str):
+                runpy.run_module(program.start, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(str(program.start), run_name="__main__")
+        except SystemExit as error:
+            if error.code == BAD_COMMAND_LINE:
+                raise _explain_command_line(program, parser_errors) from error
+            if error.code not in (None, 0):
+                raise
+
+
+@dataclass(frozen=True)
+class _ParserError:
+    """A message of argparse about a command line, and the flags that the parser has."""
+
+    message: str
+    flags: Sequence[str]
+
+
+@contextmanager
+def _watch_parsers() -> Iterator[list[_ParserError]]:
+    """While active, record why parsers of argparse refuse a command line. They refuse it as before."""
+    errors: list[_ParserError] = []
+    original = argparse.ArgumentParser.error
+
+    def record_error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        errors.append(_ParserError(message, list(parser._option_string_actions)))
+        call_unchanged(original, (parser, message), {})
+        raise AssertionError("argparse returned from an error")
+
+    argparse.ArgumentParser.error = record_error  # type: ignore[method-assign, assignment]
     try:
-        if isinstance(program.start, str):
-            runpy.run_module(program.start, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(str(program.start), run_name="__main__")
-    except SystemExit as error:
-        if error.code == BAD_COMMAND_LINE:
-            raise ContractError(
-                "config",
-                f"{program.name} refused its command line; its last lines of output say why. The command line: "
-                f"{' '.join(program.arguments)}",
-            ) from error
-        if error.code not in (None, 0):
-            raise
+        yield errors
+    finally:
+        argparse.ArgumentParser.error = original  # type: ignore[method-assign]
+
+
+def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
+    """Return the refusal of a command line that the program did not accept.
+
+    If the program does not accept a flag that regbot sets, regbot does not know this revision.
+    """
+    if not errors:
+        return ContractError(
+            "config",
+            f"{program.name} refused its command line; its last lines of output say why. The command line: "
+            f"{' '.join(program.arguments)}",
+        )
+    error = errors[-1]
+    named_flags = _FLAG.findall(error.message)
+    is_unknown = error.message.startswith("unrecognized arguments")
+    if own := [flag for flag in named_flags if flag in program.regbot_flags]:
+        flag = own[0]
+        reason = f"has no flag {flag}" if is_unknown else f"does not accept {flag} as before ({error.message})"
+        nearest = _suggest_flags(flag, error.flags) if is_unknown else ""
+        return ContractError(
+            "revision", f"regbot does not know this revision: {program.name} {reason}, which regbot sets{nearest}"
+        )
+    nearest = _suggest_flags(named_flags[0], error.flags) if is_unknown and named_flags else ""
+    return ContractError("config", f"{program.name} refused its command line: {error.message}{nearest}")
+
+
+def _suggest_flags(flag: str, flags: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(flag, flags, 3)
+    return f"; the nearest flags are {', '.join(similar)}" if similar else ""

@@ -93,6 +93,12 @@ def configure(config: Any, request: Request) -> list[str]:
         else:
             warnings.append(f"this torchtitan has no key {key}, which regbot sets to {value!r}")
     for key, value in _request_fields(request).items():
+        if not has_key(config, key):
+            raise ContractError(
+                "revision",
+                f"regbot does not know this revision: torchtitan's configuration has no key {key!r}, which regbot sets"
+                f"{_suggest_keys(config, key)}",
+            )
         set_field(config, key, value)
     for key, value in request.config.items():
         _override(config, key, value, pinned=not request.recipe)
@@ -117,15 +123,18 @@ def has_key(config: Any, key: str) -> bool:
     return _find_owner(config, key) is not None
 
 
+def _suggest_keys(config: Any, key: str) -> str:
+    nearest = get_close_matches(key, _list_keys(config), n=NEAREST_KEYS, cutoff=0.5)
+    return f"; the nearest keys are {', '.join(nearest)}" if nearest else ""
+
+
 def set_field(config: Any, key: str, value: Scalar) -> None:
     """Set the field at the dotted path ``key``. Raises ContractError if there is no such field or it does not accept
     the value.
     """
     owner, name = _find_owner(config, key), key.rpartition(".")[2]
     if owner is None:
-        nearest = get_close_matches(key, _list_keys(config), n=NEAREST_KEYS, cutoff=0.5)
-        advice = f"; the nearest keys are {', '.join(nearest)}" if nearest else ""
-        raise ContractError("config", f"torchtitan's configuration has no key {key!r}{advice}")
+        raise ContractError("config", f"torchtitan's configuration has no key {key!r}{_suggest_keys(config, key)}")
     allowed = _field_type(owner, name)
     if not _is_allowed(value, allowed):
         raise ContractError("config", f"{key}: torchtitan accepts {_type_name(allowed)}, not {value!r}")

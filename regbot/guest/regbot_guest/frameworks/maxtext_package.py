@@ -1,0 +1,79 @@
+"""Finds the checkout's own MaxText. Every other MaxText is refused by name.
+
+The interpreter usually has an installed MaxText too. Python imports it if the checkout has none, and also if the
+checkout's folder ``maxtext`` has no ``__init__.py``, as before 30 April 2026. Its counts would say nothing about the
+checkout.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from regbot_guest.frameworks.maxtext_config import MaxTextError
+from regbot_guest.request import Request
+
+PACKAGE = "maxtext"
+ENTRY = Path("trainers", "pre_train", "train_compile.py")
+"""Entry point in the package, of revisions since 20 February 2026."""
+OLD_LAYOUTS = {"src/MaxText": "from 3 September 2025 to 20 February 2026", "MaxText": "before 3 September 2025"}
+"""Folders of MaxText's code in older revisions, and when they were used."""
+UNKNOWN_REVISION = "regbot does not know this revision"
+
+
+def find_checkout_package(request: Request) -> Path:
+    """Return the folder of the package ``maxtext`` that will be imported. It lies in the checkout. Raises MaxTextError.
+
+    No code of MaxText is imported.
+    """
+    root = Path(request.root).resolve()
+    spec = importlib.util.find_spec(PACKAGE)
+    locations = spec.submodule_search_locations if spec is not None else None
+    folder = Path(next(iter(locations))).resolve() if locations else None
+    if folder is None or not _is_inside(folder, root):
+        raise _explain_foreign_package(request, folder)
+    if not (folder / ENTRY).is_file():
+        raise _explain_layout(root) or MaxTextError(
+            "revision", f"{UNKNOWN_REVISION}: {_show(folder, root)} has no {ENTRY}, which compiles the train step"
+        )
+    return folder
+
+
+def _is_inside(folder: Path, root: Path) -> bool:
+    return folder.is_relative_to(root) and "site-packages" not in folder.relative_to(root).parts
+
+
+def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTextError:
+    """Return why the checkout's package is not imported. ``installed`` is the folder of an installed one, or None."""
+    root = Path(request.root).resolve()
+    sources = [root / folder for folder in request.source_roots]
+    if own := next((source / PACKAGE for source in sources if (source / PACKAGE / ENTRY).is_file()), None):
+        return MaxTextError(
+            "no_framework",
+            f"the installed MaxText in {installed} hides the checkout's {_show(own, root)}; uninstall it from "
+            "this workload's 'python'",
+        )
+    if refusal := _explain_layout(root):
+        return refusal
+    if (root / "src" / PACKAGE / ENTRY).is_file():
+        return MaxTextError("config", "the checkout's MaxText is in src; set source_roots = ['src'] in this workload")
+    instead = f"; the installed one in {installed} is not the checkout's code" if installed else ""
+    return MaxTextError(
+        "no_framework",
+        f"no source root of the checkout ({', '.join(request.source_roots)}) has the package maxtext{instead}. Set "
+        "'source_roots' to the folder that holds it",
+    )
+
+
+def _explain_layout(root: Path) -> MaxTextError | None:
+    """Return the refusal of a revision with an old layout; None if the checkout has none."""
+    for folder, period in OLD_LAYOUTS.items():
+        if (root / folder / ENTRY.name).is_file():
+            return MaxTextError(
+                "revision",
+                f"{UNKNOWN_REVISION}: its MaxText is in {folder}, as {period}. regbot compiles src/maxtext, which "
+                "MaxText has since then; compare later revisions",
+            )
+    return None
+
+
+def _show(folder: Path, root: Path) -> str:
+    return folder.relative_to(root).as_posix()

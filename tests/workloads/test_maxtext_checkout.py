@@ -1,0 +1,205 @@
+"""Which MaxText is compiled, and which revisions are INVALID, with the name of what has moved.
+
+The checkout is a MaxText reduced to what regbot calls, with a module ``jax`` beside it. It compiles nothing. The whole
+of MaxText is in ``frameworks/test_maxtext.py``.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from regbot.config import Workload
+from regbot.engines import LocalEngine
+from regbot.records.run import Arm, Run
+from regbot.shapes import load_shape
+from regbot.workloads import Checkout, Limits, Scratch, single_task, trace
+from regbot_guest.frameworks.maxtext_config import FORCED_KEYS
+from support.judged_heads import judge_head
+
+ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
+KEYS = (
+    *FORCED_KEYS, "model_name", "sparse_matmul", "megablox", "capacity_factor", "base_num_decoder_layers",
+    "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "use_qk_norm", "rope_max_timescale",
+    "num_experts", "num_experts_per_tok", "base_mlp_dim", "base_moe_mlp_dim", "vocab_size", "max_target_length",
+    "per_device_batch_size", "dtype", "ici_fsdp_parallelism", "ici_expert_parallelism", "base_output_directory",
+)  # fmt: skip
+"""Keys of the reduced MaxText's configuration."""
+ENTRY = "trainers/pre_train/train_compile.py"
+FILES = {
+    "src/jax.py": "__version__ = '0.12.0.1'\n",
+    "src/maxtext/__init__.py": "",
+    "src/maxtext/configs/base.yml": "",
+    "src/maxtext/configs/pyconfig.py": f"""
+import ast
+KEYS = {KEYS!r}
+
+class Config:
+    def __init__(self, keys):
+        self.keys = keys
+
+    def get_keys(self):
+        return self.keys
+
+def initialize(argv):
+    values = dict(argument.split("=", 1) for argument in argv[2:])
+    for key in values:
+        if key not in KEYS:
+            raise ValueError(f"{{key!r}} not in {{', '.join(map(repr, KEYS))}}.")
+    def read(text):
+        try:
+            return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
+        except (SyntaxError, ValueError):
+            return text
+    return Config({{key.removeprefix("base_"): read(text) for key, text in values.items()}})
+""",
+    f"src/maxtext/{ENTRY}": """
+from maxtext.configs import pyconfig
+
+def get_topology_mesh(config):
+    raise RuntimeError("the reduced MaxText compiles nothing")
+
+def main(argv):
+    get_topology_mesh(pyconfig.initialize(argv))
+""",
+    "src/maxtext/utils/accelerator_to_spec_map.py": """
+from types import SimpleNamespace
+UserFacingNameToSystemCharacteristics = {"a3": SimpleNamespace(devices_per_slice=8)}
+""",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    for name, text in FILES.items():
+        write(root / name, text)
+    return root
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def edit(root: Path, name: str, old: str, new: str) -> None:
+    text = (root / "src" / "maxtext" / name).read_text()
+    assert old in text
+    (root / "src" / "maxtext" / name).write_text(text.replace(old, new))
+
+
+def install_maxtext(folder: Path) -> dict[str, str]:
+    """Install another MaxText. Return the environment of an interpreter that has it."""
+    write(folder / "installed" / "maxtext" / "__init__.py")
+    write(folder / "installed" / "maxtext" / ENTRY, "raise RuntimeError('the installed MaxText was imported')\n")
+    return {"PYTHONPATH": str(folder / "installed")}
+
+
+def run(root: Path, **changes: object) -> Run:
+    settings: dict[str, object] = {"python": sys.executable, "source_roots": ["src"], "timeout_min": 1.0, **changes}
+    workload = Workload.model_validate({"adapter": "maxtext", "shapes": ["mixtral-8x7b"], "variant": "cpu", **settings})
+    task = single_task("maxtext", workload, load_shape("mixtral-8x7b"), "ep", world=4, ep=2)
+    return trace(task, Checkout(ARM, root), LocalEngine(), Scratch(root.parent / "scratch", Limits()))
+
+
+def assert_invalid(run: Run, *words: str) -> None:
+    """Assert that the trace is refused with ``words``, and that this makes the verdict INVALID."""
+    assert run.outcome == "refused", run.log_tail
+    validity = judge_head(run)
+    assert validity.status == "INVALID"
+    for word in words:
+        assert word in validity.reasons[0]
+
+
+def test_the_checkouts_own_maxtext_is_compiled_even_beside_an_installed_one(checkout: Path, tmp_path: Path) -> None:
+    found = run(checkout, environment=install_maxtext(tmp_path))
+    assert "the reduced MaxText compiles nothing (src/maxtext/trainers" in found.reason
+    assert found.code is not None
+    assert found.code.watched == {"maxtext": "src/maxtext/__init__.py"}
+    assert found.code.foreign == {}
+
+
+def test_a_namespace_package_of_the_checkout_is_compiled_and_proven(checkout: Path) -> None:
+    (checkout / "src" / "maxtext" / "__init__.py").unlink()
+    found = run(checkout)
+    assert "the reduced MaxText compiles nothing (src/maxtext/trainers" in found.reason
+    assert found.code is not None
+    assert found.code.watched.keys() == {"maxtext"}
+
+
+def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "src" / "maxtext" / "__init__.py").unlink()
+    found = run(checkout, environment=install_maxtext(tmp_path))
+    assert_invalid(found, f"the installed MaxText in {tmp_path}/installed/maxtext hides the checkout's src/maxtext")
+
+
+def test_a_checkout_without_maxtext_is_invalid_and_not_an_installed_one(tmp_path: Path) -> None:
+    write(tmp_path / "checkout" / "src" / "train.py")
+    found = run(tmp_path / "checkout", environment=install_maxtext(tmp_path))
+    assert_invalid(found, "no source root of the checkout (src) has the package maxtext; the installed one in")
+
+
+def test_a_source_root_above_the_package_is_corrected(checkout: Path, tmp_path: Path) -> None:
+    found = run(checkout, source_roots=["."], environment=install_maxtext(tmp_path))
+    assert_invalid(found, "set source_roots = ['src']")
+
+
+@pytest.mark.parametrize(
+    ("layout", "period"),
+    [("src/MaxText", "from 3 September 2025 to 20 February 2026"), ("MaxText", "before 3 September 2025")],
+)
+@pytest.mark.parametrize("package", ["", "src/maxtext/configs/base.yml"], ids=["alone", "beside the new folder"])
+def test_a_revision_with_an_old_layout_is_invalid_by_its_name(
+    layout: str, period: str, package: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "checkout"
+    write(root / layout / "train_compile.py")
+    write(root / (package or "src/other.py"))
+    found = run(root, environment=install_maxtext(tmp_path))
+    assert_invalid(found, "regbot does not know this revision", f"its MaxText is in {layout}, as {period}")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "moved"),
+    [
+        (ENTRY, "get_topology_mesh", "make_mesh", "no maxtext.trainers.pre_train.train_compile.get_topology_mesh"),
+        (ENTRY, "def main", "def compile_step", "no maxtext.trainers.pre_train.train_compile.main"),
+        (ENTRY, "from maxtext.configs import pyconfig", "import maxtext", "train_compile.pyconfig"),
+        (ENTRY, "get_topology_mesh(pyconfig.initialize(argv))", "pass", "main did not call pyconfig.initialize"),
+        (ENTRY, "get_topology_mesh(py", "(py", "main did not call get_topology_mesh"),
+        ("configs/pyconfig.py", "def initialize", "def load", "no maxtext.configs.pyconfig.initialize"),
+        ("utils/accelerator_to_spec_map.py", '"a3"', '"h100"', "has no target 'a3'"),
+        ("utils/accelerator_to_spec_map.py", "UserFacing", "Name", "accelerator_to_spec_map.UserFacing"),
+        ("utils/accelerator_to_spec_map.py", "devices_per_slice", "devices", "has no devices_per_slice"),
+    ],
+)
+def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: str, new: str, moved: str) -> None:
+    edit(checkout, name, old, new)
+    assert_invalid(run(checkout), "regbot does not know this revision", moved)
+
+
+def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -> None:
+    edit(checkout, "configs/pyconfig.py", "'jax_cache_dir'", "'jax_cache_folder'")
+    assert_invalid(
+        run(checkout),
+        "regbot does not know this revision: MaxText has no key 'jax_cache_dir', which regbot sets; did you mean "
+        "jax_cache_folder?",
+    )
+
+
+def test_a_key_of_the_user_that_maxtext_lacks_is_not_the_revisions_fault(checkout: Path) -> None:
+    found = run(checkout, config={"remat_polcy": "full"})
+    assert_invalid(found, "MaxText refuses the configuration: it has no key 'remat_polcy'")
+
+
+def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:
+    assert "the reduced MaxText compiles nothing" in run(checkout, config={"per_device_batch_size": 11}).reason
+    edit(checkout, "configs/pyconfig.py", "values = dict(", "values = dict(per_device_batch_size='12') | dict(")
+    edit(
+        checkout,
+        "configs/pyconfig.py",
+        "for argument in argv[2:]",
+        "for argument in argv[2:] if 'batch' not in argument",
+    )
+    found = run(checkout, config={"per_device_batch_size": 11})
+    assert_invalid(found, "MaxText did not use the shape's numbers: per_device_batch_size is 12, not 11")
