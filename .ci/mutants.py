@@ -5,9 +5,9 @@ packages that decide (PACKAGES). ``run`` plants each mutant in a clone of HEAD, 
 quickest first, until one fails. It writes the results beside FILE. A mutant is identified by its function and by the
 text that it replaces, not by its file, so that a sample can be run again after code has moved.
 
-The interpreter must be able to run the tests, and must have pytest-cov. A test covers a line only if the process of the
-test ran this line. Lines that run only in a started ``regbot`` command do not count as covered. Tests marked slow or
-long are left out.
+The interpreter must be able to run the tests, and must have pytest-cov, which the extra dev installs. A test covers a
+line only if the process of the test ran this line. Lines that run only in a started ``regbot`` command do not count as
+covered. Tests marked slow or long are left out.
 """
 
 import argparse

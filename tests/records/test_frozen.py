@@ -1,28 +1,36 @@
-"""What other people's scripts, checks and stores rely on is still there. The lists in ``frozen/`` were taken on
-2026-11-23, from version 0.1.0: they may be added to by later versions, never shortened to make a test pass.
+"""What other people's scripts, checks and stores rely on is still there.
 
-The intervals of pairs have become wider since (``regbot.stats.paired.WIDENINGS``). A PASS at 4 pairs can therefore take
-8, or be INCONCLUSIVE if the old session has no more; ``verdicts.json`` has these verdicts.
+The lists in ``frozen/`` were taken on 2026-11-23, from version 0.1.0. That version also judged the sessions of
+``frozen/sessions``, wrote the store ``frozen/store.tar.gz``, and judged four of the sessions with it. These files never
+change: ``digests.json`` has the hash of each. Later versions add commands and keys to ``added.json``. Where they decide
+otherwise, ``differences.json`` has the new decision, with the rule that moved.
 """
 
 import gzip
+import hashlib
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+from regbot.baselines import Store
+from regbot.baselines.commands import list_groups
+from regbot.check.conclusion import replace_references
 from regbot.cli.app import app
 from regbot.config import Config
 from regbot.judge import judge
 from regbot.records.files import RecordError
 from regbot.records.schema_files import FOLDER
-from regbot.records.session import parse_session
+from regbot.records.session import Session, parse_session
 from regbot.records.verdict import EXIT_CODES, Verdict, WorkloadVerdict
 
 FROZEN = Path(__file__).parents[1] / "frozen"
 GOLDEN = Path(__file__).parents[1] / "golden"
+OPEN = {"added.json", "differences.json", "digests.json"}
+"""Files of the folder that may change."""
 
 
 def read(name: str) -> Any:
@@ -63,7 +71,10 @@ def keys_of(schema: Any, node: Any, path: str = "", seen: tuple[str, ...] = ()) 
 def test_every_command_and_option_is_still_there() -> None:
     now = options_of(typer.main.get_command(app))
     frozen = read("commands.json")["commands"]
-    missing = {command: set(options) - now.get(command, set()) for command, options in frozen.items()}
+    added = read("added.json")["commands"]
+    missing = {
+        command: {*options, *added.get(command, ())} - now.get(command, set()) for command, options in frozen.items()
+    }
     assert {command: options for command, options in missing.items() if options or command not in now} == {}
 
 
@@ -74,7 +85,8 @@ def test_every_exit_code_means_what_it_meant() -> None:
 @pytest.mark.parametrize("name", read("json_keys.json"))
 def test_every_json_key_is_still_there(name: str) -> None:
     schema = json.loads((FOLDER / name).read_text(encoding="utf-8"))
-    assert set(read("json_keys.json")[name]) - keys_of(schema, schema) == set()
+    frozen = {*read("json_keys.json")[name], *read("added.json")["json_keys"].get(name, ())}
+    assert frozen - keys_of(schema, schema) == set()
 
 
 def test_every_golden_state_still_exists() -> None:
@@ -95,11 +107,72 @@ def entry_summary(entry: WorkloadVerdict) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", read("verdicts.json"))
-def test_a_session_of_that_version_is_read_and_judged_as_it_was(name: str) -> None:
+def frozen_session(name: str) -> Session:
     lines = gzip.decompress((FROZEN / "sessions" / f"{name}.jsonl.gz").read_bytes()).splitlines()
-    session = parse_session(enumerate(lines, 1), name)
-    assert summary(judge(session, Config())) == read("verdicts.json")[name]
+    return parse_session(enumerate(lines, 1), name)
+
+
+def with_differences(frozen: dict[str, Any], difference: dict[str, Any]) -> dict[str, Any]:
+    """Return the decisions of today: those of version 0.1.0, but for the listed differences."""
+    workloads = frozen["workloads"] | difference.get("workloads", {})
+    return {"verdict": difference.get("verdict", frozen["verdict"]), "workloads": workloads}
+
+
+@pytest.mark.parametrize("name", read("verdicts.json"))
+def test_a_session_of_that_version_is_read_and_judged_as_it_was_but_for_listed_differences(name: str) -> None:
+    difference = read("differences.json")["sessions"].get(name, {})
+    frozen = read("verdicts.json")[name]
+    assert summary(judge(frozen_session(name), Config())) == with_differences(frozen, difference)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    folder = tmp_path_factory.mktemp("frozen") / "store"
+    with tarfile.open(FROZEN / "store.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return Store(folder)
+
+
+def test_a_store_of_that_version_has_all_its_sessions(store: Store) -> None:
+    groups = [
+        {
+            "workload": group.workload,
+            "variant": group.variant,
+            "tier": group.tier,
+            "node_class": group.node_class,
+            "sessions": group.sessions,
+        }
+        for group in list_groups(store).groups
+    ]
+    assert groups == read("store.json")["groups"]
+
+
+@pytest.mark.parametrize("name", read("store.json")["verdicts"])
+def test_a_session_is_judged_with_that_store_as_it_was_but_for_listed_differences(name: str, store: Store) -> None:
+    difference = read("differences.json")["store"].get(name, {})
+    frozen = read("store.json")["verdicts"][name]
+    session = replace_references(frozen_session(name), store)
+    assert all(plan.references for plan in session.header.timed)
+    header = session.header
+    verdict = judge(session, Config(sharding=header.sharding, wire=header.wire))
+    assert summary(verdict) == with_differences(frozen, difference)
+
+
+def test_what_was_frozen_is_never_rewritten() -> None:
+    """Restore a file that differs. An addition belongs into ``added.json``, a difference into ``differences.json``."""
+    files = sorted(path for path in FROZEN.rglob("*") if path.is_file() and path.parent.name != "workflows")
+    digests = {str(path.relative_to(FROZEN)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files}
+    assert {name: digest for name, digest in digests.items() if name not in OPEN} == read("digests.json")
+
+
+def test_every_listed_difference_is_one_and_names_its_rule() -> None:
+    frozen = {"sessions": read("verdicts.json"), "store": read("store.json")["verdicts"]}
+    for kind, differences in read("differences.json").items():
+        for name, difference in differences.items():
+            assert difference["rule"]
+            for workload, decision in difference["workloads"].items():
+                assert decision != frozen[kind][name]["workloads"][workload]
+            assert difference.get("verdict") != frozen[kind][name]["verdict"]
 
 
 def test_a_frozen_session_with_an_unknown_key_is_refused() -> None:

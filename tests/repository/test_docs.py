@@ -111,3 +111,10 @@ def test_every_command_that_is_named_exists_and_has_its_options(commands: dict[s
         assert not unknown, f"{page}: {line}: there is no {unknown}"
         seen += 1
     assert seen > 100
+
+
+def test_the_glossary_defines_every_term_once() -> None:
+    terms = re.findall(r"^\| (.+?) \|", prose(ROOT / "docs" / "glossary.md"), re.MULTILINE)
+    terms = [term for term in terms if term != "term" and not term.startswith("---")]
+    assert len(terms) > 80
+    assert [term for term in terms if terms.count(term) > 1] == []

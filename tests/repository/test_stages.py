@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomllib
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 RUN = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -64,6 +65,24 @@ def test_no_function_has_the_name_of_a_program_that_the_script_looks_for() -> No
     programs = set(re.findall(r"command -v (\w[\w-]*)", RUN))
     assert {"chromium", "bwrap"} <= programs
     assert not functions & programs
+
+
+def test_each_job_of_the_trusted_half_names_its_version_of_python() -> None:
+    workflow = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "ci.yml")
+    job = workflow["jobs"]["trusted"]
+    versions = job["strategy"]["matrix"]["python"]
+    (step,) = (step for step in job["steps"] if "run" in step)
+    assert step["run"].partition(" #")[0] == '.ci/run "trusted:$PYTHON"'
+    assert step["env"] == {"PYTHON": "${{ matrix.python }}"}
+    assert f"for version in {' '.join(versions)}; do" in RUN
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert versions == [name.split()[-1] for name in classifiers if re.search(r":: 3\.\d+$", name)]
+
+
+def test_a_named_version_of_python_that_is_missing_fails() -> None:
+    stage = subprocess.run([ROOT / ".ci" / "run", "trusted:3.999"], capture_output=True, text=True, check=False)
+    assert stage.returncode == 1
+    assert "there is no Python 3.999" in stage.stderr
 
 
 @pytest.mark.slow
