@@ -287,3 +287,23 @@ def test_the_table_of_conclusions_knows_all_of_them_and_which_stop() -> None:
         assert (told[conclusion][0] == "blocks") == (conclusion in checks.BLOCKING_CONCLUSIONS), conclusion
     for status, conclusion in checks.CONCLUSIONS.items():
         assert status in told[conclusion][1], (status, conclusion)
+
+
+def test_each_named_rule_of_github_has_a_row_with_its_source() -> None:
+    tables = {
+        2: table("who", "attack", "rule of GitHub", "defence", "test", "what remains"),
+        1: table("attack", "rule of GitHub", "what stops it", "test", "what remains"),
+    }
+    cells = [row[column] for column, rows in tables.items() for row in rows]
+    named_rules = {rule for cell in cells for rule in re.findall(r"`tests/github_fake/([^`]+)`", cell)}
+    assert all("`" in cell or cell == "none" for cell in cells)
+    known = re.findall(r"\| `([^`]+)` \|", (ROOT / "tests" / "github_fake" / "rules.md").read_text(encoding="utf-8"))
+    assert named_rules - set(known) == set()
+
+
+def test_every_attack_that_regbot_stops_has_a_test() -> None:
+    """What only GitHub stops, or a person, has none."""
+    assert PAGE.count("| who | attack | defence | test | what remains |") == 6
+    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 6]
+    untested = [attack.split(",")[0].strip() for _, attack, _, test, _ in rows if not test.strip()]
+    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/refresh`"]
