@@ -150,9 +150,14 @@ def test_exchanges_of_deep_ep_are_waited_for_once_it_is_imported(
 
 def test_no_event_is_recorded_while_a_graph_is_captured(device: Device) -> None:
     with Stopwatch(torch.device("cuda")) as watch:
+        with device.on(Stream()):
+            all_gather(0.0)
+            gathered = torch.cuda.Event()
+            gathered.record()
         device.capturing = True
         before = device.events
         all_gather(0.5)
+        gathered.wait()
         assert device.events == before
         device.capturing = False
         watch.end_step()
