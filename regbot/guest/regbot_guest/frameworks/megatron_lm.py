@@ -227,7 +227,8 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
     """Check that the script's own arguments have the numbers of the shape. Raises ContractError, which lists the
     differing numbers. An argument that this revision does not have is not checked.
 
-    Another name of a flag, or a file that a flag names, can change a number that regbot has set.
+    Another name of a flag, or a file that a flag names, can change a number that regbot has set. The size of the
+    vocabulary is left out, because Megatron pads it.
     """
     mismatches = [
         f"{name} is {arguments[name]!r}, not {number!r}"
