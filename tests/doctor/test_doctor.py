@@ -22,7 +22,7 @@ USABLE = {
 
 
 def _check(library: dict[str, Any]) -> Capability:
-    checks = doctor._dispatchers({"torch": "2.13.0", "dispatchers": {"deepep": library, "hybridep": MISSING}})
+    checks = doctor.check_dispatchers({"torch": "2.13.0", "dispatchers": {"deepep": library, "hybridep": MISSING}})
     return next(check for check in checks if check.name == "dispatcher deepep")
 
 
@@ -55,7 +55,7 @@ def test_a_library_on_a_machine_without_gpus_is_importable_and_not_usable() -> N
 
 
 def test_without_torch_no_dispatcher_is_usable() -> None:
-    checks = {check.name: check for check in doctor._dispatchers({"why": "no torch"})}
+    checks = {check.name: check for check in doctor.check_dispatchers({"why": "no torch"})}
     assert "usable: no (needs torch)" in checks["dispatcher hybridep"].detail
     assert checks["dispatcher alltoall"].ok is False
 
