@@ -34,7 +34,7 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
     )
     analysis = root.analysis
     assert analysis is not None
-    outcome, reasons = _decide_outcome(setup, root, observations)
+    outcome, reasons = decide_outcome(setup, root, observations)
     code_contrast = blame.compare_code(header, settings, root, observations)
     code_gate = code_contrast.gate if code_contrast is not None else None
     changes = [change for state in _all_states(root) if (change := _state_change(setup, state)) is not None]
@@ -63,7 +63,7 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
     )
 
 
-def _decide_outcome(
+def decide_outcome(
     setup: BisectionSetup, root: noisy.SearchState, observations: Sequence[Observation]
 ) -> tuple[BisectionOutcome, list[str]]:
     """Return the outcome and its reasons."""

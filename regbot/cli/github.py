@@ -84,20 +84,20 @@ def post(event: Event, repo: Repo = Path()) -> None:
         run_id = _run()
         result = post_run(_forge(), read_run_id(event, run_id), repo, run_id)
         if isinstance(result, IgnoredRun):
-            _say(f"nothing: {result.reason}")
+            print_safely(f"nothing: {result.reason}")
             return
         faults = []
         for posted in result if isinstance(result, list) else ():
             suffix = "" if posted.is_published else "; a stronger result stands"
-            _say(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
+            print_safely(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
             write_job_summary(posted.text)
             faults += [posted.fault] if posted.fault else []
         if not isinstance(result, list):
-            _say(f"answered: #{result.number}")
+            print_safely(f"answered: #{result.number}")
             write_job_summary(result.text)
             faults += [result.fault] if result.fault else []
     for fault in faults:
-        _say("".join(f"| {line}" for line in fault.splitlines(keepends=True)), err=True)
+        print_safely("".join(f"| {line}" for line in fault.splitlines(keepends=True)), err=True)
     if faults:
         raise typer.Exit(FAULT)
 
@@ -119,10 +119,10 @@ def refresh(event: Event, repo: Repo = Path()) -> None:
         result = post_refresh(
             forge, remote, fetch_proposals(forge, run_id), datetime.now(UTC), f"{repository_url}/actions/runs/{run_id}"
         )
-        _say(result.message)
+        print_safely(result.message)
         write_job_summary(result.summary)
     for workload in result.unmeasured:
-        _say(f"regbot: nothing is stored for {workload}", err=True)
+        print_safely(f"regbot: nothing is stored for {workload}", err=True)
     if result.unmeasured:
         raise typer.Exit(UNMEASURED)
 
@@ -161,12 +161,12 @@ def _report(outcome: "GateOutcome") -> None:
     """Print the outcome to the job's log. If something was done, add it to the job's summary too."""
     from regbot.report.markdown import prose
 
-    _say(f"{outcome.effect}: {outcome.message}")
+    print_safely(f"{outcome.effect}: {outcome.message}")
     if outcome.effect != "nothing":
         write_job_summary(prose(outcome.message))
 
 
-def _say(text: str, err: bool = False) -> None:
+def print_safely(text: str, err: bool = False) -> None:
     """Print the lines of ``text``, changed so that the Actions runner takes none of them as a command.
 
     A command is a line that begins with "::" or contains "##[".
@@ -179,4 +179,4 @@ def _say(text: str, err: bool = False) -> None:
 
 
 def _complain(text: str) -> None:
-    _say(text, err=True)
+    print_safely(text, err=True)

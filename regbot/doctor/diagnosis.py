@@ -81,13 +81,13 @@ class Diagnosis(Record):
 def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
     """Test all capabilities. The function starts the guests' interpreter ``python`` once, with a time limit."""
     guest = _query_guest(python, engine or LocalEngine())
-    machine = [_gpu_health(), *_image(os.environ.get(CONTAINER, "")), _gpu_tables()]
+    machine = [check_gpu_health(), *check_image(os.environ.get(CONTAINER, "")), _gpu_tables()]
     return Diagnosis(checks=[_git(), *guest_checks(guest, python), *machine, *_engines()])
 
 
 def guest_checks(guest: dict[str, Any], python: str) -> list[Capability]:
     """Return the capabilities of the interpreter ``python``, from what it reported, on any machine."""
-    return [*_torch_checks(guest, python), _gpus(guest), *_dispatchers(guest)]
+    return [*_torch_checks(guest, python), _gpus(guest), *check_dispatchers(guest)]
 
 
 def _query_guest(python: str, engine: Engine) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _gpu_tables() -> Capability:
     return Capability(name="measured on a GPU", ok=not EMPTY_GPU_TABLES, detail=detail, fix=fix)
 
 
-def _gpu_health() -> Capability:
+def check_gpu_health() -> Capability:
     """Report the current state of the GPUs. If a GPU is throttled now, the times of a run would not be usable."""
     name = "GPU health (nvidia-ml-py)"
     try:
@@ -217,7 +217,7 @@ def _describe_gpu(gpu: GpuDevice, snapshot: GpuSnapshot) -> str:
     return f"GPU {gpu.index}: {clock}{temperature}{tenants}{f', held back by {reasons[0]}' if reasons else ''}"
 
 
-def _image(image: str) -> list[Capability]:
+def check_image(image: str) -> list[Capability]:
     """Check that REGBOT_CONTAINER names the container's image by a digest. Return [] if the variable is not set."""
     if not image:
         return []
@@ -226,7 +226,7 @@ def _image(image: str) -> list[Capability]:
     return [Capability(name="container", ok=digest is not None, detail=digest or clip(printable(image), 200), fix=fix)]
 
 
-def _dispatchers(guest: dict[str, Any]) -> list[Capability]:
+def check_dispatchers(guest: dict[str, Any]) -> list[Capability]:
     has_torch = guest.get("torch") is not None
     detail = "torch.distributed collectives; run on gloo ranks by the tests" if has_torch else "needs torch"
     checks = [Capability(name=f"dispatcher {name}", ok=has_torch, detail=detail) for name in ("alltoall", "allgather")]
@@ -262,7 +262,7 @@ def _engines() -> list[Capability]:
     local = "supervised processes; all their children are ended with them"
     if not linux:
         local = "supervised processes; except on Linux, children that leave their process group are not ended"
-    return [Capability(name="engine local", ok=True, detail=local), _slurm(), _sandbox(Sandbox())]
+    return [Capability(name="engine local", ok=True, detail=local), _slurm(), check_sandbox(Sandbox())]
 
 
 def _slurm() -> Capability:
@@ -278,7 +278,7 @@ def _slurm() -> Capability:
     return Capability(name=name, ok=True, detail=f"partition {partition.name}: {len(partition.nodes)} nodes, {gpus}")
 
 
-def _sandbox(sandbox: Sandbox) -> Capability:
+def check_sandbox(sandbox: Sandbox) -> Capability:
     """Check whether the sandbox confines code on this machine. For this, run a program in it that tries to escape."""
     if reason := unavailable_reason(sandbox):
         fix = "run untrusted code only on machines without secrets (docs/sandbox.md)"

@@ -36,7 +36,7 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
     if not bubblewrap:
         return "bubblewrap is not installed; install it: apt-get install bubblewrap, or dnf install bubblewrap"
     why = _try_sandbox(sandbox or Sandbox())
-    return f"{bubblewrap} does not work on this machine: {why}{_advice()}" if why else ""
+    return f"{bubblewrap} does not work on this machine: {why}{advise_on_namespaces()}" if why else ""
 
 
 def _try_sandbox(sandbox: Sandbox) -> str:
@@ -69,7 +69,7 @@ _KERNEL_SWITCHES = (
 )  # fmt: skip
 
 
-def _advice() -> str:
+def advise_on_namespaces() -> str:
     for file, forbidding_value, advice in _KERNEL_SWITCHES:
         if Path(file).exists() and Path(file).read_text().strip() == forbidding_value:
             return f"; {advice}"

@@ -313,18 +313,18 @@ def find_parent(controller: str) -> tuple[int, Path] | str:
         if controller in controllers.split(","):
             for mount in mounts:
                 if mount[2] == "cgroup" and controller in mount[3].split(","):
-                    return _first_delegated([Path(mount[1]) / path.lstrip("/")], path, 1, controller)
+                    return find_delegated_group([Path(mount[1]) / path.lstrip("/")], path, 1, controller)
     for _, controllers, path in lines:
         if not controllers:
             for mount in mounts:
                 if mount[2] == "cgroup2":
                     group = Path(mount[1]) / path.lstrip("/")
                     # A group that itself has processes cannot contain limited groups. Its parent group can.
-                    return _first_delegated([group.parent, group] if path != "/" else [group], path, 2, controller)
+                    return find_delegated_group([group.parent, group] if path != "/" else [group], path, 2, controller)
     return "there are no control groups on this machine"
 
 
-def _first_delegated(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
+def find_delegated_group(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
     why = f"the group {path} was not delegated to this user"
     for folder in folders:
         if not _is_delegated(folder, path) or not os.access(folder, os.W_OK):

@@ -336,7 +336,7 @@ def _interpreter_folders(
     for executable in (program, *others, *(Path(path).absolute() for path in on_path if path is not None)):
         if executable.is_dir():
             continue
-        for root in _python_prefixes(executable):
+        for root in python_prefixes(executable):
             in_checkout = any(_is_within(executable.parent, folder) for folder in checkout)
             if any(_is_within(root, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
                 continue
@@ -363,7 +363,7 @@ def _is_visible(program: Path, folders: Iterable[Path]) -> bool:
     return any(program.is_relative_to(folder) or _is_within(program, folder) for folder in folders)
 
 
-def _python_prefixes(program: Path) -> list[Path]:
+def python_prefixes(program: Path) -> list[Path]:
     """Return the Python prefixes that ``program`` needs. These are the prefixes of all links on the way to the program,
     and the base prefix of a virtual environment."""
     roots: list[Path] = []

@@ -36,8 +36,8 @@ STALE = "<!-- regbot:stale -->"
 NOTE = "<!-- regbot:note -->"
 _BANNERS = (STALE, NOTE)
 _STAMP = re.compile(r"<!-- regbot:(?:verdict|void) (\{[^\n]*\}) -->")
-_VOID_BANNER = "> ⛔ **A measurement of this commit gave no result. The verdict below is from another measurement:** "
-_INVALID_HEADING = "### ⛔ INVALID: "
+VOID_BANNER = "> ⛔ **A measurement of this commit gave no result. The verdict below is from another measurement:** "
+INVALID_HEADING = "### ⛔ INVALID: "
 _LOG = re.compile(r"The log is in \[the run\]\([^()\s]{1,220}\)\.")
 _MAX_VOID_CHARACTERS = 2_000
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -123,7 +123,7 @@ class StampedText:
             banner = _write_base_banner(self.stamp, base)
         void = ""
         if self.void is not None:
-            void = f"{self.void.stamp.line('void')}\n{_VOID_BANNER}{self.void.text.removeprefix(_INVALID_HEADING)}\n\n"
+            void = f"{self.void.stamp.line('void')}\n{VOID_BANNER}{self.void.text.removeprefix(INVALID_HEADING)}\n\n"
         return f"{self.stamp.line()}\n{banner}{void}{self.text}"
 
     @classmethod
@@ -140,7 +140,7 @@ class StampedText:
         if void is None:
             return cls(stamp, text)
         void_text, _, text = rest.partition("\n\n")
-        return cls(stamp, text, cls(void, f"{_INVALID_HEADING}{void_text.removeprefix(_VOID_BANNER)}"))
+        return cls(stamp, text, cls(void, f"{INVALID_HEADING}{void_text.removeprefix(VOID_BANNER)}"))
 
 
 def select_strongest(results: Sequence[StampedText], current_head: str) -> StampedText:
@@ -178,7 +178,7 @@ def _shorten(stamped_text: StampedText) -> StampedText:
     line = f"{first}. {log[0]}" if log else f"{first}."
     return replace(
         stamped_text,
-        text=line if len(line) < _MAX_VOID_CHARACTERS else f"{_INVALID_HEADING}see run {stamped_text.stamp.run}.",
+        text=line if len(line) < _MAX_VOID_CHARACTERS else f"{INVALID_HEADING}see run {stamped_text.stamp.run}.",
     )
 
 

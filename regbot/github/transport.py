@@ -225,9 +225,9 @@ class Transport:
         if status in (408, 429) or status >= 500:
             return FailedAttempt(
                 f"answered {status}{message}",
-                _read_requested_wait(headers, RATE_LIMIT_DELAY_S if status == 429 else None),
+                read_requested_wait(headers, RATE_LIMIT_DELAY_S if status == 429 else None),
             )
-        if status == 403 and (wait_s := _read_rate_limit_wait(headers, message)) is not None:
+        if status == 403 and (wait_s := read_rate_limit_wait(headers, message)) is not None:
             return FailedAttempt(f"answered 403{message}", wait_s)
         reason = _REFUSALS.get(status, f"GitHub refused ({status})")
         raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
@@ -320,14 +320,14 @@ _REFUSALS = {
 }
 
 
-def _read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | None:
+def read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | None:
     """Return the seconds to wait if a 403 response reports a rate limit; None if it refuses the request."""
     if "retry-after" in headers or "rate limit" in message.lower() or headers.get("x-ratelimit-remaining") == "0":
-        return _read_requested_wait(headers, RATE_LIMIT_DELAY_S)
+        return read_requested_wait(headers, RATE_LIMIT_DELAY_S)
     return None
 
 
-def _read_requested_wait(headers: Mapping[str, str], default_s: float | None) -> float | None:
+def read_requested_wait(headers: Mapping[str, str], default_s: float | None) -> float | None:
     retry_after, reset_time = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
     if retry_after.isdecimal():
         return float(retry_after)

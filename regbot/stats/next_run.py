@@ -78,7 +78,7 @@ def choose_next_run(
     beliefs = group_posterior(model, samples)
     candidates = _candidate_points(model, beliefs, chances)
     gains = np.zeros(len(candidates))
-    for imagined in _imagine_outcomes(model, samples, pending, seed):
+    for imagined in imagine_outcomes(model, samples, pending, seed):
         later = group_posterior(model, [*samples, *imagined]) if imagined else beliefs
         gains += _information_gain(model, later, stratum, candidates)
     gains *= chances[candidates]
@@ -259,7 +259,7 @@ def _affected_share(model: CulpritModel, beliefs: GroupPosterior, point: int, gr
     return np.clip(share, 0.0, 1.0)
 
 
-def _imagine_outcomes(
+def imagine_outcomes(
     model: CulpritModel, samples: Sequence[Sample], pending: Sequence[Sample], seed: int
 ) -> list[list[Sample]]:
     """Return outcomes of the pending runs, drawn from the posterior. Returns one empty outcome if no run is pending."""

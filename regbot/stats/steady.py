@@ -257,7 +257,7 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
     earlier, later = np.triu_indices(len(kept_steps), 1)
     differences = kept_steps[later] - kept_steps[earlier]
     rise = float(np.median(differences / (later - earlier))) * (len(kept_steps) - 1)
-    if _mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA and abs(rise) > TOLERANCE:
+    if mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA and abs(rise) > TOLERANCE:
         return ProcessState(
             min_cut,
             False,
@@ -269,7 +269,7 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
     return ProcessState(min_cut, True, reason, "short-log", None)
 
 
-def _mann_kendall(values: Array, signs: Array) -> float:
+def mann_kendall(values: Array, signs: Array) -> float:
     """Return the two-sided p-value of "no trend", by a normal approximation, corrected for continuity and ties."""
     n = len(values)
     _, ties = np.unique(values, return_counts=True)

@@ -13,7 +13,7 @@ from regbot.bisect.driver import VOID_LIMIT, drive
 from regbot.bisect.history import list_commits
 from regbot.bisect.measure import Measurer, PointCheckouts
 from regbot.bisect.noisy import BLOCK_VOID_LIMIT, MOVED_MARKER, ContrastSides, MeasurementRequest, evaluate_contrast
-from regbot.bisect.noisy_answer import _decide_outcome
+from regbot.bisect.noisy_answer import decide_outcome
 from regbot.bisect.seats import Seats
 from regbot.bisect.step_times import StepTimeMeasurer
 from regbot.engines import LocalEngine, Needs, NoSeatError, SeatLostError
@@ -130,7 +130,7 @@ def spoils_confirmations(wanted: MeasurementRequest, _: int) -> str:
 
 def standing(found: Searched) -> tuple[str, str]:
     site: Any = SimpleNamespace(header=SimpleNamespace(confirm=True, smallest_pct=1.0, posterior=0.95))
-    status, reasons = _decide_outcome(site, found.root, found.observations)
+    status, reasons = decide_outcome(site, found.root, found.observations)
     return status, " ".join(reasons)
 
 

@@ -24,7 +24,7 @@ USABLE = {
 
 
 def _check(library: dict[str, Any]) -> Capability:
-    checks = doctor._dispatchers({"torch": "2.13.0", "dispatchers": {"deepep": library, "hybridep": MISSING}})
+    checks = doctor.check_dispatchers({"torch": "2.13.0", "dispatchers": {"deepep": library, "hybridep": MISSING}})
     return next(check for check in checks if check.name == "dispatcher deepep")
 
 
@@ -70,7 +70,7 @@ def test_the_implementation_of_grouped_products_is_listed_or_why_it_fails() -> N
 
 
 def test_without_torch_no_dispatcher_is_usable() -> None:
-    checks = {check.name: check for check in doctor._dispatchers({"why": "no torch"})}
+    checks = {check.name: check for check in doctor.check_dispatchers({"why": "no torch"})}
     assert "usable: no (needs torch)" in checks["dispatcher hybridep"].detail
     assert checks["dispatcher alltoall"].ok is False
 

@@ -279,9 +279,9 @@ def test_the_home_folder_is_never_visible_as_an_interpreter(monkeypatch: pytest.
     for name in ("bin/python3", "lib/python3.11/os.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert sandboxes._python_prefixes(tmp_path / "bin" / "python3") == [tmp_path]
+    assert sandboxes.python_prefixes(tmp_path / "bin" / "python3") == [tmp_path]
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    assert sandboxes._python_prefixes(tmp_path / "bin" / "python3") == []
+    assert sandboxes.python_prefixes(tmp_path / "bin" / "python3") == []
 
 
 # ---- devices and groups
@@ -314,7 +314,7 @@ def visible_devices(folder: Path, visible: str | None, network: bool = False) ->
 
 def test_a_group_of_another_user_is_not_divided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    why = confinement._first_delegated([tmp_path], "/other.slice", 2, "pids")
+    why = confinement.find_delegated_group([tmp_path], "/other.slice", 2, "pids")
     assert why == "the group /other.slice was not delegated to this user"
 
 
@@ -323,7 +323,7 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
     (tmp_path / "cgroup.subtree_control").write_text("pids memory")
     monkeypatch.setattr(confinement, "_is_delegated", lambda folder, path: True)
     monkeypatch.setattr(
-        confinement, "find_parent", lambda name: confinement._first_delegated([tmp_path], "/d", 2, name)
+        confinement, "find_parent", lambda name: confinement.find_delegated_group([tmp_path], "/d", 2, name)
     )
     group, stale = tmp_path / f"regbot-{os.getpid()}", tmp_path / "regbot-999999999"
     group.mkdir()
@@ -405,7 +405,7 @@ def test_a_system_that_forbids_user_namespaces_gets_advice_on_the_switch(
     (tmp_path / name).write_text(f"{value}\n")
     switches = tuple((str(tmp_path / Path(file).name), *rest) for file, *rest in availability._KERNEL_SWITCHES)
     monkeypatch.setattr(availability, "_KERNEL_SWITCHES", switches)
-    assert advice in availability._advice()
+    assert advice in availability.advise_on_namespaces()
 
 
 # ---- the proof that doctor gives
@@ -416,7 +416,7 @@ def test_doctor_proves_the_sandbox_with_a_program_that_tries_to_escape() -> None
     proof = prove(SANDBOX)
     assert (proof.fault, set(proof.succeeded) - {PROCESSES}) == ("", set())
     assert PROCESSES in proof.stopped or unbounded(SANDBOX)
-    check = doctor._sandbox(SANDBOX)
+    check = doctor.check_sandbox(SANDBOX)
     assert check.ok, check
     assert "a program in it could not read the harness, write to the harness, read a private file" in check.detail
 
@@ -432,13 +432,13 @@ def test_the_escape_program_succeeds_without_a_sandbox() -> None:
 
 @confining
 def test_doctor_says_what_an_open_sandbox_does_not_stop() -> None:
-    check = doctor._sandbox(replace(SANDBOX, network=True))
+    check = doctor.check_sandbox(replace(SANDBOX, network=True))
     assert not check.ok
     assert "a program in it could reach the network, and could not read the harness" in check.detail
 
 
 def test_doctor_says_why_no_sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandboxes, "_bwrap", lambda: "/nowhere/bwrap")
-    check = doctor._sandbox(SANDBOX)
+    check = doctor.check_sandbox(SANDBOX)
     assert (check.ok, check.detail) == (False, unavailable_reason())
     assert check.fix == "run untrusted code only on machines without secrets (docs/sandbox.md)"

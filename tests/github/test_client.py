@@ -325,14 +325,14 @@ def test_the_client_waits_as_long_as_github_asks(forge: Forge, hub: FakeGitHub, 
 
 
 def test_the_client_waits_for_the_reset_of_the_primary_limit(forge: Forge) -> None:
-    from regbot.github.transport import _read_rate_limit_wait, _read_requested_wait
+    from regbot.github.transport import read_rate_limit_wait, read_requested_wait
 
     soon = datetime.now(UTC) + timedelta(seconds=90)
     headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(int(soon.timestamp()))}
-    assert 80 < (_read_rate_limit_wait(headers, "") or 0) < 100
-    assert _read_rate_limit_wait({}, ": You have exceeded a secondary rate limit.") == 60
-    assert _read_rate_limit_wait({}, ": Resource not accessible by integration") is None
-    assert _read_requested_wait({"retry-after": "soon"}, 60) == 60
+    assert 80 < (read_rate_limit_wait(headers, "") or 0) < 100
+    assert read_rate_limit_wait({}, ": You have exceeded a secondary rate limit.") == 60
+    assert read_rate_limit_wait({}, ": Resource not accessible by integration") is None
+    assert read_requested_wait({"retry-after": "soon"}, 60) == 60
 
 
 def test_consecutive_writes_are_a_second_apart(forge: Forge, repo: Repository, number: int, naps: Naps) -> None:

@@ -12,7 +12,7 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
-from regbot.cli.github import _say
+from regbot.cli.github import print_safely
 from regbot.github.stamped_text import StampedText
 from regbot.records.hang import Frame, Hang, RankHang
 from regbot.records.ledger import Ledger
@@ -205,7 +205,8 @@ def test_the_hostile_texts_are_active_without_escaping() -> None:
 
 def test_no_line_in_a_jobs_log_is_a_command_to_the_runner(capsys: pytest.CaptureFixture[str]) -> None:
     """A runner obeys lines that begin with "::", and "##[" anywhere."""
-    _say(f"{LINES}\n  ::add-mask::x\n\x1b[0m::stop-commands::x\nfine ##[add-path]/evil ##[set-env name=PATH;]/evil")
+    commands = "  ::add-mask::x\n\x1b[0m::stop-commands::x\nfine ##[add-path]/evil ##[set-env name=PATH;]/evil"
+    print_safely(f"{LINES}\n{commands}")
     output = capsys.readouterr().out
     assert "/evil" in output
     assert not [line for line in output.splitlines() if line.lstrip().startswith("::") or "##[" in line]

@@ -523,7 +523,7 @@ def test_a_run_starts_only_after_its_gpus_have_been_queried() -> None:
 def test_doctor_shows_the_state_of_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [Card(clock=345, reasons=1, temperature=34), Card(reasons=0x20, temperature=87, pids=lambda _: [1])]
     monkeypatch.setattr("regbot.doctor.diagnosis.snapshot_gpus", lambda: snapshot_gpus(lambda: StandIn(*cards)))
-    check = doctor._gpu_health()
+    check = doctor.check_gpu_health()
     assert check.ok
     assert check.detail == (
         f"driver {this_node().driver}; GPU 0: 345 of 1980 MHz, 34 C; GPU 1: 1755 of 1980 MHz, 87 C, 1 process on it, "
@@ -536,9 +536,12 @@ def test_doctor_says_why_gpu_health_is_unknown_and_that_an_image_has_no_digest(m
         raise NoNvmlError("NVML does not work: Driver Not Loaded", "pip")
 
     monkeypatch.setattr("regbot.doctor.diagnosis.snapshot_gpus", missing)
-    assert (doctor._gpu_health().ok, doctor._gpu_health().detail) == (False, "NVML does not work: Driver Not Loaded")
-    assert doctor._image("") == []
-    (check,) = doctor._image("train:latest")
+    assert (doctor.check_gpu_health().ok, doctor.check_gpu_health().detail) == (
+        False,
+        "NVML does not work: Driver Not Loaded",
+    )
+    assert doctor.check_image("") == []
+    (check,) = doctor.check_image("train:latest")
     assert not check.ok
     assert "set REGBOT_CONTAINER to the image's digest" in check.fix
 

@@ -511,7 +511,7 @@ def test_imagined_runs_of_a_node_share_one_level() -> None:
     """Otherwise two runs of a new node would differ by far more than any commit's effect."""
     model = linear_model(8)
     samples = runs([0.05 * (place >= 4) for place in range(9)], 2)
-    for first, second in next_run._imagine_outcomes(
+    for first, second in next_run.imagine_outcomes(
         model, samples, [Sample(0, 0.0, "new"), Sample(8, 0.0, "new")], seed=0
     ):
         assert abs(second.value - first.value) < 0.05 + 10 * SD

@@ -59,7 +59,7 @@ def resolve(requested: str, device: torch.device, dtype: torch.dtype, pinned: st
     """
     if requested not in BUFFERS:
         return Resolution(requested)
-    obstacle = _launch_obstacle(device, dtype)
+    obstacle = find_launch_obstacle(device, dtype)
     buffer, reason = find_buffer(requested, device, pinned, ep)
     reason = "; ".join(filter(None, (reason, obstacle)))
     if not obstacle:  # the obstacle is the same on every rank, so either all ranks agree here or none
@@ -124,7 +124,7 @@ def explain_missing_adapters() -> str:
     )
 
 
-def _launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
+def find_launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
     """Return why no rank of this launch can use deep_ep, or '' if nothing is known to prevent it."""
     if device.type != "cuda":
         return f"it runs on GPUs, and this run is on the {device.type.upper()}"
