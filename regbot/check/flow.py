@@ -367,11 +367,13 @@ def _load_references(
 def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedPlan) -> bool:
     """Return whether a workload must be timed: both arms have a trace, and they differ in something that affects speed.
 
-    A workload that cannot be traced is always timed.
+    A workload that cannot be traced is always timed. So is one whose compiled code only a timed run can profile.
     """
     if timed_plan.entry in header.untraced:
         return True
     examined = examine_traced_runs(Session(header=header, runs=list(runs)), timed_plan.entry)
+    if examined.needs_profile:
+        return True
     if examined.base is None or examined.head is None:
         return False
     return timed_plan.even_if_identical or bool(first_difference(header, examined.base, examined.head))

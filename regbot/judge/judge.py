@@ -1,23 +1,27 @@
 """Judge one session. The same records always give the same verdict.
 
-Sharding is judged by the traced runs, and throughput by the timed runs. Both kinds of runs can make the verdict
-INVALID.
+Sharding is judged by the traced runs, and throughput by the timed runs. If the step is compiled, the timed runs have
+profiles of it, and sharding is judged by these too. Both kinds of runs can make the verdict INVALID.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from regbot.config import Config
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.expectations import Expectation
+from regbot.judge.profiled_steps import examine_profiles
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.stored_comparison import compare_times
 from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_stored
 from regbot.judge.throughput import judge_timed
-from regbot.judge.validity import examine_traced_runs
+from regbot.judge.validity import TracedRuns, examine_traced_runs
+from regbot.ledgers.patterns import DispatcherChange
 from regbot.records.run import Arm
 from regbot.records.session import Session, UnconcernedWorkload
 from regbot.records.verdict import (
     GRAVITY,
+    Sharding,
     StoredComparison,
     Validity,
     Verdict,
@@ -41,7 +45,11 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
             workloads.append(_judge_unconcerned(unconcerned[name]))
             continue
         examined = examine_traced_runs(session, name)
+        profiled = examine_profiles(session, name, examined)
         sharding, throughput, validity = None, None, examined.validity
+        if profiled is not None:
+            traced_validity = None if examined.needs_profile else examined.validity
+            validity = _combine_validity(profiled.validity, traced_validity)
         stored_times, stored_collectives = None, None
         base, head = examined.base, examined.head
         dispatcher = dispatcher_change(base, head) if base is not None and head is not None else None
@@ -54,21 +62,25 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
                 warnings += [f"{name}: {warning}" for warning in drift]
             if dispatcher is None and timed.base is not None and timed.head is not None:
                 dispatcher = dispatcher_change(timed.base, timed.head)
-        if base is not None and head is not None and base.ledger is not None and head.ledger is not None:
-            sharding = judge_sharding(
-                base.ledger,
-                head.ledger,
-                config,
-                dispatcher=dispatcher,
-                workload=name,
-                expectations=rules,
-                configurations_only=_configurations_only(header.base, header.head),
-            )
-            sharding = sharding.model_copy(update={"variant": head.variant})
+        compare = partial(
+            _compare_runs,
+            config=config,
+            dispatcher=dispatcher,
+            workload=name,
+            expectations=rules,
+            configurations_only=_configurations_only(header.base, header.head),
+        )
+        sharding = compare(examined)
+        if base is not None and head is not None and sharding is not None:
             sharding, notes = compare_with_stored(sharding, base, header.stored, config)
             warnings += [f"{name}: {note}" for note in notes]
             stored_collectives = compare_head_with_stored(header, head, config)
-            used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in sharding.findings)}
+        findings = sharding.findings if sharding is not None else []
+        if profiled is not None and (profiled_sharding := compare(profiled)) is not None:
+            findings = [*findings, *profiled_sharding.findings]
+            sharding = _combine_sharding(sharding, profiled_sharding)
+        used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in findings)}
+        warnings += [f"{name}: {warning}" for warning in (profiled.warnings if profiled is not None else ())]
         warnings += [f"{name}: {warning}" for warning in examined.warnings]
         workloads.append(
             WorkloadVerdict(
@@ -107,14 +119,51 @@ def _judge_unconcerned(workload: UnconcernedWorkload) -> WorkloadVerdict:
     return WorkloadVerdict(name=workload.entry, sharding=None, throughput=None, validity=validity, unconcerned=True)
 
 
+def _compare_runs(
+    runs: TracedRuns,
+    config: Config,
+    dispatcher: DispatcherChange | None,
+    workload: str,
+    expectations: Sequence[Expectation],
+    configurations_only: bool,
+) -> Sharding | None:
+    """Return the sharding section of two runs, None if there are no two runs with ledgers to compare."""
+    base, head = runs.base, runs.head
+    if base is None or head is None or base.ledger is None or head.ledger is None:
+        return None
+    sharding = judge_sharding(
+        base.ledger,
+        head.ledger,
+        config,
+        dispatcher=dispatcher,
+        workload=workload,
+        expectations=expectations,
+        configurations_only=configurations_only,
+    )
+    return sharding.model_copy(update={"variant": head.variant, "tier": head.tier})
+
+
+def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:
+    """Return the section with the graver status, with the first reason of the other one. Traces come first if both have
+    the same status, because profiles know no modules."""
+    if traced is None:
+        return profiled
+    if GRAVITY.index(profiled.status) < GRAVITY.index(traced.status):
+        graver, other, name = profiled, traced, "the traces, in which compiled code runs eagerly"
+    else:
+        graver, other, name = traced, profiled, "the profiles of the timed steps"
+    reasons = [*graver.reasons, *(clip_message(f"{name}: {reason}") for reason in other.reasons[:1])]
+    return graver.model_copy(update={"reasons": reasons})
+
+
 def _combine_validity(traced: Validity, timed: Validity | None) -> Validity:
     """Return the validity of traced and timed runs together. It has the worse status, and the reasons of that status
     come first."""
     if timed is None:
         return traced
     worse, other = sorted((timed, traced), key=lambda section: GRAVITY.index(section.status))
-    reasons = worse.reasons if other.status == "PASS" else [*worse.reasons, *other.reasons]
-    return Validity(status=worse.status, reasons=reasons)
+    reasons = worse.reasons if other.status == "PASS" else dict.fromkeys([*worse.reasons, *other.reasons])
+    return Validity(status=worse.status, reasons=list(reasons))
 
 
 def _configurations_only(base: Arm, head: Arm) -> bool:

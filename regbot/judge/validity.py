@@ -40,13 +40,17 @@ OUTCOME_PHRASES: dict[Outcome, str] = {
 
 
 class TracedRuns(NamedTuple):
-    """The traced runs of one workload and their validity. ``base`` and ``head`` are the runs to compare, None if there
-    are none."""
+    """The runs of one workload whose ledgers are compared, and their validity. ``base`` and ``head`` are the runs to
+    compare, None if there are none.
+
+    ``needs_profile`` says that no trace can count the step, because its code is compiled. A timed run can profile it.
+    """
 
     validity: Validity
     base: Run | None = None
     head: Run | None = None
     warnings: tuple[str, ...] = ()
+    needs_profile: bool = False
 
 
 def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
@@ -63,13 +67,14 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
         doubt = explain_sparse_doubt(failed)
-        return _invalid_result([*map(describe_failure, failed), *([doubt] if doubt else [])])
+        result = _invalid_result([*map(describe_failure, failed), *([doubt] if doubt else [])])
+        return result._replace(needs_profile=all(run.refusal == "compiled" for run in failed))
 
     problems = [
         *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in distrust_run(run, arm)),
-        *_incomparable_runs(base, head),
+        *list_incomparabilities(base, head),
         *([] if _is_left_to_timed_runs(session, base, head) else dispatcher_problems(base, head)),
-        *_missing_expert_traffic(base, head),
+        *find_missing_expert_traffic(base, head),
         *_conflicts(base, head, "invalid"),
     ]
     warnings = (
@@ -225,7 +230,7 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
             yield f"{name}: the ledger is of {property_name} {ledger_value!r}, the run of {run_value!r}"
 
 
-def _incomparable_runs(base: Run, head: Run) -> Iterator[str]:
+def list_incomparabilities(base: Run, head: Run) -> Iterator[str]:
     """Yield the reasons why two trusted runs cannot be compared."""
     if base.ledger is None or head.ledger is None:
         return
@@ -242,7 +247,7 @@ def _incomparable_runs(base: Run, head: Run) -> Iterator[str]:
             yield f"not comparable: {key} is {base_setting!r} in base, {head_setting!r} in head, but the shape fixes it"
 
 
-def _missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
+def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
     """Yield a reason to distrust the comparison if neither arm moves tokens between expert-parallel ranks.
 
     A step without such traffic does not test how experts are sharded. If only one arm moves tokens, the difference is a

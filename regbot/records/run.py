@@ -14,7 +14,7 @@ from regbot.records.base import Record
 from regbot.records.crash import Crash
 from regbot.records.hang import Hang
 from regbot.records.health import Health
-from regbot.records.ledger import Digest, Ledger, Message, Scalar, Text
+from regbot.records.ledger import Axis, Count, Digest, Ledger, Message, Scalar, Text
 
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
@@ -109,25 +109,28 @@ class Environment(Record):
     )
 
 
+RefusalKind = Literal[
+    "no_torch",
+    "device",
+    "no_framework",
+    "no_paper_gpu",
+    "paper_gpu",
+    "revision",
+    "entry",
+    "shape",
+    "config",
+    "untraceable",
+    "compiled",
+    "routing",
+    "liveness",
+    "code",
+]
+
+
 class Refusal(Record):
     """Why the guest cannot measure this."""
 
-    kind: Literal[
-        "no_torch",
-        "device",
-        "no_framework",
-        "no_paper_gpu",
-        "paper_gpu",
-        "revision",
-        "entry",
-        "shape",
-        "config",
-        "untraceable",
-        "compiled",
-        "routing",
-        "liveness",
-        "code",
-    ]
+    kind: RefusalKind
     message: Message
     where: Text = ""
     crash: Crash | None = Field(default=None, description="of the kind 'code' only")
@@ -160,6 +163,27 @@ class CompiledProgram(Record):
         default_factory=list, description="changes that were needed to compile without accelerators"
     )
     warnings: list[Message] = Field(default_factory=list)
+
+
+class Profile(Record):
+    """Profile of steps that were not counted, because code of the step is compiled or captured in CUDA graphs."""
+
+    reason: Message = Field(description="why no step was counted")
+    problem: Message = Field(default="", description="why the profile gave no ledger; '' if it gave one")
+
+
+class RawProfile(Profile):
+    """What a rank claims about its profiled steps. Only rank 0 writes traces. regbot's trusted side reads them."""
+
+    trace: FileName | None = Field(default=None, description="file in the record folder: Kineto trace of the steps")
+    planted_trace: FileName | None = Field(default=None, description="file with a trace of the planted collectives")
+    planted: Count = Field(default=0, description="number of planted collectives")
+    sequence_advances: Annotated[list[Count], Field(max_length=100)] | None = Field(
+        default=None, description="advance of the sequence numbers of all groups, by step; None if there are none"
+    )
+    axes: dict[str, Axis] = Field(default_factory=dict)
+    config: dict[str, Scalar] = Field(default_factory=dict, description="the resolved configuration")
+    software: dict[str, Text] = Field(default_factory=dict)
 
 
 class RankSteps(Record):
@@ -282,6 +306,7 @@ class RawRun(Record):
     compiled: CompiledProgram | None = Field(
         default=None, description="instead of a ledger, where a program was compiled"
     )
+    profile: RawProfile | None = Field(default=None, description="instead of a ledger, where no step can be counted")
     loss: list[float | None] = Field(
         default_factory=list, description="loss per step, null where not finite; empty where tensors have no values"
     )
@@ -315,12 +340,16 @@ class Run(Record):
     attempt: Annotated[int, Field(ge=1)] = 1
     outcome: Outcome
     reason: Message = Field(default="", description="why the outcome is not ok, and what to do")
+    refusal: RefusalKind | None = Field(default=None, description="kind of refusal, for refused traces")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
     started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
         default=None, description="start of the launch by the trusted side's clock, as Unix time; for timed runs"
     )
     ledger: Ledger | None = None
+    profile: Profile | None = Field(
+        default=None, description="profile that the ledger comes from, for timed runs of compiled or captured steps"
+    )
     loss: list[float | None] = Field(
         default_factory=list, description="mean loss of all ranks per step, null where not finite"
     )

@@ -9,7 +9,7 @@ from pydantic import Field
 from regbot.records.base import Record
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
 from regbot.records.ledger import Kind, Message, Scalar, Text
-from regbot.records.run import Arm, Bytes
+from regbot.records.run import Arm, Bytes, Tier
 
 Status = Literal["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "REVIEW"]
 
@@ -66,6 +66,9 @@ class Sharding(Record):
     base: dict[Kind, RoleCounts] = Field(default_factory=dict)
     head: dict[Kind, RoleCounts] = Field(default_factory=dict)
     source: Text
+    tier: Tier = Field(
+        default="static", description="runs whose ledgers were compared: traces, or timed runs with profiled steps"
+    )
     variant: Text = Field(default="", description="variant of the traced shape; '' where the ledger names none")
     identical_program: bool = False
     wire: WireTime | None = None

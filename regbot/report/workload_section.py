@@ -1,17 +1,18 @@
 """The verdict on one workload, with the runs of both arms and the collectives by kind and mesh axis.
 
-The ledgers come from the static runs. Timed runs are kept separately in ``timed``, because they use another variant of
-the shape.
+The ledgers come from the static runs, unless the judge compared profiles of timed runs. Timed runs are kept separately
+in ``timed``, because they use another variant of the shape.
 
 The collectives are folded to one line per kind and mesh axis. A line shows the count per layer, because "5 in each of
 48 layers" says more than 240. Whether a change matters is decided by the verdict, not here.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from regbot.judge.profiled_steps import choose_run
 from regbot.ledgers.rows import Row, build_rows, template, unit
 from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.run import Run
@@ -82,8 +83,8 @@ class CollectiveLine:
 class WorkloadSection:
     """One entry of the verdict with its runs. ``runs``: all static runs of the entry.
 
-    ``base`` and ``head``: the static run that counts for each arm. It is the last run with the outcome ok, or the last
-    run if there is none.
+    ``base`` and ``head``: the run whose ledger counts for each arm. It is the last static run with the outcome ok, or
+    the last static run if there is none. If the judge compared profiles of timed runs, it is a timed run.
     """
 
     verdict: WorkloadVerdict
@@ -165,8 +166,8 @@ def build_workload_sections(verdict: Verdict, session: Session) -> list[Workload
         WorkloadSection(
             verdict=entry,
             runs=tuple(runs[entry.name]),
-            base=_select_run(run for run in runs[entry.name] if run.arm.name == "base"),
-            head=_select_run(run for run in runs[entry.name] if run.arm.name == "head"),
+            base=_select_run(entry, session, runs[entry.name], "base"),
+            head=_select_run(entry, session, runs[entry.name], "head"),
             timed=select_timed_runs(session, entry.name, entry.throughput),
         )
         for entry in verdict.workloads
@@ -222,8 +223,11 @@ def kind_words(kind: str) -> str:
     return kind.replace("_", "-")
 
 
-def _select_run(runs: Iterable[Run]) -> Run | None:
-    attempts = sorted(runs, key=lambda run: (run.outcome == "ok", run.attempt))
+def _select_run(entry: WorkloadVerdict, session: Session, static_runs: Sequence[Run], arm: str) -> Run | None:
+    if entry.sharding is not None and entry.sharding.tier == "timed":
+        return choose_run(session.timed_runs(entry.name), arm)
+    attempts = [run for run in static_runs if run.arm.name == arm]
+    attempts.sort(key=lambda run: (run.outcome == "ok", run.attempt))
     return attempts[-1] if attempts else None
 
 

@@ -47,7 +47,13 @@ def pool_file(
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
         "node": list(node_kind),
         "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them
-        "environments": sorted({environment_of(run).model_dump_json() for run in traced if run.outcome == "ok"}),
+        "environments": sorted(
+            {
+                environment_of(run).model_dump_json()
+                for run in traced
+                if run.outcome == "ok" or run.refusal == "compiled"
+            }
+        ),
         "models": sorted({model_hash(run.adapter) or "" for run in traced}),
     }
     return repository_cache / FOLDER / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.jsonl"

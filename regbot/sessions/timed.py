@@ -105,7 +105,7 @@ class SessionRunner:
                 break
             arm = self._header.base if slot.arm == "base" else self._header.head
             self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self._header, plan)}")
-            run = self._run_slot(seat, plan, task, arm, slot)
+            run = self._run_slot(seat, plan, task, arm, slot, explain_profile(runs, arm))
             if self._fitness is not None and self._fitness.probe_failure:
                 run = run.model_copy(update={"warnings": [*run.warnings, clip(self._fitness.probe_failure, 2000)]})
             self._add(run, runs)
@@ -133,13 +133,13 @@ class SessionRunner:
         self._save_run(run)
         runs.append(run)
 
-    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot) -> Run:
+    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile: str) -> Run:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
-        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown)
+        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile)
         stage = "head" if slot.position.order == "screen" else slot.position.block
         if slot.position.draw is not None:
             stage = f"{slot.position.draw}-{stage}"
@@ -172,6 +172,18 @@ class SessionRunner:
     def _say(self, runs: Sequence[Run], plan: TimedPlan, text: str) -> None:
         session_runs = [run for run in runs if run.joined is None]
         self._watch(Progress(len(session_runs), max_runs(runs, plan), text))
+
+
+def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
+    """Return why the next run of ``arm`` profiles its steps even if one could be counted, '' if it does not.
+
+    A counted and a profiled ledger cannot be compared. So if a run of either arm was profiled, all later runs are.
+    """
+    first = next((run for run in runs if run.profile is not None), None)
+    if first is None or first.profile is None:
+        return ""
+    same_arm = first.arm.name == arm.name
+    return first.profile.reason if same_arm else f"the steps of {first.arm.name} are profiled: {first.profile.reason}"
 
 
 def _describe_slot(slot: Slot) -> str:

@@ -10,15 +10,15 @@ the same devices. A group along two axes gets a name such as ``fsdp+ep``.
 """
 
 import math
-import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 
-from regbot.ledgers.readers import ReadError, Source, hlo
+from regbot.ledgers.readers import ReadError, hlo
 from regbot.records.ledger import Axis, Kind, Ledger, Liveness
 from regbot.records.run import CompiledProgram, MeshAxis
+from regbot.workloads.guest_file import GuestFileError, open_guest_file
 from regbot.workloads.task import Task
 
 PLANTED: Mapping[Kind, int] = {"all_to_all": 1, "all_gather": 1, "all_reduce": 3}
@@ -70,21 +70,14 @@ def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
 
 
 def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
-    """Count the collectives in one file of the guest. Raises BadProgram if the file cannot be used.
+    """Count the collectives in one file of the guest. It must have at most ``max_bytes``, also after decompression.
 
-    The file must be a regular file without other hard links. It must have at most ``max_bytes``, also after
-    decompression.
+    Raises BadProgram if the file cannot be used.
     """
     try:
-        status = path.lstat()
-    except OSError as error:
-        raise BadProgram(f"{path.name}: named in the record, but it cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise BadProgram(f"{path.name}: is a link or no regular file; it was not read")
-    if status.st_size > max_bytes:
-        raise BadProgram(f"{path.name}: {status.st_size:,} bytes, more than the {max_bytes:,} of local.max_record_mb")
-    try:
-        ledger = hlo.read(Source(path, max_bytes))
+        ledger = hlo.read(open_guest_file(path, max_bytes))
+    except GuestFileError as error:
+        raise BadProgram(str(error)) from error
     except ReadError as error:
         raise BadProgram(str(error).replace(str(path), path.name)) from error
     if ledger.world_size != task.parallelism.world_size:

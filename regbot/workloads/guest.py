@@ -208,6 +208,9 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
         update={
             "exit_code": result.exit_code,
             "wall_s": result.wall_s,
+            "refusal": raw.refusal.kind
+            if raw is not None and raw.refusal is not None and outcome == "refused"
+            else None,
             "log_tail": "" if outcome == "ok" else result.log_tail,
             "crash": _read_crash(raw) if outcome == "crashed" else None,
             "warnings": engine_warnings(result),
@@ -242,15 +245,16 @@ def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
 
 def _printable_record(raw: RawRun) -> RawRun:
     """Return ``raw`` without control characters, which could affect a terminal or a CI log when they are printed."""
-    return RawRun.model_validate(_clean(raw.model_dump()))
+    return RawRun.model_validate(make_printable(raw.model_dump()))
 
 
-def _clean(value: Any) -> Any:
+def make_printable(value: Any) -> Any:
+    """Return a JSON value in which no text has control characters."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {printable(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+        return {printable(key): make_printable(item) for key, item in value.items()}
+    return [make_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:

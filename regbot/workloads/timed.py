@@ -13,9 +13,22 @@ from pydantic import ValidationError
 
 from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat, clean_environment
 from regbot.records.files import describe_validation_error
-from regbot.records.run import Arm, Environment, Node, Outcome, Position, RawRun, Refusal, Run
+from regbot.records.ledger import Ledger
+from regbot.records.run import (
+    Arm,
+    Environment,
+    Node,
+    Outcome,
+    Position,
+    Profile,
+    RawProfile,
+    RawRun,
+    Refusal,
+    Run,
+)
 from regbot.shapes.model_code import model_hash
 from regbot.text.clip import clip_message
+from regbot.text.printable import printable
 from regbot.text.words import count, plural
 from regbot.workloads.guest import (
     GUEST_ENVIRONMENT,
@@ -29,6 +42,7 @@ from regbot.workloads.guest import (
     engine_warnings,
     guest_folder,
     interpreter,
+    make_printable,
     missing_source_root,
     read_claims,
     request_document,
@@ -48,6 +62,7 @@ from regbot.workloads.ranks import (
     timing_of,
     training_outcome,
 )
+from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
 from regbot.workloads.task import Task
 
 SECONDARY_PHRASES = ("connection closed", "connection reset", "broken pipe", "closed by peer", "reset by peer")
@@ -65,6 +80,8 @@ class RunSpec:
     """Number of warm-up steps at the beginning. The step time of a run does not include them."""
     slowdown_pct: float = 0.0
     """Percentage by which to lengthen the steps artificially, to test the gate."""
+    profile: str = ""
+    """Why steps are profiled even if one could be counted. '' means that a step is counted if possible."""
 
 
 def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
@@ -81,6 +98,8 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         "steps": spec.steps,
         "warmup": spec.cut,
         "slowdown_pct": spec.slowdown_pct,
+        "profile": spec.profile,
+        "max_profile_bytes": record.max_bytes,
     }
     request = write_request(scratch.folder, document)
     ranks = task.parallelism.world_size
@@ -155,11 +174,29 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             "warnings": [*run.warnings, *dict.fromkeys(w for raw in raws.values() for w in raw.warnings)],
         }
     )
+    if outcome == "ok" and raws[0].profile is not None:
+        whole = _add_profile(whole, raws[0].profile, task, record)
     try:
         return Run.model_validate(whole.model_dump(by_alias=True))
     except ValidationError as error:  # each record is valid, but the run combined from them is not
         reason = f"{describe_validation_error(error)}; the run was not used"
         return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(reason)})
+
+
+def _add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
+    """Return ``run`` with the ledger of its profiled steps. Its times count even if the profile gives no ledger."""
+    try:
+        traced = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
+        ledger = Ledger.model_validate(make_printable(traced.model_dump(by_alias=True)))
+    except (UnusableProfileError, ValidationError) as error:
+        text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
+        problem = clip_message(printable(text))
+        warning = f"no step was counted ({claim.reason}), and the profile gives no ledger: {problem}"
+        profile = Profile(reason=claim.reason, problem=problem)
+        return run.model_copy(update={"profile": profile, "warnings": [*run.warnings, clip_message(warning)]})
+    profile = Profile(reason=claim.reason)
+    backends = {**run.backends, **describe_dispatcher(ledger, task)}
+    return run.model_copy(update={"ledger": ledger, "profile": profile, "backends": backends})
 
 
 def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:

@@ -10,7 +10,7 @@ import torch
 
 from regbot_guest.stopwatch import Stopwatch
 from support.guest_runs import MIXTRAL, QWEN, answer, ask, once, rows, run_all
-from support.layers import GOOD_LAYER, write_repository
+from support.layers import GOOD_LAYER, compiled_layer, write_repository
 
 pytestmark = pytest.mark.slow
 
@@ -46,12 +46,6 @@ def build_layer(config, mesh, device, dtype):
     return Watched(plain(config, mesh, device, dtype))
 """
 
-COMPILED_LAYER = GOOD_LAYER.replace(
-    "return Layer(config, mesh, device, dtype)",
-    "layer = Layer(config, mesh, device, dtype)\n"
-    "    layer.forward = torch.compile(layer.forward, backend='eager')\n    return layer",
-)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.MonkeyPatch) -> Path:
@@ -61,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.
         monkeypatch_module.setenv("REGBOT_TEST_CALLS", str(folder / "calls"))
         watched = write_repository(folder / "watched", WATCHED_LAYER)
         (watched / "userpkg" / "plain.py").write_text(GOOD_LAYER)
-        compiled = write_repository(folder / "compiled", COMPILED_LAYER)
+        compiled = write_repository(folder / "compiled", compiled_layer())
         timed: dict[str, Any] = {"mode": "timed", "steps": STEPS, "warmup": 2}
         small = {"geometry": {"layers": 2, "sequence": 64}}
         own = {"entry": "userpkg.moe:build_layer", **timed, **small}
@@ -144,12 +138,18 @@ def test_a_step_time_includes_sleeping(folder: Path) -> None:
     assert median(steps["cpu_s"]) < median(steps["step_s"]) - 0.03
 
 
-def test_a_compiled_step_is_timed_but_not_counted(folder: Path) -> None:
-    record = answer(folder, "compiled")
+def test_a_compiled_step_is_timed_and_then_three_are_profiled_on_rank_0(folder: Path) -> None:
+    record, other = answer(folder, "compiled"), answer(folder, "compiled", 1)
     assert len(record["steps"]["step_s"]) == STEPS
     assert "ledger" not in record
     assert "refusal" not in record
-    assert "torch.compile compiled" in record["warnings"][0]
+    profile = record["profile"]
+    assert "torch.compile compiled" in profile["reason"]
+    assert profile["problem"] == other["profile"]["problem"] == ""
+    assert len(profile["sequence_advances"]) == 3
+    assert min(profile["sequence_advances"]) > 0
+    assert (folder / profile["trace"]).stat().st_size > (folder / profile["planted_trace"]).stat().st_size > 0
+    assert "trace" not in other["profile"]
 
 
 def test_a_timed_run_leaves_all_three_marker_files(folder: Path) -> None:

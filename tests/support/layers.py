@@ -49,6 +49,16 @@ def build_layer(config, mesh, device, dtype):
     return Layer(config, mesh, device, dtype)
 '''
 
+
+def compiled_layer(backend: str = "eager") -> str:
+    """The good layer under ``torch.compile``."""
+    return GOOD_LAYER.replace(
+        "return Layer(config, mesh, device, dtype)",
+        "layer = Layer(config, mesh, device, dtype)\n"
+        f"    layer.forward = torch.compile(layer.forward, backend='{backend}')\n    return layer",
+    )
+
+
 _TRACED = """\
 version = 1
 [workloads.moe]
@@ -88,12 +98,19 @@ ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=2**20)
 
 
-def launch(folder: Path, layer: str = GOOD_LAYER, timeout_min: float = 2.0, python: str = "") -> Run:
-    """One timed run of ``layer`` on two ranks, in ``folder``."""
+def launch(
+    folder: Path,
+    layer: str = GOOD_LAYER,
+    timeout_min: float = 2.0,
+    python: str = "",
+    profile: str = "",
+    limits: Limits = LIMITS,
+) -> Run:
+    """One timed run of ``layer`` on two ranks, in ``folder``. ``profile``: why steps are profiled, and none counted."""
     root = write_repository(folder / "repository", layer)
     task = layer_task(timeout_min=timeout_min, python=python)
-    place = RunSpec(Position(block=1, slot=0, order="BAAB"), 1, STEPS, 1)
-    return time_run(task, place, Checkout(ARM, root), LocalEngine().unlocked_seat, Scratch(folder / "scratch", LIMITS))
+    place = RunSpec(Position(block=1, slot=0, order="BAAB"), 1, STEPS, 1, profile=profile)
+    return time_run(task, place, Checkout(ARM, root), LocalEngine().unlocked_seat, Scratch(folder / "scratch", limits))
 
 
 def genuine_runs(folder: Path) -> None:

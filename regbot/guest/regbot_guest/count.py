@@ -138,8 +138,12 @@ def plant_collectives(observer: StepCounter, world: World) -> dict[str, Any]:
     """
     if world.size == 1:
         return _plant_operator(observer, world.device)
-    groups = [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
-    return plant_on_groups(observer, groups, world.device)
+    return plant_on_groups(observer, list_mesh_groups(world), world.device)
+
+
+def list_mesh_groups(world: World) -> list[dist.ProcessGroup]:
+    """Return this rank's groups of the world's meshes, including groups of one rank."""
+    return [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
 
 
 def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, Any]:
@@ -156,13 +160,17 @@ def plant_on_groups(
 ) -> dict[str, Any]:
     """Issue one all-reduce on each group of several ranks. Return the number of issued and of counted all-reduces."""
     observer.new_step()
-    num_planted = 0
     with observer:
-        for group in groups:
-            if group.size() > 1:
-                dist.all_reduce(torch.ones(1, device=device), group=group)
-                num_planted += 1
+        num_planted = issue_on_groups(groups, device)
     return {"planted": num_planted, "seen": observer.tally.total}
+
+
+def issue_on_groups(groups: Iterable[dist.ProcessGroup], device: torch.device | None) -> int:
+    """Issue one all-reduce on each group of several ranks. Return the number of issued all-reduces."""
+    large_groups = [group for group in groups if group.size() > 1]
+    for group in large_groups:
+        dist.all_reduce(torch.ones(1, device=device), group=group)
+    return len(large_groups)
 
 
 def _multi_rank_groups() -> dict[str, Any]:
@@ -181,11 +189,13 @@ def measure_sequence_advance(observer: Observer, before: dict[str, int]) -> dict
     """Return by how much the backend's sequence numbers have grown since ``before``, and the number of counted
     collectives. Both numbers are equal if no collective was missed.
     """
+    return {"sequence_advance": sum_advances(before), "sequence_counted": observer.tally.total}
+
+
+def sum_advances(before: dict[str, int]) -> int:
+    """Return by how much the backend's sequence numbers have grown since ``before``, summed over all groups."""
     after = read_sequence_numbers() or {}
-    return {
-        "sequence_advance": sum(after[name] - number for name, number in before.items() if name in after),
-        "sequence_counted": observer.tally.total,
-    }
+    return sum(after[name] - number for name, number in before.items() if name in after)
 
 
 def refuse_compiled(compile_watch: CompileWatch) -> None:
@@ -197,7 +207,7 @@ def refuse_compiled(compile_watch: CompileWatch) -> None:
         raise ContractError(
             "compiled",
             f"{compile_watch.describe()} would be compiled by torch.compile; counted eagerly it would be another "
-            "program. Turn compilation off for this workload, or count a profile of a compiled run",
+            "program. Timed runs profile it, so time this workload too, or turn compilation off for it",
         )
 
 

@@ -2,10 +2,11 @@
 
 The counter takes longer than a step, so it is never active in a timed step. If code was compiled or captured in CUDA
 graphs, no step is counted. Under a dispatch mode such code would run eagerly, so a different program would be counted,
-and the code would stay eager afterwards.
+and the code would stay eager afterwards. Three steps are profiled then (``step_profile.py``).
 """
 
 import gc
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from regbot_guest.contract import ContractError
 from regbot_guest.count import (
     build_ledger,
     count_method,
+    list_mesh_groups,
     measure_sequence_advance,
     plant_collectives,
     read_sequence_numbers,
@@ -32,6 +34,7 @@ from regbot_guest.harness import Training, load_plugin
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request
+from regbot_guest.step_profile import StepSource, profile_steps
 from regbot_guest.stopwatch import Stopwatch, peak_resident_bytes
 from regbot_guest.tokens import RoutedTokens
 from regbot_guest.uncounted_collectives import UncountedWatch
@@ -44,7 +47,7 @@ trusted side uses the times of these files as a clock that is independent of the
 
 
 def time_steps(request: Request, record: dict[str, Any]) -> None:
-    """Time ``request.steps`` steps and count one more. Add the results to ``record``, the raw record.
+    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
 
     The times are in ``record`` before the step is counted, so an error of that step keeps them. Raises ContractError.
     """
@@ -62,10 +65,30 @@ def time_steps(request: Request, record: dict[str, Any]) -> None:
             "skipped_steps": skipped_steps(training.optimizer, request.steps),
             "peak_rss_bytes": peak_resident_bytes(),
         }
-        if reason := compiled_frames() or describe_replays():
-            record["warnings"] = [f"the step was not counted: {reason}; counted eagerly it would be another program"]
-        else:
+        numbers = itertools.count(request.steps)
+        source = StepSource(
+            lambda: training.step(next(numbers)),
+            world.axes,
+            list_mesh_groups(world),
+            world.device,
+            request.resolved(),
+        )
+        if not profile_if_uncountable(request, source, describe_replays(), record):
             record |= _count_step(request, training, world)
+
+
+def profile_if_uncountable(request: Request, source: StepSource, replays: str, record: dict[str, Any]) -> bool:
+    """Profile steps of ``source`` if no step can be counted, or if the request asks for it. Return False if a step can
+    be counted instead.
+
+    ``replays`` describes replayed CUDA graphs, or is ''. One rank has no collectives, so nothing is profiled there.
+    """
+    reason = compiled_frames() or replays
+    if dist.get_world_size() > 1 and (reason or request.profile):
+        profile_steps(request, source, reason or request.profile, record)
+    elif reason:
+        record["warnings"] = [f"the step was not counted: {reason}; counted eagerly it would be another program"]
+    return "profile" in record or bool(reason)
 
 
 def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:

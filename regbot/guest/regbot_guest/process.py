@@ -3,10 +3,8 @@ refusal.
 """
 
 import importlib.util
-import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,8 +16,8 @@ from regbot_guest.contract import ContractError
 from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
 from regbot_guest.hang_recorder import HangRecorder
 from regbot_guest.missing_modules import MissingModules
-from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.paper_library import find_loaded_library
+from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
 from regbot_guest.software import environment
 
@@ -93,7 +91,7 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
         record["refusal"] = refusal
         if refusal["kind"] != "code":  # an error of the code under test is already in the log
             print(f"{refusal['kind']}: {refusal['message']}", file=sys.stderr)
-    _write_record(Path(request.record.replace("{rank}", str(rank))), record)
+    write_record(request, record)
     if refusal is not None and "steps" in record:
         time.sleep(PEERS_S)
     return EXIT_REFUSED if refusal is not None else 0
@@ -151,7 +149,7 @@ def _fill_record(
         stage = "in the counted step, after all timed steps: " if "steps" in record else ""
         return _describe_code_error(error, request, stage)
     finally:
-        record["code"] = _prove_code(request)
+        record["code"] = prove_code(request)
     # Checked again, because the code under test may have loaded the library.
     return _refuse_paper_gpu() if device is None else None
 
@@ -234,16 +232,9 @@ def _fill_record_without_torch(
     except (Exception, SystemExit) as error:
         return _describe_code_error(error, request)
     finally:
-        record["code"] = _prove_code(request)
+        record["code"] = prove_code(request)
     refusal: dict[str, Any] | None = record.pop("refusal", None)
     return refusal
-
-
-def _prove_code(request: Request) -> dict[str, Any]:
-    """Return from where the code was loaded, and in a sparse checkout also which modules were not found."""
-    watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
-    proof = code_proof(Path(request.root), watched | set(request.absent_packages))
-    return {**proof, "missing": MissingModules.list_installed()}
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
@@ -281,13 +272,3 @@ def _print_own_frames(error: BaseException, request: Request) -> None:
     print("Traceback, frames of the code under test only:", file=sys.stderr)
     for line in traceback.format_list(own) + traceback.format_exception_only(type(error), error):
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)
-
-
-def _write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record atomically. Raises ValueError if it contains NaN, which callers have to replace or omit."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(record, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(temporary).replace(path)

@@ -57,7 +57,8 @@ class Request:
     ep: int
     mode: str = "static"
     """How the workload runs. static: a fake world and fake tensors. real: the ranks that a launcher such as torchrun
-    started. timed: like real, with ``steps`` timed steps and then one counted step.
+    started. timed: like real, with ``steps`` timed steps and then one counted step, or profiled steps if code is
+    compiled.
     """
     adapter: str = "module"
     """The adapter that builds the workload: smoke, module, or a framework (torchtitan, megatron, maxtext)."""
@@ -98,6 +99,10 @@ class Request:
     """
     limit_s: float = 0.0
     """Seconds after the start of the launch at which the launch is killed. 0 means that the limit is unknown."""
+    profile: str = ""
+    """Why steps are profiled even if one could be counted. '' means that a step is counted if possible."""
+    max_profile_bytes: int = 32 * 2**20
+    """Size limit of a compressed profile."""
     seed: int = 1234
     reshard_after_forward: bool = True
     paper: str = ""

@@ -203,8 +203,8 @@ def _refuse_unreliable_count(
         raise ContractError(
             "compiled",
             f"{', '.join(sorted(called)[:5])} would be compiled by torch.compile; counted eagerly it "
-            "would be another program. Turn compilation off for this workload, or read a profile of a compiled run "
-            "with 'regbot ledger read'",
+            "would be another program. Timed runs profile it, so time this workload too, or turn compilation off for "
+            "it",
         )
     if request.routing == "balanced":
         for axis, splits in observer.payload_splits:

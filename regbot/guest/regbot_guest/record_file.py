@@ -1,0 +1,32 @@
+"""Writes the raw record of one rank, with the proof of the code that ran."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from regbot_guest.missing_modules import MissingModules
+from regbot_guest.origin import code_proof, watched_packages
+from regbot_guest.request import Request
+
+
+def write_record(request: Request, record: dict[str, Any]) -> None:
+    """Write ``record`` atomically to the file that ``request`` names for its rank.
+
+    Raises ValueError if the record contains NaN, which callers have to replace or omit.
+    """
+    path = Path(request.record.replace("{rank}", str(record["rank"])))
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(record, file, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(temporary).replace(path)
+
+
+def prove_code(request: Request) -> dict[str, Any]:
+    """Return from where the code was loaded, and in a sparse checkout also which modules were not found."""
+    watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
+    proof = code_proof(Path(request.root), watched | set(request.absent_packages))
+    return {**proof, "missing": MissingModules.list_installed()}

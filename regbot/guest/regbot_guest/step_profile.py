@@ -1,0 +1,163 @@
+"""Profiles steps whose collectives cannot be counted, because code of the step is compiled or captured in CUDA graphs.
+
+All ranks run the same steps, and rank 0 records them with torch's profiler. It writes two traces beside its record: one
+of planted collectives, which shows whether the profiler sees collectives, and one of the steps. regbot's trusted side
+reads both. This module counts nothing; it only reads the sequence numbers of the process groups.
+
+The timings are complete before the first profiled step, and nothing here may lose them:
+
+- The record is written before the first profiled step.
+- After an error, the process writes its record and ends with exit code 0. So the ranks that wait for it fail too.
+- NCCL's ranks may wait for a failed rank without end. So each process ends at a time limit, with the record that it
+  wrote before.
+"""
+
+import gzip
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, kineto_available, profile, record_function
+
+from regbot_guest.axes import Axes
+from regbot_guest.count import issue_on_groups, read_sequence_numbers, sum_advances
+from regbot_guest.hang_recorder import margin_s, seconds_since_launch
+from regbot_guest.record_file import prove_code, write_record
+from regbot_guest.request import Request
+
+NUM_STEPS = 3
+"""Number of profiled steps. The reader compares them, and leaves the first and the last out if only these differ."""
+PROFILED_RANK = 0
+TRACE_FILE, PLANTED_FILE = "profile.json.gz", "profile.planted.json.gz"
+STEP_NAME = "ProfilerStep#"
+"""Beginning of the names by which readers of a trace recognise steps."""
+SLOWDOWN, MIN_LIMIT_S = 20.0, 240.0
+"""The profiled steps may take SLOWDOWN times as long as the slowest timed step, plus MIN_LIMIT_S for writing the
+traces.
+"""
+EXIT_S = 10.0
+"""Seconds that the launcher needs to end after its ranks."""
+
+
+class TraceTooLargeError(Exception):
+    """A compressed trace exceeds the size limit of the request."""
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """A training program that can take further steps. ``groups`` are the process groups of its mesh."""
+
+    step: Callable[[], object]
+    axes: Axes
+    groups: Sequence[dist.ProcessGroup]
+    device: torch.device
+    config: Mapping[str, Any]
+    software: Mapping[str, str] = field(default_factory=dict)
+
+
+def profile_steps(request: Request, source: StepSource, reason: str, record: dict[str, Any]) -> None:
+    """Profile ``NUM_STEPS`` steps and add their part, ``profile``, to ``record``, which has the timings already.
+
+    ``reason`` says why no step was counted. If the profile fails, the part says why. This function then ends the
+    process, because peers may wait for this rank.
+    """
+    part: dict[str, Any] = {"reason": reason[:4000]}
+    record["profile"] = part
+    limit_s = _limit_seconds(request, max(record["steps"]["step_s"]))
+    if not kineto_available():
+        part["problem"] = "this torch was built without its profiler (Kineto)"
+        return
+    if limit_s <= 0:
+        part["problem"] = "the timed steps left no time for profiled ones; raise timeout_min of the workload"
+        return
+    part["problem"] = f"the profiled steps did not end within {limit_s:.0f} s"
+    record["code"] = prove_code(request)
+    write_record(request, record)
+    timer = threading.Timer(limit_s, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+    try:
+        part |= _record_traces(request, source)
+        part["problem"] = ""
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        part["problem"] = f"the profiled steps failed: {type(error).__name__}: {error}"[:4000]
+        record["code"] = prove_code(request)
+        write_record(request, record)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    finally:
+        timer.cancel()
+
+
+def _limit_seconds(request: Request, slowest_step_s: float) -> float:
+    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them."""
+    limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
+    if not request.limit_s:
+        return limit_s
+    return min(limit_s, request.limit_s - margin_s(request.limit_s) - EXIT_S - seconds_since_launch())
+
+
+def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
+    """Run planted collectives and the steps, and record both on one rank. Return that rank's claims, {} on others."""
+    folder = Path(request.record).parent
+    with _record_trace(folder / PLANTED_FILE, source.device, request.max_profile_bytes):
+        num_planted = issue_on_groups(source.groups, source.device)
+    advances: list[int] | None = []
+    with _record_trace(folder / TRACE_FILE, source.device, request.max_profile_bytes):
+        for number in range(NUM_STEPS):
+            before = read_sequence_numbers()
+            with record_function(f"{STEP_NAME}{number}"):
+                source.step()
+            if before is None or advances is None:
+                advances = None
+            else:
+                advances.append(sum_advances(before))
+    dist.barrier()  # the other ranks must not leave while this one writes its traces
+    if dist.get_rank() != PROFILED_RANK:
+        return {}
+    return {
+        "trace": TRACE_FILE,
+        "planted_trace": PLANTED_FILE,
+        "planted": num_planted,
+        "sequence_advances": advances,
+        "axes": source.axes.as_record(),
+        "config": dict(source.config),
+        "software": dict(source.software),
+    }
+
+
+@contextmanager
+def _record_trace(path: Path, device: torch.device, max_bytes: int) -> Iterator[None]:
+    """While active, record the calls of one rank. Then write the compressed trace to ``path``. Other ranks do nothing.
+
+    Raises TraceTooLargeError.
+    """
+    if dist.get_rank() != PROFILED_RANK:
+        yield
+        return
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities, record_shapes=True) as profiler:
+        yield
+        if on_gpu:
+            torch.cuda.synchronize()  # the profiler drops kernels that are still running
+    with tempfile.TemporaryDirectory() as folder:  # a large file in the record's folder would end the run
+        trace, packed_trace = Path(folder) / "trace.json", Path(folder) / "trace.json.gz"
+        profiler.export_chrome_trace(str(trace))
+        with trace.open("rb") as plain, gzip.open(packed_trace, "wb", compresslevel=1) as packed:
+            shutil.copyfileobj(plain, packed)
+        if (size := packed_trace.stat().st_size) > max_bytes:
+            raise TraceTooLargeError(f"the trace has {size:,} bytes, more than {max_bytes:,} (local.max_record_mb)")
+        shutil.copyfile(packed_trace, path)

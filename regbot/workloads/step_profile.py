@@ -1,0 +1,149 @@
+"""Ledger of profiled steps, for timed runs whose step is compiled or captured in CUDA graphs.
+
+The guest writes two Kineto traces: of three steps, and of planted collectives. This module reads both; the guest
+reports no counts. A profile gives a ledger only if all of this holds:
+
+- The trace is of rank 0 of the requested world, and its steps are alike.
+- The trace of planted collectives has exactly these. With NCCL, it has their kernels too.
+- The collectives of the counted steps are as many as the sequence numbers of the process groups advanced. The guest
+  reports these numbers.
+- All communication in the trace is a collective of a known kind. A replayed CUDA graph runs its collectives without a
+  call, so only kernels of unknown size are left of them.
+
+A trace names the ranks of a group, and its axis only if the backend records it. Other groups get the names of all axes
+with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of one run prove no
+change of times, and the pairs of timed runs are there for that.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from regbot.ledgers.readers import ReadError, kineto
+from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
+from regbot.records.run import Backend, RawProfile
+from regbot.text.clip import clip_message
+from regbot.text.words import listed
+from regbot.workloads.guest_file import GuestFileError, open_guest_file
+from regbot.workloads.task import Task
+
+NUM_STEPS = 3
+"""Number of steps that the guest profiles."""
+MAX_EXPANSION = 32
+"""Largest accepted size of a decompressed trace, in multiples of the limit for a record."""
+PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "symm-mem")
+"""Backends whose collectives have sequence numbers."""
+EXPERT_AXIS = "ep"
+MAX_NAMES = 3
+
+
+class UnusableProfileError(Exception):
+    """A profile gives no ledger. The message says why."""
+
+
+def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: int) -> Ledger:
+    """Return the ledger of one of the profiled steps. Its traces are in ``folder``. Raises UnusableProfileError."""
+    if claim.problem:
+        raise UnusableProfileError(claim.problem)
+    if claim.trace is None or claim.planted_trace is None:
+        raise UnusableProfileError("the record names no trace")
+    planted = _read(folder / claim.planted_trace, task, max_bytes)
+    steps = _read(folder / claim.trace, task, max_bytes)
+    if steps.scope != "step":
+        reason = next((warning for warning in steps.warnings if warning.startswith("counts are of")), "")
+        raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one; {reason}")
+    advances = claim.sequence_advances or []
+    if steps.steps == 1 and (len(advances) != NUM_STEPS or advances[1] not in (advances[0], advances[2])):
+        raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
+    if steps.unclassified:
+        names = listed([repr(item.name) for item in steps.unclassified], MAX_NAMES)
+        raise UnusableProfileError(
+            f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
+            f"collectives are unknown: {names}"
+        )
+    names_by_label = _name_axes(steps.axes, claim.axes)
+    return steps.model_copy(
+        update={
+            "device": task.timed_device,
+            "workload": task.entry,
+            "variant": task.variant.name,
+            "axes": claim.axes | {names_by_label.get(label, label): axis for label, axis in steps.axes.items()},
+            "entries": [
+                entry.model_copy(
+                    update={"axis": names_by_label.get(entry.axis, entry.axis), "exposed_s": None, "hidden_s": None}
+                )
+                for entry in steps.entries
+            ],
+            "liveness": _check_liveness(claim, planted, steps),
+            "config": claim.config,
+            "software": claim.software,
+        }
+    )
+
+
+def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
+    try:
+        ledger = kineto.read(open_guest_file(path, max_bytes, MAX_EXPANSION * max_bytes))
+    except GuestFileError as error:
+        raise UnusableProfileError(str(error)) from error
+    except ReadError as error:
+        raise UnusableProfileError(str(error).replace(str(path), path.name)) from error
+    if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
+        raise UnusableProfileError(
+            f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
+            f"{task.parallelism.world_size} was requested"
+        )
+    return ledger
+
+
+def _name_axes(traced: Mapping[str, Axis], claimed: Mapping[str, Axis]) -> dict[str, str]:
+    """Return the names of the axes in a trace that have no name there, by their label."""
+    names = {}
+    for label, axis in traced.items():
+        matching = [name for name, claimed_axis in claimed.items() if claimed_axis.ranks == axis.ranks]
+        if label.startswith("[") and matching:
+            names[label] = "|".join(matching)
+    return names
+
+
+def _check_liveness(claim: RawProfile, planted: Ledger, steps: Ledger) -> Liveness:
+    """Compare both traces with what the guest planted, and with the sequence numbers of the counted steps."""
+    seen = sum(
+        entry.count
+        for entry in planted.entries
+        if entry.kind == "all_reduce" and (entry.via != "nccl" or entry.exposed_s is not None)
+    )
+    advances = claim.sequence_advances
+    if advances is None:
+        return Liveness(planted=claim.planted, seen=seen)
+    is_middle = len(advances) == steps.steps + 2  # the reader left out the first and the last step
+    counted = sum(entry.count for entry in steps.entries if entry.via in PROCESS_GROUP_VIAS)
+    return Liveness(
+        planted=claim.planted,
+        seen=seen,
+        sequence_advance=sum(advances[1:-1] if is_middle else advances),
+        sequence_counted=counted * steps.steps,
+    )
+
+
+def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
+    """Return which dispatcher ran, by the payload of the expert-parallel groups, for a workload that requests one.
+
+    {} if the ledger does not show it. On ranks that are also a data-parallel group, an all-gather may be FSDP's.
+    """
+    requested = task.workload.dispatcher
+    payload = [entry for entry in ledger.entries if entry.role == "payload" and EXPERT_AXIS in entry.axis.split("|")]
+    for executed, matching in (
+        ("deepep", [entry for entry in payload if entry.via == "deepep"]),
+        ("hybridep", [entry for entry in payload if entry.via == "hybridep"]),
+        ("alltoall", [entry for entry in payload if entry.kind == "all_to_all"]),
+        ("allgather", [entry for entry in payload if (entry.kind, entry.axis) == ("all_gather", EXPERT_AXIS)]),
+    ):
+        if requested and matching:
+            calls = sum(entry.count for entry in matching)
+            evidence = f"{calls} {matching[0].kind} per profiled step on axis {matching[0].axis}, via {matching[0].via}"
+            return {
+                "dispatcher": Backend(
+                    requested=requested, resolved=requested, executed=executed, evidence=clip_message(evidence)
+                )
+            }
+    return {}

@@ -1,0 +1,165 @@
+"""Sharding of compiled steps: which ledgers are compared, what the verdict says, and when it is INVALID."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.judge.profiled_steps import HEAD_ALONE
+from regbot.ledgers import catalogue
+from regbot.records.ledger import Ledger
+from regbot.records.run import Position, Profile, Run
+from regbot.records.session import Session
+from regbot.records.verdict import Verdict, WorkloadVerdict
+from regbot.report.workload_section import build_workload_sections
+from regbot.sessions.schedule import Slot
+from regbot.sessions.timed import explain_profile
+from support.ledger_builder import smoke_ledger, smoke_run
+from support.timed_builder import A2A, BASE, HEAD, HEADER, play, statics, timed_run
+
+REASON = "torch.compile compiled 2 frames of it"
+
+
+def profile_of(ledger: Ledger, source: str = "kineto:metadata") -> Ledger:
+    """``ledger`` as a profile of three steps shows it: without modules, program and host reads."""
+    entries = [entry.model_copy(update={"where": ""}) for entry in ledger.entries]
+    update = {"source": source, "steps": 3, "program": None, "host_reads": None, "entries": entries, "variant": "cpu"}
+    return ledger.model_copy(update=update)
+
+
+SAME, GATHERED = profile_of(A2A), profile_of(smoke_ledger(dispatcher="allgather"))
+
+
+def profiled(ledger: Ledger | None, problem: str = "") -> dict[str, object]:
+    """Fields of a timed run whose steps were profiled."""
+    return {"ledger": ledger, "profile": Profile(reason=REASON, problem=problem)}
+
+
+def session(
+    base: dict[str, object], head: dict[str, object], traces: Sequence[Run] | None = None, slots: int = 2
+) -> Session:
+    """A session with two timed runs of each arm, which have these fields. ``traces`` are its static runs."""
+
+    def launch(slot: Slot) -> Run:
+        return timed_run(slot, 0.1, **(base if slot.arm == "base" else head))
+
+    runs = play(launch)
+    return Session(header=HEADER, runs=[*(statics() if traces is None else traces), *runs])
+
+
+def refused(kind: str = "compiled") -> list[Run]:
+    """Traces of both arms that the guest refused."""
+    reason = "Layer would be compiled by torch.compile; counted eagerly it would be another program"
+    return [smoke_run(arm, None, "refused", reason=reason, refusal=kind) for arm in (BASE, HEAD)]
+
+
+def judged(of: Session) -> tuple[Verdict, WorkloadVerdict]:
+    verdict = judge(of, Config())
+    (workload,) = verdict.workloads
+    return verdict, workload
+
+
+def why_invalid(of: Session) -> str:
+    verdict, workload = judged(of)
+    assert (verdict.verdict, workload.validity.status) == ("INVALID", "INVALID")
+    return "\n".join(workload.validity.reasons)
+
+
+def test_without_traces_the_profiles_of_the_timed_runs_are_compared() -> None:
+    verdict, workload = judged(session(profiled(SAME), profiled(SAME), refused()))
+    assert workload.sharding is not None
+    assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "timed")
+    assert workload.sharding.source == "kineto:metadata, fake world of 16 ranks, one steady step"
+    assert workload.validity.status == "PASS"
+    assert any(REASON in warning for warning in verdict.warnings)
+
+
+def test_a_change_in_the_profiles_fails_as_one_in_traces_does() -> None:
+    made = session(profiled(SAME), profiled(GATHERED), refused())
+    verdict, workload = judged(made)
+    assert verdict.verdict == "FAIL"
+    assert workload.sharding is not None
+    assert catalogue.MAPPED_TWICE in [finding.pattern for finding in workload.sharding.findings]
+    (section,) = build_workload_sections(verdict, made)
+    assert section.ledgers == (SAME, GATHERED)
+
+
+def test_the_graver_of_trace_and_profile_counts_and_names_the_other() -> None:
+    verdict, workload = judged(session(profiled(SAME), profiled(GATHERED)))
+    assert workload.sharding is not None
+    assert (verdict.verdict, workload.sharding.tier) == ("FAIL", "timed")
+    assert workload.sharding.reasons[-1].startswith("the traces, in which compiled code runs eagerly: same collectives")
+
+
+def test_profiles_that_agree_with_the_traces_are_named_beside_them() -> None:
+    _, workload = judged(session(profiled(SAME), profiled(SAME)))
+    assert workload.sharding is not None
+    assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "static")
+    assert workload.sharding.reasons[-1].startswith("the profiles of the timed steps: same collectives")
+
+
+@pytest.mark.parametrize("traces", [None, refused()], ids=["traced", "not traced"])
+def test_a_profile_that_gives_no_ledger_is_invalid_and_says_why(traces: list[Run] | None) -> None:
+    reason = why_invalid(session(profiled(SAME), profiled(None, "the profiled steps failed: no memory"), traces))
+    assert "head: the collectives of its step are unknown" in reason
+    assert REASON in reason
+    assert "the profiled steps failed: no memory" in reason
+
+
+def test_a_profile_that_missed_a_collective_is_invalid() -> None:
+    assert SAME.liveness is not None
+    blind = SAME.model_copy(update={"liveness": SAME.liveness.model_copy(update={"seen": 0})})
+    assert "head: the counter missed collectives" in why_invalid(session(profiled(SAME), profiled(blind)))
+
+
+def test_a_counted_and_a_profiled_arm_are_not_compared() -> None:
+    reason = why_invalid(session({"ledger": A2A}, profiled(SAME)))
+    assert "not comparable: a step of base was counted, and steps of the other arm were profiled" in reason
+
+
+def test_profiles_from_different_rows_are_not_compared() -> None:
+    other = profile_of(A2A, "kineto:kernel-metadata")
+    reason = why_invalid(session(profiled(SAME), profiled(other)))
+    assert "were counted in different ways: 'kineto:metadata' in base, 'kineto:kernel-metadata' in head" in reason
+
+
+def test_a_compiled_step_that_was_not_timed_is_invalid() -> None:
+    untimed = Session(header=HEADER.model_copy(update={"timed": []}), runs=refused())
+    reason = why_invalid(untimed)
+    assert "base has no timed run, so the collectives of its step are unknown" in reason
+    assert "would be compiled by torch.compile" in reason
+
+
+def test_timed_runs_that_could_be_counted_answer_for_traces_that_could_not() -> None:
+    """Compilation may be switched off in the timed runs."""
+    counted = {"ledger": A2A.model_copy(update={"variant": "cpu"})}
+    _, workload = judged(session(counted, counted, refused()))
+    assert workload.sharding is not None
+    assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "timed")
+
+
+def test_traces_that_were_refused_for_another_reason_stay_invalid() -> None:
+    assert judged(session(profiled(SAME), profiled(SAME), refused("untraceable")))[1].sharding is None
+
+
+def test_head_alone_is_judged_by_its_trace() -> None:
+    """``gate = "stored"`` times no run of base."""
+    alone = [
+        timed_run(Slot(Position(block=0, slot=slot, order="screen"), 1, "head", 8), 0.1, **profiled(SAME))  # type: ignore[arg-type]
+        for slot in range(4)
+    ]
+    verdict, workload = judged(Session(header=HEADER, runs=[*statics(), *alone]))
+    assert workload.sharding is not None
+    assert workload.sharding.tier == "static"
+    assert any(HEAD_ALONE in warning for warning in verdict.warnings)
+
+
+def test_after_a_profiled_run_all_later_runs_are_profiled() -> None:
+    """So both arms of a block have ledgers from the same source, even if only one arm is compiled."""
+    place: Callable[[str], Slot] = lambda arm: Slot(Position(block=0, slot=0, order="ABBA"), 1, arm, 8)  # type: ignore[arg-type]  # noqa: E731
+    counted = timed_run(place("base"), 0.1, ledger=A2A)
+    compiled = timed_run(place("head"), 0.1, **profiled(SAME))
+    assert explain_profile([counted], BASE) == ""
+    assert explain_profile([counted, compiled], HEAD) == REASON
+    assert explain_profile([counted, compiled], BASE) == f"the steps of head are profiled: {REASON}"

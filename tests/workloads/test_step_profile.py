@@ -1,0 +1,259 @@
+"""Traces of profiled steps, as a guest may leave them: which of them become a ledger, and what each fault is called."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from regbot.records.ledger import Axis, Ledger
+from regbot.records.run import RawProfile
+from regbot.workloads import Task
+from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
+from support.layers import layer_task
+from traces.writer import Event, Writer, step, text, write
+
+SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
+MAX_BYTES = 2**18
+STEP_US = 1000
+RANKS = "[0, 1]"
+INFO = {"backend": "nccl", "rank": 0, "world_size": 2}
+EXCHANGE = {"name": "all_to_all", "elements": (64, 64), "ranks": RANKS, "description": "ep"}
+GATHER = {"name": "_allgather_base", "elements": (32, 64), "ranks": RANKS, "description": "dp", "group": "2"}
+UNNAMED = GATHER | {"description": "undefined", "group": "0"}
+"""A call in a group without a description. Its axis is known by its ranks only."""
+
+
+def steps(*steps_with_calls: Sequence[dict[str, object]]) -> list[Event]:
+    """Events of steps with these calls."""
+    writer = Writer()
+    for number, calls in enumerate(steps_with_calls):
+        writer.add(step(number, STEP_US * number, STEP_US - 1))
+        for position, call in enumerate(calls):
+            start = STEP_US * number + 50 * position + 10
+            writer.call(host=start, start=start + 20, length=10, **call)  # type: ignore[arg-type]
+    return writer.events
+
+
+def planted(number: int = 2, kernels: bool = True) -> list[Event]:
+    """Events of ``number`` planted all-reduces."""
+    writer = Writer()
+    for position in range(number):
+        writer.call("allreduce", 100.0 * position, 100.0 * position + 20, 10, ranks=RANKS, description=f"g{position}")
+    return writer.events if kernels else [one for one in writer.events if one["cat"] == "cpu_op"]
+
+
+CLAIM = RawProfile(
+    reason="torch.compile compiled 2 frames of it",
+    trace="profile.json.gz",
+    planted_trace="profile.planted.json.gz",
+    planted=2,
+    sequence_advances=[3, 3, 3],
+    axes={
+        "ep": Axis(size=2, ranks=[0, 1]),
+        "edp": Axis(size=1, ranks=[0]),
+        "dp": Axis(size=2, ranks=[0, 1]),
+    },
+    config={"world": 2},
+)
+GOOD_STEP = (EXCHANGE, EXCHANGE, GATHER)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Ledger]:
+    """Returns the ledger of a guest's traces."""
+
+    def ledger(
+        traced: Sequence[Event] | None = None,
+        plants: Sequence[Event] | None = None,
+        info: dict[str, object] = INFO,
+        **claims: object,
+    ) -> Ledger:
+        events = traced if traced is not None else steps(GOOD_STEP, GOOD_STEP, GOOD_STEP)
+        write(tmp_path / "profile.json.gz", text(events, info))
+        write(tmp_path / "profile.planted.json.gz", text(planted() if plants is None else plants, info))
+        return ledger_of_profile(CLAIM.model_copy(update=claims), layer_task(), tmp_path, MAX_BYTES)
+
+    return ledger
+
+
+def counts(ledger: Ledger) -> dict[tuple[str, str], tuple[int, int]]:
+    return {(entry.kind, entry.axis): (entry.count, entry.bytes) for entry in ledger.entries}
+
+
+def test_a_profile_gives_the_ledger_of_one_step(read: Callable[..., Ledger]) -> None:
+    ledger = read()
+    assert (ledger.source, ledger.scope, ledger.steps, ledger.rank) == ("kineto:metadata", "step", 3, 0)
+    assert counts(ledger) == {("all_to_all", "ep"): (2, 256), ("all_gather", "dp"): (1, 128)}
+    assert (ledger.workload, ledger.variant, ledger.world_size) == ("mixtral-8x7b@1/ep", "cpu", 2)
+    assert ledger.config == {"world": 2}
+    assert ledger.liveness is not None
+    assert ledger.liveness.proven
+    assert (ledger.liveness.seen, ledger.liveness.sequence_counted) == (2, 9)
+    assert {entry.exposed_s for entry in ledger.entries} == {None}  # a profile proves no change of times
+
+
+def test_the_sequence_numbers_are_those_of_the_counted_steps(read: Callable[..., Ledger]) -> None:
+    first = (*GOOD_STEP, EXCHANGE)
+    ledger = read(steps(first, GOOD_STEP, GOOD_STEP), sequence_advances=[4, 3, 3])
+    assert ledger.steps == 1
+    assert ledger.liveness is not None
+    assert (ledger.liveness.sequence_advance, ledger.liveness.sequence_counted) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("sequence_advances", [3, 4, 3]),
+        ("sequence_advances", []),
+        ("planted", 3),
+        ("planted", 0),
+    ],
+)
+def test_a_collective_that_the_profile_missed_leaves_its_liveness_unproven(
+    read: Callable[..., Ledger], change: str, value: object
+) -> None:
+    ledger = read(**{change: value})
+    assert ledger.liveness is not None
+    assert not ledger.liveness.proven
+
+
+def test_planted_collectives_of_nccl_need_kernels(read: Callable[..., Ledger]) -> None:
+    """Without kernels, the collectives of a replayed CUDA graph would be in no trace."""
+    ledger = read(plants=planted(kernels=False))
+    assert ledger.liveness is not None
+    assert (ledger.liveness.seen, ledger.liveness.proven) == (0, False)
+
+
+def test_a_backend_without_sequence_numbers_is_judged_by_the_planted_collectives(read: Callable[..., Ledger]) -> None:
+    ledger = read(sequence_advances=None)
+    assert ledger.liveness is not None
+    assert (ledger.liveness.sequence_advance, ledger.liveness.proven) == (None, True)
+
+
+def replayed() -> list[Event]:
+    """Steps whose collectives are in a CUDA graph: their kernels run, and no call names them."""
+    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
+    for number in range(3):
+        start = STEP_US * number + 900
+        writer.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", start, 5, start - 2)
+    return writer.events
+
+
+def test_collectives_of_a_replayed_graph_are_unknown(read: Callable[..., Ledger]) -> None:
+    with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
+        read(replayed())
+
+
+def test_steps_that_differ_give_no_ledger(read: Callable[..., Ledger]) -> None:
+    """The reader takes the middle one of three steps, so the sequence numbers must show that another one is like it."""
+    differing = steps(GOOD_STEP, GOOD_STEP[:2], GOOD_STEP[:1])
+    for advances in ([3, 2, 1], None):
+        with pytest.raises(UnusableProfileError, match="its steps are not alike"):
+            read(differing, sequence_advances=advances)
+    with pytest.raises(UnusableProfileError, match=r"its 2 steps are not equal \(3, 2 collectives\)"):
+        read(steps(GOOD_STEP, GOOD_STEP[:2]))
+
+
+@pytest.mark.parametrize("info", [{**INFO, "rank": 1}, {**INFO, "world_size": 4}])
+def test_a_trace_of_another_rank_or_world_is_refused(read: Callable[..., Ledger], info: dict[str, object]) -> None:
+    with pytest.raises(UnusableProfileError, match="but rank 0 of 2 was requested"):
+        read(info=info)
+
+
+def test_a_trace_without_collectives_is_no_ledger_of_zero(read: Callable[..., Ledger]) -> None:
+    with pytest.raises(UnusableProfileError, match="no collective was recorded"):
+        read(steps((), (), ()))
+
+
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [
+        ({"problem": "the profiled steps failed: OutOfMemoryError: no memory"}, "failed: OutOfMemoryError"),
+        ({"trace": None}, "the record names no trace"),
+        ({"trace": "other.json"}, "other.json: named in the record, but it cannot be read"),
+    ],
+)
+def test_a_profile_that_is_missing_says_why(
+    read: Callable[..., Ledger], claims: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UnusableProfileError, match=message):
+        read(**claims)
+
+
+def _link(path: Path, folder: Path) -> None:
+    path.rename(folder / "elsewhere")
+    path.symlink_to(folder / "elsewhere")
+
+
+def _hard_link(path: Path, folder: Path) -> None:
+    os.link(path, folder / "elsewhere")
+
+
+def _enlarge(path: Path, _: Path) -> None:
+    path.write_bytes(bytes(MAX_BYTES + 1))
+
+
+def _fill(path: Path, _: Path) -> None:
+    write(path, text(steps(GOOD_STEP)) + " " * (40 * MAX_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_link, "is a link or no regular file"),
+        (_hard_link, "is a link or no regular file"),
+        (_enlarge, "more than the 262,144 of local.max_record_mb"),
+        (_fill, "contains more than 8,388,608 bytes"),
+        (lambda path, _: path.write_bytes(b"\x1f\x8bnothing"), "is broken gzip"),
+        (lambda path, _: path.write_text("[1, 2"), "profile.json.gz: "),
+    ],
+    ids=["link", "hard link", "large", "bomb", "broken", "no trace"],
+)
+@pytest.mark.parametrize("name", ["profile.json.gz", "profile.planted.json.gz"])
+def test_a_file_of_a_guest_is_read_only_within_its_limits(
+    tmp_path: Path, name: str, spoil: Callable[[Path, Path], object], message: str
+) -> None:
+    write(tmp_path / "profile.json.gz", text(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP), INFO))
+    write(tmp_path / "profile.planted.json.gz", text(planted(), INFO))
+    spoil(tmp_path / name, tmp_path)
+    with pytest.raises(UnusableProfileError) as error:
+        ledger_of_profile(CLAIM, layer_task(), tmp_path, MAX_BYTES)
+    assert message.replace("profile.json.gz", name) in str(error.value)
+    assert str(tmp_path) not in str(error.value)
+
+
+def requesting(dispatcher: str) -> Task:
+    """The task of the layer, whose workload requests a dispatcher."""
+    return layer_task().at({"dispatcher": dispatcher})
+
+
+def test_the_dispatcher_is_the_one_whose_payload_ran(read: Callable[..., Ledger]) -> None:
+    backend = describe_dispatcher(read(), requesting("deepep"))["dispatcher"]
+    assert (backend.requested, backend.executed) == ("deepep", "alltoall")
+    assert backend.evidence == "2 all_to_all per profiled step on axis ep, via nccl"
+
+
+def test_an_all_gather_on_ranks_of_two_axes_shows_no_dispatcher(read: Callable[..., Ledger]) -> None:
+    """It may be FSDP's."""
+    ledger = read(steps((UNNAMED,), (UNNAMED,), (UNNAMED,)), sequence_advances=[1, 1, 1])
+    assert counts(ledger) == {("all_gather", "ep|dp"): (1, 128)}
+    assert describe_dispatcher(ledger, requesting("allgather")) == {}
+    assert describe_dispatcher(read(), layer_task()) == {}
+
+
+@pytest.mark.parametrize("name", ["tracelens__b200_eager_trace", "hta_nccl_data", "hta_trace_diff_control"])
+def test_a_real_trace_of_another_job_proves_nothing(tmp_path: Path, name: str) -> None:
+    """One of these is of rank 0 of two ranks with NCCL, as the request is."""
+    sample = SAMPLES / f"{name}.json.gz"
+    if not sample.exists():
+        pytest.skip("the samples of other projects are not on this machine (../shared/fixtures)")
+    (tmp_path / "profile.json.gz").write_bytes(sample.read_bytes())
+    write(tmp_path / "profile.planted.json.gz", text(planted(), INFO))
+    try:
+        ledger = ledger_of_profile(CLAIM, layer_task(), tmp_path, 2**24)
+    except UnusableProfileError as error:
+        assert "but rank 0 of 2 was requested" in str(error)  # noqa: PT017 (one of the samples is no error)
+    else:
+        assert ledger.liveness is not None
+        assert not ledger.liveness.proven
