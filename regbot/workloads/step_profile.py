@@ -49,8 +49,8 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     planted = _read(folder / claim.planted_trace, task, max_bytes)
     steps = _read(folder / claim.trace, task, max_bytes)
     if steps.scope != "step":
-        reason = next((warning for warning in steps.warnings if warning.startswith("counts are of")), "")
-        raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one; {reason}")
+        reasons = "; ".join(steps.warnings)
+        raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
     advances = claim.sequence_advances or []
     if steps.steps == 1 and (len(advances) != NUM_STEPS or advances[1] not in (advances[0], advances[2])):
         raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
