@@ -16,7 +16,7 @@ from regbot.judge.stored_comparison import compare_times
 from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_stored
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs
-from regbot.ledgers.patterns import DispatcherChange
+from regbot.ledgers.expert import DispatcherChange
 from regbot.records.run import Arm
 from regbot.records.session import Session, UnconcernedWorkload
 from regbot.records.verdict import (

@@ -13,6 +13,7 @@ from regbot.config import Config
 from regbot.judge.references import find_age_days
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.validity import not_comparable
+from regbot.records.ledger import DEFAULT_PAPER_GPU
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, StoredTrace
 from regbot.records.verdict import Sharding, StoredCollectives
@@ -28,7 +29,10 @@ def compare_with_stored(
         return sharding, []
     stored_name = f"the stored ledger of {short_commit(stored_trace.commit)} ({_describe_framework(stored_trace)})"
     if reason := not_comparable(stored_trace.ledger, base.ledger, ("the stored ledger", "base")):
-        stored_method, base_method = ((ledger.source, ledger.device) for ledger in (stored_trace.ledger, base.ledger))
+        stored_method, base_method = (
+            (ledger.source, ledger.device, ledger.gpu or DEFAULT_PAPER_GPU)
+            for ledger in (stored_trace.ledger, base.ledger)
+        )
         advice = "; replace it with 'regbot baseline refresh'" if stored_method != base_method else ""
         return sharding, [f"{stored_name} and base's ledger cannot be compared: they {reason}{advice}"]
     changed = judge_sharding(stored_trace.ledger, base.ledger, config, workload=base.workload)

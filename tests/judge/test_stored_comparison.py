@@ -183,6 +183,7 @@ def test_a_head_with_other_collectives_names_what_differs_from_the_stored_ledger
     [
         ({"source": "hlo"}, "were counted in different ways: 'hlo' in the stored ledger, 'dispatch-mode' in "),
         ({"device": "cpu"}, "are of programs for different devices: cpu in the stored ledger, cuda in "),
+        ({"gpu": "h200"}, "were traced for different GPUs: h200 in the stored ledger, h100 in "),
     ],
 )
 def test_a_stored_ledger_of_another_method_is_not_compared_and_the_warning_says_how_to_replace_it(
