@@ -8,7 +8,7 @@ from support.check_cases import Case, only
 from support.guest_runs import Shared
 from support.layers import TIMED_CONFIG, compiled_layer, genuine_runs, replay
 
-CPU_PROGRAM = TIMED_CONFIG.replace('adapter = "module"', 'adapter = "module"\ndevice = "cpu"')
+CPU_PROGRAM = TIMED_CONFIG.replace("timeout_min = 1", 'timeout_min = 3\ndevice = "cpu"')
 REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
 ONE_EXCHANGE = "return Exchange.apply(F.silu(self.experts(Exchange.apply(x, self.group))), self.group)"
 TWO_EXCHANGES = f"x = Exchange.apply(Exchange.apply(x, self.group), self.group)\n        {ONE_EXCHANGE}"
