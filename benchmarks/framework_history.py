@@ -58,6 +58,8 @@ class History:
     workload: dict[str, object]
     world: int
     ep: int
+    paths: Sequence[str]
+    """Pathspecs of the framework's code. Tests and data are not needed, and a clone may lack large files."""
 
 
 HISTORIES = {
@@ -67,6 +69,7 @@ HISTORIES = {
         workload={"adapter": "torchtitan", "recipe": "qwen3_moe_debug"},
         world=16,
         ep=4,
+        paths=("torchtitan",),
     ),
     "megatron": History(
         commits=("d98e8a64", "1addfbd7", "48491434", "24cc2a85", "3460bba1", "7086b610", "e8fe0686", "2fadde8a",
@@ -74,6 +77,7 @@ HISTORIES = {
         workload={"adapter": "megatron", "program": "pretrain_gpt.py", "dispatcher": "alltoall"},
         world=8,
         ep=8,
+        paths=("megatron", ":(glob)*.py"),
     ),
 }  # fmt: skip
 
@@ -103,10 +107,11 @@ def ask_torch(python: str, missing: MissingName) -> tuple[bool, str]:
     return answer[1] == "lacks", f"torch {answer[0]} {answer[1]} {path}"
 
 
-def check_out(clone: Path, commit: str, folder: Path) -> str:
-    """Write the files of ``commit`` to ``folder``, and return the commit's date."""
+def check_out(clone: Path, commit: str, paths: Sequence[str], folder: Path) -> str:
+    """Write those files of ``commit`` that ``paths`` select to ``folder``, and return the commit's date."""
     folder.mkdir()
-    archive = subprocess.run(["git", "-C", str(clone), "archive", commit], capture_output=True, check=True).stdout
+    command = ["git", "-C", str(clone), "archive", commit, "--", *paths]
+    archive = subprocess.run(command, capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
     log = ["git", "-C", str(clone), "log", "-1", "--format=%cs", commit]
     return subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
@@ -156,7 +161,7 @@ def main() -> None:
         library = library_for(options.python, home / "cache", home / "spare").path
         for commit in commits:
             root = home / commit
-            date = check_out(options.clone, commit, root)
+            date = check_out(options.clone, commit, history.paths, root)
             arm = Arm(name="head", revision=commit, commit="a" * 40, tree="b" * 40)
             run = trace(task, Checkout(arm, root), LocalEngine(), Scratch(home / "scratch", Limits()), paper=library)
             if run.outcome == "ok":
