@@ -2,7 +2,9 @@
 2026-11-23, from version 0.1.0: they may be added to by later versions, never shortened to make a test pass.
 
 The intervals of pairs have become wider since (``regbot.stats.paired.WIDENINGS``). A PASS at 4 pairs can therefore take
-8, or be INCONCLUSIVE if the old session has no more; ``verdicts.json`` has these verdicts.
+8, or be INCONCLUSIVE if the old session has no more; ``verdicts.json`` has these verdicts. They also contain a luck of
+the arms where no calibration knows it (``regbot.stats.arm_luck.ASSUMED_LUCK``), and old sessions have one draw of it.
+Eight pairs of one workload of ``pass_no_change`` are therefore undecided.
 """
 
 import gzip

@@ -367,7 +367,7 @@ def test_a_rank_over_all_runs_is_the_median_of_the_pairs_without_warm_launches()
     verdict, session = CASES["void_pair"]()
     timed = build_workload_sections(verdict, session)[0].timed
     valid = [run for run in timed.runs if run.verdict.role == "pair" and run.arm == "base"]
-    assert len(valid) == 4
+    assert len(valid) == 8
     name, base, _ = timed.by_rank[1]
     assert (name, base and base.step_s) == ("1", median(run.verdict.ranks[1].step_s or 0 for run in valid))
 
