@@ -3,8 +3,8 @@
 A part of ``error_rates.py``. Every simulated session has twelve pairs on a node of ``nodes.py``, and is judged by the
 rule of regbot and by its rule before, Student's t interval at every look. *Slow launches*: one launch in 20 takes 30%
 longer; or 15% of head's launches, and 3% of base's. *Dependent pairs*: neighbouring pairs, or the two pairs of a block,
-are correlated. Independent placebo sessions of the same node show how often regbot's calibration proves a correlation
-above its limit, so that the gate does not vote.
+are correlated. Independent placebo sessions of the same node give calibrations: how much luck of the arms the intervals
+contain, because the pairs of a draw share noise as they share luck, and whether the gate has a vote.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +13,11 @@ from dataclasses import dataclass, fields
 from math import log1p
 
 import numpy as np
-from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, judge_before, log_ratios, summaries
+from gate import DRAWS, PAIRS, PRIMARY, STEADY, THRESHOLDS, judge_before, log_ratios, summaries
 from promises import Promise
 
 from nodes import NODES, TYPICAL, Array, Node, abba, levels, steps_of_runs
+from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction, rate_bounds
 from regbot.stats.correlation import block_correlation, lag_correlation
 from regbot.stats.paired import SequentialTest, sequential_test
@@ -42,7 +43,7 @@ MAX_WITHHELD = 0.10
 """Largest share of sessions whose pass is withheld, if base and head have as many slow launches."""
 
 MAX_CORRELATION = 0.2
-"""The promises hold up to this correlation of pairs."""
+"""Above this correlation of pairs, any number of calibrations may take the vote."""
 
 MAX_LOST_VOTES, MIN_LOST_VOTES = 0.02, 0.9
 """Largest share of calibrations that take the vote if pairs are independent, and smallest share if they are strongly
@@ -62,7 +63,7 @@ class Counts:
     slower: int = 0
     passed: int = 0
     withheld: int = 0
-    """Sessions that would pass if head had no more slow launches than base."""
+    """Sessions that would pass if head had no more slow launches than base, or see ``judge_calibrated``."""
     covered: int = 0
     """Sessions in which every interval of the last look contains the true effect."""
 
@@ -136,18 +137,64 @@ def correlate_blocks(ratios: Ratios, rho: float) -> dict[str, Array]:
     return correlated
 
 
-def share_without_vote(ratios: Array, pairs: int) -> float:
-    """Return the share of calibrations of ``pairs`` placebo pairs that prove a correlation above the limit. ``ratios``
-    are the log-ratios of placebo sessions, (sessions, 12); the last session of a calibration may be shorter."""
+@dataclass(frozen=True)
+class SimulatedCalibration:
+    """What placebo pairs of one calibration show, as ``regbot.baselines.reference`` computes it."""
+
+    luck: SharedLuck | None
+    """Luck that the intervals of later sessions contain."""
+    is_vote_lost: bool
+
+
+ASSUMED = SimulatedCalibration(SharedLuck.assume(DRAWS), False)
+"""No calibration."""
+PROVEN_SMALL = SimulatedCalibration(None, False)
+"""The intervals contain no luck, as if a calibration had proven that it is small."""
+
+
+def calibrate_placebos(ratios: Array, pairs: int) -> list[SimulatedCalibration]:
+    """Return calibrations of ``pairs`` placebo pairs each. ``ratios`` are the log-ratios of the medians of placebo
+    sessions, (sessions, 12); the last session of a calibration may be shorter."""
     sessions = -(-pairs // PAIRS)
-    calibrations = len(ratios) // sessions
-    lost = 0
-    for number in range(calibrations):
-        rows = ratios[number * sessions : (number + 1) * sessions].tolist()
-        rows[-1] = rows[-1][: pairs - PAIRS * (sessions - 1)]
-        correlations = {"lag": lag_correlation(rows), "block": block_correlation(rows)}
-        lost += bool(contradiction(NO_PROOF, NO_PROOF, correlations))
-    return lost / calibrations
+    calibrations = []
+    for number in range(len(ratios) // sessions):
+        values = ratios[number * sessions : (number + 1) * sessions].ravel()[:pairs]
+        placebos = [values[start : start + PAIRS].tolist() for start in range(0, pairs, PAIRS)]
+        lag, block = lag_correlation(placebos), block_correlation(placebos)
+        luck = estimate_luck(values.reshape(-1, DRAW_PAIRS).tolist(), lag.value if lag is not None else 0.0)
+        shared = SharedLuck(luck.counted, luck.draws, DRAWS) if luck is not None else SharedLuck.assume(DRAWS)
+        lost = bool(contradiction(NO_PROOF, NO_PROOF, {"lag": lag, "block": block}, luck))
+        calibrations.append(SimulatedCalibration(shared, lost))
+    return calibrations
+
+
+def judge_calibrated(
+    ratios: Ratios, calibrations: Sequence[SimulatedCalibration], effects_pct: Sequence[float] = EFFECTS_PCT
+) -> dict[float, Counts]:
+    """Judge every session at every effect. The sessions are divided among ``calibrations``.
+
+    A session is withheld if its calibration takes the vote, or if only an assumed luck leaves it undecided. Its
+    interval then counts as one that contains the truth if the vote is lost, because the verdict shows no interval.
+    """
+    sessions = len(next(iter(ratios.values())))
+    by_effect = {percent: Counts() for percent in effects_pct}
+    for percent, counts in by_effect.items():
+        effect = log1p(percent / 100)
+        for session in range(sessions):
+            calibration = calibrations[session * len(calibrations) // sessions]
+            if calibration.is_vote_lost:
+                counts.add(Counts(1, withheld=1, covered=1))
+                continue
+            shifted = {name: (values[session] + effect).tolist() for name, values in ratios.items()}
+            test = sequential_test(shifted, PRIMARY, THRESHOLDS, luck=calibration.luck)
+            assert test is not None
+            is_withheld = test.withheld
+            if calibration is ASSUMED and test.decision == "undecided":
+                is_withheld = judge_now(shifted).decision != "undecided"
+            is_covered = all(bounds.low <= effect <= bounds.high for _, bounds in test.tests.values())
+            is_passed = test.decision in ("no_change", "improved")
+            counts.add(Counts(1, test.decision == "regressed", is_passed, is_withheld, is_covered))
+    return by_effect
 
 
 def slow_launches(sessions: int, jobs: int) -> Iterator[Promise]:
@@ -208,54 +255,54 @@ def _slow_rows(node: Node, sessions: int, seed: int) -> Rows:
     }
 
 
+RULES = ("before", "not calibrated", *(f"{pairs} placebo pairs" for pairs in CALIBRATION_PAIRS))
+
+
 def dependent_pairs(sessions: int, jobs: int) -> Iterator[Promise]:
     """Print the table of dependent pairs on the typical node, and yield its promises."""
     print(
-        "\ndependent pairs, typical node: error rates before / now while the gate votes, and the share of calibrations"
-        f" that take its vote.\n'before': Student's t. Each share is over {_count_calibrations(sessions)} calibrations"
+        "\ndependent pairs, typical node: share called slower / passed / withheld. 'before': Student's t. A session is"
+        f" withheld if its calibration\ntakes the vote ({_count_calibrations(sessions)} calibrations), or if only an"
+        " assumed luck of the arms leaves it undecided"
     )
-    lost = "".join(f"{f'no vote, {pairs} pairs':>20}" for pairs in CALIBRATION_PAIRS)
-    print(f"{'correlated':>11} {'by':>4} {'slower at 1%':>15} {'passed at 2%':>15} {'coverage':>15}{lost}")
-    lost_without, lost_with = 0.0, 1.0
-    worst, least_coverage = {"slower": 0.0, "passed": 0.0}, 1.0
+    effects = "".join(f"{f'at {percent:g}%':>24}" for percent in EFFECTS_PCT)
+    print(f"{'correlated':>11} {'by':>4} {'rule':>18}{effects} {'coverage':>9} {'no vote':>8}")
+    worst = {(error, is_strong): (0.0, "") for error in ("slower", "passed") for is_strong in (False, True)}
+    least_coverage, most_lost = {False: (1.0, ""), True: (1.0, "")}, {0.0: 0.0, MAX_CORRELATION: 0.0}
+    lost_with = 1.0
     work = [(correlate, rho) for correlate in (correlate_neighbours, correlate_blocks) for rho in CORRELATIONS]
     with ProcessPoolExecutor(jobs) as pool:
         results = pool.map(_dependent_row, *zip(*work, strict=True), [sessions] * len(work))
-        for (correlate, rho), (before, now, shares) in zip(work, results, strict=True):
+        for (correlate, rho), row in zip(work, results, strict=True):
             name = "neighbours" if correlate is correlate_neighbours else "in blocks"
-            coverages = [
-                min(counts.covered / counts.sessions for counts in by_effect.values()) for by_effect in (before, now)
-            ]
-            errors = (before[1.0].slower, now[1.0].slower), (before[2.0].passed, now[2.0].passed)
-            rates = [f"{old / sessions:.3f} / {new / sessions:.3f}" for old, new in errors]
-            cells = "".join(f"{share:>20.3f}" for share in shares)
-            coverage_cell = f"{coverages[0]:.3f} / {coverages[1]:.3f}"
-            print(f"{name:>11} {rho:>4g} {rates[0]:>15} {rates[1]:>15} {coverage_cell:>15}{cells}")
-            if rho <= MAX_CORRELATION:
-                worst["slower"] = max(worst["slower"], rate_bounds(now[1.0].slower, sessions)[1])
-                worst["passed"] = max(worst["passed"], rate_bounds(now[2.0].passed, sessions)[1])
-                least_coverage = min(least_coverage, coverages[1])
-            if rho == 0:
-                lost_without = max(lost_without, *shares)
-            elif rho == max(CORRELATIONS):
-                lost_with = min(lost_with, shares[-1])
-    for error, percent in (("slower", 1), ("passed", 2)):
-        yield Promise(
-            f"dependent pairs, up to {MAX_CORRELATION:g}: {error} at a true {percent}%, upper 95% bound, at most"
-            f" {MAX_ERROR:.1%}",
-            f"{worst[error]:.2%}",
-            worst[error] <= MAX_ERROR,
-        )
-    yield Promise(
-        f"dependent pairs, up to {MAX_CORRELATION:g}: coverage at least {MIN_COVERAGE:.0%}",
-        f"{least_coverage:.2%}",
-        least_coverage >= MIN_COVERAGE,
-    )
-    yield Promise(
-        f"independent pairs: calibrations that take the vote, at most {MAX_LOST_VOTES:.0%}",
-        f"{lost_without:.1%}",
-        lost_without <= MAX_LOST_VOTES,
-    )
+            for rule, (by_effect, lost) in row.items():
+                coverage = min(counts.covered / counts.sessions for counts in by_effect.values())
+                cells = "".join(f"{counts.cell():>24}" for counts in by_effect.values())
+                print(f"{name:>11} {rho:>4g} {rule:>18}{cells} {coverage:>9.3f} {lost:>8.3f}")
+                if rule == "before":
+                    continue
+                where, is_strong = f"{name} {rho:g}, {rule}", rho > MAX_CORRELATION
+                for error, percent in (("slower", 1.0), ("passed", 2.0)):
+                    count = by_effect[percent].slower if error == "slower" else by_effect[percent].passed
+                    high = rate_bounds(count, sessions)[1]
+                    worst[error, is_strong] = max(worst[error, is_strong], (high, where))
+                least_coverage[is_strong] = min(least_coverage[is_strong], (coverage, where))
+                for limit in most_lost:
+                    most_lost[limit] = max(most_lost[limit], lost if rho <= limit else 0.0)
+                if rho == max(CORRELATIONS) and rule == RULES[-1]:
+                    lost_with = min(lost_with, lost)
+    for (error, is_strong), (high, where) in worst.items():
+        range_text = f"above {MAX_CORRELATION:g}" if is_strong else f"up to {MAX_CORRELATION:g}"
+        percent = 1 if error == "slower" else 2
+        text = f"dependent pairs, {range_text}: {error} at a true {percent}%, upper 95% bound, at most {MAX_ERROR:.1%}"
+        yield Promise(text, f"{high:.2%} ({where})", high <= MAX_ERROR)
+    for is_strong, (coverage, where) in least_coverage.items():
+        range_text = f"above {MAX_CORRELATION:g}" if is_strong else f"up to {MAX_CORRELATION:g}"
+        text = f"dependent pairs, {range_text}: coverage at least {MIN_COVERAGE:.0%}"
+        yield Promise(text, f"{coverage:.2%} ({where})", coverage >= MIN_COVERAGE)
+    for limit, most in ((0.0, MAX_LOST_VOTES), (MAX_CORRELATION, MAX_WITHHELD)):
+        text = f"dependent pairs, up to {limit:g}: calibrations that take the vote, at most {most:.0%}"
+        yield Promise(text, f"{most_lost[limit]:.1%}", most_lost[limit] <= most)
     yield Promise(
         f"correlation {max(CORRELATIONS):g}: calibrations of {CALIBRATION_PAIRS[-1]} pairs that take the vote, at least"
         f" {MIN_LOST_VOTES:.0%}",
@@ -270,14 +317,17 @@ def _count_calibrations(sessions: int) -> int:
 
 def _dependent_row(
     correlate: Callable[[Ratios, float], dict[str, Array]], rho: float, sessions: int
-) -> tuple[dict[float, Counts], dict[float, Counts], Sequence[float]]:
-    """Return the counts of the rule before and of regbot by effect, and the shares of calibrations that take the
-    vote."""
+) -> dict[str, tuple[dict[float, Counts], float]]:
+    """Return the counts by effect, and the share of calibrations that take the vote, by the rule."""
     rng = np.random.default_rng(SEED)
     ratios = correlate(simulate_pairs(TYPICAL, sessions, 0.0, rng), rho)
-    before, now = judge_all(ratios, judge_before), judge_all(ratios, judge_now)
-    shares = []
-    for pairs in CALIBRATION_PAIRS:
+    row = {
+        "before": (judge_all(ratios, judge_before), 0.0),
+        "not calibrated": (judge_calibrated(ratios, [ASSUMED]), 0.0),
+    }
+    for pairs, rule in zip(CALIBRATION_PAIRS, RULES[2:], strict=True):
         placebos = simulate_pairs(TYPICAL, _count_calibrations(sessions) * -(-pairs // PAIRS), 0.0, rng)
-        shares.append(share_without_vote(correlate(placebos, rho)["median"], pairs))
-    return before, now, shares
+        calibrations = calibrate_placebos(correlate(placebos, rho)["median"], pairs)
+        lost = sum(calibration.is_vote_lost for calibration in calibrations) / len(calibrations)
+        row[rule] = judge_calibrated(ratios, calibrations), lost
+    return row

@@ -29,8 +29,9 @@ from promises import Promise, report_promises
 
 from nodes import BIMODAL, NOISY, QUIET, TYPICAL, Array, Flags, Node, abba, levels, steps_of_runs
 from regbot.records.calibration_summary import PairNoise
-from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
+from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import rate_bounds
+from regbot.stats.correlation import lag_correlation
 from regbot.stats.look0 import LOOK0_PAIRS, look0, pool_noise
 from regbot.stats.paired import (
     LOOK_ALPHA,
@@ -86,6 +87,8 @@ class Row:
     luck_pct: float = 0.0
     """Standard deviation of what an arm draws with its compiler caches. Without it, calibration has proven that it is
     small."""
+    is_calibrated: bool = True
+    """If not, the placebo pairs give look 0 the noise of the class, as nights do, but do not show any luck."""
 
     @property
     def session_node(self) -> Node:
@@ -101,6 +104,10 @@ ROWS = (
     Row("noise of twice the class", TYPICAL, noisier=2.0),
     Row("luck of an arm of 0.3%", TYPICAL, luck_pct=0.3),
     Row("luck of an arm of 0.5%", TYPICAL, luck_pct=0.5),
+    Row("typical, no calibration", TYPICAL, is_calibrated=False),
+    Row("quiet, no calibration", QUIET, is_calibrated=False),
+    Row("quiet, no calibration, luck of 0.3%", QUIET, luck_pct=0.3, is_calibrated=False),
+    Row("quiet, no calibration, luck of 0.5%", QUIET, luck_pct=0.5, is_calibrated=False),
 )
 
 
@@ -115,6 +122,11 @@ class Tally:
     """Number of passes with a false statement: "no change" although the effect reaches the threshold, or a bound below
     the effect."""
     undecided: int = 0
+    withheld: int = 0
+    """Number of pull requests that are undecided because of slow launches of head, or only because of a luck of the
+    arms that is assumed."""
+    covered: int = 0
+    """Number of pull requests of which every interval of the last look contains the effect."""
     runs: int = 0
     warm: int = 0
 
@@ -143,7 +155,7 @@ class Change:
     one_draw: Mapping[str, list[float]]
     """Log-ratios of the same pairs if each arm uses one compiler cache for the whole session, as before."""
     luck: SharedLuck | None
-    """What the placebo pairs show of the luck of an arm."""
+    """What the placebo pairs show of the luck of an arm, or the assumed luck."""
     fresh_caches: bool
     """Whether every look has two warm launches, because the caches are drawn anew."""
 
@@ -194,8 +206,8 @@ def simulate(row: Row, count: int, rng: np.random.Generator) -> tuple[Measured, 
     for i in range(count):
         noise = pool_noise([{name: placebo[i].tolist() for name, (_, _, placebo) in shared.items()}])
         assert noise is not None
-        placebo_draws = shared["median"][2][i].reshape(-1, DRAW_PAIRS).tolist()
-        estimate = estimate_luck(placebo_draws) if row.luck_pct else None
+        estimate = _estimate_luck(shared["median"][2][i]) if row.luck_pct and row.is_calibrated else None
+        luck = SharedLuck(estimate.counted, estimate.draws, DRAWS) if estimate is not None else None
         changes.append(
             Change(
                 {name: session_levels[i, :STORED].tolist() for name, session_levels in level_of.items()},
@@ -203,11 +215,17 @@ def simulate(row: Row, count: int, rng: np.random.Generator) -> tuple[Measured, 
                 {name: float(session_levels[i, STORED]) for name, session_levels in level_of.items()},
                 {name: drawn[i].tolist() for name, (drawn, _, _) in shared.items()},
                 {name: one_draw[i].tolist() for name, (_, one_draw, _) in shared.items()},
-                SharedLuck(estimate.counted, estimate.draws, DRAWS) if estimate is not None else None,
-                row.luck_pct > 0,
+                luck if row.is_calibrated else SharedLuck.assume(DRAWS),
+                row.luck_pct > 0 or not row.is_calibrated,
             )
         )
     return measured, changes
+
+
+def _estimate_luck(placebo_ratios: Array) -> LuckEstimate | None:
+    """Return the luck that the log-ratios of ``PLACEBO_SESSIONS`` sessions show."""
+    lag = lag_correlation(placebo_ratios.reshape(-1, PLACEBO_PAIRS).tolist())
+    return estimate_luck(placebo_ratios.reshape(-1, DRAW_PAIRS).tolist(), lag.value if lag is not None else 0.0)
 
 
 def draw_luck(luck_sd: float, shape: tuple[int, int], rng: np.random.Generator) -> Array:
@@ -256,9 +274,16 @@ def tally_pairs(test: SequentialTest, effect: float) -> Tally:
         alarms=test.decision == "regressed",
         false_passes=test.decision == "improved" or (test.decision == "no_change" and effect >= THRESHOLDS.delta),
         undecided=test.decision == "undecided",
+        withheld=test.withheld,
+        covered=is_covered(test, effect),
         runs=2 * test.pairs,
         warm=2,
     )
+
+
+def is_covered(test: SequentialTest, effect: float) -> bool:
+    """Return whether every interval of the last look contains the log ``effect``."""
+    return all(bounds.low <= effect <= bounds.high for _, bounds in test.tests.values())
 
 
 def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
@@ -267,6 +292,10 @@ def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
     test = sequential_test(shifted, PRIMARY, THRESHOLDS, luck=change.luck)
     assert test is not None
     paired = tally_pairs(test, effect)
+    if test.decision == "undecided" and change.luck is not None and change.luck.is_assumed:
+        without_luck = sequential_test(shifted, PRIMARY, THRESHOLDS)
+        assert without_luck is not None
+        paired = replace(paired, withheld=test.withheld or without_luck.decision != "undecided")
     if change.fresh_caches:
         paired = replace(paired, warm=2 * test.look)
     yield PAIRED, paired
@@ -274,14 +303,14 @@ def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
     first = look0(first_block, change.noise, PRIMARY, THRESHOLDS, change.luck)
     if first.final:
         false = max(bounds.high for _, bounds in first.tests.values()) < effect
-        yield LOOK0, Tally(1, 0, false, 0, 2 * LOOK0_PAIRS, 2)
+        yield LOOK0, Tally(1, 0, false, covered=is_covered(first, effect), runs=2 * LOOK0_PAIRS, warm=2)
     else:
         yield LOOK0, paired
     head = {name: value + effect for name, value in change.head.items()}
     predictions = [prediction_interval(change.stored[name], value) for name, value in head.items()]
     bound = max(bounds.high for bounds in predictions)
     if all(bounds.low <= 0 <= bounds.high for bounds in predictions) and bound <= BOUND:
-        yield SCREENED, Tally(1, 0, bound < effect, 0, SESSION_RUNS, 1)
+        yield SCREENED, Tally(1, 0, bound < effect, runs=SESSION_RUNS, warm=1)
     else:
         one_draw = {name: [value + effect for value in values] for name, values in change.one_draw.items()}
         before = tally_pairs(judge_before(one_draw), effect)
@@ -293,7 +322,8 @@ def judge(change: Change, effect: float) -> Iterator[tuple[str, Tally]]:
         or (decision == "no_change" and effect >= THRESHOLDS.delta)
         or (decision == "within_bound" and bound < effect)
     )
-    yield STORED_GATE, Tally(1, decision == "regressed", false, decision == "undecided", SESSION_RUNS, 1)
+    undecided = decision == "undecided"
+    yield STORED_GATE, Tally(1, decision == "regressed", false, undecided, runs=SESSION_RUNS, warm=1)
 
 
 def simulate_and_judge(row: Row, count: int, seed: np.random.SeedSequence) -> Outcome:
@@ -329,6 +359,8 @@ def simulate_all(rows: Sequence[Row], sessions: int, jobs: int) -> dict[str, Out
 MOST_FALSE = 0.035
 MOST_SLOWER = 0.035
 LEAST_POWER = 0.85
+LEAST_COVERED = 0.95
+MOST_WITHHELD = 0.10
 LEAST_SAVED = {"quiet": 0.25, "typical": 0.25}
 """Share of the node-minutes of pairs that look 0 saves on harmless changes."""
 
@@ -346,6 +378,17 @@ def promises(outcomes: Mapping[str, Outcome], run_min: float, warm_min: float) -
         upper, worst = max((rate_bounds(t.alarms, t.changes)[1], name) for name, t in tallies.items())
         text = f"{rule}: called slower at a true 1%, upper 95% bound, at most {MOST_SLOWER:.1%}"
         made.append(Promise(text, f"{upper:.2%} ({worst})", upper <= MOST_SLOWER))
+        least, worst = min(
+            (min(outcome[rule, percent].covered / outcome[rule, percent].changes for percent in EFFECTS_PCT), name)
+            for name, outcome in outcomes.items()
+        )
+        text = f"{rule}: coverage at least {LEAST_COVERED:.0%}"
+        made.append(Promise(text, f"{least:.2%} ({worst})", least >= LEAST_COVERED))
+        limited = [row.name for row in ROWS if row.name in outcomes and row.is_calibrated]
+        if limited:
+            share, worst = max((_share_withheld(outcomes[name], rule), name) for name in limited)
+            text = f"{rule}: withheld in a calibrated class, at most {MOST_WITHHELD:.0%}"
+            made.append(Promise(text, f"{share:.2%} ({worst})", share <= MOST_WITHHELD))
     if "typical" in outcomes:
         tally = outcomes["typical"][LOOK0, 2.0]
         power = tally.alarms / tally.changes
@@ -359,26 +402,37 @@ def promises(outcomes: Mapping[str, Outcome], run_min: float, warm_min: float) -
     return made
 
 
+def _share_withheld(outcome: Outcome, rule: str) -> float:
+    """Return the largest share of withheld pull requests at any effect."""
+    return max(outcome[rule, percent].withheld / outcome[rule, percent].changes for percent in EFFECTS_PCT)
+
+
 def report(outcomes: Mapping[str, Outcome], run_min: float, warm_min: float) -> None:
     """Print every rate as tables. The rules of other tools are printed for the kinds of node."""
     classes = {row.name for row in CLASSES}
     for row, outcome in outcomes.items():
         print(f"\n{row}: share called slower, by the true effect")
         effects = "".join(f"{percent:>7g}%" for percent in EFFECTS_PCT)
-        columns = f"{'false pass at 2/3/5%':>24}{'undecided 0/2%':>16}{'runs 0/2%':>12}{'minutes 0/2%':>14}"
+        columns = f"{'false pass at 2/3/5%':>24}{'undecided 0/2%':>16}{'withheld':>10}{'coverage':>10}"
+        columns += f"{'runs 0/2%':>12}{'minutes 0/2%':>14}"
         print(f"{'':36}{effects}{columns}")
         others = [rule.name for rule in RULES] if row in classes else []
         for name in [*others, PAIRED, LOOK0, SCREENED, STORED_GATE]:
             by_effect = [outcome[name, percent] for percent in EFFECTS_PCT]
             shares = "".join(f"{tally.alarms / tally.changes:>8.3f}" for tally in by_effect)
             none, two_percent = outcome[name, 0.0], outcome[name, 2.0]
-            false_passes, undecided = "-", "-"
+            false_passes, undecided, withheld, covered = "-", "-", "-", "-"
             if name not in others:
                 false_passes = " / ".join(f"{tally.false_passes / tally.changes:.3f}" for tally in by_effect[2:])
                 undecided = f"{none.undecided / none.changes:.2f}/{two_percent.undecided / two_percent.changes:.2f}"
+            if name in (PAIRED, LOOK0):
+                withheld = f"{_share_withheld(outcome, name):.3f}"
+                covered = f"{min(tally.covered / tally.changes for tally in by_effect):.3f}"
             runs = f"{none.runs / none.changes:.1f}/{two_percent.runs / two_percent.changes:.1f}"
             minutes = f"{none.minutes(run_min, warm_min):.1f}/{two_percent.minutes(run_min, warm_min):.1f}"
-            print(f"{name:36}{shares}{false_passes:>24}{undecided:>16}{runs:>12}{minutes:>14}")
+            print(
+                f"{name:36}{shares}{false_passes:>24}{undecided:>16}{withheld:>10}{covered:>10}{runs:>12}{minutes:>14}"
+            )
 
 
 def check_summaries() -> None:

@@ -7,10 +7,14 @@ from regbot.records.calibration import PlaceboSession
 from regbot.records.calibration_summary import ArmLuck
 from regbot.records.reference import Reference
 from regbot.stats.arm_luck import SMALL_LUCK, LuckEstimate, estimate_luck
+from regbot.stats.correlation import CorrelationEstimate
 
 
-def estimate_stored_luck(placebos: Iterable[PlaceboSession]) -> LuckEstimate | None:
-    """Estimate the luck of an arm from placebo sessions. Return None if it is not known.
+def estimate_stored_luck(
+    placebos: Iterable[PlaceboSession], lag: CorrelationEstimate | None = None
+) -> LuckEstimate | None:
+    """Estimate the luck of an arm from placebo sessions, of which neighbouring pairs are correlated by ``lag``. Return
+    None if it is not known.
 
     Sessions of an old calibration do not count: their arms shared compiler caches, and so the luck.
     """
@@ -20,7 +24,7 @@ def estimate_stored_luck(placebos: Iterable[PlaceboSession]) -> LuckEstimate | N
         if placebo.draws is not None and len(placebo.draws) == len(medians):
             numbered = zip(placebo.draws, medians, strict=True)
             draws += [[ratio for _, ratio in pairs] for _, pairs in groupby(numbered, key=lambda pair: pair[0])]
-    return estimate_luck(draws)
+    return estimate_luck(draws, lag.value if lag is not None else 0.0)
 
 
 def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:

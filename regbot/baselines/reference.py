@@ -134,7 +134,7 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
     if len(pairs) < 2:
         return None
     lag, block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
-    luck = estimate_stored_luck(placebos)
+    luck = estimate_stored_luck(placebos, lag)
     judged = [session for session in placebos if session.covered is not None]
     flag_rate = statistics.RateEstimate.from_counts(
         sum(session.decision in ("regressed", "improved") for session in judged), len(judged)

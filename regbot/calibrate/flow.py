@@ -114,7 +114,7 @@ def _calibrate_on(
 ) -> CalibrationResult:
     folder, engine = setup.folder, setup.engine
     task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
-    plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True})
+    plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
     if ENTRY_PATTERN.fullmatch(plan.entry) is None:
         raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
     arm = resolve_arm(folder, options.rev) if options.rev is not None else WORKING_TREE

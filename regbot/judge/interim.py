@@ -7,13 +7,13 @@ which allows any number of looks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from regbot.judge.pairs import PairSet, pair_up
 from regbot.judge.references import select_reference
 from regbot.judge.steadiness import has_gpus, warn_of_unsteady_arms
-from regbot.records.calibration_summary import PairNoise
+from regbot.records.calibration_summary import CalibrationSummary, PairNoise
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.settings import ThroughputThresholds
@@ -48,6 +48,10 @@ class InterimDecision:
     """Pairs with a slow launch."""
     withheld: bool = False
     """Whether head does not pass because it has more slow launches than base."""
+    assumed_luck: float = 0.0
+    """Luck of an arm that the intervals contain because no calibration knows it."""
+    withheld_for_luck: bool = False
+    """Whether the pairs would decide without the assumed luck."""
 
     @property
     def intervals(self) -> list[Interval]:
@@ -87,15 +91,29 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     """Decide on the first ``pairs`` pairs by the planned looks. These pairs must belong to one session."""
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
+    assumed_luck = _assumed_sd(luck)
     # Later pairs exist only if look 0 has not passed, so it is taken on a session of one block only.
     if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
         first = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
         return InterimDecision(
-            pair_set, first.decision, pairs, 0, first.final, False, first.alpha, first.tests, class_noise=noise
+            pair_set,
+            first.decision,
+            pairs,
+            0,
+            first.final,
+            False,
+            first.alpha,
+            first.tests,
+            class_noise=noise,
+            assumed_luck=assumed_luck,
         )
     result = sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
     if result is None:
         return InterimDecision(pair_set)
+    withheld_for_luck = False
+    if assumed_luck and result.decision == "undecided" and not result.withheld:
+        without_luck = sequential_test(ratios, count_primary_tests(header), thresholds(header))
+        withheld_for_luck = without_luck is not None and without_luck.decision != "undecided"
     return InterimDecision(
         pair_set,
         result.decision,
@@ -106,6 +124,8 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
         tests=result.tests,
         outliers=result.outliers,
         withheld=result.withheld,
+        assumed_luck=assumed_luck,
+        withheld_for_luck=withheld_for_luck,
     )
 
 
@@ -127,14 +147,25 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
-    """Return the luck that the intervals must contain, None if calibration knows of none. Pairs of a session without
-    fresh caches share one draw."""
-    if not pair_set.valid or isinstance(reference := select_reference(plan, pair_set.valid[0].head), str):
+    """Return the luck that the intervals must contain, None if they need none. It is assumed where no calibration knows
+    it. Pairs of a session without fresh caches share one draw."""
+    if not pair_set.valid or plan.measures_luck:
         return None
-    luck = reference.calibrated.arm_luck if reference.calibrated is not None else None
-    if luck is None or luck.counted_pct == 0:
-        return None
-    return SharedLuck(luck.counted_pct / 100, luck.draws, [pair.draw for pair in pair_set.valid])
+    reference = select_reference(plan, pair_set.valid[0].head)
+    calibrated = None if isinstance(reference, str) else reference.calibrated
+    return luck_in_draws(calibrated, [pair.draw for pair in pair_set.valid])
+
+
+def _assumed_sd(luck: SharedLuck | None) -> float:
+    return luck.sd if luck is not None and luck.is_assumed else 0.0
+
+
+def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
+    """Return the luck that pairs of these ``draws`` share, by the calibration of their node class; None if it is 0."""
+    if calibrated is None or calibrated.arm_luck is None:
+        return SharedLuck.assume(draws)
+    luck = calibrated.arm_luck
+    return SharedLuck(luck.counted_pct / 100, luck.draws, draws) if luck.counted_pct else None
 
 
 def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
@@ -155,6 +186,11 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
         return replace(first_decision, unused=pairs - first_decision.pairs, final=False)
     if not is_finite:
         return InterimDecision(pair_set, continued=True)
+    assumed_luck = _assumed_sd(luck)
+    withheld_for_luck = False
+    if assumed_luck and test.decision == "undecided" and not test.withheld:
+        without_luck = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header))
+        withheld_for_luck = without_luck.decision != "undecided"
     return InterimDecision(
         pair_set,
         test.decision,
@@ -166,4 +202,6 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
         test.tests,
         outliers=test.outliers,
         withheld=test.withheld,
+        assumed_luck=assumed_luck,
+        withheld_for_luck=withheld_for_luck,
     )

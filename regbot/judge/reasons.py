@@ -60,7 +60,7 @@ def explain_decision(
         spent_min = sum(run.wall_s for run in runs) / 60
         reason = "the budget did not allow more" if header.budget_min is not None else "the session ended early"
         yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
-    if interim.withheld:
+    if interim.withheld or interim.withheld_for_luck:
         return
     assert interim.alpha is not None
     sd = max(interval.sd for _, interval in interim.tests.values())
@@ -78,7 +78,13 @@ def explain_decision(
 def explain_luck(interim: InterimDecision) -> Iterator[str]:
     """Yield that the intervals contain the luck of the arms, if they contain any."""
     luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
-    if luck_sd:
+    if interim.assumed_luck:
+        yield (
+            f"no calibration of this node class knows the luck of an arm, so the interval contains an assumed luck of "
+            f"{100 * interim.assumed_luck:.2g}%{', without which the pairs would decide' * interim.withheld_for_luck}; "
+            "'regbot calibrate' measures it"
+        )
+    elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
         yield (
             f"the interval contains the luck of the arms, which is drawn with their compiler caches: with "

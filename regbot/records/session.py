@@ -45,6 +45,10 @@ class TimedPlan(Record):
     fresh_caches: bool = Field(
         default=False, description="begin every look with empty compiler caches, of each arm its own"
     )
+    measures_luck: bool = Field(
+        default=False,
+        description="session of a calibration, which measures the luck of an arm: its intervals assume none",
+    )
     max_pairs: Annotated[int, Field(ge=2)] | None = Field(
         default=None, description="limit below that of a full session"
     )

@@ -212,6 +212,12 @@ class Throughput(Record):
     pass_withheld: bool = Field(
         default=False, description="head does not pass although its interval would: it has more slow launches than base"
     )
+    assumed_luck_pct: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="luck of an arm that the interval contains because no calibration knows it; else 0"
+    )
+    withheld_for_luck: bool = Field(
+        default=False, description="undecided only because of the assumed luck: without it, these pairs would decide"
+    )
     sessions: Annotated[int, Field(ge=0)] = Field(
         default=0, description="number of stored sessions, or of separate sessions of base files, in the comparison"
     )

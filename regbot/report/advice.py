@@ -126,6 +126,12 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
             "the timing is repeated, its pairs are added to these:"
         )
         return _list_retiming_steps(check, words)
+    if any(entry.throughput.withheld_for_luck for entry in check.decisive if entry.throughput):
+        words = (
+            "Measure the luck of an arm on this node class with 'regbot calibrate', and add the result to main. The "
+            "next check then needs no assumed luck. Or add pairs with new compiler caches to these:"
+        )
+        return _list_retiming_steps(check, words)
     return [_build_noise_step(check), *_list_retiming_steps(check)]
 
 

@@ -22,6 +22,9 @@ EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
 GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
+LUCK_UNKNOWN = (
+    "these pairs would decide if 'regbot calibrate' had shown that the luck of an arm is small on this node class"
+)
 PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
 
 
@@ -160,6 +163,8 @@ def describe_undecided(section: Throughput) -> str:
     the pairs; '' if unknown."""
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
+    if section.withheld_for_luck:
+        return LUCK_UNKNOWN
     return PASS_WITHHELD if section.pass_withheld else describe_power(section)
 
 
@@ -313,10 +318,16 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
 
 
 def _describe_calibration(section: Throughput) -> Words:
-    """Return a sentence about the calibration of the gate by placebo sessions; () if there is no calibration."""
+    """Return a sentence about the calibration of the gate by placebo sessions, and about a luck of an arm that is
+    assumed; () if there is neither."""
     calibration = section.calibrated
     if calibration is None:
-        return ()
+        if not section.assumed_luck_pct or section.withheld_for_luck:
+            return ()
+        assumed = size(section.assumed_luck_pct)
+        return (
+            f" No calibration knows the luck of an arm here: the interval contains {assumed} ('regbot calibrate').",
+        )
     flags, coverage = calibration.false_flags, calibration.covered
     words = (
         f" Calibration with pairs here: pairs of one commit differ by {size(calibration.sd_pct)}; {flags.count} false "
@@ -331,6 +342,8 @@ def _describe_calibration(section: Throughput) -> Words:
     luck = calibration.arm_luck
     if luck is None:
         words += "; how much an arm's compiler caches change its speed is not known"
+        if section.assumed_luck_pct:
+            words += f", so the interval contains {size(section.assumed_luck_pct)} of it"
     else:
         interval = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
         words += f"; an arm's compiler caches change its speed by {size(luck.sd_pct)} ({interval})"

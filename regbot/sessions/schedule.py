@@ -26,7 +26,7 @@ from typing import Literal
 
 from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.health import find_slowed_blocks
-from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
+from regbot.judge.interim import count_primary_tests, decide_so_far, luck_in_draws, thresholds
 from regbot.judge.pairs import is_head_only, is_sound, pair_up
 from regbot.judge.stored_gate import MAX_ATTEMPTS as HEAD_ATTEMPTS
 from regbot.judge.stored_gate import has_enough_sessions, judge_by_stored
@@ -210,12 +210,13 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         text += f" of about {mean(run_seconds):.0f} s"
     if header.budget_min is not None:
         text += f", {header.budget_min:g} min of them"
-    if noise := [
-        reference.calibrated.sd_pct / 100 for reference in plan.references if reference.calibrated is not None
-    ]:
+    calibrations = [reference.calibrated for reference in plan.references if reference.calibrated is not None]
+    if noise := [calibrated.sd_pct / 100 for calibrated in calibrations]:
         limits = thresholds(header)
         alpha = LOOK_ALPHA / count_primary_tests(header)
-        detectable_pct = percent(mde(max(noise), LOOKS[-1], alpha, limits.eps))
+        lucks = [luck_in_draws(calibrated, [1] * DRAW_PAIRS) for calibrated in calibrations]
+        luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
+        detectable_pct = percent(mde(max(noise), LOOKS[-1], alpha, limits.eps, luck=luck_sd))
         text += (
             f"; pairs differ by {100 * max(noise):.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
         )

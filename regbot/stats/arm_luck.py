@@ -3,7 +3,7 @@
 All pairs that use the same caches share this luck, so their variance does not show it. Each new pair of caches is a
 *draw*. A session draws anew for every look, so a full session has three draws. Placebo sessions do the same, with
 separate caches for both arms. Their draws therefore scatter more than the pairs within a draw explain, and this excess
-is the luck.
+is the luck. Where no calibration knows the luck, ``ASSUMED_LUCK`` takes its place.
 
 The luck is the standard deviation of one arm on the log scale. The log-ratio of two arms has sqrt(2) times as much.
 ``benchmarks/arm_luck.py`` simulates the error rates.
@@ -30,9 +30,20 @@ SMALL_LUCK = 0.0007
 MAX_LUCK = 0.005
 """Largest luck that the gate tolerates. If more is proven, the gate loses its vote."""
 
-CHANCE = 0.1
+ASSUMED_LUCK = 0.004
+"""Luck of an arm that intervals contain where no calibration knows it. It keeps the error rates of a session up to a
+luck of ``MAX_LUCK``, because the error of an interval is a fraction of the error of a session. 0.35% does not
+(``benchmarks/arm_luck.py``).
+"""
+
+CHANCE = 0.03
 """An estimate counts in intervals if draws scatter so much by chance in fewer than this share of calibrations. The
 widened intervals of the looks allow for less luck than that."""
+
+SHARED_NOISE = 0.25
+"""Correlation of neighbouring placebo pairs above which an estimate counts even if chance may explain it. Pairs of a
+draw share noise that lasts longer than a pair, as they share luck. Without this limit, calibrations of 20 pairs miss
+too much of a correlation of 0.5 (``benchmarks/disturbed_sessions.py``)."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +69,19 @@ class SharedLuck:
 
     sd: float
     """Standard deviation of the luck of one arm."""
-    df: int
-    """Degrees of freedom of ``sd``: the draws that it was estimated from."""
+    df: int | None
+    """Degrees of freedom of ``sd``: the draws that it was estimated from. None if ``sd`` is assumed."""
     draws: Sequence[Hashable]
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether no calibration knows the luck, so that ``sd`` is ``ASSUMED_LUCK``."""
+        return self.df is None
+
+    @classmethod
+    def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
+        """Return the luck to assume where no calibration knows it."""
+        return cls(ASSUMED_LUCK, None, draws)
 
     def sd_of_mean(self, pairs: int) -> float:
         """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios."""
@@ -68,8 +89,10 @@ class SharedLuck:
         return math.sqrt(2 * sum(size**2 for size in sizes)) * self.sd / pairs
 
 
-def estimate_luck(draws: Sequence[Sequence[float]]) -> LuckEstimate | None:
+def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float = 0.0) -> LuckEstimate | None:
     """Estimate the luck of an arm from the log-ratios of placebo pairs, one list for each draw.
+
+    ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown.
 
     This is a one-way analysis of variance with the known mean 0. The mean square of the draws' means over that within
     draws has an F distribution if there is no luck, which gives the interval. Pairs with a slow launch are left out.
@@ -99,4 +122,6 @@ def estimate_luck(draws: Sequence[Sequence[float]]) -> LuckEstimate | None:
     low, high = (luck(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
     estimate = LuckEstimate(luck(1.0), low, high, 0.0, df_between)
     is_chance = between <= within * float(fdtri(df_between, df_within, 1 - CHANCE))
+    if neighbour_correlation > SHARED_NOISE:
+        is_chance = False
     return estimate if is_chance or estimate.is_small else replace(estimate, counted=estimate.sd)

@@ -186,7 +186,7 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
     """Return ``interval`` with the luck of the arms in it. The luck has the half width of a t interval with its degrees
-    of freedom. Both half widths are added as squares."""
+    of freedom, or of a normal interval if it is assumed. Both half widths are added as squares."""
     if luck is None or luck.sd == 0:
         return interval
     luck_sd = luck.sd_of_mean(interval.pairs)

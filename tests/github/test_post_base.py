@@ -122,7 +122,10 @@ def test_a_plan_that_was_not_timed_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", [{"steps": 7}, {"cut": 1}, {"world_size": 1}, {"injected_pct": 5.0}, {"variant": "x"}])
+@pytest.mark.parametrize(
+    "plan",
+    [{"steps": 7}, {"cut": 1}, {"world_size": 1}, {"injected_pct": 5.0}, {"measures_luck": True}, {"variant": "x"}],
+)
 def test_a_plan_that_differs_from_the_base_is_refused(bench: Bench, plan: dict[str, object]) -> None:
     number = bench.pull()
     bench.approve(number)

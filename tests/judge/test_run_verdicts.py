@@ -38,7 +38,7 @@ from regbot.sessions.schedule import Slot, next_slot
 from regbot.text.units import binary_bytes
 from regbot.text.words import count
 from support.health_builder import gpu, health
-from support.stored_cases import NOISE, header, reference, run_at
+from support.stored_cases import NOISE, calibrated, header, reference, run_at
 from support.timed_builder import HEADER, NODE, PLAN, noisy, play, session_of, slot, timed_run, timing
 
 SEEDS = 40
@@ -221,6 +221,9 @@ def earlier_session() -> list[Run]:
     ]
 
 
+CALIBRATED = reference(noise=NOISE).model_copy(update={"calibrated": calibrated(0.0)})
+
+
 @cache
 def storm(seed: int) -> tuple[Session, Verdict]:
     """Return a random session and its verdict.
@@ -231,7 +234,7 @@ def storm(seed: int) -> tuple[Session, Verdict]:
     draw = random.Random(seed)
     gate = draw.choice(["look0", "stored", "pairs", "pairs"])
     steps = draw.choice([8, 60])
-    header_ = header(reference(noise=NOISE), gate=gate) if gate != "pairs" else HEADER
+    header_ = header(CALIBRATED, gate=gate) if gate != "pairs" else HEADER
     plan = header_.timed[0].model_copy(update={"steps": steps, "cut": 2 if steps == 8 else 10, "world_size": RANKS})
     header_ = header_.model_copy(update={"timed": [plan]})
     joins = steps == 8 and gate == "pairs" and draw.random() < 0.5

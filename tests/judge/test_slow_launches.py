@@ -69,7 +69,7 @@ def test_a_slow_launch_of_base_does_not_hide_that_nothing_changed() -> None:
     assert (verdict.verdict, section.decision, section.pairs) == ("PASS", "no_change", 8)
     assert [launch.arm for launch in section.slow_launches] == ["base"]
     assert section.bound_pct is not None
-    assert section.bound_pct < 1
+    assert section.bound_pct < 1.5, "the assumed luck of the arms is most of it"
 
 
 @pytest.mark.parametrize("head", [1.0, 0.95])

@@ -69,7 +69,6 @@ def test_error_rates_come_to_their_promises(tmp_path: Path) -> None:
         "unpaired",
         "correlated",
         "slow",
-        "independent",
         "correlation",
         "dependent",
         "luck",

@@ -8,12 +8,11 @@ from regbot.baselines.arm_luck import is_luck_small
 from regbot.config import Config
 from regbot.judge import judge
 from regbot.judge.pairs import pair_up
-from regbot.records.calibration_summary import ArmLuck, CalibrationSummary, Rate
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Throughput
 from regbot.sessions.schedule import Slot, max_runs, next_slot
-from support.stored_cases import at, header, reference, run_at
+from support.stored_cases import at, calibrated, header, reference, run_at
 from support.timed_builder import HEADER, NODE, PLAN, noisy, play, session_of, timed_run
 
 
@@ -29,15 +28,6 @@ def draw(run: Run) -> int | None:
 
 def is_warm(run: Run) -> bool:
     return run.position is not None and run.position.block == 0
-
-
-def calibrated(counted_pct: float, high_pct: float = 0.6) -> CalibrationSummary:
-    luck = ArmLuck(sd_pct=counted_pct, low_pct=0.0, high_pct=high_pct, counted_pct=counted_pct, draws=15)
-    return CalibrationSummary(
-        measured="2026-01-01T00:00:00Z", pairs=60, sd_pct=0.3, sd_low_pct=0.2, sd_high_pct=0.4,
-        false_flags=Rate(count=0, total=15, low=0.0, high=0.22), covered=Rate(count=15, total=15, low=0.78, high=1.0),
-        injected_pct=None, detected=None, resampled_false=0.0, arm_luck=luck,
-    )  # fmt: skip
 
 
 def throughput(runs: list[Run], session_header: SessionHeader) -> Throughput:
@@ -110,7 +100,9 @@ def test_the_interval_contains_the_luck_that_calibration_knows(is_fresh: bool) -
         runs = play(at(0.1), session_header, at_most=80)
         return throughput(runs[: 30 if is_fresh else 26], session_header)
 
-    without, with_luck = judged(reference()), judged(reference().model_copy(update={"calibrated": calibrated(0.3)}))
+    without, with_luck = (
+        judged(reference().model_copy(update={"calibrated": calibrated(counted)})) for counted in (0.0, 0.3)
+    )
     assert without.low_pct is not None
     assert with_luck.low_pct is not None
     assert with_luck.low_pct < without.low_pct - 0.2

@@ -77,7 +77,7 @@ def test_a_session_that_decides_nothing_ends_after_twelve_pairs() -> None:
 
 
 def test_no_look_is_taken_between_the_looks() -> None:
-    lengths = {len(play(noisy(1.02, 0.004, seed))) for seed in range(25)}
+    lengths = {len(play(noisy(1.028, 0.004, seed))) for seed in range(25)}
     assert lengths <= {10, 18, 26}
     assert len(lengths) > 1
 

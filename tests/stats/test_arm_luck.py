@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
+from regbot.stats.arm_luck import ASSUMED_LUCK, DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction
 from regbot.stats.paired import (
     LOOK_ALPHA,
@@ -37,15 +37,15 @@ def test_a_draw_lasts_from_one_look_to_the_next() -> None:
 
 
 def test_the_estimate_is_the_excess_of_the_draws_over_the_pairs_within_them() -> None:
-    draws = [[0.03, 0.01], [-0.02, -0.04], [0.01, 0.03], [-0.03, -0.01]]
+    draws = [[0.04, 0.02], [-0.02, -0.04], [0.02, 0.04], [-0.04, -0.02]]
     luck = estimate_luck(draws)
     assert luck is not None
-    between = 2 * (0.02**2 + 0.03**2 + 0.02**2 + 0.02**2) / 4  # squares of the means around 0
+    between = 2 * 4 * 0.03**2 / 4  # squares of the means around 0
     within = 8 * 0.01**2 / 4
     assert luck.sd == pytest.approx(math.sqrt((between - within) / 2 / 2))  # pairs of a draw, and two arms
     assert (luck.draws, luck.counted) == (4, luck.sd)
     in_mean = SharedLuck(luck.sd, luck.draws, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12)
-    assert [round(100 * value, 2) for value in (luck.sd, in_mean)] == [1.46, 1.19], "the example of statistics.md"
+    assert [round(100 * value, 2) for value in (luck.sd, in_mean)] == [2.0, 1.63], "the example of statistics.md"
     assert luck.low < luck.sd < luck.high
 
 
@@ -57,7 +57,29 @@ def test_the_interval_contains_the_truth_in_95_percent(luck: float, noise: float
 
 def test_luck_that_chance_explains_does_not_count() -> None:
     estimates = [estimate_luck(placebo_draws(0.0, 0.008, 15, seed)) for seed in range(1000)]
-    assert 60 < sum(e is not None and e.counted > 0 for e in estimates) < 140, "one in ten"
+    assert 10 < sum(e is not None and e.counted > 0 for e in estimates) < 50, "3 of 100"
+
+
+def test_luck_that_chance_explains_counts_if_neighbouring_pairs_are_correlated() -> None:
+    draws = placebo_draws(0.002, 0.008, 5, 6)
+    independent, dependent = estimate_luck(draws, 0.25), estimate_luck(draws, 0.26)
+    assert independent is not None
+    assert dependent is not None
+    assert (independent.counted, dependent.counted) == (0.0, dependent.sd)
+    assert dependent.sd > 0
+
+
+def test_assumed_luck_has_a_normal_interval_and_falls_with_the_draws() -> None:
+    plain = interval([0.02, 0.021, 0.019, 0.02], LOOK_ALPHA)
+    assumed = SharedLuck.assume([1] * 4)
+    wide = add_luck(plain, assumed)
+    assert (assumed.is_assumed, SharedLuck(0.003, 15, [1]).is_assumed) == (True, False)
+    assert wide.high - wide.estimate == pytest.approx(
+        math.hypot(plain.high - plain.estimate, 2.3193 * ASSUMED_LUCK * math.sqrt(2)), rel=1e-3
+    )
+    assert SharedLuck.assume([1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12) == pytest.approx(
+        ASSUMED_LUCK * math.sqrt(2 / 3)
+    )
 
 
 def test_luck_that_is_proven_small_does_not_count() -> None:

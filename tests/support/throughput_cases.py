@@ -7,6 +7,7 @@ from typing import Any
 
 from regbot.baselines import environment_of
 from regbot.config import Config
+from regbot.judge import judge
 from regbot.judge.estimates import format_estimate
 from regbot.judge.pairs import pair_up
 from regbot.judge.reasons import describe_slow_launches, explain_withheld
@@ -352,6 +353,14 @@ def inconclusive() -> Case:
     return with_times(passed(), lambda shape: timed_at(shape, 1.01, 12, 0.03, reasons=UNDECIDED), budget_min=30.0)
 
 
+def luck_unknown() -> Case:
+    """Head is 1.8% slower, and no calibration knows how much the luck of an arm may explain."""
+    _, session = with_times(passed(), lambda shape: timed_at(shape, 1.018, 12), [QWEN])
+    (section,) = [entry.throughput for entry in judge(session, Config()).workloads if entry.throughput is not None]
+    assert section.withheld_for_luck
+    return with_times(passed(), lambda shape: (timed_at(shape, 1.018, 12)[0], section), [QWEN])
+
+
 def sharding_fail_throughput_undecided() -> Case:
     """The fallback is exact; this machine is too noisy to say what it costs."""
     return with_times(sharding_fail(), lambda shape: timed_at(shape, 1.03, 12, 0.03, reasons=UNDECIDED))
@@ -453,7 +462,8 @@ def with_a_void_pair() -> Case:
         killed = "the guest was ended by signal 9; something outside it ended it, the kernel for memory perhaps"
         clock.launch("head", None, 1, 1, outcome="crashed", exit_code=-9, reason=killed, log_tail="step 12\nKilled\n")
         clock.block(1, 0.115, 0.115, attempt=2)
-        clock.block(2, 0.115, 0.115)
+        for number in (2, 3, 4):
+            clock.block(number, 0.115, 0.115)
         runs = clock.runs
         return runs, timed_cases.throughput(runs)
 

@@ -116,7 +116,7 @@ class Clock:
             "outcome": "ok",
             "exit_code": 0,
             "wall_s": 9.0 + (seconds or 0.0) * STEPS,
-            "position": Position(block=block, slot=slot, order=order(block)),
+            "position": Position(block=block, slot=slot, order=order(block), draw=max(1, (block + 1) // 2)),
             "node": RUNNER,
         }
         if seconds is not None:

@@ -1,0 +1,89 @@
+"""Sessions on a node class where no calibration knows the luck of an arm."""
+
+import pytest
+
+from regbot.baselines.intake import environment_of, node_class_of
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.records.calibration_summary import CalibrationSummary
+from regbot.records.reference import Reference
+from regbot.records.session import SessionHeader
+from regbot.records.verdict import Throughput
+from regbot.report.throughput import LUCK_UNKNOWN, describe_undecided
+from regbot.sessions.schedule import expected_cost
+from regbot.stats.arm_luck import ASSUMED_LUCK
+from support.stored_cases import calibrated
+from support.timed_builder import HEADER, PLAN, noisy, play, session_of, slot
+
+
+def with_calibration(calibration: CalibrationSummary) -> SessionHeader:
+    """Return a header whose plan has a calibration of this node class."""
+    run = noisy(1.0, 0.001)(slot(1, 0, "base"))
+    assert run.timing is not None
+    reference = Reference(
+        node_class=node_class_of(run),
+        environment=environment_of(run),
+        clock=run.timing.clock,
+        executed=None,
+        sessions=[],
+        calibrated=calibration,
+    )
+    return planned(references=[reference])
+
+
+def planned(**changes: object) -> SessionHeader:
+    plan = PLAN.model_copy(update={"fresh_caches": True, **changes})
+    return HEADER.model_copy(
+        update={"timed": [plan], "throughput": HEADER.throughput.model_copy(update={"gate": "pairs"})}
+    )
+
+
+CALIBRATED = with_calibration(calibrated(0.0))
+OLD_CALIBRATION = with_calibration(calibrated(0.0).model_copy(update={"arm_luck": None}))
+
+
+def section_of(head: float, header: SessionHeader, sd: float = 0.002) -> Throughput:
+    section = judge(session_of(play(noisy(head, sd), header), header), Config()).workloads[0].throughput
+    assert section is not None
+    return section
+
+
+@pytest.mark.parametrize("header", [planned(), OLD_CALIBRATION], ids=["no calibration", "an old calibration"])
+def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(header: SessionHeader) -> None:
+    section = section_of(1.018, header)
+    assert (section.decision, section.pairs, section.withheld_for_luck) == ("undecided", 12, True)
+    assert section.assumed_luck_pct == 100 * ASSUMED_LUCK
+    (reason,) = [text for text in section.reasons if "luck" in text]
+    assert "assumed luck of 0.4%, without which the pairs would decide" in reason
+    assert "'regbot calibrate'" in reason
+    assert describe_undecided(section) == LUCK_UNKNOWN
+
+
+def test_a_calibrated_class_needs_no_assumed_luck() -> None:
+    section = section_of(1.018, CALIBRATED)
+    assert (section.decision, section.assumed_luck_pct, section.withheld_for_luck) == ("regressed", 0.0, False)
+    assert not any("luck" in text for text in section.reasons)
+
+
+def test_a_session_that_measures_the_luck_assumes_none() -> None:
+    section = section_of(1.018, planned(measures_luck=True))
+    assert (section.decision, section.assumed_luck_pct) == ("regressed", 0.0)
+
+
+@pytest.mark.parametrize(("head", "decision"), [(1.0, "no_change"), (1.03, "regressed"), (0.97, "improved")])
+def test_a_clear_answer_does_not_need_a_calibration_and_says_that_luck_is_assumed(head: float, decision: str) -> None:
+    section = section_of(head, planned())
+    assert (section.decision, section.withheld_for_luck) == (decision, False)
+    (reason,) = [text for text in section.reasons if "luck" in text]
+    assert "would decide" not in reason
+
+
+def test_noise_that_decides_nothing_is_not_blamed_on_luck() -> None:
+    section = section_of(1.02, planned(), sd=0.03)
+    assert (section.decision, section.withheld_for_luck) == ("undecided", False)
+
+
+def test_the_expected_power_contains_the_assumed_luck() -> None:
+    known, unknown = (expected_cost(header, header.timed[0], []) for header in (CALIBRATED, OLD_CALIBRATION))
+    assert "detects 1.4% or more" in known
+    assert "detects 2.2% or more" in unknown
