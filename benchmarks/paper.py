@@ -45,7 +45,7 @@ from pathlib import Path
 guest, paper = sys.argv[1:]
 sys.path.insert(0, guest)
 if paper:
-    from regbot_guest.paper.device import install
+    from regbot_guest.paper.loading import install
     install(Path(paper))
 import torch
 torch.set_num_threads(1)

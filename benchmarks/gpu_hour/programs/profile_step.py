@@ -37,7 +37,8 @@ def main() -> None:
         if world.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
             torch.cuda.synchronize()
-        plan = schedule(wait=0, warmup=1, active=PROFILED_STEPS)
+        # Without repeat, the last step begins a second cycle, whose empty trace would be exported.
+        plan = schedule(wait=0, warmup=1, active=PROFILED_STEPS, repeat=1)
         with profile(activities=activities, schedule=plan) as profiler:
             for number in range(1 + PROFILED_STEPS):
                 training.step(WARM_STEPS + number)

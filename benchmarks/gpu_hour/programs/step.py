@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 if len(sys.argv) > 2:
-    from regbot_guest.paper.device import install
+    from regbot_guest.paper.loading import install
 
     install(Path(sys.argv[2]))
 
