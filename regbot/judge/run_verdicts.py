@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
 from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key, summarise_timing
-from regbot.records.run import RankSteps, Run
+from regbot.records.run import RankSteps, Run, Timing
 from regbot.records.verdict import RankComparison, RankTimes, RunRole, RunVerdict
 from regbot.stats.launch import SUMMARIES, launch_cut
 from regbot.stats.summary import summarise
@@ -53,7 +53,7 @@ def run_verdict(
         fields = {
             "cut": cut,
             **{f"{name}_s": math.exp(slowest[name]) for name in SUMMARIES},
-            **_quartiles(timing.step_s[cut:]),
+            **_quartiles(_slowest_rank(timing, cut)),
             "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
         }
     return RunVerdict.model_validate(
@@ -134,10 +134,16 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
     )
 
 
+def _slowest_rank(timing: Timing, cut: int) -> Sequence[float]:
+    """Return the steady step times of the rank with the largest median, which is the median of the run."""
+    steady = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
+    return max(steady, key=median, default=timing.step_s[cut:])
+
+
 def _quartiles(seconds: Sequence[float]) -> dict[str, float]:
     if len(seconds) < 2:
         return {}
-    low, _, high = quantiles(seconds, n=4)
+    low, _, high = quantiles(seconds, n=4, method="inclusive")  # the other method can leave the range of the values
     return {"low_quartile_s": low, "high_quartile_s": high}
 
 

@@ -398,10 +398,30 @@ def check_record(run: Run, verdict: RunVerdict) -> None:
     assert verdict.peak_bytes == max((times.peak_bytes for times in verdict.ranks), default=verdict.peak_bytes)
     steady = run.timing.step_s[verdict.cut :] if run.timing is not None and verdict.cut is not None else []
     if len(steady) > 1:
-        quartiles = np.quantile(steady, [0.25, 0.75], method="weibull")
+        quartiles = np.quantile(steady, [0.25, 0.75])
         assert (verdict.low_quartile_s, verdict.high_quartile_s) == pytest.approx(tuple(quartiles))
     else:
         assert (verdict.low_quartile_s, verdict.high_quartile_s) == (None, None)
+
+
+def run_of_ranks(*ranks: list[float]) -> RunVerdict:
+    """Return the verdict on a run of ranks with these step times, of which none is left out."""
+    made = timing([max(times) for times in zip(*ranks, strict=True)])
+    ranks_ = {str(number): made.ranks["0"].model_copy(update={"step_s": times}) for number, times in enumerate(ranks)}
+    run = timed_run(slot(1, 0, "base"), 1.0).model_copy(update={"timing": made.model_copy(update={"ranks": ranks_, "cut": 0})})
+    return run_verdict(run, 1, "pair", cut=0)
+
+
+def test_quartiles_of_two_uneven_steps_lie_between_them() -> None:
+    verdict = run_of_ranks([8.0, 0.5], [8.0, 0.5])
+    assert (verdict.low_quartile_s, verdict.high_quartile_s) == (2.375, 6.125)
+
+
+def test_quartiles_are_of_the_slowest_rank_so_the_median_lies_between_them() -> None:
+    """Each step of these ranks takes 2 s on one of them. Over whole steps both quartiles would be 2 s."""
+    verdict = run_of_ranks([1.0, 2.0] * 3, [2.0, 1.0] * 3)
+    assert (verdict.low_quartile_s, verdict.high_quartile_s) == (1.0, 2.0)
+    assert 1.0 < (verdict.median_s or 0) < 2.0
 
 
 def check_ranks(section: Throughput) -> None:
