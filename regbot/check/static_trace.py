@@ -105,6 +105,8 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
         if shape_name:
             raise ConfigError(f"{options.workload!r}: {name} is already a shape", f"write {name}")
         shape = load_shape(name)
+        if options.gpu and options.device == "cpu":
+            raise ConfigError(f"--gpu {options.gpu}: a CPU program is not traced on a paper GPU", "leave --gpu out")
         device, mesh = options.device or "cuda", _shape_mesh(mesh_name or "ep")
         return smoke_task(
             shape, options.variant or "full", mesh, options.world, options.ep, options.dispatcher, device=device,

@@ -30,14 +30,12 @@ from regbot.records.health import GpuSnapshot
 from regbot.text.clip import clip, clip_label
 from regbot.text.printable import printable
 from regbot.workloads import guest_folder
+from regbot.workloads.framework_needs import TESTED_TORCH
 
 TIMEOUT_S = 120.0
 """Time limit of the guests' interpreter."""
 CONTROLLER_S = 5.0
 """Seconds to wait for an answer of the Slurm controller."""
-
-TESTED_TORCH = ("2.11", "2.15")
-"""Oldest and newest torch on which the tests of static traces pass. The extra ``smoke`` requires the oldest one."""
 
 NOT_YET_RUN = "not yet run on a GPU: checked only against its published interface"
 """Remark on a dispatcher of which this repository has no record of a run on a GPU."""

@@ -84,7 +84,7 @@ def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], en
     """Return the interpreter's version and its packages, or ``{"why": ...}``."""
     names = [Requirement(text).name for text in needs.requirements]
     pairs = [f"{name}={module_name(name)}" for name in names]
-    if needs.framework.module:
+    if needs.framework.distribution:
         distribution = Requirement(needs.framework.distribution).name
         pairs.append(f"{distribution}={needs.framework.module}")
     document = query_interpreter(python, ["--packages", *pairs], variables, engine)
@@ -144,6 +144,12 @@ def _check_framework(
         return []
     if _has_module(framework.module, workload, folder):
         return [Capability(name=framework.module, ok=True, detail="from the checkout")]
+    if not framework.distribution:
+        detail, fix = (
+            "in no source root, and an installed one is not traced",
+            "set 'source_roots' to the folder that holds it",
+        )
+        return [Capability(name=framework.module, ok=False, detail=detail, fix=fix)]
     name = Requirement(framework.distribution).name
     if name in versions:
         version = clip(printable(str(versions[name])), 100) or "of unknown version"
@@ -182,6 +188,6 @@ def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -
         commands.append(f"{install} --index-url {TORCH_INDEX} {shlex.quote(framework.torch)}  # a CPU build is enough")
     packages = [text for text in needs.requirements if text != framework.torch]
     commands.append(f"{install} {shlex.join(packages)}")
-    if framework.module and not in_checkout:
+    if framework.distribution and not in_checkout:
         commands.append(f"{install} --no-deps {framework.distribution}  # only if the checkout does not have it")
     return commands

@@ -18,7 +18,8 @@ class FrameworkNeeds:
     ``torch`` is the requirement for torch, which may come from another index than ``packages``; '' if the framework
     does not use torch. ``for_program``: packages that only the workload key ``program`` needs.
     ``commands_for_program``: commands that must be on PATH for it. ``module`` is the framework's own, which a checkout
-    has in a source root. If the checkout lacks it, ``distribution`` is the package to install.
+    has in a source root. If the checkout lacks it, ``distribution`` is the package to install; '' if only the
+    checkout's code is traced.
     """
 
     python: str
@@ -101,7 +102,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         python="3.12",
         torch="",
         module="maxtext",
-        distribution="maxtext==0.2.5",
+        distribution="",
         packages=(
             "jax==0.12.0.1",
             "jaxlib==0.12.0.1",
@@ -127,5 +128,11 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
 }
 """By framework. Megatron Bridge is missing, because regbot has not traced it in an environment of its own."""
 
-OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch="torch<2.14,>=2.8", packages=())
+TESTED_TORCH = ("2.11", "2.15")
+"""Oldest and newest torch on which the tests of static traces pass. The extra ``smoke`` requires the oldest one."""
+
+_major, _minor = TESTED_TORCH[1].split(".")
+OWN_MODEL_NEEDS = FrameworkNeeds(
+    python="3.10", torch=f"torch<{_major}.{int(_minor) + 1},>={TESTED_TORCH[0]}", packages=()
+)
 """Needs of the adapters ``smoke`` and ``module``. A user's layer may import more."""

@@ -10,8 +10,9 @@ import pytest
 import tomllib
 
 from regbot.doctor import diagnosis as doctor
-from regbot.doctor.diagnosis import NOT_YET_RUN, TESTED_TORCH, Capability, examine, guest_checks
+from regbot.doctor.diagnosis import NOT_YET_RUN, Capability, examine, guest_checks
 from regbot.engines import Launch, LaunchResult, LocalEngine
+from regbot.workloads.framework_needs import TESTED_TORCH
 
 MISSING = {
     "importable": False, "version": "", "distributions": [], "usable": False, "buffer": "",

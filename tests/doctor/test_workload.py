@@ -130,6 +130,17 @@ def test_maxtext_needs_neither_torch_nor_a_compiler(folder: Path) -> None:
     assert not [command for command in diagnosis.install if "torch" in command]
 
 
+def test_an_installed_maxtext_is_no_replacement_for_the_checkouts(folder: Path) -> None:
+    (folder / "regbot.toml").write_text(
+        'version = 1\n[workloads.m]\nadapter = "maxtext"\npython = "env/bin/python"\nsource_roots = ["src"]\n'
+    )
+    answer(folder, "3.12.1", {"maxtext": "0.2.5"})
+    diagnosis = examine_workload("m", folder)
+    maxtext = checks(diagnosis)["maxtext"]
+    assert (maxtext.ok, maxtext.fix) == (False, "set 'source_roots' to the folder that holds it")
+    assert not [command for command in diagnosis.install if "--no-deps" in command]
+
+
 @pytest.mark.parametrize(
     ("name", "adapter", "message"),
     [

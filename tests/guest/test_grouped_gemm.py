@@ -1,6 +1,7 @@
 """Which implementation computes the experts' grouped products, and errors of its kernel on a GPU."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 PATHS = {"h100": "sm90_kernel", "h200": "sm90_kernel", "b200": "sm100_kernel", "a100": "loop_in_torch"}
 
 
-def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], architecture: str = "sm_90") -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    properties = SimpleNamespace(gcnArchName=architecture)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     monkeypatch.setattr(torch.version, "hip", None)
 
 
@@ -47,6 +50,14 @@ def test_a_build_for_rocm_does_not_say_which_implementation_it_has(monkeypatch: 
     on_gpu(monkeypatch, GPUS["mi300x"].capability)
     monkeypatch.setattr(torch.version, "hip", "7.0")
     assert path_in_torch(torch.bfloat16, GPU) == "grouped_mm"
+
+
+def test_a_paper_gpu_of_amd_does_not_say_it_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build of torch is not for ROCm then, and the compute capability 9.4 is no kernel of NVIDIA's."""
+    on_gpu(monkeypatch, GPUS["mi300x"].capability, GPUS["mi300x"].architecture)
+    entry = describe_grouped_gemm({"aten::_grouped_mm": 9}, torch.bfloat16, GPU)
+    assert (entry["resolved"], entry["executed"]) == ("grouped_mm", "grouped_mm")
+    assert entry["evidence"] == "dispatched aten::_grouped_mm x9 with bfloat16 on cuda"
 
 
 def test_on_a_processor_torch_loops_over_products_as_its_profiler_shows() -> None:

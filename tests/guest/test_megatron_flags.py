@@ -58,6 +58,7 @@ def test_a_list_becomes_several_words() -> None:
         ({"recompute_method": "block --num-layers 2"}, "contains another flag"),
         ({"context-parallel-size": 2, "context_parallel_size": 4}, "sets --context-parallel-size twice"),
         ({"context-parallel-size": "two"}, "must be a number of ranks, not 'two'"),
+        ({"tensor-model-parallel-size": "0"}, "must be a number of ranks, not '0'"),
     ],
 )
 def test_a_key_that_would_change_the_shape_is_refused(config: dict[str, Any], message: str) -> None:

@@ -408,7 +408,9 @@ def run_of_ranks(*ranks: list[float]) -> RunVerdict:
     """Return the verdict on a run of ranks with these step times, of which none is left out."""
     made = timing([max(times) for times in zip(*ranks, strict=True)])
     ranks_ = {str(number): made.ranks["0"].model_copy(update={"step_s": times}) for number, times in enumerate(ranks)}
-    run = timed_run(slot(1, 0, "base"), 1.0).model_copy(update={"timing": made.model_copy(update={"ranks": ranks_, "cut": 0})})
+    run = timed_run(slot(1, 0, "base"), 1.0).model_copy(
+        update={"timing": made.model_copy(update={"ranks": ranks_, "cut": 0})}
+    )
     return run_verdict(run, 1, "pair", cut=0)
 
 

@@ -49,11 +49,13 @@ def test_the_stage_of_slow_tests_is_one_of_the_default_stages() -> None:
         ("false", 1, r"== name\n== name FAILED after \d+ s\n"),
         ("fails_before_its_end", 1, r"== name\n== name FAILED after \d+ s\n"),
         ("hangs", 1, r"== name\n== name has reached its limit of 1 s\n== name FAILED after \d+ s\n"),
+        ("ignores_signals", 1, r"== name\n== name has reached its limit of 1 s\n== name FAILED after \d+ s\n"),
     ],
 )
 def test_a_stage_ends_the_script_if_it_fails_or_hangs(command: str, code: int, printed: str) -> None:
-    functions = "hangs() { sleep 100; true; }; fails_before_its_end() { false && true; }"
-    script = f"set -euo pipefail; . .ci/stage.sh; {functions}; stage name 1 {command}; echo next"
+    functions = """hangs() { sleep 100; true; }; fails_before_its_end() { false && true; }
+    ignores_signals() { bash -c 'trap "" TERM; sleep 100 & wait; sleep 100'; }"""
+    script = f"set -euo pipefail; . .ci/stage.sh; {functions}\nstage name 1 {command}; echo next"
     result = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (code, "")
     assert re.fullmatch(printed, result.stdout)

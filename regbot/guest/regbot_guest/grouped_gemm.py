@@ -26,7 +26,7 @@ def path_in_torch(dtype: torch.dtype, device: torch.device) -> str:
     """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``."""
     if device.type != "cuda":
         return LOOP_IN_TORCH
-    if torch.version.hip is not None:
+    if _is_rocm(device):
         return UNNAMED
     major, _ = torch.cuda.get_device_capability(device)
     return KERNELS.get(major, LOOP_IN_TORCH) if dtype == torch.bfloat16 else LOOP_IN_TORCH
@@ -49,8 +49,14 @@ def describe_grouped_gemm(
     }
 
 
+def _is_rocm(device: torch.device) -> bool:
+    """Whether ``device`` is an AMD GPU. A paper GPU can be one under any build of torch."""
+    architecture: str = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
+    return torch.version.hip is not None or architecture.startswith("gfx")
+
+
 def _describe_inputs(dtype: torch.dtype, device: torch.device) -> str:
     name = str(dtype).removeprefix("torch.")
-    if device.type != "cuda" or torch.version.hip is not None:
+    if device.type != "cuda" or _is_rocm(device):
         return f"{name} on {device.type}"
     return "{} on compute capability {}.{}".format(name, *torch.cuda.get_device_capability(device))

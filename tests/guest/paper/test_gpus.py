@@ -70,3 +70,5 @@ def test_a_gpu_is_refused_where_a_cpu_program_is_traced(tmp_path: Path) -> None:
     root = write_repository(tmp_path)
     with pytest.raises(ConfigError, match="--gpu h200: mixtral-8x7b@1/ep is not traced on a paper GPU"):
         trace_working_tree(TraceOptions("moe", device="cpu", gpu="h200"), root, tmp_path)
+    with pytest.raises(ConfigError, match="a CPU program is not traced on a paper GPU"):
+        trace_working_tree(TraceOptions("mixtral-8x7b", device="cpu", gpu="h200"), root, tmp_path)

@@ -116,7 +116,8 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
     If regbot has set the key that MaxText does not know, regbot does not know this revision of MaxText.
     """
     unknown = _UNKNOWN_KEY.match(str(_cause(error)))
-    if unknown and unknown[1] not in request.config:
+    is_own = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
+    if unknown and is_own and unknown[1] not in request.config:
         return MaxTextError(
             "revision",
             f"regbot does not know this revision: MaxText has no key {unknown[1]!r}, which regbot sets"

@@ -193,7 +193,7 @@ def _count_model_parallel_ranks(user_flags: Mapping[str, Scalar]) -> int:
     product = 1
     for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         text = str(user_flags.get(key) or 1)
-        if not text.isdecimal():
+        if not text.isdecimal() or int(text) == 0:
             raise ContractError("config", f"config.{key} must be a number of ranks, not {text!r}")
         product *= int(text)
     return product
