@@ -64,6 +64,11 @@ def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(answer: dic
     assert answer["aliases"] == []
 
 
+def test_a_program_that_goes_on_without_sensors_is_traced(answer: dict[str, Any]) -> None:
+    names = ["utilization", "temperature", "power_draw", "clock_rate", "device_memory_used", "list_gpu_processes"]
+    assert answer["sensors"] == {"missing": names, "refusals": []}
+
+
 def test_each_gpu_has_its_own_seed_and_memory(answer: dict[str, Any]) -> None:
     growth, seeds, used, peak, inside, gpu = answer["memory"]
     assert growth == [0, 1024, 1024, 1024]

@@ -15,10 +15,13 @@ from typing import Any
 import torch
 
 from regbot_guest.paper.device import Device
+from regbot_guest.untraceable import Untraceable
 
-_DRIVER_PREFIXES = ("_cuda_", "_nccl_", "_gds_", "_nvrtc", "_get_pynvml", "_get_amdsmi", "_raw_device")
+_SENSOR_PREFIXES = ("_get_pynvml", "_get_amdsmi", "pynvml", "amdsmi")
+"""Beginnings of names in the code of a function that reads sensors of the GPU, such as its temperature."""
+_DRIVER_PREFIXES = (*_SENSOR_PREFIXES, "_cuda_", "_nccl_", "_gds_", "_nvrtc", "_raw_device")
 _DRIVER_NAMES = {
-    "pynvml", "amdsmi", "CDLL", "_get_cuda_library", "_get_gpu_runtime_library", "_broadcast", "_broadcast_coalesced",
+    "CDLL", "_get_cuda_library", "_get_gpu_runtime_library", "_broadcast", "_broadcast_coalesced",
     "_scatter", "_gather",
 }  # fmt: skip
 """Names in the code of a function that show that it reaches the driver."""
@@ -53,6 +56,19 @@ def make_refusing(device: Device, name: str) -> Callable[..., Any]:
     return refuse
 
 
+class NoSensorsError(Untraceable, ModuleNotFoundError):
+    """A sensor of the GPU was read. Torch raises ModuleNotFoundError where the library that reads sensors is missing,
+    and programs catch it. They go on without the value, so the step is refused only if nobody catches this error.
+    """
+
+
+def _make_sensorless(name: str) -> Callable[..., Any]:
+    def read(*_: Any, **__: Any) -> Any:
+        raise NoSensorsError(f"{name} was called: the paper GPU has no sensors")
+
+    return read
+
+
 def refuse_functions(device: Device) -> None:
     """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called."""
     replaced: dict[int, Any] = {}
@@ -69,7 +85,8 @@ def refuse_functions(device: Device) -> None:
             elif (
                 isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and _needs_driver(value)
             ):
-                refusing = functools.update_wrapper(make_refusing(device, full_name), value)
+                refuse = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
+                refusing = functools.update_wrapper(refuse, value)
                 replaced.setdefault(id(value), refusing)
     for module in torch_modules():
         for name, value in list(vars(module).items()):
@@ -78,10 +95,18 @@ def refuse_functions(device: Device) -> None:
 
 
 def _needs_driver(function: Any) -> bool:
+    return bool(_driver_names(function))
+
+
+def _reads_sensors(function: Any) -> bool:
+    """Whether ``function`` reaches the driver only to read sensors."""
+    return all(name.startswith(_SENSOR_PREFIXES) for name in _driver_names(function))
+
+
+def _driver_names(function: Any) -> list[str]:
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
-    return code is not None and any(
-        name.startswith(_DRIVER_PREFIXES) or name in _DRIVER_NAMES for name in _names_in(code)
-    )
+    names = _names_in(code) if code is not None else ()
+    return [name for name in names if name.startswith(_DRIVER_PREFIXES) or name in _DRIVER_NAMES]
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

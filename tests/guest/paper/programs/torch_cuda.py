@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regbot_guest.paper.device import paper_gpu
 from regbot_guest.paper.refused_functions import cuda_modules
 from regbot_guest.untraceable import Untraceable
 
@@ -130,4 +131,21 @@ def recorded() -> torch.Event:
     return event
 
 
-print(json.dumps({"outcomes": outcomes, "aliases": aliases, "memory": memory_of_two_gpus(), "refusals": refusals()}))
+SENSORS = ("utilization", "temperature", "power_draw", "clock_rate", "device_memory_used", "list_gpu_processes")
+
+
+def is_missing(sensor: str) -> bool:
+    """Whether a program notices that torch.cuda cannot read the sensor. Such programs go on without it."""
+    try:
+        getattr(torch.cuda, sensor)()
+    except ModuleNotFoundError:
+        return True
+    return False
+
+
+device = paper_gpu()
+assert device is not None
+earlier = list(device.refusals)
+sensors = {"missing": [name for name in SENSORS if is_missing(name)], "refusals": device.refusals[len(earlier) :]}
+answer = {"outcomes": outcomes, "aliases": aliases, "memory": memory_of_two_gpus(), "refusals": refusals()}
+print(json.dumps({**answer, "sensors": sensors}))
