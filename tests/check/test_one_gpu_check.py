@@ -56,8 +56,8 @@ def run_on_one_gpu(folder: Path, library: Path) -> None:
         workload = Workload(adapter="smoke", variant="smoke", python=str(stand_ins / "python"), timeout_min=5)
         task = single_task("moe", workload, shape, "ep", world=1, ep=1)
         place = RunSpec(Position(block=1, slot=0, order="BAAB"), 1, STEPS, WARMUP)
-        seat = LocalEngine().unlocked_seat
         this_node.cache_clear()  # earlier tests of this process have seen the machine as it is
+        seat = LocalEngine().unlocked_seat
         run = time_run(task, place, Checkout(ARM, root), seat, Scratch(folder / "scratch", LIMITS))
     this_node.cache_clear()
     assert run.outcome == "ok", (run.reason, run.log_tail)

@@ -15,7 +15,10 @@ from regbot.github.transport import AwayError
 from regbot.nodes.reference import ProbeError
 
 PACKAGE = Path(regbot.__file__).parent
-INTERNAL_ERRORS = {"BuildError", "DuplicateKeyError", "StopError", "NotStartedError", "NoTorchError", "RuleError"}
+INTERNAL_ERRORS = {
+    "BuildError", "DuplicateKeyError", "StopError", "NotStartedError", "NoTorchError", "RuleError",
+    "UnusableProfileError",
+}  # fmt: skip
 """Errors that regbot catches itself, or that are bugs in regbot."""
 
 

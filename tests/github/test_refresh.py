@@ -68,13 +68,13 @@ def test_a_second_night_updates_the_same_pull_request(site: Site) -> None:
 def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(hub: FakeGitHub, tmp_path: Path) -> None:
     site = Site(hub, tmp_path, CONFIG + '[github.labels]\nFAIL = "regbot: slower"\nPASS = "regbot: fine"\n')
     site.started()
-    report, data = site.night(1, slower=0.03)
+    report, data = site.night(1, slower=0.05)
     assert report.status == "FAIL"
     number = site.post(data).number or 0
     pull = site.repo.pulls[number]
     assert pull.title.startswith("HELD BACK: baselines of ")
     assert "(1 of 1 workload, " in pull.title
-    assert "--accept 2.9 --who NAME" in pull.body
+    assert "--accept 4.9 --who NAME" in pull.body
     assert pull.labels == ["regbot: slower"]
     assert site.series() == ["rolling", "anchor", "held"]
     site.post(site.night(2)[1])

@@ -213,7 +213,7 @@ def test_the_interval_stands_on_the_right_side_of_the_thresholds(browser: Browse
 def test_void_runs_and_warm_launches_are_marked_and_the_void_ones_say_why(browser: Browser, tmp_path: Path) -> None:
     view = opened(browser, *CASES["void_pair"](), tmp_path)
     roles = Counter(dot["role"] for dot in select_elements(view.page, "svg.runs-plot g[data-run]"))
-    assert roles == {"warm-up": 2, "void": 2, "pair": 8}
+    assert roles == {"warm-up": 2, "void": 2, "pair": 16}
     void = view.page.locator("table.timed tr.void")
     assert void.count() == 2
     assert "the other run of its pair does not count" in (void.nth(0).text_content() or "")

@@ -15,7 +15,9 @@ from regbot.cli.app import app
 from regbot.cli.terminal import run_page
 from regbot.compare.page import compare_page
 from regbot.compare.verdict import ComparisonOptions, compare
+from regbot.config import Config
 from regbot.engines import LocalEngine
+from regbot.judge import judge
 from regbot.judge.pairs import Pair, PairKey
 from regbot.judge.walls import find_wall
 from regbot.records.files import read_record, write_record
@@ -473,7 +475,8 @@ def test_only_a_log_may_leave_out_what_a_rank_spent() -> None:
 @pytest.mark.slow
 def test_a_report_of_runs_known_by_their_logs_says_nothing_of_ranks() -> None:
     verdict, session = report_cases.large(ranks=2, pairs=4)
-    page = html(verdict, session.model_copy(update={"runs": [by_log(run) for run in session.runs]}))
+    logged = session.model_copy(update={"runs": [by_log(run) for run in session.runs]})
+    page = html(judge(logged, Config()), logged)
     assert "peak memory" in page
     assert html(verdict, session).count("MiB") > page.count("MiB")
     assert page.count(">0 B") == html(verdict, session).count(">0 B"), "what is not known is shown as nothing"
