@@ -50,6 +50,11 @@ FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
+TRAIN_ITERATIONS = 10_000
+"""Length of the training. regbot ends the program after the counted step. But Megatron makes an index of all samples
+first, which takes about 45 bytes for each: 0.45 GiB for 1024 ranks. The warm-up of a user's learning rate must be
+shorter than the training.
+"""
 OFFLINE_FLAGS: Mapping[str, Scalar] = {
     "mock_data": True,
     "tokenizer_type": "NullTokenizer",
@@ -176,7 +181,7 @@ def _shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scala
         "vocab_size": numbers.vocabulary - 1,  # the null tokenizer adds one token for the end of a document
         "bf16": request.dtype == "bfloat16",
         "fp16": request.dtype == "float16",
-        "train_iters": 1_000_000,  # regbot ends the program after the counted step
+        "train_iters": TRAIN_ITERATIONS,
     }
     if not dense:
         flags |= {
