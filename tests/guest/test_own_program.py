@@ -4,7 +4,9 @@ The program in ``own_program/`` is small and has the names of Megatron-LM's. It 
 """
 
 import json
+import os
 import shutil
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +180,26 @@ def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path,
     refusal = trace(checkout, paper_library)["refusal"]
     assert refusal["kind"] == "shape"
     assert f"num_layers is {LAYERS + 1}, not {LAYERS}" in refusal["message"]
+
+
+@pytest.mark.skipif(
+    not Path(sys.base_prefix, "bin", "python3-config").exists(), reason="this Python has no python3-config"
+)
+def test_commands_of_the_program_find_the_interpreters_own_python3_config(
+    checkout: Path, paper_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron names its compiled dataset helpers by it. A virtual environment has none of its own."""
+    other = checkout.parent / "bin" / "python3-config"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho .of-another-python.so\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+    asking = """import subprocess, sysconfig
+suffix = subprocess.check_output(["python3-config", "--extension-suffix"], text=True).strip()
+assert suffix == sysconfig.get_config_var("EXT_SUFFIX"), suffix
+set_args(arguments)"""
+    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", asking)
+    assert "refusal" not in trace(checkout, paper_library)
 
 
 def test_a_program_that_makes_too_few_steps_is_refused(checkout: Path, paper_library: Path) -> None:

@@ -103,8 +103,10 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
-    # Megatron compiles its dataset helpers with the python3 on PATH. This must be the interpreter that runs here.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    # Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. They must be those of the
+    # interpreter that runs here. A virtual environment has no python3-config.
+    folders = [str(Path(sys.executable).parent), str(Path(sys.base_prefix, "bin")), os.environ.get("PATH", "")]
+    os.environ["PATH"] = os.pathsep.join(folders)
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     arguments, user_flags = command_line(request), read_user_flags(request.config)
     flags = [word for word in arguments if word.startswith("--")]
