@@ -95,6 +95,15 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
 
 
+def test_the_peak_memory_is_that_of_the_whole_step_even_if_the_program_resets_its_statistics(
+    checkout: Path, paper_library: Path
+) -> None:
+    peak = trace(checkout, paper_library)["peak_device_bytes"]
+    resetting = "torch.cuda.reset_peak_memory_stats()\n    return loss.item()"
+    edit(checkout, "megatron/training/training.py", "return loss.item()", resetting)
+    assert trace(checkout, paper_library)["peak_device_bytes"] == peak
+
+
 @pytest.mark.parametrize("library", ["deepep", "hybridep"])
 def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, checkout: Path, paper_library: Path) -> None:
     record = trace(checkout, paper_library, dispatcher=library)
