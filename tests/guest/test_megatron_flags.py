@@ -10,7 +10,7 @@ from regbot_guest.frameworks.megatron_lm import command_line
 from regbot_guest.request import Geometry, Request
 
 
-def flags(config: dict[str, Any]) -> dict[str, str]:
+def flags(config: dict[str, Any], world: int = 16) -> dict[str, str]:
     """Values by flag; '' for a flag without a value."""
     variant = load_shape("mixtral-8x7b").variant("full")
     request = Request(
@@ -20,7 +20,7 @@ def flags(config: dict[str, Any]) -> dict[str, str]:
         record="raw.json",
         root="checkout",
         geometry=Geometry(**variant.geometry.model_dump()),
-        world=16,
+        world=world,
         ep=8,
         adapter="megatron",
         program="pretrain_gpt.py",
@@ -42,6 +42,12 @@ def test_a_flag_may_be_written_with_dashes_or_with_underscores() -> None:
     assert dashes == underscores
     assert dashes["--tensor-model-parallel-size"] == "2"
     assert dashes["--global-batch-size"] == "8", "ranks of one tensor-parallel group work on the same micro-batch"
+
+
+def test_the_index_of_the_samples_of_a_thousand_ranks_fits_into_memory() -> None:
+    """Megatron makes it before the first step. It takes about 45 bytes for each sample of the training."""
+    values = flags({}, world=1024)
+    assert int(values["--train-iters"]) * int(values["--global-batch-size"]) * 45 < 2**29
 
 
 def test_a_list_becomes_several_words() -> None:

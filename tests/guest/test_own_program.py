@@ -4,7 +4,9 @@ The program in ``own_program/`` is small and has the names of Megatron-LM's. It 
 """
 
 import json
+import os
 import shutil
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +95,15 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
 
 
+def test_the_peak_memory_is_that_of_the_whole_step_even_if_the_program_resets_its_statistics(
+    checkout: Path, paper_library: Path
+) -> None:
+    peak = trace(checkout, paper_library)["peak_device_bytes"]
+    resetting = "torch.cuda.reset_peak_memory_stats()\n    return loss.item()"
+    edit(checkout, "megatron/training/training.py", "return loss.item()", resetting)
+    assert trace(checkout, paper_library)["peak_device_bytes"] == peak
+
+
 @pytest.mark.parametrize("library", ["deepep", "hybridep"])
 def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, checkout: Path, paper_library: Path) -> None:
     record = trace(checkout, paper_library, dispatcher=library)
@@ -178,6 +189,26 @@ def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path,
     refusal = trace(checkout, paper_library)["refusal"]
     assert refusal["kind"] == "shape"
     assert f"num_layers is {LAYERS + 1}, not {LAYERS}" in refusal["message"]
+
+
+@pytest.mark.skipif(
+    not Path(sys.base_prefix, "bin", "python3-config").exists(), reason="this Python has no python3-config"
+)
+def test_commands_of_the_program_find_the_interpreters_own_python3_config(
+    checkout: Path, paper_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron names its compiled dataset helpers by it. A virtual environment has none of its own."""
+    other = checkout.parent / "bin" / "python3-config"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho .of-another-python.so\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+    asking = """import subprocess, sysconfig
+suffix = subprocess.check_output(["python3-config", "--extension-suffix"], text=True).strip()
+assert suffix == sysconfig.get_config_var("EXT_SUFFIX"), suffix
+set_args(arguments)"""
+    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", asking)
+    assert "refusal" not in trace(checkout, paper_library)
 
 
 def test_a_program_that_makes_too_few_steps_is_refused(checkout: Path, paper_library: Path) -> None:

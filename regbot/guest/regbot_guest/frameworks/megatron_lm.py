@@ -50,6 +50,11 @@ FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
+TRAIN_ITERATIONS = 10_000
+"""Length of the training. regbot ends the program after the counted step. But Megatron makes an index of all samples
+first, which takes about 45 bytes for each: 0.45 GiB for 1024 ranks. The warm-up of a user's learning rate must be
+shorter than the training.
+"""
 OFFLINE_FLAGS: Mapping[str, Scalar] = {
     "mock_data": True,
     "tokenizer_type": "NullTokenizer",
@@ -98,8 +103,10 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
-    # Megatron compiles its dataset helpers with the python3 on PATH. This must be the interpreter that runs here.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    # Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. They must be those of the
+    # interpreter that runs here. A virtual environment has no python3-config.
+    folders = [str(Path(sys.executable).parent), str(Path(sys.base_prefix, "bin")), os.environ.get("PATH", "")]
+    os.environ["PATH"] = os.pathsep.join(folders)
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     arguments, user_flags = command_line(request), read_user_flags(request.config)
     flags = [word for word in arguments if word.startswith("--")]
@@ -176,7 +183,7 @@ def _shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scala
         "vocab_size": numbers.vocabulary - 1,  # the null tokenizer adds one token for the end of a document
         "bf16": request.dtype == "bfloat16",
         "fp16": request.dtype == "float16",
-        "train_iters": 1_000_000,  # regbot ends the program after the counted step
+        "train_iters": TRAIN_ITERATIONS,
     }
     if not dense:
         flags |= {
