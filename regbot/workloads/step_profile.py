@@ -7,8 +7,8 @@ reports no counts. A profile gives a ledger only if all of this holds:
 - The trace of planted collectives has exactly these. With NCCL, it has their kernels too.
 - The collectives of the counted steps are as many as the sequence numbers of the process groups advanced. The guest
   reports these numbers.
-- All communication in the trace is a collective of a known kind. A replayed CUDA graph runs its collectives without a
-  call, so only kernels of unknown size are left of them.
+- All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to its call. A replayed
+  CUDA graph runs its collectives without a call, so only kernels of unknown size are left of them.
 
 A trace names the ranks of a group, and its axis only if the backend records it. Other groups get the names of all axes
 with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of one run prove no
@@ -82,7 +82,8 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
 
 def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
     try:
-        ledger = kineto.read(open_guest_file(path, max_bytes, MAX_EXPANSION * max_bytes))
+        source = open_guest_file(path, max_bytes, MAX_EXPANSION * max_bytes)
+        ledger = kineto.read(source, accepts_unlinked=False)
     except GuestFileError as error:
         raise UnusableProfileError(str(error)) from error
     except ReadError as error:

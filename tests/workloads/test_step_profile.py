@@ -11,7 +11,7 @@ from regbot.records.run import RawProfile
 from regbot.workloads import Task
 from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
 from support.layers import layer_task
-from traces.writer import Event, Writer, step, text, write
+from traces.writer import NCCL, Event, Writer, metadata, operator, step, text, write
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
 MAX_BYTES = 2**18
@@ -143,6 +143,29 @@ def replayed() -> list[Event]:
 def test_collectives_of_a_replayed_graph_are_unknown(read: Callable[..., Ledger]) -> None:
     with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
         read(replayed())
+
+
+ALONE = {"name": "allreduce", "ranks": "[0]", "description": "edp", "group": "3"}
+
+
+@pytest.mark.parametrize("call", [ALONE, EXCHANGE | {"name": "allreduce"}], ids=["of one rank", "of two ranks"])
+def test_a_call_without_a_kernel_does_not_explain_a_replayed_kernel(
+    read: Callable[..., Ledger], call: dict[str, object]
+) -> None:
+    """The kind of the call is that of the kernels, but the call launched none of them."""
+    writer = Writer(replayed())
+    for number in range(3):
+        writer.add(operator("record_param_comms", STEP_US * number + 800, 5, **metadata(**call)))  # type: ignore[arg-type]
+    with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
+        read(writer.events, sequence_advances=None)
+
+
+def test_a_kernel_whose_call_is_not_in_the_trace_gives_no_ledger(read: Callable[..., Ledger]) -> None:
+    """Nothing ran before the trace, so no call before it explains the kernel."""
+    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
+    writer.kernel(NCCL["allreduce"], 900, 5, 898, external=77, **metadata("allreduce", ranks=RANKS))
+    with pytest.raises(UnusableProfileError, match="without a call of a known kind"):
+        read(writer.events)
 
 
 def test_steps_that_differ_give_no_ledger(read: Callable[..., Ledger]) -> None:
