@@ -9,8 +9,11 @@ import pytest
 from regbot.records.ledger import Axis, Ledger
 from regbot.records.run import RawProfile
 from regbot.workloads import Task
+from regbot.workloads.guest import RawRecord
 from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
+from regbot.workloads.timed import add_profile
 from support.layers import layer_task
+from support.ledger_builder import smoke_arm, smoke_run
 from traces.writer import NCCL, Event, Writer, metadata, operator, step, text, write
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
@@ -280,3 +283,13 @@ def test_a_real_trace_of_another_job_proves_nothing(tmp_path: Path, name: str) -
     else:
         assert ledger.liveness is not None
         assert not ledger.liveness.proven
+
+
+def test_a_failed_profile_leaves_no_ledger(tmp_path: Path, read: Callable[..., Ledger]) -> None:
+    """The records may have both, because a guest writes them."""
+    record = RawRecord(tmp_path / "raw.{rank}.json", "nonce", MAX_BYTES)
+    counted = smoke_run(smoke_arm("head"), read())
+    run = add_profile(counted, CLAIM.model_copy(update={"problem": "no memory"}), layer_task(), record)
+    assert run.profile is not None
+    assert (run.ledger, run.profile.problem) == (None, "no memory")
+    assert add_profile(counted, CLAIM, layer_task(), record).ledger is not None
