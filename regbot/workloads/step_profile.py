@@ -10,15 +10,17 @@ reports no counts. A profile gives a ledger only if all of this holds:
 - All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to its call. A replayed
   CUDA graph runs its collectives without a call, so only kernels of unknown size are left of them.
 
-A trace names the ranks of a group, and its axis only if the backend records it. Other groups get the names of all axes
-with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of one run prove no
-change of times, and the pairs of timed runs are there for that.
+A trace names a group only if the backend records it. Rows of gloo name none: their group is known if all groups that
+it may be have the same ranks. Otherwise the profile gives no ledger. A group that is known by its ranks only gets the
+names of all axes with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of
+one run prove no change of times, and the pairs of timed runs are there for that.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from regbot.ledgers.readers import ReadError, kineto
+from regbot.ledgers.readers.kineto_groups import UNKNOWN
 from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.text.clip import clip_message
@@ -32,6 +34,8 @@ MAX_EXPANSION = 32
 """Largest accepted size of a decompressed trace, in multiples of the limit for a record."""
 PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "symm-mem")
 """Backends whose collectives have sequence numbers."""
+DISPATCH_LIBRARIES: tuple[CollectiveBackend, ...] = ("deepep", "hybridep", "nccl-ep")
+"""Libraries whose exchanges of token counts may be of an unknown group. Their payload is of the expert-parallel one."""
 EXPERT_AXIS = "ep"
 MAX_NAMES = 3
 
@@ -60,6 +64,13 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
             f"collectives are unknown: {names}"
         )
+    for entry in steps.entries:
+        if entry.axis == UNKNOWN and not (entry.via in DISPATCH_LIBRARIES and entry.role == "control"):
+            raise UnusableProfileError(
+                f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
+                "The trace does not record it, and groups with different ranks are possible, so their collectives "
+                "would be added up"
+            )
     names_by_label = _name_axes(steps.axes, claim.axes)
     return steps.model_copy(
         update={

@@ -14,7 +14,7 @@ from regbot.workloads.step_profile import UnusableProfileError, describe_dispatc
 from regbot.workloads.timed import add_profile
 from support.layers import layer_task
 from support.ledger_builder import smoke_arm, smoke_run
-from traces.writer import NCCL, Event, Writer, metadata, operator, step, text, write
+from traces.writer import NCCL, Event, Writer, event, metadata, operator, step, text, write
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
 MAX_BYTES = 2**18
@@ -266,6 +266,39 @@ def test_an_all_gather_on_ranks_of_two_axes_shows_no_dispatcher(read: Callable[.
     assert counts(ledger) == {("all_gather", "ep|dp"): (1, 128)}
     assert describe_dispatcher(ledger, requesting("allgather")) == {}
     assert describe_dispatcher(read(), layer_task()) == {}
+
+
+GLOO = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_config": [
+    {"pg_name": "0", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 1]},
+    {"pg_name": "1", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 2]},
+]}  # fmt: skip
+"""Two groups of one size and different ranks. Rows of gloo name no group, so a call may be of either of them."""
+
+
+def gloo_steps() -> list[Event]:
+    """Three steps with one all-gather of gloo, which writes rows of the dispatcher only."""
+    events = []
+    for number in range(3):
+        start = STEP_US * number
+        events += [step(number, start, STEP_US - 1), operator("c10d::_allgather_base_", start + 100, 20)]
+        events.append(event("user_annotation", "gloo:all_gather", start + 105, 10))
+    return events
+
+
+def test_a_collective_whose_group_is_unknown_gives_no_ledger(read: Callable[..., Ledger]) -> None:
+    """Collectives of different groups would be added up, and an exchange of two of them would be no change."""
+    plants = [operator("c10d::allreduce_", 10 + 50 * n, 20) for n in range(2)]
+    with pytest.raises(UnusableProfileError, match="the group of all_gather cannot be named: 2 ranks, via gloo"):
+        read(gloo_steps(), plants, GLOO, sequence_advances=[1, 1, 1])
+
+
+def test_counts_of_a_dispatch_library_may_be_of_an_unknown_group(read: Callable[..., Ledger]) -> None:
+    """HybridEP's kernel that gathers token counts names no group, and its payload is on the axis ep."""
+    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
+    for number in range(3):
+        writer.kernel("ag_nvl_kernel(int*)", STEP_US * number + 900, 5, STEP_US * number + 890)
+    ledger = read(writer.events)
+    assert ("all_gather", "unknown") in counts(ledger)
 
 
 @pytest.mark.parametrize("name", ["tracelens__b200_eager_trace", "hta_nccl_data", "hta_trace_diff_control"])
