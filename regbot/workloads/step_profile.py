@@ -30,8 +30,11 @@ from regbot.workloads.task import Task
 
 NUM_STEPS = 3
 """Number of steps that the guest profiles."""
-MAX_EXPANSION = 32
-"""Largest accepted size of a decompressed trace, in multiples of the limit for a record."""
+MAX_EXPANSION = 5
+"""Largest accepted size of a decompressed trace, in multiples of the limit for a record.
+
+Reading takes about a second per 18 MB, so a trace at the limit of the default ``local.max_record_mb`` takes 9 s.
+"""
 PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "symm-mem")
 """Backends whose collectives have sequence numbers."""
 DISPATCH_LIBRARIES: tuple[CollectiveBackend, ...] = ("deepep", "hybridep", "nccl-ep")

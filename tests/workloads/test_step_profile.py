@@ -221,7 +221,7 @@ def _enlarge(path: Path, _: Path) -> None:
 
 
 def _fill(path: Path, _: Path) -> None:
-    write(path, text(steps(GOOD_STEP)) + " " * (40 * MAX_BYTES))
+    write(path, text(steps(GOOD_STEP)) + " " * (6 * MAX_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def _fill(path: Path, _: Path) -> None:
         (_link, "is a link or no regular file"),
         (_hard_link, "is a link or no regular file"),
         (_enlarge, "more than the 262,144 of local.max_record_mb"),
-        (_fill, "contains more than 8,388,608 bytes"),
+        (_fill, "contains more than 1,310,720 bytes"),
         (lambda path, _: path.write_bytes(b"\x1f\x8bnothing"), "is broken gzip"),
         (lambda path, _: path.write_text("[1, 2"), "profile.json.gz: "),
     ],
