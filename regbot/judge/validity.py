@@ -75,10 +75,10 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         *list_incomparabilities(base, head),
         *([] if _is_left_to_timed_runs(session, base, head) else dispatcher_problems(base, head)),
         *find_missing_expert_traffic(base, head),
-        *_conflicts(base, head, "invalid"),
+        *list_conflicts(base, head, "invalid"),
     ]
     warnings = (
-        *_conflicts(base, head, "warning"),
+        *list_conflicts(base, head, "warning"),
         *environment_warnings(base, head),
         *backend_warnings(base, head),
         *_own_warnings(base, head),
@@ -266,7 +266,7 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
         )
 
 
-def _conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
+def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
     """Yield the preflight conflicts of one severity in the resolved configurations, once for both arms.
 
     A conflict in base alone is only a warning, because head no longer has it.

@@ -7,18 +7,20 @@ reports no counts. A profile gives a ledger only if all of this holds:
 - The trace of planted collectives has exactly these. With NCCL, it has their kernels too.
 - The collectives of the counted steps are as many as the sequence numbers of the process groups advanced. The guest
   reports these numbers.
-- All communication in the trace is a collective of a known kind. A replayed CUDA graph runs its collectives without a
-  call, so only kernels of unknown size are left of them.
+- All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to its call. A replayed
+  CUDA graph runs its collectives without a call, so only kernels of unknown size are left of them.
 
-A trace names the ranks of a group, and its axis only if the backend records it. Other groups get the names of all axes
-with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of one run prove no
-change of times, and the pairs of timed runs are there for that.
+A trace names a group only if the backend records it. Rows of gloo name none: their group is known if all groups that
+it may be have the same ranks. Otherwise the profile gives no ledger. A group that is known by its ranks only gets the
+names of all axes with the same ranks. The ledger leaves out how much of the communication was exposed: three steps of
+one run prove no change of times, and the pairs of timed runs are there for that.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from regbot.ledgers.readers import ReadError, kineto
+from regbot.ledgers.readers.kineto_groups import UNKNOWN
 from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.text.clip import clip_message
@@ -28,10 +30,15 @@ from regbot.workloads.task import Task
 
 NUM_STEPS = 3
 """Number of steps that the guest profiles."""
-MAX_EXPANSION = 32
-"""Largest accepted size of a decompressed trace, in multiples of the limit for a record."""
+MAX_EXPANSION = 5
+"""Largest accepted size of a decompressed trace, in multiples of the limit for a record.
+
+Reading takes about a second per 18 MB, so a trace at the limit of the default ``local.max_record_mb`` takes 9 s.
+"""
 PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "symm-mem")
 """Backends whose collectives have sequence numbers."""
+DISPATCH_LIBRARIES: tuple[CollectiveBackend, ...] = ("deepep", "hybridep", "nccl-ep")
+"""Libraries whose exchanges of token counts may be of an unknown group. Their payload is of the expert-parallel one."""
 EXPERT_AXIS = "ep"
 MAX_NAMES = 3
 
@@ -60,6 +67,13 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
             f"collectives are unknown: {names}"
         )
+    for entry in steps.entries:
+        if entry.axis == UNKNOWN and not (entry.via in DISPATCH_LIBRARIES and entry.role == "control"):
+            raise UnusableProfileError(
+                f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
+                "The trace does not record it, and groups with different ranks are possible, so their collectives "
+                "would be added up"
+            )
     names_by_label = _name_axes(steps.axes, claim.axes)
     return steps.model_copy(
         update={
@@ -82,7 +96,8 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
 
 def _read(path: Path, task: Task, max_bytes: int) -> Ledger:
     try:
-        ledger = kineto.read(open_guest_file(path, max_bytes, MAX_EXPANSION * max_bytes))
+        source = open_guest_file(path, max_bytes, MAX_EXPANSION * max_bytes)
+        ledger = kineto.read(source, accepts_unlinked=False)
     except GuestFileError as error:
         raise UnusableProfileError(str(error)) from error
     except ReadError as error:

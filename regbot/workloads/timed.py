@@ -175,7 +175,7 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
         }
     )
     if outcome == "ok" and raws[0].profile is not None:
-        whole = _add_profile(whole, raws[0].profile, task, record)
+        whole = add_profile(whole, raws[0].profile, task, record)
     try:
         return Run.model_validate(whole.model_dump(by_alias=True))
     except ValidationError as error:  # each record is valid, but the run combined from them is not
@@ -183,8 +183,11 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
         return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(reason)})
 
 
-def _add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
-    """Return ``run`` with the ledger of its profiled steps. Its times count even if the profile gives no ledger."""
+def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
+    """Return ``run`` with the ledger of its profiled steps. Its times count even if the profile gives no ledger.
+
+    A ledger that the ranks counted in spite of a profile is not used.
+    """
     try:
         traced = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
         ledger = Ledger.model_validate(make_printable(traced.model_dump(by_alias=True)))
@@ -193,7 +196,8 @@ def _add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> 
         problem = clip_message(printable(text))
         warning = f"no step was counted ({claim.reason}), and the profile gives no ledger: {problem}"
         profile = Profile(reason=claim.reason, problem=problem)
-        return run.model_copy(update={"profile": profile, "warnings": [*run.warnings, clip_message(warning)]})
+        update = {"ledger": None, "profile": profile, "warnings": [*run.warnings, clip_message(warning)]}
+        return run.model_copy(update=update)
     profile = Profile(reason=claim.reason)
     backends = {**run.backends, **describe_dispatcher(ledger, task)}
     return run.model_copy(update={"ledger": ledger, "profile": profile, "backends": backends})

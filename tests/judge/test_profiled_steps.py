@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from regbot.config import Config
-from regbot.judge import judge
+from regbot.judge import judge, validity
+from regbot.judge.backends import uncertain_dispatcher
 from regbot.judge.profiled_steps import HEAD_ALONE
 from regbot.ledgers import catalogue
+from regbot.preflight.rules import Conflict, shipped_rules
 from regbot.records.ledger import Ledger
 from regbot.records.run import Position, Profile, Run
 from regbot.records.session import Session
@@ -111,6 +113,62 @@ def test_a_profile_that_missed_a_collective_is_invalid() -> None:
     assert SAME.liveness is not None
     blind = SAME.model_copy(update={"liveness": SAME.liveness.model_copy(update={"seen": 0})})
     assert "head: the counter missed collectives" in why_invalid(session(profiled(SAME), profiled(blind)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"bytes": 1}, {"count": 9}, {"axis": "edp"}, {"dtype": "float32"}, {"role": "control"}]
+)
+def test_an_arm_whose_profiles_differ_is_invalid(change: dict[str, object]) -> None:
+    """Otherwise the last run would decide, although an earlier run of the arm contradicts it."""
+    other = SAME.model_copy(update={"entries": [SAME.entries[0].model_copy(update=change), *SAME.entries[1:]]})
+    profiles = iter([other, SAME])
+
+    def launch(slot: Slot) -> Run:
+        return timed_run(slot, 0.1, **profiled(next(profiles, SAME) if slot.arm == "head" else SAME))  # type: ignore[arg-type]
+
+    reason = why_invalid(Session(header=HEADER, runs=[*statics(), *play(launch)]))
+    assert "head: the profiles of its runs differ" in reason
+    assert SAME.entries[0].kind in reason
+
+
+def test_profiles_of_one_arm_may_divide_their_collectives_into_other_phases() -> None:
+    merged = SAME.model_copy(update={"entries": [one.model_copy(update={"phase": "unknown"}) for one in SAME.entries]})
+    profiles = iter([merged, SAME])
+
+    def launch(slot: Slot) -> Run:
+        return timed_run(slot, 0.1, **profiled(next(profiles, SAME) if slot.arm == "head" else SAME))  # type: ignore[arg-type]
+
+    assert judged(Session(header=HEADER, runs=[*statics(), *play(launch)]))[1].validity.status == "PASS"
+
+
+def test_a_profile_with_a_problem_is_no_ledger() -> None:
+    """A record may have both: all ranks counted a step, and the profile failed."""
+    failed = profiled(SAME, "the profiled steps failed: no memory")
+    assert "the profiled steps failed: no memory" in why_invalid(session(profiled(SAME), failed))
+
+
+@pytest.mark.parametrize(("severity", "status"), [("invalid", "INVALID"), ("warning", "PASS")])
+def test_conflicts_of_the_configuration_count_where_only_profiles_are_compared(
+    monkeypatch: pytest.MonkeyPatch, severity: str, status: str
+) -> None:
+    rule = next(rule for rule in shipped_rules() if rule.severity == severity)
+    monkeypatch.setattr(validity, "find_conflicts", lambda *_: [Conflict(rule, {"ep": 2})])
+    timed = {**profiled(SAME), "adapter": "megatron"}
+    verdict, workload = judged(session(timed, timed, refused()))
+    assert workload.validity.status == status
+    lines = workload.validity.reasons if severity == "invalid" else verdict.warnings
+    assert any(f"preflight: {rule.what} (ep = 2)" in line for line in lines)
+
+
+def test_a_failed_profile_does_not_hide_the_dispatcher_that_other_runs_show() -> None:
+    """The run counts with its times, and another run of the arm shows which dispatcher the arm executes."""
+    place: Callable[[int], Slot] = lambda number: Slot(Position(block=0, slot=number, order="ABBA"), 1, "base", 8)  # noqa: E731
+    good = timed_run(place(0), 0.1, **profiled(SAME))
+    failed = timed_run(place(3), 0.1, **{**profiled(None, "no memory"), "backends": {}})
+    uncounted = failed.model_copy(update={"profile": None})
+    assert [*uncertain_dispatcher([good, failed], "alltoall")] == []
+    for runs in ([failed], [good, uncounted]):
+        assert ["does not show which one" in line for line in uncertain_dispatcher(runs, "alltoall")] == [True]
 
 
 def test_a_counted_and_a_profiled_arm_are_not_compared() -> None:

@@ -327,6 +327,15 @@ def test_a_kernel_launched_after_the_rows_of_a_coalesced_call_is_reported_and_no
     assert any("1 NCCL kernels could not be linked" in warning for warning in ledger.warnings)
 
 
+def test_a_call_in_a_group_of_one_rank_explains_no_kernel(ledger_of: Callable[..., Ledger]) -> None:
+    """Such a call needs no kernel. The kernel may be one of a replayed CUDA graph."""
+    writer = Writer([operator("record_param_comms", 10, 5, **metadata("allreduce", ranks="[0]"))])
+    writer.call("all_to_all", 20, 40, 10)
+    writer.kernel(NCCL["allreduce"], 100, 9, 90)
+    ledger = ledger_of(*writer.events)
+    assert (counts(ledger), [item.name for item in ledger.unclassified]) == ({"all_to_all": 1}, [NCCL["allreduce"]])
+
+
 def test_a_kernel_of_a_call_before_the_trace_is_reported_and_not_counted(ledger_of: Callable[..., Ledger]) -> None:
     writer = Writer()
     writer.kernel(SENDRECV, 0, 9, None, external=99, **metadata("all_to_allv"))

@@ -9,9 +9,12 @@ import pytest
 from regbot.records.ledger import Axis, Ledger
 from regbot.records.run import RawProfile
 from regbot.workloads import Task
+from regbot.workloads.guest import RawRecord
 from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
+from regbot.workloads.timed import add_profile
 from support.layers import layer_task
-from traces.writer import Event, Writer, step, text, write
+from support.ledger_builder import smoke_arm, smoke_run
+from traces.writer import NCCL, Event, Writer, event, metadata, operator, step, text, write
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
 MAX_BYTES = 2**18
@@ -145,6 +148,29 @@ def test_collectives_of_a_replayed_graph_are_unknown(read: Callable[..., Ledger]
         read(replayed())
 
 
+ALONE = {"name": "allreduce", "ranks": "[0]", "description": "edp", "group": "3"}
+
+
+@pytest.mark.parametrize("call", [ALONE, EXCHANGE | {"name": "allreduce"}], ids=["of one rank", "of two ranks"])
+def test_a_call_without_a_kernel_does_not_explain_a_replayed_kernel(
+    read: Callable[..., Ledger], call: dict[str, object]
+) -> None:
+    """The kind of the call is that of the kernels, but the call launched none of them."""
+    writer = Writer(replayed())
+    for number in range(3):
+        writer.add(operator("record_param_comms", STEP_US * number + 800, 5, **metadata(**call)))  # type: ignore[arg-type]
+    with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
+        read(writer.events, sequence_advances=None)
+
+
+def test_a_kernel_whose_call_is_not_in_the_trace_gives_no_ledger(read: Callable[..., Ledger]) -> None:
+    """Nothing ran before the trace, so no call before it explains the kernel."""
+    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
+    writer.kernel(NCCL["allreduce"], 900, 5, 898, external=77, **metadata("allreduce", ranks=RANKS))
+    with pytest.raises(UnusableProfileError, match="without a call of a known kind"):
+        read(writer.events)
+
+
 def test_steps_that_differ_give_no_ledger(read: Callable[..., Ledger]) -> None:
     """The reader takes the middle one of three steps, so the sequence numbers must show that another one is like it."""
     differing = steps(GOOD_STEP, GOOD_STEP[:2], GOOD_STEP[:1])
@@ -195,7 +221,7 @@ def _enlarge(path: Path, _: Path) -> None:
 
 
 def _fill(path: Path, _: Path) -> None:
-    write(path, text(steps(GOOD_STEP)) + " " * (40 * MAX_BYTES))
+    write(path, text(steps(GOOD_STEP)) + " " * (6 * MAX_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +230,7 @@ def _fill(path: Path, _: Path) -> None:
         (_link, "is a link or no regular file"),
         (_hard_link, "is a link or no regular file"),
         (_enlarge, "more than the 262,144 of local.max_record_mb"),
-        (_fill, "contains more than 8,388,608 bytes"),
+        (_fill, "contains more than 1,310,720 bytes"),
         (lambda path, _: path.write_bytes(b"\x1f\x8bnothing"), "is broken gzip"),
         (lambda path, _: path.write_text("[1, 2"), "profile.json.gz: "),
     ],
@@ -242,6 +268,39 @@ def test_an_all_gather_on_ranks_of_two_axes_shows_no_dispatcher(read: Callable[.
     assert describe_dispatcher(read(), layer_task()) == {}
 
 
+GLOO = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_config": [
+    {"pg_name": "0", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 1]},
+    {"pg_name": "1", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 2]},
+]}  # fmt: skip
+"""Two groups of one size and different ranks. Rows of gloo name no group, so a call may be of either of them."""
+
+
+def gloo_steps() -> list[Event]:
+    """Three steps with one all-gather of gloo, which writes rows of the dispatcher only."""
+    events = []
+    for number in range(3):
+        start = STEP_US * number
+        events += [step(number, start, STEP_US - 1), operator("c10d::_allgather_base_", start + 100, 20)]
+        events.append(event("user_annotation", "gloo:all_gather", start + 105, 10))
+    return events
+
+
+def test_a_collective_whose_group_is_unknown_gives_no_ledger(read: Callable[..., Ledger]) -> None:
+    """Collectives of different groups would be added up, and an exchange of two of them would be no change."""
+    plants = [operator("c10d::allreduce_", 10 + 50 * n, 20) for n in range(2)]
+    with pytest.raises(UnusableProfileError, match="the group of all_gather cannot be named: 2 ranks, via gloo"):
+        read(gloo_steps(), plants, GLOO, sequence_advances=[1, 1, 1])
+
+
+def test_counts_of_a_dispatch_library_may_be_of_an_unknown_group(read: Callable[..., Ledger]) -> None:
+    """HybridEP's kernel that gathers token counts names no group, and its payload is on the axis ep."""
+    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
+    for number in range(3):
+        writer.kernel("ag_nvl_kernel(int*)", STEP_US * number + 900, 5, STEP_US * number + 890)
+    ledger = read(writer.events)
+    assert ("all_gather", "unknown") in counts(ledger)
+
+
 @pytest.mark.parametrize("name", ["tracelens__b200_eager_trace", "hta_nccl_data", "hta_trace_diff_control"])
 def test_a_real_trace_of_another_job_proves_nothing(tmp_path: Path, name: str) -> None:
     """One of these is of rank 0 of two ranks with NCCL, as the request is."""
@@ -257,3 +316,13 @@ def test_a_real_trace_of_another_job_proves_nothing(tmp_path: Path, name: str) -
     else:
         assert ledger.liveness is not None
         assert not ledger.liveness.proven
+
+
+def test_a_failed_profile_leaves_no_ledger(tmp_path: Path, read: Callable[..., Ledger]) -> None:
+    """The records may have both, because a guest writes them."""
+    record = RawRecord(tmp_path / "raw.{rank}.json", "nonce", MAX_BYTES)
+    counted = smoke_run(smoke_arm("head"), read())
+    run = add_profile(counted, CLAIM.model_copy(update={"problem": "no memory"}), layer_task(), record)
+    assert run.profile is not None
+    assert (run.ledger, run.profile.problem) == (None, "no memory")
+    assert add_profile(counted, CLAIM, layer_task(), record).ledger is not None

@@ -103,14 +103,18 @@ def recognises(head: bytes) -> bool:
     )
 
 
-def read(source: Source) -> Ledger:
-    """Return the ledger of the trace in ``source``, with the collectives of one rank. Raises ReadError."""
+def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
+    """Return the ledger of the trace in ``source``, with the collectives of one rank. Raises ReadError.
+
+    Without ``accepts_unlinked``, all NCCL kernels that are not linked to a call of the trace are unclassified.
+    Otherwise a kernel that may belong to a counted call, or to a call before the trace, only leads to a warning.
+    """
     trace = read_trace(source)
     groups = ProcessGroups(trace.envelope)
     log = _CallLog()
     _add_host_calls(trace, groups, log)
     launches = KernelLaunches(trace, (kernel.correlation for kernel in trace.kernels))
-    _assign_kernels(trace, groups, launches, log)
+    _assign_kernels(trace, groups, launches, log, accepts_unlinked)
     _check_one_rank(source, trace, log)
     if not log.calls and not log.unclassified:
         raise source.error(
@@ -158,7 +162,9 @@ def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallL
         log.add_unclassified(f"{row.name} of a backend that wrote no row")
 
 
-def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, launches: KernelLaunches, log: _CallLog) -> None:
+def _assign_kernels(
+    trace: TraceRecord, groups: ProcessGroups, launches: KernelLaunches, log: _CallLog, accepts_unlinked: bool
+) -> None:
     """Assign each kernel to the host call that launched it. Each kernel of a dispatch library becomes a call of its
     own.
     """
@@ -199,7 +205,7 @@ def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, launches: KernelL
             and communication.kind
         ):
             index = log.add_call(_make_library_call(kernel, communication, groups), host_time)
-        elif index is None and kernel.has_metadata:
+        elif index is None and kernel.has_metadata and accepts_unlinked:
             early_kernels += 1
         elif index is None:
             unassigned.append(kernel)
@@ -217,16 +223,20 @@ def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, launches: KernelL
         log.warnings.append(
             f"{early_kernels} kernels belong to calls before the start of the trace and are not counted"
         )
-    _add_unassigned_kernels(unassigned, log)
+    _add_unassigned_kernels(unassigned, log, accepts_unlinked)
 
 
-def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog) -> None:
+def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, accepts_unlinked: bool) -> None:
     """Handle kernels that were not assigned to a call.
 
-    An NCCL kernel that could belong to a call without kernels, such as a coalesced call, leads to a warning. All other
-    kernels become unclassified.
+    With ``accepts_unlinked``, an NCCL kernel that could belong to a call without kernels, such as a coalesced call,
+    leads to a warning. A call in a group of one rank needs no kernel. All other kernels become unclassified.
     """
-    waiting_kinds = {call.kind for call, spans in zip(log.calls, log.spans, strict=True) if not spans}
+    waiting_kinds = {
+        call.kind
+        for call, spans in zip(log.calls, log.spans, strict=True)
+        if accepts_unlinked and not spans and call.group.size != 1
+    }
     coalesced = 0
     for kernel in kernels:
         if (
