@@ -6,7 +6,7 @@ failed. Every other case is INVALID.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from regbot.judge.backends import uncertain_dispatcher
+from regbot.judge.backends import DISPATCHER, uncertain_dispatcher
 from regbot.judge.crashes import explain_sparse_doubt
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm
@@ -169,7 +169,12 @@ def collect_run_warnings(runs: Sequence[Run]) -> list[str]:
 
 
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
-    return next((run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"), None)
+    """Return the last run of ``arm`` that ended well. Runs that show which dispatcher they executed come first.
+
+    A run whose profile failed shows none.
+    """
+    good_runs = [run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"]
+    return next((run for run in good_runs if DISPATCHER in run.backends), good_runs[0] if good_runs else None)
 
 
 def make_validity(status: Status, reasons: Sequence[str]) -> Validity:

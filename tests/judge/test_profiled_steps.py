@@ -17,8 +17,8 @@ from regbot.records.verdict import Verdict, WorkloadVerdict
 from regbot.report.workload_section import build_workload_sections
 from regbot.sessions.schedule import Slot
 from regbot.sessions.timed import explain_profile
-from support.ledger_builder import smoke_ledger, smoke_run
-from support.timed_builder import A2A, BASE, HEAD, HEADER, play, statics, timed_run
+from support.ledger_builder import backend, smoke_ledger, smoke_run
+from support.timed_builder import A2A, BASE, HEAD, HEADER, play, session_of, statics, timed_run
 
 REASON = "torch.compile compiled 2 frames of it"
 
@@ -169,6 +169,20 @@ def test_a_failed_profile_does_not_hide_the_dispatcher_that_other_runs_show() ->
     assert [*uncertain_dispatcher([good, failed], "alltoall")] == []
     for runs in ([failed], [good, uncounted]):
         assert ["does not show which one" in line for line in uncertain_dispatcher(runs, "alltoall")] == [True]
+
+
+def test_a_fallback_counts_even_if_the_last_profile_failed() -> None:
+    """The last run of each arm shows no dispatcher. The earlier ones show that another one than requested was used."""
+    fallback = {"dispatcher": backend("alltoall", requested="deepep")}
+
+    def launch(slot: Slot) -> Run:
+        return timed_run(slot, 0.1, **{**profiled(SAME), "backends": fallback})  # type: ignore[arg-type]
+
+    runs = play(launch)
+    for arm in ("base", "head"):
+        last = max(number for number, run in enumerate(runs) if run.arm.name == arm)
+        runs[last] = runs[last].model_copy(update={**profiled(None, "no memory"), "backends": {}})
+    assert "base requested dispatcher 'deepep' and executed 'alltoall'" in why_invalid(session_of(runs))
 
 
 def test_a_counted_and_a_profiled_arm_are_not_compared() -> None:
