@@ -238,12 +238,12 @@ def test_a_renamed_key_is_invalid_by_its_name(traced: Traced) -> None:
 
 def test_a_workload_sets_the_batch_of_a_shape(traced: Traced) -> None:
     batches = {}
-    for batch in (1, 3):
+    for batch in (2, 3):
         run = traced(f"batch-{batch}", task(variant="cpu", world=2, ep=2, config={"per_device_batch_size": batch}))
         batches[batch] = ledger_of(run)
-    assert [ledger.config["per_device_batch_size"] for ledger in batches.values()] == [1, 3]
-    assert batches[1].warnings == []
-    assert batches[3].warnings == ["per_device_batch_size is 3, as the workload sets it, and not the shape's 1"]
+    assert [ledger.config["per_device_batch_size"] for ledger in batches.values()] == [2, 3]
+    assert batches[2].warnings == []
+    assert batches[3].warnings == ["per_device_batch_size is 3, as the workload sets it, and not the shape's 2"]
 
 
 def test_an_error_in_the_code_under_test_is_recorded_with_its_line(traced: Traced) -> None:
