@@ -37,6 +37,7 @@ def test_a_compiled_step_that_no_trace_counts_is_judged_by_its_profile(case: Cas
     assert "base has no timed run, so the collectives of its step are unknown" in only(verdict)["validity"]["reasons"]
 
 
+@pytest.mark.slow
 def test_once_one_arm_is_profiled_both_are(case: Case, shared: Shared) -> None:
     """Head alone is compiled. The profiles are empty here, so the verdict is INVALID, and it names both reasons."""
     genuine = shared("genuine runs", genuine_runs)

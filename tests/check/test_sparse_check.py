@@ -36,6 +36,7 @@ def test_a_check_of_a_sparse_workload_passes_and_its_worktrees_are_sparse(case: 
         assert names == {".git", "regbot.toml", "userpkg/__init__.py", "userpkg/moe.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [IMPORTING, FALLING_BACK], ids=["imports", "falls back"])
 def test_a_head_that_imports_a_file_that_is_not_checked_out_is_invalid(case: Case, head: str) -> None:
     case.pull_request(head, config=SPARSE_CONFIG)
@@ -71,6 +72,7 @@ def test_a_base_that_needs_more_says_what_to_add(case: Case) -> None:
     assert any("Add 'libs' to 'sparse'" in reason for reason in only(verdict)["validity"]["reasons"])
 
 
+@pytest.mark.slow
 def test_an_installed_package_does_not_stand_in_for_a_folder_that_is_not_checked_out(case: Case) -> None:
     case.repository.commit("a package of the repository", {"packaging/__init__.py": "OWN = 1\n"})
     case.pull_request(
@@ -81,6 +83,7 @@ def test_an_installed_package_does_not_stand_in_for_a_folder_that_is_not_checked
     assert any("imported packaging from" in reason for reason in only(verdict)["validity"]["reasons"])
 
 
+@pytest.mark.slow
 def test_a_timed_head_that_imports_a_file_that_is_not_checked_out_is_invalid(case: Case) -> None:
     late = GOOD_LAYER.replace("    def forward(self, x):\n", "    def forward(self, x):\n        import libs.fast\n")
     config = TIMED_CONFIG.replace("timeout_min = 1\n", SPARSE)
@@ -106,6 +109,7 @@ def test_a_folder_that_only_head_has_is_checked_out_there(case: Case) -> None:
     assert "kernels/new.py" in json.dumps(head_run["code"]["files"])
 
 
+@pytest.mark.slow
 def test_a_check_in_a_sparse_partial_clone_fetches_what_it_needs_and_writes_nothing_there(case: Case) -> None:
     """``git clone --filter=blob:none --sparse`` of a monorepo: the clone lacks regbot.toml of base, and all of web."""
     case.pull_request("# why\n" + GOOD_LAYER, config=SPARSE_CONFIG)

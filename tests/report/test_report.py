@@ -123,6 +123,7 @@ def test_many_workloads_with_equal_rows_are_one_block() -> None:
     assert "and 196 more" in table
 
 
+@pytest.mark.slow
 def test_many_workloads_with_rows_of_their_own_stay_within_the_limit() -> None:
     shapes = [replace(shape, layers=shape.layers + index) for index, shape in enumerate(labelled(300))]
     text = comment(*compare_same(shapes))
