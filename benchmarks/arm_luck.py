@@ -59,7 +59,7 @@ def arm_luck(sessions: int, jobs: int) -> Iterator[Promise]:
     header = "".join(f"{f'at {percent:g}%':>16}" for percent in EFFECTS_PCT)
     print(f"{'node':>8} {'luck':>6} {'rule':>28}{header} {'coverage':>9} {'withheld':>9} {'no vote':>8}")
     worst = {"slower": (0.0, ""), "passed": (0.0, "")}
-    least_coverage, most_withheld, power = (1.0, ""), (0.0, ""), {}
+    least_coverage, most_lost, power = (1.0, ""), (0.0, ""), {}
     with ProcessPoolExecutor(jobs) as pool:
         results = pool.map(simulate_row, *zip(*ROWS, strict=True), [sessions] * len(ROWS), range(len(ROWS)))
         for (node, luck_pct), result in zip(ROWS, results, strict=True):
@@ -84,7 +84,7 @@ def arm_luck(sessions: int, jobs: int) -> Iterator[Promise]:
                     count = counts.slower if error == "slower" else counts.passed
                     worst[error] = max(worst[error], (rate_bounds(count, counts.sessions)[1], where))
                 if luck_pct < UNLIMITED_LUCK_PCT and rule != UNKNOWN:
-                    most_withheld = max(most_withheld, (lost, where))
+                    most_lost = max(most_lost, (lost, where))
     for error, percent in (("slower", 1), ("passed", 2)):
         high, where = worst[error]
         yield Promise(
@@ -99,8 +99,8 @@ def arm_luck(sessions: int, jobs: int) -> Iterator[Promise]:
     )
     yield Promise(
         f"luck of an arm below {UNLIMITED_LUCK_PCT:g}%, calibrated: votes lost, at most {MAX_WITHHELD:.0%}",
-        f"{most_withheld[0]:.1%} ({most_withheld[1]})",
-        most_withheld[0] <= MAX_WITHHELD,
+        f"{most_lost[0]:.1%} ({most_lost[1]})",
+        most_lost[0] <= MAX_WITHHELD,
     )
     for rule in (ONE_CACHE, CALIBRATED.format(CALIBRATION_PAIRS[-1])):
         text = f"luck of an arm 0, typical node, {rule}: at least {LEAST_POWER:.0%} of true 2% losses are found"

@@ -189,8 +189,9 @@ def judge_calibrated(
             test = sequential_test(shifted, PRIMARY, THRESHOLDS, luck=calibration.luck)
             assert test is not None
             is_withheld = test.withheld
-            if calibration is ASSUMED and test.decision == "undecided":
-                is_withheld = judge_now(shifted).decision != "undecided"
+            is_assumed = calibration.luck is not None and calibration.luck.is_assumed
+            if is_assumed and test.decision == "undecided":
+                is_withheld = is_withheld or judge_now(shifted).decision != "undecided"
             is_covered = all(bounds.low <= effect <= bounds.high for _, bounds in test.tests.values())
             is_passed = test.decision in ("no_change", "improved")
             counts.add(Counts(1, test.decision == "regressed", is_passed, is_withheld, is_covered))
