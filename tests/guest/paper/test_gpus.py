@@ -1,11 +1,12 @@
 """The GPUs that a paper GPU imitates, as code under test sees them."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from regbot.check.static_trace import TraceOptions, trace_working_tree
+from regbot.cli.ledger import ledger_trace
 from regbot.cli.terminal import trace_page
 from regbot.config import ConfigError
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu
@@ -42,6 +43,7 @@ WANTS_H200 = GOOD_LAYER.replace(
 
 def test_every_gpu_that_can_be_chosen_has_a_row() -> None:
     assert set(GPUS) == set(ROWS) == set(get_args(PaperGpu))
+    assert get_args(get_type_hints(ledger_trace)["gpu"]) == ("", *get_args(PaperGpu))
     assert DEFAULT == DEFAULT_PAPER_GPU
 
 
