@@ -1,0 +1,338 @@
+"""Every reported number of a timed run comes from the verdict, for any kind of session."""
+
+import json
+import math
+import random
+import re
+from datetime import UTC, datetime
+from functools import cache
+from html import unescape
+from statistics import median
+
+import numpy as np
+import pytest
+
+from regbot.baselines.intake import Intake, distil
+from regbot.baselines.store import BaselineError
+from regbot.cli.terminal import run_page, verdict_page
+from regbot.config import Config
+from regbot.judge import judge
+from regbot.judge.pairs import pair_up
+from regbot.judge.run_verdicts import run_verdict
+from regbot.records.health import Cause
+from regbot.records.run import CodeProof, RankSteps, Run, Timing
+from regbot.records.session import Session
+from regbot.records.verdict import RankComparison, RankTimes, RunVerdict, Throughput, Verdict
+from regbot.report import comment, html
+from regbot.report.evidence import format_outcome
+from regbot.report.markdown import prose
+from regbot.report.quantities import milliseconds
+from regbot.report.throughput import format_change
+from regbot.sessions.schedule import next_slot
+from regbot.text.units import binary_bytes
+from regbot.text.words import count
+from support.health_builder import gpu, health
+from support.stored_cases import NOISE, calibrated, header, reference, run_at
+from support.timed_builder import HEADER, NODE, noisy, play, session_of, timed_run, timing
+from support.verdict_page import Page, section_of
+
+SEEDS = 40
+RANKS = 4
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+TRUSTED = CodeProof(watched={}, foreign={}, files={})
+
+OTHER = NODE.model_copy(update={"name": "node-4"})
+
+
+def uneven(step_s: list[float], cut: int, draw: random.Random) -> Timing:
+    """Return the timing of ranks that differ in step time, CPU time, waiting and memory. Some lack some of them."""
+    made = timing(step_s, peak_bytes=draw.randrange(10**8, 10**9))
+    ranks = {"0": made.ranks["0"]}
+    for name in ("1", "10", "2"):
+        share, peak_bytes = draw.uniform(0.99, 1.0), draw.choice([0, draw.randrange(1, 10**8)])
+        ranks[name] = RankSteps(
+            step_s=[share * seconds for seconds in step_s],
+            cpu_s=[draw.uniform(0.1, 0.5) * seconds for seconds in step_s] if name != "10" else [],
+            wait_s=[draw.uniform(0.0, 0.5) * seconds for seconds in step_s] if name != "2" else [],
+            memory_bytes=[peak_bytes] * len(step_s),
+            peak_bytes=peak_bytes,
+        )
+    return made.model_copy(update={"cut": cut, "ranks": ranks})
+
+
+def earlier_session() -> list[Run]:
+    """Return the runs of an earlier session on the same trees, as a later session joins them."""
+    pairs = pair_up(play(noisy(1.0, 0.01))).valid
+    runs = [run for pair in pairs for run in (pair.base, pair.head)]
+    timings = [uneven(run.timing.step_s, run.timing.cut, random.Random(n)) for n, run in enumerate(runs) if run.timing]
+    return [
+        run.model_copy(update={"joined": "d" * 64, "timing": timing_})
+        for run, timing_ in zip(runs, timings, strict=True)
+    ]
+
+
+CALIBRATED = reference(noise=NOISE).model_copy(update={"calibrated": calibrated(0.0)})
+
+
+@cache
+def storm(seed: int) -> tuple[Session, Verdict]:
+    """Return a random session and its verdict.
+
+    The session has lost nodes, crashes, unfit nodes, slow starts, head alone, a look 0 and an earlier session at
+    random, and may be unfinished.
+    """
+    draw = random.Random(seed)
+    gate = draw.choice(["look0", "stored", "pairs", "pairs"])
+    steps = draw.choice([8, 60])
+    header_ = header(CALIBRATED, gate=gate) if gate != "pairs" else HEADER
+    plan = header_.timed[0].model_copy(update={"steps": steps, "cut": 2 if steps == 8 else 10, "world_size": RANKS})
+    header_ = header_.model_copy(update={"timed": [plan]})
+    joins = steps == 8 and gate == "pairs" and draw.random() < 0.5
+    node, runs = NODE, earlier_session() if joins else []
+    head = draw.choice([1.0, 1.0, 1.05, 1.004])
+    noise = draw.choice([0.001, 0.02])
+    trouble = draw.choice([0.0, 0.05, 0.15])
+    max_runs = draw.randint(1, 30) if draw.random() < 0.3 else 60
+    while len(runs) < max_runs and (at := next_slot(runs, header_, plan, node)) is not None:
+        level = (0.1 if node is NODE else 0.13) * (head if at.arm == "head" else 1.0) * (1 + draw.gauss(0, noise))
+        slow = draw.choice([0, 0, 15, 25])
+        taken = [level * (1.6 if step < slow else 1.0) * (1 + draw.gauss(0, 0.003)) for step in range(at.steps)]
+        run = run_at(at, 0.1, timing=uneven(taken, min(plan.cut, at.steps), random.Random(str(at))), node=node)
+        chance = draw.random()
+        if chance < trouble / 2:
+            run = run_at(at, 0.1, outcome="lost", reason="job 7: a node failed", timing=None, node=node)
+            node = OTHER if node is NODE else NODE
+        elif chance < trouble:
+            run = run_at(at, 0.1, outcome="crashed", reason="signal 9", timing=None, node=node)
+        elif chance < 1.5 * trouble:
+            outside = Cause(kind="other_process", outside=True, text="another tenant computed on GPU 0")
+            run = run.model_copy(update={"health": health().model_copy(update={"causes": [outside]})})
+        elif chance < 2 * trouble:
+            run = run.model_copy(update={"health": health([gpu(reasons={"hw_thermal": 0.5})])})
+        runs.append(run)
+    session = session_of(runs, header_)
+    return session, judge(session, Config())
+
+
+def cell(seconds: float | None) -> str:
+    return "" if seconds is None else milliseconds(seconds, 4)
+
+
+def role_of(run: RunVerdict) -> str:
+    return f"{run.role}: {prose(run.reason, 200)}" if run.reason else run.role
+
+
+def memory(peak_bytes: int) -> str:
+    return binary_bytes(peak_bytes) if peak_bytes else ""
+
+
+def check_page(session: Session, section: Throughput, page: str) -> None:
+    parsed = Page(page)
+    assert [row[:9] for row in parsed.runs] == [
+        [
+            str(verdict.number),
+            verdict.arm,
+            block_of(run),
+            format_outcome(run),
+            verdict.role,
+            cell(verdict.median_s),
+            cell(verdict.mean_s),
+            memory(verdict.peak_bytes),
+            f"{verdict.wall_s:.1f}",
+        ]
+        for run, verdict in zip(session.timed_runs(HEADER.workloads[0]), section.runs, strict=True)
+    ]
+    reasons = [
+        row[9].removesuffix(f"{len(run.ranks)} ranks") for row, run in zip(parsed.runs, section.runs, strict=True)
+    ]
+    assert reasons == [unescape(prose(run.reason, 4000)) for run in section.runs]
+    printed_ranks = [parsed.run_ranks[number] for number, row in enumerate(parsed.rows) if len(row) > 1]
+    assert [[row for row in rows if row] for rows in printed_ranks] == [
+        [rank_row(times) for times in run.ranks] for run in section.runs
+    ]
+    assert [row for row in parsed.arm_ranks if row] == [arm_row(rank) for rank in section.ranks]
+    if parsed.dots:
+        drawn = [(dot["data-run"], dot["data-role"], dot.get("data-seconds")) for dot in parsed.dots]
+        assert drawn == [
+            (str(run.number), run.role, None if run.median_s is None else str(run.median_s)) for run in section.runs
+        ]
+
+
+def block_of(run: Run) -> str:
+    block = run.position.block if run.position else 0
+    return f"{block}{' again' if run.attempt > 1 else ''}" if block else ""
+
+
+def rank_row(times: RankTimes) -> list[str]:
+    return [times.rank, cell(times.step_s), cell(times.cpu_s), cell(times.wait_s), memory(times.peak_bytes)]
+
+
+def arm_row(rank: RankComparison) -> list[str]:
+    arms = [rank_row(times) if times is not None else [""] * 5 for times in (rank.base, rank.head)]
+    return [rank.rank, *(arm[column] for column in range(1, 5) for arm in arms)]
+
+
+def check_run_page(run: Run, verdict: RunVerdict) -> None:
+    """``regbot run`` has no pair, so it leaves out the steps before the run's own cut, and not before its pair's."""
+    own = run_verdict(run, 1, "unused")
+    if verdict.cut == own.cut:
+        same = {"median_s", "mean_s", "low_quartile_s", "high_quartile_s", "ranks", "peak_bytes", "wall_s"}
+        assert own.model_dump(include=same) == verdict.model_dump(include=same)
+    page = run_page(run)
+    if own.cut is None or run.timing is None:
+        assert " ms" not in page
+        return
+    steps = f"median of {len(run.timing.step_s) - own.cut} after {own.cut}"
+    assert f"{own.median_s * 1000:.4g} ms a step ({steps}), mean {own.mean_s * 1000:.4g} ms" in page
+    rows = [re.split(r"  +", line.strip()) for line in page.splitlines() if re.match(r" *\d+ ", line)]
+    assert rows == [
+        [
+            times.rank,
+            *(f"{1000 * s:.4g}" if s is not None else "unknown" for s in (times.step_s, times.cpu_s, times.wait_s)),
+            memory(times.peak_bytes) or "unknown",
+        ]
+        for times in own.ranks
+    ]
+
+
+def check_terminal(verdict: Verdict, section: Throughput) -> None:
+    page = " ".join(verdict_page(verdict, None).split())
+    estimate = " ".join(format_change(section)).replace("−", "-").strip()
+    assert f" {section.status} {estimate}".rstrip() in page
+    if section.base_step_s is not None and section.head_step_s is not None:
+        void = f" ({section.void_pairs} void)" if section.void_pairs else ""
+        assert section.cost is not None
+        cost = f"{count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes"
+        steps = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
+        assert f"step {steps}: {count(section.pairs, 'pair')}{void}, {cost}" in page
+
+
+def check_comment(section: Throughput, text: str) -> None:
+    part = text.partition("<summary>Step times, run by run</summary>")[2].partition("</details>")[0]
+    rows = [re.split(r" \| |\| | \|", line)[1:-1] for line in part.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert [(row[0], row[1], row[4], row[5]) for row in rows] == [
+        (str(run.number), run.arm, cell(run.median_s), role_of(run)) for run in section.runs
+    ]
+
+
+def check_sums(section: Throughput) -> None:
+    """Check that the section's tests and step times follow from the numbers of its runs."""
+    pairs: dict[int, dict[str, RunVerdict]] = {}
+    for run in section.runs:
+        if run.role == "pair" and run.pair is not None:
+            pairs.setdefault(run.pair, {})[run.arm] = run
+    if section.by in ("pairs", "look0") and section.pairs:
+        assert sorted(pairs) == [*range(1, section.pairs + 1)]
+    for test in section.tests if section.by in ("pairs", "look0") else []:
+        log_ratios = [
+            math.log(getattr(pair["head"], f"{test.summary}_s") / getattr(pair["base"], f"{test.summary}_s"))
+            for _, pair in sorted(pairs.items())
+        ]
+        assert log_ratios == pytest.approx(test.log_ratios, abs=1e-12)
+    assert sum(run.role == "unused" and run.pair is not None for run in section.runs) == 2 * section.unused_pairs
+    void = {run.number for run in section.runs if run.role == "void"}
+    assert all(run.reason for run in section.runs if run.number in void or run.role == "unused")
+    check_ranks(section)
+    if section.cost is not None:
+        assert section.cost.runs == len(section.runs)
+        assert section.cost.minutes == pytest.approx(sum(run.wall_s or 0 for run in section.runs) / 60)
+    medians = sorted(run.median_s or 0 for run in section.runs if run.role == "pair" and run.arm == "base")
+    if medians:
+        assert medians[0] <= (section.base_step_s or 0) * (1 + 1e-9)
+        assert (section.base_step_s or 0) <= medians[-1] * (1 + 1e-9)
+
+
+def check_record(run: Run, verdict: RunVerdict) -> None:
+    """Check the numbers of a run that no test uses: peak memory, duration and quartiles."""
+    assert verdict.wall_s == run.wall_s
+    assert verdict.peak_bytes == max((times.peak_bytes for times in verdict.ranks), default=verdict.peak_bytes)
+    steady = run.timing.step_s[verdict.cut :] if run.timing is not None and verdict.cut is not None else []
+    if len(steady) > 1:
+        quartiles = np.quantile(steady, [0.25, 0.75])
+        assert (verdict.low_quartile_s, verdict.high_quartile_s) == pytest.approx(tuple(quartiles))
+    else:
+        assert (verdict.low_quartile_s, verdict.high_quartile_s) == (None, None)
+
+
+def check_ranks(section: Throughput) -> None:
+    """Check that the times of a rank are medians over the runs that count, which are pairs or else head alone."""
+    for rank in section.ranks:
+        for arm, times in (("base", rank.base), ("head", rank.head)):
+            runs = [run for run in section.runs if run.arm == arm and run.role == "pair"]
+            runs = runs or [run for run in section.runs if run.arm == arm and run.role == "stored"]
+            own = [times for run in runs for times in run.ranks if times.rank == rank.rank]
+            assert (times is None) == (not own)
+            if times is None:
+                continue
+            assert times.peak_bytes == max(rank_times.peak_bytes for rank_times in own)
+            for field in ("step_s", "cpu_s", "wait_s"):
+                known = [value for rank_times in own if (value := getattr(rank_times, field)) is not None]
+                assert getattr(times, field) == (pytest.approx(median(known)) if known else None)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_reported_number_of_a_run_is_the_verdicts(seed: int) -> None:
+    session, verdict = storm(seed)
+    section = section_of(verdict)
+    assert len(section.runs) == sum(run.tier == "timed" for run in session.runs)
+    check_sums(section)
+    check_page(session, section, html(verdict, session))
+    check_comment(section, comment(verdict, session))
+    check_terminal(verdict, section)
+    for run, its_verdict in zip(session.timed_runs(HEADER.workloads[0]), section.runs, strict=True):
+        check_record(run, its_verdict)
+        check_run_page(run, its_verdict)
+
+
+def test_the_storm_holds_every_role_and_every_reason() -> None:
+    runs = [run for seed in range(SEEDS) for run in section_of(storm(seed)[1]).runs]
+    assert {run.role for run in runs} == {"warm-up", "stored", "pair", "unused", "void"}
+    assert {"look0", "stored", "pairs"} <= {section_of(storm(seed)[1]).by for seed in range(SEEDS)}
+    reasons = {run.reason.split(":")[0] for run in runs if run.role == "void"}
+    assert {
+        "signal 9",
+        "job 7",
+        "the other run of its pair does not count",
+        "its block was repeated",
+        "the node was not fit",
+    } <= reasons
+
+
+def test_the_storm_has_ranks_in_every_kind_of_session() -> None:
+    sections = [section_of(storm(seed)[1]) for seed in range(SEEDS)]
+    ranks = [rank for section in sections for rank in section.ranks]
+    assert [rank.rank for rank in sections[0].ranks] == ["0", "1", "2", "10"]
+    assert any(rank.base is None for rank in ranks), "of head alone"
+    assert any(rank.base is not None and rank.head is not None for rank in ranks)
+
+
+def test_every_number_stored_of_a_run_is_the_verdicts() -> None:
+    stored = 0
+    for session, verdict in map(storm, range(SEEDS)):
+        proven = [run.model_copy(update={"code": TRUSTED}) for run in session.runs if run.tier == "timed"]
+        timed = session.model_copy(update={"runs": proven})
+        try:
+            (baseline,) = distil(timed, verdict, Intake("session.jsonl", "ada", "nightly"), NOW).baselines
+        except BaselineError:
+            continue
+        stored += 1
+        section = section_of(verdict)
+        own_verdicts = [
+            run_verdict for run, run_verdict in zip(timed.runs, section.runs, strict=True) if run.joined is None
+        ]
+        runs = [run for run in own_verdicts if run.arm == "base" and run.pair is not None]
+        assert [(run.log_median, run.log_mean, run.cut) for run in baseline.runs] == [
+            (math.log(run.median_s or 0), math.log(run.mean_s or 0), run.cut) for run in runs
+        ]
+        assert baseline.level_s["median"] == section.base_step_s
+    assert stored > SEEDS / 8
+
+
+def test_a_verdict_without_its_runs_is_still_read_and_reported() -> None:
+    session = session_of(play(lambda at: timed_run(at, 0.1)))
+    verdict = judge(session, Config())
+    document = verdict.model_dump(mode="json", by_alias=True)
+    del document["workloads"][0]["throughput"]["runs"]
+    old = Verdict.model_validate_json(json.dumps(document))
+    assert section_of(old).runs == []
+    assert Page(html(old, session)).runs == []
