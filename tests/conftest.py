@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,24 @@ BY_NAME = {
 }
 """The variable without which tests of a marker are skipped, and the reason."""
 
+REASONS = 12
+"""How many reasons for skipped tests are printed, the most frequent first."""
+
 
 def pytest_report_header() -> list[str]:
     return [] if HAS_TORCH else [f"no torch is installed: left out are {', '.join(NEEDS_TORCH)}"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print why tests were skipped. Without the option -rs, pytest prints their number only."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    if reasons and not terminalreporter.hasopt("s"):
+        terminalreporter.section("why tests were skipped")
+        for reason, number in reasons.most_common(REASONS):
+            terminalreporter.write_line(f"{number:5d}  {reason}")
+        if len(reasons) > REASONS:
+            terminalreporter.write_line(f"       and {len(reasons) - REASONS} other reasons; -rs prints all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -176,6 +176,7 @@ def test_sixty_broken_commits_of_a_repository_are_jumped_over_and_reported(case:
     assert "No module named 'fused_combine'" in shown[-1]
 
 
+@pytest.mark.slow
 def test_a_culprit_in_the_block_stops_the_search_until_the_missing_module_is_there(case: Bisecting) -> None:
     result = bisect_commits(case, 65)
     assert (result.outcome, result.culprit) == ("undecided", None)
@@ -198,6 +199,7 @@ def test_a_culprit_in_the_block_stops_the_search_until_the_missing_module_is_the
     assert mended.unmeasurable == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("culprit", [1, 65, 130])
 def test_without_failures_no_more_commits_are_built_than_halving_needs(case: Bisecting, culprit: int) -> None:
     (case.home / "installed").mkdir()
@@ -220,6 +222,7 @@ def test_a_resumed_search_can_leave_the_block_out(case: Bisecting) -> None:
     assert [observation.point for observation in result.observations][: len(first)] == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "broken"),
     [("import fused_combine", MAX_SAME_FAILURES), ("exit(125)", MAX_SAME_FAILURES + 2)],

@@ -103,6 +103,7 @@ def test_a_noisy_cost_names_the_commit_among_two_hundred_with_ten_broken_ones(
     assert Counter(made) == Counter(commit for commit, _, _ in case.runs()), "every run is in the answer, once"
 
 
+@pytest.mark.slow
 def test_an_exact_cost_names_the_commit_in_at_most_ten_measurements(case: Bisecting, history: BisectRepository) -> None:
     command = case.costing(stairs(history, (58, STEP)))
     result = case.regbot(history.good, history.bad, "--command", command, "--exact", "--json")

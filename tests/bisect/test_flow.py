@@ -329,6 +329,7 @@ def test_no_trace_is_kept_while_code_beside_the_checkout_can_change_unseen(
     assert len(traced) == (2 if elsewhere else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.usefixtures("paper_library")
 def test_a_program_that_needs_gpus_is_traced_on_a_paper_gpu(tmp_path: Path) -> None:

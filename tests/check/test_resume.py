@@ -260,6 +260,7 @@ def test_two_checks_do_not_write_one_session(replayed: Case) -> None:
     assert_legal(read_session(session_file(replayed)))
 
 
+@pytest.mark.slow
 def test_an_interrupted_check_says_how_to_resume_and_can_be_resumed(replayed: Case) -> None:
     process = begin(replayed)
     wait_for_runs(replayed, 5)

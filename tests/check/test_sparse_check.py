@@ -24,6 +24,7 @@ def case(tmp_path: Path) -> Case:
     return case
 
 
+@pytest.mark.slow
 def test_a_check_of_a_sparse_workload_passes_and_its_worktrees_are_sparse(case: Case) -> None:
     case.pull_request("# why\n" + GOOD_LAYER, config=SPARSE_CONFIG)
     code, verdict = case.check()
@@ -50,12 +51,14 @@ def test_a_head_that_imports_a_file_that_is_not_checked_out_is_invalid(case: Cas
     assert "libs/fast.py" in comment
 
 
+@pytest.mark.slow
 def test_the_same_head_passes_with_the_folder_that_the_message_names(case: Case) -> None:
     case.pull_request(FALLING_BACK, config=SPARSE_CONFIG.replace('"userpkg"]', '"userpkg", "libs"]'))
     code, verdict = case.check()
     assert (code, verdict["verdict"]) == (0, "PASS")
 
 
+@pytest.mark.slow
 def test_a_head_that_reads_a_file_that_is_not_checked_out_is_invalid(case: Case) -> None:
     case.pull_request(READING, config=SPARSE_CONFIG)
     code, verdict = case.check()
@@ -65,6 +68,7 @@ def test_a_head_that_reads_a_file_that_is_not_checked_out_is_invalid(case: Case)
     assert "The checkout has only userpkg and the files of parent folders" in reason
 
 
+@pytest.mark.slow
 def test_a_base_that_needs_more_says_what_to_add(case: Case) -> None:
     case.pull_request("# why\n" + IMPORTING, base=IMPORTING, config=SPARSE_CONFIG)
     code, verdict = case.check()
@@ -99,6 +103,7 @@ def test_a_folder_that_neither_commit_has_is_refused(case: Case) -> None:
     assert "workloads.moe.sparse: neither base nor head has a folder 'userpgk'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_that_only_head_has_is_checked_out_there(case: Case) -> None:
     case.commit(GOOD_LAYER, SPARSE_CONFIG.replace('"userpkg"', '"userpkg", "kernels"'))
     case.repository.git("checkout", "-q", "-b", "pr")
@@ -140,6 +145,7 @@ def test_a_check_in_a_partial_clone_without_its_remote_is_refused_by_name(case: 
     assert "git fetch --refetch --no-filter" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_build_of_head_that_needs_a_file_that_is_not_checked_out_is_invalid(case: Case) -> None:
     config = SPARSE_CONFIG.replace("timeout_min = 1\n", 'timeout_min = 1\nbuild = ["sh userpkg/build.sh"]\n')
     case.commit(GOOD_LAYER, config, **{"userpkg/build.sh": "true\n"})

@@ -76,6 +76,7 @@ def test_a_trace_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
     assert "'.[smoke]' in regbot's folder" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_trace_of_code_from_outside_of_the_checkout_is_invalid(tmp_path: Path) -> None:
     write_repository(tmp_path, GOOD_LAYER)

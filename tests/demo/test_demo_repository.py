@@ -103,6 +103,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 
+@pytest.mark.slow
 def test_the_base_exchanges_tokens_by_all_to_all(traces: dict[str, Any]) -> None:
     collectives = counts(traces["base"], "kind", "axis", "role")
     assert (

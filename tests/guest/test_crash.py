@@ -67,6 +67,7 @@ def crash_layer(folder: Path, layer: str) -> Run:
     return crash(layer_task(), write_repository(folder / "checkout", layer))
 
 
+@pytest.mark.slow
 def test_the_program_is_traced_with_the_test_data_of_torchtitan(tmp_path: Path, paper_library: Path) -> None:
     run = trace_torchtitan(tmp_path, paper_library)
     assert (run.outcome, run.reason) == ("ok", "")
@@ -75,6 +76,7 @@ def test_the_program_is_traced_with_the_test_data_of_torchtitan(tmp_path: Path, 
     assert "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot" in run.ledger.patches
 
 
+@pytest.mark.slow
 def test_renamed_arguments_of_the_loader_do_not_concern_regbot(tmp_path: Path, paper_library: Path) -> None:
     """pytorch/torchtitan #4121 renamed the arguments with which the trainer builds its data loader."""
     renamed = [
@@ -86,6 +88,7 @@ def test_renamed_arguments_of_the_loader_do_not_concern_regbot(tmp_path: Path, p
     assert (run.outcome, run.reason) == ("ok", "")
 
 
+@pytest.mark.slow
 def test_a_field_that_regbot_sets_and_the_head_renamed_is_not_the_heads_fault(
     tmp_path: Path, paper_library: Path
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_field_that_regbot_sets_and_the_head_renamed_is_not_the_heads_fault(
     assert "training configuration has neither seq_len and local_batch_size" in run.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
@@ -118,6 +122,7 @@ def test_what_regbot_needs_and_the_head_moved_is_invalid_by_its_name(
     assert named in validity.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_call_that_regbot_replaced_and_the_head_replaced_too_is_not_the_heads_fault(tmp_path: Path) -> None:
     """NVIDIA/Megatron-LM #5929 converts parameters itself. regbot had replaced ``Module.bfloat16``, because torch
     cannot convert parameters without values."""
@@ -134,6 +139,7 @@ def test_a_call_that_regbot_replaced_and_the_head_replaced_too_is_not_the_heads_
     assert "called from userpkg/moe.py:40 in convert_module" in validity.reasons[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "refuse"),
     [
@@ -152,6 +158,7 @@ def test_a_key_that_regbot_sets_and_the_head_refuses_is_not_the_heads_fault(
     assert f"the error names {key}, which regbot sets" in validity.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_field_of_another_section_is_not_a_key_of_regbot(tmp_path: Path, paper_library: Path) -> None:
     """regbot sets ``checkpoint.enable``."""
     validity = judge_crash(
@@ -160,6 +167,7 @@ def test_a_field_of_another_section_is_not_a_key_of_regbot(tmp_path: Path, paper
     assert validity.status == "FAIL", validity.reasons
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -184,6 +192,7 @@ def test_an_error_of_a_changed_file_is_the_heads_fault(tmp_path: Path, fault: st
     assert "userpkg/moe.py" in validity.reasons[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     ["torch.mm(x[0], x.new_empty(3, 5))", "dist.all_to_all_single(torch.empty_like(x), x, ['1'], ['1'])"],
@@ -202,6 +211,7 @@ def test_a_file_that_cannot_be_parsed_is_the_heads_fault(tmp_path: Path) -> None
     assert judge_crash(crash_layer(tmp_path, "def broken(:\n"), ["userpkg/moe.py"]).status == "FAIL"
 
 
+@pytest.mark.slow
 def test_an_error_of_an_unchanged_file_is_not_proven_to_be_the_heads_fault(tmp_path: Path) -> None:
     run = crash_layer(tmp_path, "raise RuntimeError('no such kernel')\n")
     validity = judge_crash(run, ["userpkg/router.py", "userpkg/moe.pyi"])

@@ -43,6 +43,7 @@ def test_collectives_of_a_thread_that_the_layer_starts_are_refused(tmp_path: Pat
     assert "all_to_all_single from thread" in part["refusal"]["message"]
 
 
+@pytest.mark.slow
 def test_a_timed_run_waits_for_its_device_at_the_marks_only(tmp_path: Path, paper_library: Path) -> None:
     root = str(write_repository(tmp_path / "repository"))
     timed = ask(tmp_path, "timed", MIXTRAL, root=root, mode="timed", steps=4, warmup=2, **ENTRY)

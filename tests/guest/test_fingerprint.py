@@ -198,6 +198,7 @@ def test_different_steps_have_different_fingerprints(traced: Path) -> None:
 # ---- collectives
 
 
+@pytest.mark.slow
 def test_the_name_of_a_group_does_not_change_the_fingerprint(seen: dict[str, Any]) -> None:
     fingerprints = seen["fingerprints"]
     assert fingerprints["ep"] == fingerprints["ep again"] == fingerprints["ep by another name"]

@@ -70,6 +70,7 @@ def test_on_a_processor_torch_loops_over_products_as_its_profiler_shows() -> Non
     assert [child.name for child in product.cpu_children].count("aten::mm") == 2
 
 
+@pytest.mark.slow
 def test_the_step_of_a_paper_gpu_is_named_by_the_kernel_of_its_model(tmp_path: Path, paper_library: Path) -> None:
     request = ask(tmp_path, "moe", MIXTRAL, "smoke", world=2, ep=2, dispatcher="alltoall", geometry=TINY)
     (step,) = read_answer(paper_library, "smoke_step.py", request)

@@ -95,6 +95,7 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
 
 
+@pytest.mark.slow
 def test_the_peak_memory_is_that_of_the_whole_step_even_if_the_program_resets_its_statistics(
     checkout: Path, paper_library: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_the_peak_memory_is_that_of_the_whole_step_even_if_the_program_resets_it
     assert trace(checkout, paper_library)["peak_device_bytes"] == peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["deepep", "hybridep"])
 def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, checkout: Path, paper_library: Path) -> None:
     record = trace(checkout, paper_library, dispatcher=library)
@@ -121,6 +123,7 @@ def test_a_revision_without_the_step_function_is_invalid_by_its_name(checkout: P
     assert "there is no megatron.training.training.train_step" in validity.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_module_that_the_program_lacks_is_named(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "megatron/training/training.py", "import torch\n", "import torch\nimport no_such_package\n")
     refusal = trace(checkout, paper_library)["refusal"]
@@ -128,6 +131,7 @@ def test_a_module_that_the_program_lacks_is_named(checkout: Path, paper_library:
     assert "no_such_package" in refusal["message"]
 
 
+@pytest.mark.slow
 def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Path, paper_library: Path) -> None:
     refusal = trace(checkout, paper_library, config={"moe-router-type": "fp32"})["refusal"]
     assert refusal["kind"] == "config"
@@ -137,6 +141,7 @@ def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Pa
     )
 
 
+@pytest.mark.slow
 def test_a_refusal_without_a_parser_shows_the_command_line(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "sys.exit(2)")
     refusal = trace(checkout, paper_library)["refusal"]
@@ -144,6 +149,7 @@ def test_a_refusal_without_a_parser_shows_the_command_line(checkout: Path, paper
     assert f"The command line: --num-layers {LAYERS} --hidden-size" in refusal["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -170,6 +176,7 @@ def test_a_flag_of_regbot_that_the_script_does_not_know_is_invalid_by_its_name(
     assert f"regbot does not know this revision: {words}" in validity.reasons[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "advice"),
     [
@@ -184,6 +191,7 @@ def test_a_key_of_the_shape_cannot_be_set(key: str, advice: str, checkout: Path,
     assert advice in refusal["message"]
 
 
+@pytest.mark.slow
 def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "arguments.num_layers += 1\nset_args(arguments)")
     refusal = trace(checkout, paper_library)["refusal"]
@@ -191,6 +199,7 @@ def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path,
     assert f"num_layers is {LAYERS + 1}, not {LAYERS}" in refusal["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path(sys.base_prefix, "bin", "python3-config").exists(), reason="this Python has no python3-config"
 )
@@ -211,18 +220,21 @@ set_args(arguments)"""
     assert "refusal" not in trace(checkout, paper_library)
 
 
+@pytest.mark.slow
 def test_a_program_that_makes_too_few_steps_is_refused(checkout: Path, paper_library: Path) -> None:
     refusal = trace(checkout, paper_library, config={"steps_to_make": 1})["refusal"]
     assert refusal["kind"] == "config"
     assert "ended after 1 training steps" in refusal["message"]
 
 
+@pytest.mark.slow
 def test_a_function_without_a_stand_in_is_refused_by_its_name(checkout: Path, paper_library: Path) -> None:
     refusal = trace(checkout, paper_library, config={"calls_library": True})["refusal"]
     assert refusal["kind"] == "untraceable"
     assert "transformer_engine_torch.fp8_quantize" in refusal["message"]
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_program_is_the_programs(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "megatron/training/model.py", "order = chosen", "raise KeyError('lost')\n        order = chosen")
     edit(checkout, "pretrain_gpt.py", "except Exception:", "except ZeroDivisionError:")
@@ -232,6 +244,7 @@ def test_a_crash_of_the_program_is_the_programs(checkout: Path, paper_library: P
     assert_raised_in(refusal["crash"], "megatron/training/model.py")
 
 
+@pytest.mark.slow
 def test_an_error_that_the_program_catches_is_reported_from_where_it_was_raised(
     checkout: Path, paper_library: Path
 ) -> None:
@@ -241,6 +254,7 @@ def test_an_error_that_the_program_catches_is_reported_from_where_it_was_raised(
     assert_raised_in(refusal["crash"], "megatron/training/model.py")
 
 
+@pytest.mark.slow
 def test_an_error_in_backward_is_the_programs(checkout: Path, paper_library: Path) -> None:
     failing = (
         "class Failing(torch.autograd.Function):\n"
@@ -254,6 +268,7 @@ def test_an_error_in_backward_is_the_programs(checkout: Path, paper_library: Pat
     assert refusal["crash"]["frames"][-1]["function"] == "backward"
 
 
+@pytest.mark.slow
 def test_an_error_that_names_a_flag_of_regbot_reports_the_flag(checkout: Path, paper_library: Path) -> None:
     refused = "raise ValueError('--overlap-grad-reduce is gone')\n        order = chosen"
     edit(checkout, "megatron/training/model.py", "order = chosen", refused)
@@ -268,6 +283,7 @@ def assert_raised_in(crash: dict[str, Any], file: str) -> None:
     assert "regbot" not in {frame["owner"] for frame in crash["frames"]}
 
 
+@pytest.mark.slow
 def test_without_a_paper_gpu_the_program_is_refused(checkout: Path, tmp_path: Path) -> None:
     refusal = trace(checkout, Path(), paper="")["refusal"]
     assert refusal["kind"] == "config"

@@ -146,6 +146,7 @@ def replayed(recorded: Path, change: Callable[[Path], None], **ended: Any) -> li
         return probe(Replay(seat, ["n1", "n2"]), 2, recorded / "scratch", NOW, sizes=SMALL)
 
 
+@pytest.mark.slow
 def test_valid_recorded_ranks_are_accepted(recorded: Path) -> None:
     assert [node.host for node in replayed(recorded, lambda _: None)] == ["n1", "n2"]
 

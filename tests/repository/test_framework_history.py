@@ -43,6 +43,7 @@ def test_names_of_other_packages_are_not_torchs(history: ModuleType, message: st
     assert history.find_missing_name(message) is None
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_itself_says_whether_it_has_a_name(history: ModuleType) -> None:
     for module, name, expected in (

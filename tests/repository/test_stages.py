@@ -42,6 +42,7 @@ def test_the_stage_of_slow_tests_is_one_of_the_default_stages() -> None:
     assert re.search(r'stage "main: tests" \d+ tests', RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "printed"),
     [

@@ -213,6 +213,7 @@ def test_what_cannot_be_traced_says_why_and_what_to_do(tmp_path: Path, entry: st
     assert reason in found.reason
 
 
+@pytest.mark.slow
 def test_a_collective_of_a_backend_method_that_was_saved_before_the_step_is_refused(tmp_path: Path) -> None:
     layer = GOOD_LAYER.replace(
         "        self.experts =",

@@ -48,6 +48,7 @@ def test_a_rank_that_sleeps_in_its_expert_is_the_one_the_others_wait_for(hung: P
     assert (sleeps.inside, sleeps.issued) == (None, {"ep [0,1]": 4})
 
 
+@pytest.mark.slow
 def test_a_rank_that_sleeps_in_backward_is_located_there(hung: Path) -> None:
     assert "rank 0 (n1) waits in all_to_all #6 of ep" in of(hung, "backward").text
     assert [frame.function for frame in of(hung, "backward").ranks[1].frames][:3] == [

@@ -171,6 +171,7 @@ FORWARD, SOFTMAX = "    def forward(self, x):\n", "torch.ops.aten._masked_softma
 BACKWARD = "        return Exchange.apply(grad, ctx.group), None\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "module"),
     [

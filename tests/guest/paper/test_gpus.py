@@ -56,6 +56,7 @@ def test_code_sees_the_properties_of_the_chosen_gpu(paper_library: Path, gpu: st
     assert read_answer(paper_library, "properties.py", PAPER_GPU=gpu) == expected
 
 
+@pytest.mark.slow
 def test_a_trace_is_made_for_the_gpu_of_the_workload_or_of_the_option(tmp_path: Path, paper_library: Path) -> None:
     root = write_repository(tmp_path, WANTS_H200, f'{CONFIG}gpu = "h200"\n')
     run = trace_working_tree(TraceOptions("moe"), root, paper_library.parent)
