@@ -212,7 +212,7 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
     If the session's ``header`` is given, the page also says what the options of the check excluded.
     """
     lines = [f"{verdict.verdict}  {short_commit(verdict.base.commit)} -> {short_commit(verdict.head.commit)}", ""]
-    table: Table = [("workload", "sharding", "throughput", "validity", "")]
+    table: Table = [("workload", "sharding", "throughput", "validity", "findings or reason")]
     for entry in verdict.workloads:
         sharding = entry.sharding.status if entry.sharding else "-"
         row = (
@@ -239,13 +239,21 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
     )
     for (status, pattern, axis), findings in _group_findings(verdict).items():
         names = ", ".join(name for name, _ in findings) if len(findings) < len(verdict.workloads) else "all workloads"
-        lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(findings[0][1].text)]
+        text = _example_text(findings)
+        lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(text)]
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
     not_measured = list_unmeasured(verdict, header) if header is not None else []
     lines += ["", *(printable("".join(sentence_parts)) for sentence_parts in not_measured)] if not_measured else []
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
     return "\n".join(lines)
+
+
+def _example_text(findings: Sequence[tuple[str, Finding]]) -> str:
+    """Return the text of the first finding. It names its workload if another workload has other numbers."""
+    name, finding = findings[0]
+    is_same = all(other.text == finding.text for _, other in findings)
+    return finding.text if is_same else f"For example {printable(name)}: {finding.text}"
 
 
 def _group_findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tuple[str, Finding]]]:

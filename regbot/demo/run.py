@@ -17,7 +17,7 @@ from regbot.config import FILE_NAME, Config, load_config
 from regbot.demo.repository import DemoRepository, PullRequest, build_repository
 from regbot.health.machine import this_node
 from regbot.ledgers.catalogue import MAPPED_TWICE
-from regbot.records.verdict import WorkloadVerdict
+from regbot.records.verdict import EXIT_CODES, WorkloadVerdict
 from regbot.shapes import MeshName
 from regbot.text.printable import typed_path
 from regbot.text.progress import Progress, Watcher
@@ -102,19 +102,19 @@ def announcement(
     parallel = min(config.local.parallel, this_node().cores)
     state = readiness(sys.executable, options.cache)
     seconds = trace_seconds(len(tasks), parallel, state)
-    task_line = f'judges the pull request "{repository.title}" to a small MoE repository'
+    task_line = f'The demo judges the pull request "{repository.title}" to a small MoE repository.'
     cost_line = (
-        f"traces {2 * len(tasks)} programs, {parallel} at a time: about {seconds:.0f} s on "
+        f"It traces {2 * len(tasks)} programs, {parallel} at a time, without a GPU: about {seconds:.0f} s on "
         f"{parallel} free {'core' if parallel == 1 else 'cores'}{PAPER_GPU_REMARKS[state]}"
     )
-    timing_text = f"; then times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
+    timing_text = f"; then it times base and head in turn, for up to {BUDGET_MIN:g} minutes" if options.timed else ""
     return task_line, f"{cost_line}{timing_text}"
 
 
 PAPER_GPU_REMARKS = {
     "built": "",
-    "buildable": ", the build of the paper GPU included",
-    "missing": "; with a C++ compiler such as g++ it would take a quarter of that time",
+    "buildable": ", which includes building the paper GPU once",
+    "missing": "; with a C++ compiler such as g++, a quarter of that",
 }
 
 
@@ -151,7 +151,9 @@ def _write_conclusion(
 ) -> str:
     comment, report = (typed_path(options.out / name) for name in ("comment.md", "report.html"))
     outcome = "regbot saw it" if as_planted else f"regbot {_describe_miss(result.verdict.workloads)}"
-    exit_text = ", so the demo exits with 0 (`regbot check` would give the verdict's own code)" if as_planted else ""
+    verdict = result.verdict.verdict
+    own_code = f"`regbot check` exits with {EXIT_CODES[verdict]} for {verdict}"
+    exit_text = f", so the demo exits with 0 ({own_code})" if as_planted else ""
     lines = [
         f"Planted: {PLANTED[options.pull_request]}.",
         f"After {seconds:.0f} s {outcome}{exit_text}.",

@@ -37,12 +37,12 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
     status: Status = "REVIEW" if rises and not exchange_patterns else "PASS"
     modules = [name or "the model itself" for name, _ in changed.most_common(MAX_MODULES)]
     text = (
-        f"The host reads {after.total()} values per step from the device, {before.total()} before (.item(), "
-        f".tolist() or a branch on a tensor), in {', '.join(modules)}. Each read stops the host until the device has "
-        "computed the value."
+        f"The host now reads from the device {after.total()} times per step, {before.total()} times before, in "
+        f"{', '.join(modules)}. A read (.item(), .tolist() or a branch on a tensor) stops the host until the device "
+        "has computed the value."
     )
     if exchange_patterns:
-        text += f" The change comes with another finding: {', '.join(exchange_patterns)}."
+        text += f" The token exchange changed too and decides: {', '.join(exchange_patterns)}."
     return [
         Finding(
             pattern=pattern,

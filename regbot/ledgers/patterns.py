@@ -103,7 +103,7 @@ def compare_ledgers(
     a layer, or a module outside of the layers. All renamed units together count as one unit.
     """
     view = build_view(base, head)
-    span = "Per step" if base.scope == "step" else "In all"
+    span = "Per step and rank" if base.scope == "step" else "In all"
     claims = list(_collect_claims(view, dispatcher))
     gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))

@@ -10,7 +10,7 @@ from regbot.text.clip import clip
 
 TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
     "check": (" Run without ", Name("--no-timing"), " to measure it."),
-    "demo": (" Add ", Name("--timed"), " to measure it."),
+    "demo": (" ", Name("regbot demo --timed"), " measures it."),
 }
 """For each regbot command, the option to leave out or to add, so that base and head are timed too."""
 
@@ -61,7 +61,7 @@ def _describe_left_out(header: SessionHeader) -> Words:
     entries, the sentence names only the meshes, else every entry."""
     measured, missing = _list_meshes(header.workloads), _list_meshes(header.left_out)
     if not set(measured) & set(missing):
-        connector: Words = ("; with ", Name("--timed"), " also ") if header.command == "demo" else ("; left out: ",)
+        connector: Words = ("; ", Name("--timed"), " also traces ") if header.command == "demo" else ("; left out: ",)
         return (
             "Sharding: traced only on ",
             "the mesh " if len(measured) == 1 else "the meshes ",

@@ -110,7 +110,7 @@ class TraceRunner:
         if isinstance(tree, str) or library is None:
             return []
         names = ", ".join(task.entry for _, task in batch)
-        self._say(f"{names} at {arm.name} {arm.commit[:7]}")
+        self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
         scratch = self._scratch.child(
@@ -134,7 +134,7 @@ class TraceRunner:
             reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
         if not self._devices.is_on_paper(task):
-            self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
+            self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
             return self._record(self._devices.with_device_warning(self._trace(arm, task, attempt, tree), task), task)
         library = self._devices.library(task, tree)
         if library is None and not task.has_cpu_program:
@@ -142,7 +142,7 @@ class TraceRunner:
             return self._record(bare_run(task, arm, "refused", reason, attempt), task)
         if library is None:
             return None
-        self._say(f"{task.entry} at {arm.name} {arm.commit[:7]}")
+        self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
         run = self._trace(arm, task, attempt, tree, library)
         if run.outcome != "ok" and task.has_cpu_program:
             self._devices.reject(task, f"{task.entry} at {arm.name}: {run.reason}")

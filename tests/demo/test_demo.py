@@ -97,7 +97,7 @@ def demo(shared: Shared) -> Demo:
 
 def paragraphs(text: str) -> list[str]:
     """Return the paragraphs of an output, one line each, with numbers replaced by N and without table rules."""
-    plain = re.sub(r"\d[\d.]*(?: (?:[mµ]?s|[KMGT]?i?B)\b)?", "N", re.sub(r"--+", "", text))
+    plain = re.sub(r"\d[\d.]*(?:\s+(?:[mµ]?s|[KMGT]?i?B)\b)?", "N", re.sub(r"--+", "", text))
     for remark in demo_run.PAPER_GPU_REMARKS.values():
         plain = plain.replace(remark, "") if remark else plain
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain.strip())]
@@ -121,22 +121,28 @@ def test_the_demo_sees_the_planted_fallback_and_exits_with_0(demo: Demo) -> None
 
 def test_the_demo_traces_every_shape_on_one_mesh_and_the_comment_names_the_other(demo: Demo) -> None:
     assert [entry["name"] for entry in demo.verdict["workloads"]] == BY_DEFAULT
-    assert "Sharding: traced only on the mesh `ep`; with `--timed` also `ep-dp`." in demo.comment
-    assert "traced only on the mesh ep; with --timed also ep-dp" in demo.stdout
+    assert "Sharding: traced only on the mesh `ep`; `--timed` also traces `ep-dp`." in demo.comment
+    assert "traced only on the mesh ep; --timed also traces ep-dp" in demo.stdout
 
 
 def test_the_default_demo_times_nothing_and_names_the_option_for_timing(demo: Demo) -> None:
     assert all(entry["throughput"] is None for entry in demo.verdict["workloads"])
     assert "**Throughput** not measured" in demo.comment
-    assert "Throughput: not measured. Add `--timed` to measure it." in demo.comment
-    assert "Throughput: not measured. Add <code>--timed</code> to measure it." in (demo.out / "report.html").read_text()
-    assert "Throughput: not measured. Add --timed to measure it." in demo.stdout
+    assert "Throughput: not measured. `regbot demo --timed` measures it." in demo.comment
+    assert (
+        "Throughput: not measured. <code>regbot demo --timed</code> measures it."
+        in (demo.out / "report.html").read_text()
+    )
+    assert "Throughput: not measured. regbot demo --timed measures it." in demo.stdout
 
 
 def test_the_demo_prints_its_cost_before_it_starts(demo: Demo) -> None:
     task_line, cost_line, *progress_lines = demo.stderr.splitlines()
     assert "Unify the token exchange" in task_line
-    assert re.match(r"traces 4 programs, (?:2|1) at a time: about \d+ s on (?:2 free cores|1 free core)", cost_line)
+    assert re.match(
+        r"It traces 4 programs, (?:2|1) at a time, without a GPU: about \d+ s on (?:2 free cores|1 free core)",
+        cost_line,
+    )
     assert sum(line.endswith(": ok") for line in progress_lines) == 4
 
 
@@ -162,7 +168,7 @@ def test_the_harmless_demo_passes_because_the_programs_are_identical(tmp_path: P
     assert result.code == 0, result.stdout + result.stderr
     assert result.verdict["verdict"] == "PASS"
     assert all(entry["sharding"]["identical_program"] for entry in result.verdict["workloads"])
-    assert "Throughput: not measured. Add `--timed` to measure it." in result.comment
+    assert "Throughput: not measured. `regbot demo --timed` measures it." in result.comment
 
 
 @pytest.mark.long
