@@ -37,7 +37,8 @@ def write_text(
 ) -> str:
     """Return the text of one finding, which has one to three sentences.
 
-    ``evidence`` replaces the first sentence of the pattern. ``span`` is what the traffic covers, such as 'Per step and rank'.
+    ``evidence`` replaces the first sentence of the pattern. ``span`` is what the traffic covers:
+    'Per step and rank' or 'In all'.
     """
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]

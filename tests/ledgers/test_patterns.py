@@ -227,8 +227,8 @@ def test_the_text_of_a_fallback_tells_what_was_and_what_is() -> None:
     assert only(base, head).text == (
         "In 48 of 48 MoE layers (layers.*.moe) the expert-parallel all-to-all on ep was replaced by gathering all "
         "tokens and summing the results on ep. Per step and rank, 192 all-to-all (24 GiB) became 144 all-gather "
-        "(24.1 GiB) + 144 reduce-scatter (24.1 GiB); modelled wire time of these collectives 483 ms → 970 ms (a model, not a "
-        "measurement)."
+        "(24.1 GiB) + 144 reduce-scatter (24.1 GiB); modelled wire time of these collectives 483 ms → 970 ms (a model, "
+        "not a measurement)."
     )
 
 

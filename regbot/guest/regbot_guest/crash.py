@@ -138,6 +138,7 @@ def _misused_code_of_regbot(error: BaseException) -> tuple[str, int, str] | None
     match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
     if match is None:
         return None
+    gc.unfreeze()  # gc.get_objects lists no frozen objects
     # isinstance would read the class of a weak proxy's object, which may be gone
     functions = [value for value in gc.get_objects() if type(value) is FunctionType and value.__qualname__ == match[1]]
     if not functions or not all(_is_guest_module(function.__module__) for function in functions):

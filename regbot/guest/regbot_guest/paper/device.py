@@ -57,8 +57,13 @@ class Device:
         return int(self._ops.live_bytes_of(gpu)), int(self._ops.peak_bytes_of(gpu))
 
     def begin_program(self) -> None:
-        """Discard the notes, refusals, counter and garbage of an earlier program in this process."""
+        """Discard the notes, refusals, counter and garbage of an earlier program in this process.
+
+        The garbage collector will not visit the objects that are left, mostly those of imported modules: to visit them
+        all takes 0.15 s, nearly half of the time of a step.
+        """
         gc.collect()
+        gc.freeze()
         self.refusals.clear()
         self.assumptions.clear()
         self.counter, self.is_capturing = None, False
