@@ -4,7 +4,10 @@
 were right, and regbot's own code made the trace crash.
 """
 
+import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from regbot.judge import judge
 from regbot.records.run import Run
 from regbot.records.verdict import Validity
 from regbot.shapes import load_shape
-from regbot.workloads import Checkout, Scratch, Task, single_task, trace
+from regbot.workloads import Checkout, Scratch, Task, guest_folder, single_task, trace
 from support.judge_cases import A2A, BASE, HEAD
 from support.judged_heads import judge_head
 from support.layers import GOOD_LAYER, layer_task, write_repository
@@ -226,3 +229,22 @@ def test_a_process_that_dies_without_a_traceback_is_invalid(tmp_path: Path) -> N
     assert validity.status == "INVALID"
     assert "the process left no traceback" in validity.reasons[0]
     assert "killed by signal 11" in validity.reasons[0]
+
+
+def test_wrong_arguments_name_a_function_that_the_garbage_collector_does_not_visit(tmp_path: Path) -> None:
+    """A trace on a paper GPU tells the collector to visit no module that was imported before."""
+    script = """
+import gc, sys
+from pathlib import Path
+from regbot_guest.crash import describe_crash
+gc.freeze()
+try:
+    describe_crash()
+except TypeError as error:
+    print(describe_crash(error, Path(sys.argv[1]), [])["frames"][-1]["function"])
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(guest_folder())}
+    assert subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout == (
+        "describe_crash\n"
+    )
