@@ -21,7 +21,7 @@ from regbot_guest.routing import forced_experts
 from support.guest_runs import TINY, Shared, answer, ask, run_all, run_script
 from support.ledger_builder import smoke_arm, smoke_ledger, smoke_run
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 STAND_IN = Path(__file__).parents[1] / "contracts" / "stand_in"

@@ -1,5 +1,6 @@
 """A run that hangs tells who was where: real gloo ranks that hang in every way, and files that say anything at all."""
 
+import faulthandler
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -295,6 +296,8 @@ def test_the_guest_writes_what_the_reader_reads() -> None:
         assert getattr(reader, name) == getattr(hang_recorder, name), name
     for name in ("HEADER", "UINT64", "GROUP", "SLOT"):
         assert getattr(reader, name).format == getattr(hang_recorder, name).format, name
+    numbers = (hang_recorder.ISSUING, hang_recorder.LAUNCHED, hang_recorder.WAITED)
+    assert dict(zip(numbers, ("issuing", "launched", "ended"), strict=True)) == reader.STATES
     assert (reader.MODULE_BYTES, reader.MAX_GROUPS, reader.NUM_SLOTS) == (
         hang_recorder.MODULE_BYTES,
         hang_recorder.MAX_GROUPS,
@@ -374,3 +377,17 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
     before = dist.Work.wait
     hang_recorder.HangRecorder(tmp_path / "missing", 0, 3600).record_collectives(dist)
     assert dist.Work.wait is before
+
+
+def test_whoever_records_collectives_switches_the_flight_recorder_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in flight_recorder.BUFFER_VARIABLES:
+        monkeypatch.setenv(name, "")  # so that the value is restored after the test
+        monkeypatch.delenv(name)
+    distributed = SimpleNamespace(ProcessGroup=type("ProcessGroup", (), {}), Work=type("Work", (), {"wait": None}))
+    recorder = hang_recorder.HangRecorder(tmp_path, 0, 3600)
+    recorder.schedule_dump(3600)
+    recorder.record_collectives(distributed)
+    faulthandler.cancel_dump_traceback_later()
+    assert any(name in os.environ for name in flight_recorder.BUFFER_VARIABLES)

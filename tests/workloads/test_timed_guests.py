@@ -103,8 +103,11 @@ def test_a_crash_of_one_rank_is_reported_from_that_rank_and_not_from_its_peers(t
 
 @pytest.mark.slow
 def test_a_failed_rank_does_not_wait_for_its_peers(tmp_path: Path) -> None:
-    """NCCL's groups are destroyed only after their collectives. A barrier is in place of that wait."""
+    """NCCL's groups are destroyed only after their collectives, by a call or when Python exits. A barrier and a sleep
+    are in place of these waits."""
     waiting = (
+        "import atexit, time\n"
+        "atexit.register(time.sleep, 120)\n"
         "import torch.distributed as dist\n"
         "_destroy = dist.destroy_process_group\n"
         "dist.destroy_process_group = lambda *args: (dist.barrier(), _destroy(*args))\n"
