@@ -24,7 +24,7 @@ def marks(stage: StageRecords, name: str) -> dict[str, str]:
     return {row.what: row.mark for row in read_table(stage, name)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_on_a_stand_in_the_stages_of_one_gpu_see_what_the_paper_gpu_expects(
     tmp_path: Path, paper_library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
