@@ -21,19 +21,26 @@ def open_engine(
     untrusted: bool = False,
     no_sandbox: bool = False,
     excluded_hosts: Callable[[], frozenset[str]] = frozenset,
+    rotate: bool = False,
 ) -> Iterator[Engine]:
     """Yield the engine ``name``, configured by ``config``. On exit, release the reservations of the engine.
 
     ``cache`` is a folder of this user. If the engine uses several nodes, ``cache`` must be on a file system that all
     nodes share. ``untrusted`` code runs in a sandbox unless ``no_sandbox`` is set. ``excluded_hosts`` returns the hosts
-    that must not be used at the moment, for example hosts in quarantine. Raises ConfigError.
+    that must not be used at the moment, for example hosts in quarantine. If ``rotate`` is set, each session runs on
+    other nodes than the last session of the same workload, if enough of them are idle. Raises ConfigError.
     """
     sandbox = sandbox_for(config.sandbox, untrusted, no_sandbox)
     if name == "local":
         yield LocalEngine(cache / "timing.lock", sandbox)
     elif name == "slurm":
         with SlurmEngine(
-            config.slurm, cache.resolve() / "slurm", excluded_hosts=excluded_hosts, say=say, sandbox=sandbox
+            config.slurm,
+            cache.resolve() / "slurm",
+            excluded_hosts=excluded_hosts,
+            say=say,
+            sandbox=sandbox,
+            rotate=rotate,
         ) as engine:
             yield engine
     else:

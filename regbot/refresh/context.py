@@ -90,6 +90,7 @@ def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher)
         untrusted=True,
         no_sandbox=options.no_sandbox,
         excluded_hosts=excluded_hosts,
+        rotate=True,
     )
 
 

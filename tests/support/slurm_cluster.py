@@ -226,6 +226,10 @@ class Cluster:
         """Give a drained node or one that is down back to the jobs."""
         self._tell("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
+    def set_features(self, name: str, features: str) -> None:
+        """Give a node ``features``, as nodes of one kind of hardware have them."""
+        self._tell("scontrol", "update", f"NodeName={name}", f"AvailableFeatures={features}")
+
     # ---- the controller
 
     def kill_controller(self, *, saved: bool = True) -> None:

@@ -16,6 +16,7 @@ from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout, usable_nodes
 from regbot.engines.slurm.reservation import Reservation
+from regbot.engines.slurm.rotation import Rotation, find_other_hosts
 from regbot.engines.slurm.seat import SlurmSeat
 from regbot.engines.slurm.shared import SharedSeat
 from regbot.records.files import write_text
@@ -27,6 +28,7 @@ class SlurmEngine:
 
     ``folder`` must be on a file system that all nodes share. Checkouts and results must be on such a file system too.
     ``excluded_hosts`` returns the hosts that must not be used at the moment, for example hosts in quarantine.
+    If ``rotate`` is set, a timed seat gets other nodes than the last seat with the same name, if enough are idle.
     """
 
     name = "slurm"
@@ -39,9 +41,11 @@ class SlurmEngine:
         excluded_hosts: Callable[[], frozenset[str]] = frozenset,
         say: Callable[[str], None] = lambda _: None,
         sandbox: Sandbox | None = None,
+        rotate: bool = False,
     ) -> None:
         self._settings, self._folder, self._excluded_hosts, self._say = settings, folder, excluded_hosts, say
         self.sandbox = sandbox
+        self._rotation = Rotation(folder / "rotation") if rotate else None
         self._slurm = slurm or Slurm()
         self._slots = threading.BoundedSemaphore(settings.slots)
         self._trace_seat = SharedSeat(self._reserve_trace_node)
@@ -82,6 +86,8 @@ class SlurmEngine:
             self._trace_seat.close_if_idle()  # the new seat may need the node of the trace seat
             with self._reserve_seat(needs, layout) as seat:
                 self._store_node(layout, seat.node)
+                if self._rotation is not None:
+                    self._rotation.save(needs.name, seat.allocation.hosts)
                 yield seat
 
     def describe(self, needs: Needs) -> Node | None:
@@ -110,16 +116,22 @@ class SlurmEngine:
 
     @contextmanager
     def _reserve_seat(self, needs: Needs, layout: SeatLayout) -> Iterator[Seat]:
-        settings = self._settings
-        if excluded := self._excluded_hosts() & frozenset(self._partition.nodes):
-            remaining = usable_nodes(self._slurm, self._partition.nodes, excluded | set(settings.exclude))
+        settings, hosts = self._settings, self._partition.nodes
+        excluded = self._excluded_hosts() & frozenset(hosts)
+        if excluded:
+            remaining = usable_nodes(self._slurm, hosts, excluded | set(settings.exclude))
             if len(remaining) < layout.nodes:
                 raise NoSeatError(
                     f"{needs.name}: needs {layout.nodes} nodes, and only {len(remaining)} of partition "
                     f"{self._partition.name} are usable: {', '.join(sorted(excluded))} in quarantine "
                     "('regbot node list' says why)"
                 )
-            settings = settings.model_copy(update={"exclude": sorted(excluded | set(settings.exclude))})
+        excluded |= set(settings.exclude)
+        if self._rotation is not None and (last_hosts := self._rotation.last_hosts(needs.name)):
+            others = find_other_hosts(self._slurm, frozenset(hosts) - excluded, last_hosts)
+            if len(others) >= layout.nodes:
+                excluded = frozenset(hosts) - others
+        settings = settings.model_copy(update={"exclude": sorted(excluded)})
         folder = self._folder / f"seat-{secrets.token_hex(6)}"
         reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
         self._reservations.add(reservation)
