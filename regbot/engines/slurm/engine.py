@@ -41,6 +41,7 @@ class SlurmEngine:
         excluded_hosts: Callable[[], frozenset[str]] = frozenset,
         say: Callable[[str], None] = lambda _: None,
         sandbox: Sandbox | None = None,
+        *,
         rotate: bool = False,
     ) -> None:
         self._settings, self._folder, self._excluded_hosts, self._say = settings, folder, excluded_hosts, say
