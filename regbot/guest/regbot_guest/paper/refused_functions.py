@@ -25,6 +25,8 @@ _DRIVER_NAMES = {
     "_scatter", "_gather",
 }  # fmt: skip
 """Names in the code of a function that show that it reaches the driver."""
+_DRIVERLESS_NAMES = {"_nccl_version", "_nccl_version_suffix"}
+"""Names that NCCL answers by itself. Torch has them only if it was built with NCCL."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
@@ -106,7 +108,8 @@ def _reads_sensors(function: Any) -> bool:
 def _driver_names(function: Any) -> list[str]:
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     names = _names_in(code) if code is not None else ()
-    return [name for name in names if name.startswith(_DRIVER_PREFIXES) or name in _DRIVER_NAMES]
+    driver_names = [name for name in names if name.startswith(_DRIVER_PREFIXES) or name in _DRIVER_NAMES]
+    return [name for name in driver_names if not (name in _DRIVERLESS_NAMES and hasattr(torch._C, name))]
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

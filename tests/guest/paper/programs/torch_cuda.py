@@ -1,5 +1,6 @@
 """Call every public name of ``torch.cuda`` and of its submodules. Print what became of each call, by its full name."""
 
+import inspect
 import json
 import types
 import warnings
@@ -46,7 +47,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "tune_gemm_in_file": ("missing",),
     "stream": (torch.cuda.Stream(),),
 }
-"""Arguments by name, where a call needs some. A refused function takes any."""
+"""Arguments by name, where a call needs real ones. A refused function takes any."""
 STARTS_PROCESSES = "mgpu_tune_gemm_in_file"
 
 
@@ -60,8 +61,17 @@ def public_names(module: types.ModuleType) -> list[str]:
     return sorted({*getattr(module, "__all__", ()), *own} - {STARTS_PROCESSES})
 
 
+def placeholders(function: Any) -> tuple[Any, ...]:
+    """Return a value for each required parameter of ``function``, such as of one that only a newer torch has."""
+    if not isinstance(function, types.FunctionType):
+        return ()
+    parameters = inspect.signature(function).parameters.values()
+    is_required = [item.default is item.empty and item.kind is item.POSITIONAL_OR_KEYWORD for item in parameters]
+    return (lambda *_: None,) * sum(is_required)
+
+
 def call(function: Any, name: str) -> str:
-    arguments = ARGUMENTS.get(name, ())
+    arguments = ARGUMENTS.get(name, placeholders(function))
     if name == "is_available" and not function.__module__.endswith("nccl"):
         arguments = ()
     try:
@@ -86,7 +96,8 @@ aliases = [
     f"{module.__name__}.{name}"
     for module in cuda_modules()
     for name in public_names(module)
-    if hasattr(torch.cuda, name)
+    if name != "is_available"  # a submodule has its own
+    and hasattr(torch.cuda, name)
     and isinstance(getattr(torch.cuda, name), (type, types.FunctionType))
     and module is not torch.cuda.sparse
     and module is not torch.cuda.nccl
