@@ -26,10 +26,12 @@ struct ModuleChange {
 
 struct LaunchKey {
   const c10::FunctionSchema* schema;
+  bool is_in_place;
   int64_t phase;
   int64_t module;
   bool operator<(const LaunchKey& other) const {
-    return std::tie(schema, phase, module) < std::tie(other.schema, other.phase, other.module);
+    return std::tie(schema, is_in_place, phase, module) <
+        std::tie(other.schema, other.is_in_place, other.phase, other.module);
   }
 };
 
@@ -62,6 +64,21 @@ bool launches_a_kernel(const c10::FunctionSchema& schema) {
     }
   }
   return metadata.count(schema.name()) == 0;
+}
+
+// Whether an out= overload writes into its own first argument. Builds of torch without CUDA run an in-place operator this
+// way: add_ becomes add.out.
+bool is_in_place(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
+  if (arguments.empty() || !arguments.front().isTensor()) {
+    return false;
+  }
+  for (size_t index = 1; index < arguments.size(); ++index) {
+    const auto& parameter = schema.arguments()[index];
+    if (parameter.is_out() && arguments[index].isTensor()) {
+      return arguments[index].toTensor().is_same(arguments.front().toTensor());
+    }
+  }
+  return false;
 }
 
 int64_t current_module() {
@@ -175,9 +192,10 @@ void record_operator(
   }
   const std::lock_guard<std::mutex> guard(program_mutex);
   if (is_launch) {
-    auto& entry = launch_counts[LaunchKey{&schema, phase, current_module()}];
+    const bool in_place = is_in_place(schema, arguments);
+    auto& entry = launch_counts[LaunchKey{&schema, in_place, phase, current_module()}];
     if (entry.count == 0) {
-      entry.name = schema.name();
+      entry.name = in_place ? schema.name() + "_" : schema.name();
     }
     ++entry.count;
     ++operator_count;
