@@ -83,3 +83,9 @@ def test_what_a_paper_gpu_lacks_is_named(answer: dict[str, Any]) -> None:
     assert "a paper node has 8 GPUs, but number 9 was requested" in refusals["GPU 9"]
     assert refusals["properties of GPU 9"] == "AssertionError: Invalid device id"
     assert refusals["the memory of the host"] == "ValueError: Expected a cuda device, but got: cpu"
+
+
+def test_the_version_of_nccl_is_answered_without_the_driver(answer: dict[str, Any]) -> None:
+    version_needs_driver, sum_needs_driver = answer["nccl"]
+    assert not version_needs_driver
+    assert sum_needs_driver

@@ -26,7 +26,8 @@ _DRIVER_NAMES = {
 }  # fmt: skip
 """Names in the code of a function that show that it reaches the driver."""
 _DRIVERLESS_NAMES = {"_nccl_version", "_nccl_version_suffix"}
-"""Names that NCCL answers by itself. Torch has them only if it was built with NCCL."""
+"""Names that begin like those of the driver, but that NCCL answers by itself. ``cuda.py`` replaces the function that uses
+them only in a CPU build."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
@@ -84,9 +85,7 @@ def refuse_functions(device: Device) -> None:
                     replaced.setdefault(id(value), _refusing_class(device, value, full_name))
                 else:
                     _refuse_methods(device, value, full_name)
-            elif (
-                isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and _needs_driver(value)
-            ):
+            elif isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and needs_driver(value):
                 refuse = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
                 refusing = functools.update_wrapper(refuse, value)
                 replaced.setdefault(id(value), refusing)
@@ -96,7 +95,8 @@ def refuse_functions(device: Device) -> None:
                 setattr(module, name, replaced[id(value)])
 
 
-def _needs_driver(function: Any) -> bool:
+def needs_driver(function: Any) -> bool:
+    """Whether the code of ``function`` reaches the driver."""
     return bool(_driver_names(function))
 
 
@@ -108,8 +108,11 @@ def _reads_sensors(function: Any) -> bool:
 def _driver_names(function: Any) -> list[str]:
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     names = _names_in(code) if code is not None else ()
-    driver_names = [name for name in names if name.startswith(_DRIVER_PREFIXES) or name in _DRIVER_NAMES]
-    return [name for name in driver_names if not (name in _DRIVERLESS_NAMES and hasattr(torch._C, name))]
+    return [
+        name
+        for name in names
+        if name in _DRIVER_NAMES or (name.startswith(_DRIVER_PREFIXES) and name not in _DRIVERLESS_NAMES)
+    ]
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
@@ -127,7 +130,7 @@ def _is_compiled(owner: type) -> bool:
 
 def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
     for name, method in list(vars(owner).items()):
-        if isinstance(method, types.FunctionType) and _needs_driver(method):
+        if isinstance(method, types.FunctionType) and needs_driver(method):
             setattr(owner, name, make_refusing(device, full_name if name == "__init__" else f"{full_name}.{name}"))
 
 
