@@ -26,8 +26,8 @@ _DRIVER_NAMES = {
 }  # fmt: skip
 """Names in the code of a function that show that it reaches the driver."""
 _DRIVERLESS_NAMES = {"_nccl_version", "_nccl_version_suffix"}
-"""Names that begin like those of the driver, but that NCCL answers by itself. ``cuda.py`` replaces the function that uses
-them only in a CPU build."""
+"""Names that begin like those of the driver, but that NCCL answers by itself. In a CPU build, ``cuda.py`` replaces the
+function that uses them."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
