@@ -50,7 +50,7 @@ class InterimDecision:
     """Whether head does not pass because it has more slow launches than base."""
     assumed_luck: float = 0.0
     """Luck of an arm that the intervals contain because no calibration knows it."""
-    withheld_for_luck: bool = False
+    withheld_for_luck: Decision | None = None
     """Whether the pairs would decide without the assumed luck."""
 
     @property
@@ -110,10 +110,11 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     result = sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
     if result is None:
         return InterimDecision(pair_set)
-    withheld_for_luck = False
+    withheld_for_luck: Decision | None = None
     if assumed_luck and result.decision == "undecided" and not result.withheld:
         without_luck = sequential_test(ratios, count_primary_tests(header), thresholds(header))
-        withheld_for_luck = without_luck is not None and without_luck.decision != "undecided"
+        if without_luck is not None and without_luck.decision != "undecided":
+            withheld_for_luck = without_luck.decision
     return InterimDecision(
         pair_set,
         result.decision,
@@ -187,10 +188,11 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
     if not is_finite:
         return InterimDecision(pair_set, continued=True)
     assumed_luck = _assumed_sd(luck)
-    withheld_for_luck = False
+    withheld_for_luck: Decision | None = None
     if assumed_luck and test.decision == "undecided" and not test.withheld:
         without_luck = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header))
-        withheld_for_luck = without_luck.decision != "undecided"
+        if without_luck.decision != "undecided":
+            withheld_for_luck = without_luck.decision
     return InterimDecision(
         pair_set,
         test.decision,

@@ -6,6 +6,7 @@ from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
+from regbot.records.verdict import Decision
 from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
 from regbot.text.words import count
@@ -17,10 +18,10 @@ def explain_decision(
     """Yield what the pairs decided and why. If they are undecided, yield what a decision would require."""
     settings = header.throughput
     if interim.continued:
-        earlier = sum(run.joined is not None for run in runs if run.position and run.position.block) // 2
+        earlier = sum(pair.head.joined is not None for pair in interim.pair_set.valid[: interim.pairs])
         yield (
-            f"the same code was timed before: {earlier} earlier pairs count too, and all {interim.pairs} pairs are "
-            "judged by an always-valid interval (99% instead of 95%)"
+            f"the same code was timed before: {count(interim.pairs - earlier, 'new pair')} and {earlier} earlier ones "
+            "are judged together, by an always-valid interval (99% instead of 95%)"
         )
     if interim.decision in ("regressed", "improved"):
         word = "slower" if interim.decision == "regressed" else "faster"
@@ -39,7 +40,7 @@ def explain_decision(
             f"{format_estimate(interim.tests['median'][1])}; {_describe_largest(largest)}"
         )
         yield (
-            f"{interim.pairs} pairs suffice (look 0), because stored pairs of this node class differ by "
+            f"{interim.pairs} pairs suffice (look 0), because stored pairs of this node class scatter by "
             f"{100 * noise.median_sd:.2g}% ({noise.df} degrees of freedom) and these pairs are not noisier"
         )
         return
@@ -80,9 +81,9 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
     luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
     if interim.assumed_luck:
         yield (
-            f"no calibration of this node class knows the luck of an arm, so the interval contains an assumed luck of "
-            f"{100 * interim.assumed_luck:.2g}%{', without which the pairs would decide' * interim.withheld_for_luck}; "
-            "'regbot calibrate' measures it"
+            "each arm is compiled and autotuned anew, which changes its speed, and no calibration of this node class "
+            f"shows by how much. The interval assumes {100 * interim.assumed_luck:.2g}% (standard deviation)"
+            f"{describe_withheld_decision(interim.withheld_for_luck)}; 'regbot calibrate' measures it"
         )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
@@ -92,6 +93,13 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
         )
 
 
+def describe_withheld_decision(decision: Decision | None) -> str:
+    """Return what the pairs would prove without an assumed luck: ``; without this doubt, the pairs would prove a
+    slowdown``. '' without a decision."""
+    proofs = {"regressed": "prove a slowdown", "improved": "prove that head is faster"}
+    return f"; without this doubt, the pairs would {proofs.get(decision, 'rule out a slowdown')}" if decision else ""
+
+
 def _describe_largest(log_ratio: float) -> str:
     """Return the largest slowdown that an interval leaves possible, in words."""
     return f"head is {f'at most {percent(log_ratio):.2g}% slower' if log_ratio > 0 else 'not slower'} than base"
@@ -99,20 +107,18 @@ def _describe_largest(log_ratio: float) -> str:
 
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence with the slow launches of a session, by arm. ``pairs``: pairs at the look."""
-    launches = "1 launch was" if len(outliers) == 1 else f"{len(outliers)} launches were"
+    runs = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
     trimmed = trimmed_pairs(pairs)
     pairs_left_out = (
         "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
     )
-    return (
-        f"{launches} far slower than the others: {_list_launches(outliers)}; the interval leaves out {pairs_left_out}"
-    )
+    return f"{runs} far slower than the others: {_list_launches(outliers)}; the interval leaves out {pairs_left_out}"
 
 
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     """Return why head does not pass although its interval would."""
     return (
-        f"head does not pass, because it has more slow launches than base: {_list_launches(outliers)}; without them "
+        f"head does not pass, because it has more slow runs than base: {_list_launches(outliers)}; without them "
         "the interval would pass, but head may have caused them"
     )
 

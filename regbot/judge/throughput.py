@@ -240,7 +240,7 @@ def _judge_pairs(
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
     if reason := reason_not_to_decide(used_pairs, calibrated):
-        withheld = {"pass_withheld": False, "withheld_for_luck": False}
+        withheld = {"pass_withheld": False, "withheld_for_luck": None}
         return _build_section("INCONCLUSIVE", [reason], **section | {"decision": "undecided"} | withheld)
     if STATUS[interim.decision] == "PASS":
         section["bound_pct"] = percent(max(interval.high for _, interval in interim.tests.values()))

@@ -97,7 +97,7 @@ class PrimaryTest(Record):
     )
     log_ratios: list[float] = Field(description="log(head / base) of the pairs used, in session order")
     trimmed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="pairs that the interval leaves out at each end, because some launches were far slower"
+        default=0, description="pairs that the interval leaves out at each end, because some runs were far slower"
     )
 
 
@@ -210,13 +210,14 @@ class Throughput(Record):
     secondary: list[SecondaryTest] = Field(default_factory=list)
     slow_launches: list[SlowLaunch] = Field(default_factory=list)
     pass_withheld: bool = Field(
-        default=False, description="head does not pass although its interval would: it has more slow launches than base"
+        default=False, description="head does not pass although its interval would: it has more slow runs than base"
     )
     assumed_luck_pct: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="luck of an arm that the interval contains because no calibration knows it; else 0"
     )
-    withheld_for_luck: bool = Field(
-        default=False, description="undecided only because of the assumed luck: without it, these pairs would decide"
+    withheld_for_luck: Decision | None = Field(
+        default=None,
+        description="what these pairs would decide without the assumed luck; None where it makes no difference",
     )
     sessions: Annotated[int, Field(ge=0)] = Field(
         default=0, description="number of stored sessions, or of separate sessions of base files, in the comparison"

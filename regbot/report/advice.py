@@ -122,14 +122,14 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
         return [NextStep((words,), (_build_timed_command(check),))]
     if any(entry.throughput.pass_withheld for entry in check.decisive if entry.throughput):
         words = (
-            "Find out why these launches of head were slow: the report has their steps and the health of the node. If "
+            "Find out why these runs of head were slow: the report has their steps and the health of the node. If "
             "the timing is repeated, its pairs are added to these:"
         )
         return _list_retiming_steps(check, words)
     if any(entry.throughput.withheld_for_luck for entry in check.decisive if entry.throughput):
         words = (
-            "Measure the luck of an arm on this node class with 'regbot calibrate', and add the result to main. The "
-            "next check then needs no assumed luck. Or add pairs with new compiler caches to these:"
+            "Run 'regbot calibrate' on this node class, and add the result to main. The next check then knows by how "
+            "much a new compilation changes the speed, and need not assume it. Or add pairs with new compiler caches:"
         )
         return _list_retiming_steps(check, words)
     return [_build_noise_step(check), *_list_retiming_steps(check)]
@@ -152,7 +152,12 @@ def _advise_on_training(check: Check) -> list[NextStep]:
 
 
 def _advise_on_broken_head(check: Check) -> list[NextStep]:
-    return [*_list_log_steps(check), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
+    ended = any(run.outcome == "short" for entry in check.decisive for run in entry.failed)
+    words = (
+        "Look for what ends the training loop early: the number of steps, the amount of data, an exit without an error."
+    )
+    hints = [NextStep((words,))] if ended else []
+    return [*hints, *_list_log_steps(check), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
@@ -321,11 +326,10 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     rules = [rule for rule in rules if _is_typable(rule)]
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
     more = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
-    return (
-        [NextStep((f"If the change is intended, declare it{more}. It is then reported as accepted:",), options)]
-        if options
-        else []
-    )
+    if not options:
+        return []
+    words = f"If the change is intended, add this option to 'regbot check'{more}. It is then reported as accepted:"
+    return [NextStep((words,), options)]
 
 
 def check_command(check: Check, workload: str | None, flags: Sequence[str] = ()) -> str:

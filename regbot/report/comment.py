@@ -42,6 +42,7 @@ WARNINGS_BUDGET = 3_000
 """Largest numbers of characters of the parts of the comment."""
 
 MAX_NAMES = 6
+MAX_SETTINGS = 3
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,26 @@ def _write_folded_sections(sections: Iterable[folded.Section], room: int) -> str
 
 def _write_findings(check: Check) -> Markdown:
     shared = advice.share_findings(check)
-    lines, cut = fit((_write_finding(item, check) for item in shared), FINDINGS_BUDGET)
+    parts = [*_write_setting_changes(check), *(_write_finding(item, check) for item in shared)] if shared else []
+    lines, cut = fit(parts, FINDINGS_BUDGET)
     if cut:
         lines.append(f"- …and {cut} more findings, see the report")
     return Markdown("\n".join(lines))
+
+
+def _write_setting_changes(check: Check) -> list[str]:
+    """Return one line for each setting that differs between the arms, such as the dispatcher. A changed setting is
+    often the cause of the findings."""
+    groups: dict[str, list[str]] = {}
+    for entry in check.entries:
+        changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
+        for key, (old, new) in list(changes.items())[:MAX_SETTINGS]:
+            values = " → ".join(code("absent" if value is None else str(value), 60) for value in (old, new))
+            groups.setdefault(f"{code(key, 60)} {values}", []).append(entry.name)
+    return [
+        f"- Setting {change}" + (f" in {list_names(names)}" if len(names) < len(check.entries) else "")
+        for change, names in groups.items()
+    ]
 
 
 def _write_finding(item: SharedFinding, check: Check) -> str:

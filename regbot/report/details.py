@@ -170,7 +170,7 @@ def _list_runs(check: Check) -> list[str]:
 
 def _list_timed_runs(check: Check) -> list[str]:
     """Return every timed run in session order, with its outcome and role."""
-    head = markdown_head("run", "arm", "block", "outcome", "median step", "counts as")
+    head = markdown_head("run", "arm", "block", "outcome", "median step", "mean step", "counts as")
     lines = []
     for entry in check.entries:
         rows = [_format_timed_row(run) for run in entry.timed.runs]
@@ -185,8 +185,10 @@ def _format_timed_row(run: TimedRun) -> str:
     block = f"{run.block}{repeated}" if run.block else ""
     verdict = run.verdict
     step = "" if verdict.median_s is None else milliseconds(verdict.median_s, 4)
+    mean = "" if verdict.mean_s is None else milliseconds(verdict.mean_s, 4)
     role = f"{verdict.role}: {prose(verdict.reason, 200)}" if verdict.reason else verdict.role
-    return f"| {verdict.number} | {run.arm} | {block} | {format_outcome(run.run)} | {step} | {role} |"
+    role += " (earlier session)" if run.run.joined is not None else ""
+    return f"| {verdict.number} | {run.arm} | {block} | {format_outcome(run.run)} | {step} | {mean} | {role} |"
 
 
 def _merge_entries(

@@ -7,7 +7,7 @@ same sentences. A sentence is a tuple in which untrusted parts are marked by the
 import re
 from collections.abc import Callable, Sequence
 
-from regbot.records.run import Arm, Outcome
+from regbot.records.run import Arm, Outcome, Run
 from regbot.records.verdict import Finding, Status
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.state import Check, State
@@ -39,7 +39,7 @@ def headline(check: Check) -> Words:
     if not check.entries or not check.is_passing_but_unproven:
         return words
     others = count(len(check.unconcerned), "other workload")
-    return (*words, f"; nothing of {others} changed, but a stored run does not prove it")
+    return (*words, f"; no changed file belongs to {others}, but no stored run proves that")
 
 
 def word(check: Check) -> str:
@@ -67,8 +67,11 @@ def _throughput_fail_headline(check: Check) -> Words:
 
 def _head_breaks_headline(check: Check) -> Words:
     failing = check.decisive
-    failure = _describe_outcome(failing[0]) if failing else "fails"
-    return (f"the head {failure} in {_count_workloads(failing, check)}, the base does not",)
+    run = _find_failed_head(failing[0]) if failing else None
+    failure = _describe_failure(failing[0], run) if failing else "fails"
+    detail: Words = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS))) if run and _is_ended(run) else ()
+    base = "the base does" if run is not None and run.outcome == "diverged" else "the base does not"
+    return (f"the head {failure} in {_count_workloads(failing, check)}, {base}", *detail)
 
 
 def _neither_runs_headline(check: Check) -> Words:
@@ -81,8 +84,10 @@ def _neither_runs_headline(check: Check) -> Words:
 
 
 def _base_breaks_headline(check: Check) -> Words:
-    scope = _count_workloads(check.decisive, check)
-    return (f"the base cannot be measured in {scope}, so there is nothing to compare with",)
+    number, total = len(check.decisive), len(check.entries)
+    scope = f"none of the {total} workloads" if number == total > 1 else _count_workloads(check.decisive, check)
+    verb = "can" if number == total > 1 else "cannot"
+    return (f"the base {verb} be measured in {scope}, so there is nothing to compare with",)
 
 
 def _foreign_code_headline(check: Check) -> Words:
@@ -116,8 +121,14 @@ def _no_record_headline(check: Check) -> Words:
 
 
 def _environment_headline(check: Check) -> Words:
-    sentence = f"this machine lacks the requested dispatcher in {_count_workloads(check.decisive, check)}"
-    return (sentence, "; the runs used another dispatcher, so their times cannot be used")
+    runs = [timed_run.run for entry in check.decisive for timed_run in entry.timed.runs]
+    backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
+    requested: Words = (" ", Name(backend.requested)) if backend and backend.requested else ()
+    executed: Words = (Name(backend.executed),) if backend else ("another dispatcher",)
+    scope = f" in {_count_workloads(check.decisive, check)}; the runs used "
+    return (
+        "this machine lacks the requested dispatcher", *requested, scope, *executed, ", so their times cannot be used"
+    )  # fmt: skip
 
 
 def _untimed_headline(check: Check) -> Words:
@@ -212,7 +223,7 @@ def _unchanged_headline(check: Check) -> Words:
 def _unconcerned_headline(check: Check) -> Words:
     proven = check.verdict.verdict == "PASS"
     end = ", and stored runs of the base load no changed file" if proven else ", so nothing was measured"
-    return (f"nothing of a workload changed{end}",)
+    return (f"no changed file belongs to a workload{end}",)
 
 
 def _describe_slowest(check: Check) -> Words:
@@ -354,14 +365,22 @@ OUTCOMES: dict[Outcome, str] = {
     "no_record": "ends without a record",
     "bad_record": "ends without a record",
     "short": "stops before its last step",
-    "diverged": "diverges (its loss is not finite, or the optimizer skips steps)",
+    "diverged": "does not train",
 }
 
 
-def _describe_outcome(entry: WorkloadSection) -> str:
-    """Return how the head of ``entry`` fails. If its static run did not fail, return how its last failed timed run
-    fails."""
-    run = next((run for run in entry.failed if run.arm.name == "head"), None)
+def _find_failed_head(entry: WorkloadSection) -> Run | None:
+    """Return the failed static run of head, or else its last failed timed run."""
+    return next((run for run in entry.failed if run.arm.name == "head"), None)
+
+
+def _is_ended(run: Run) -> bool:
+    """Whether the program ended by itself without an error. Only the reason then says what is wrong."""
+    return run.outcome in ("short", "diverged") and bool(run.reason)
+
+
+def _describe_failure(entry: WorkloadSection, run: Run | None) -> str:
+    """Return how the head of ``entry`` fails. ``run``: its failed run, None if no run failed."""
     if run is None:
         return "fails" if entry.head or entry.timed.runs else "was not run"
     return OUTCOMES.get(run.outcome, "fails")

@@ -67,7 +67,7 @@ def _format_cells(entry: WorkloadSection, section: Throughput, thresholds: Thres
     pairs = str(section.pairs) + (f" ({section.void_pairs} void)" if section.void_pairs else "")
     return (
         code(entry.name),
-        _format_step_time(section.base_step_s),
+        _format_step_time(section.base_step_s) + (" (stored)" if section.by == "stored" else ""),
         _format_step_time(section.head_step_s),
         _format_change_cell(section),
         pairs if section.pairs or section.void_pairs else "",

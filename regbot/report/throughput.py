@@ -7,6 +7,7 @@ numbers. All numbers come from the verdict.
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from regbot.judge.reasons import describe_withheld_decision
 from regbot.records.settings import ThroughputThresholds as Thresholds
 from regbot.records.verdict import Decision, PrimaryTest, Throughput
 from regbot.report.markdown import Name, UntrustedText, Words
@@ -21,11 +22,10 @@ MAX_SHARES = 4
 EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
+MEDIAN_UNCHANGED = "at least half of the steps are no slower, and the added time is in a few slow steps"
 GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
-LUCK_UNKNOWN = (
-    "these pairs would decide if 'regbot calibrate' had shown that the luck of an arm is small on this node class"
-)
-PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
+LUCK_UNKNOWN = "no calibration shows by how much a new compilation of one commit changes its speed on this node class"
+PASS_WITHHELD = "a few runs were far slower than the others, and more of them are head's than base's"
 
 
 class ThroughputAnswer(Enum):
@@ -164,7 +164,7 @@ def describe_undecided(section: Throughput) -> str:
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
     if section.withheld_for_luck:
-        return LUCK_UNKNOWN
+        return f"{LUCK_UNKNOWN}{describe_withheld_decision(section.withheld_for_luck)}"
     return PASS_WITHHELD if section.pass_withheld else describe_power(section)
 
 
@@ -227,7 +227,8 @@ def explain_section(section: Throughput) -> Words:
         why = _explain_pass(section)
         return (UntrustedText(clip(section.wall, REASON_CHARACTERS)), *(("; ", *why) if why else ()))
     if answer is ThroughputAnswer.SLOWER and section.wall:
-        return (UntrustedText(clip(section.wall, REASON_CHARACTERS)),)
+        stalls = (f"{MEDIAN_UNCHANGED}. Cause: ",) if select_mean_only_test(section) else ()
+        return (*stalls, UntrustedText(clip(section.wall, REASON_CHARACTERS)))
     if answer in (ThroughputAnswer.NO_CHANGE, ThroughputAnswer.WITHIN_BOUND):
         return _explain_pass(section)
     if answer is ThroughputAnswer.IDENTICAL or not section.reasons:
@@ -244,15 +245,16 @@ def _explain_pass(section: Throughput) -> Words:
     if unknown."""
     if section.by == "look0" and section.class_noise is not None:
         known = f"only {size(100 * section.class_noise.median_sd)} on this node class"
-        return (f"{count(section.pairs, 'pair')} were enough, because stored pairs differ by {known}",)
+        return (f"{count(section.pairs, 'pair')} were enough, because stored pairs scatter by {known}",)
     if not section.tests:
         return ()
     sd = size(max(test.sd_pct for test in section.tests))
     if section.by == "pairs":
-        exception = ", apart from the slow launches" if section.slow_launches else ""
-        return (f"{count(section.pairs, 'pair')} were enough, because they differ by only {sd}{exception}",)
+        exception = ", apart from the slow runs" if section.slow_launches else ""
+        void = f"; {count(section.void_pairs, 'void pair')} repeated" if section.void_pairs else ""
+        return (f"{count(section.pairs, 'pair')} were enough, because they scatter by only {sd}{exception}{void}",)
     if section.by == "stored":
-        return (f"stored sessions were enough, because they differ by only {sd}",)
+        return (f"stored sessions were enough, because they scatter by only {sd}",)
     return ()
 
 
@@ -325,12 +327,11 @@ def _describe_calibration(section: Throughput) -> Words:
         if not section.assumed_luck_pct or section.withheld_for_luck:
             return ()
         assumed = size(section.assumed_luck_pct)
-        return (
-            f" No calibration knows the luck of an arm here: the interval contains {assumed} ('regbot calibrate').",
-        )
+        unknown = "No calibration shows by how much a new compilation changes the speed of an arm here"
+        return (f" {unknown}: the interval assumes {assumed} ('regbot calibrate' measures it).",)
     flags, coverage = calibration.false_flags, calibration.covered
     words = (
-        f" Calibration with pairs here: pairs of one commit differ by {size(calibration.sd_pct)}; {flags.count} false "
+        f" Calibration with pairs here: pairs of one commit scatter by {size(calibration.sd_pct)}; {flags.count} false "
         f"{'alarm' if flags.count == 1 else 'alarms'} in {count(flags.total, 'placebo session')} (rate at most "
         f"{flags.high:.0%}); the interval contained the truth in {coverage.count} of {coverage.total}"
     )

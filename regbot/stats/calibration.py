@@ -26,7 +26,7 @@ from regbot.stats.paired import LOOKS, Thresholds, sequential_test
 
 MAX_FALSE_FLAGS = 0.05
 MIN_COVERAGE = 0.95
-"""Rates that the gate promises for a session: the maximum rate of false flags, and the minimum coverage of the
+"""Rates that the gate promises for a session: the maximum rate of false alarms, and the minimum coverage of the
 intervals. See ``paired.LOOK_ALPHA``.
 """
 
@@ -177,8 +177,9 @@ def contradiction(
         )
     if false_flags.low > MAX_FALSE_FLAGS:
         return (
-            f"{false_flags.count} of {false_flags.total} comparisons of a commit with itself were flagged as a change "
-            f"(a rate of at least {false_flags.low:.1%}); the gate promises at most {MAX_FALSE_FLAGS:.0%}"
+            f"{false_flags.count} of {false_flags.total} comparisons of a commit with itself raised a false alarm "
+            f"({false_flags.count / false_flags.total:.0%}; the true rate is {false_flags.low:.1%} to "
+            f"{false_flags.high:.1%}); at most {MAX_FALSE_FLAGS:.0%} are allowed"
         )
     if covered.high < MIN_COVERAGE:
         return (

@@ -132,7 +132,7 @@ def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_doe
         return shows.contradicted
 
     assert with_flags(1, 20) == ""
-    assert "flagged as a change" in with_flags(6, 20)
+    assert "raised a false alarm" in with_flags(6, 20)
 
 
 def test_a_gate_whose_placebo_pairs_are_proven_to_depend_on_each_other_loses_its_vote(folder: Path) -> None:

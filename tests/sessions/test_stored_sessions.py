@@ -151,7 +151,7 @@ def test_a_calibration_is_cited_and_removes_the_vote_of_a_contradicted_gate() ->
     session_header = header(reference(sessions=0, calibrated=calibrated()), gate="pairs")
     section = throughput(play(at(0.11), session_header), session_header)
     assert (section.decision, section.calibrated) == ("regressed", calibrated())
-    bad = calibrated(contradicted="9 of 20 comparisons of a commit with itself were flagged as a change")
+    bad = calibrated(contradicted="9 of 20 comparisons of a commit with itself raised a false alarm")
     session_header = header(reference(sessions=0, calibrated=bad), gate="pairs")
     section = throughput(play(at(0.11), session_header), session_header)
     assert (section.status, section.decision) == ("INCONCLUSIVE", "undecided")

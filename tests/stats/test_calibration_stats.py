@@ -157,8 +157,8 @@ class TestTheVote:
 
     def test_vote_is_lost_to_proven_false_flags(self) -> None:
         assert contradiction(RateEstimate.from_counts(4, 20), SOUND) == (
-            "4 of 20 comparisons of a commit with itself were flagged as a change (a rate of at least 5.7%); the gate "
-            "promises at most 5%"
+            "4 of 20 comparisons of a commit with itself raised a false alarm (20%; the true rate is 5.7% to 43.7%); "
+            "at most 5% are allowed"
         )
 
     def test_vote_is_lost_to_intervals_that_are_proven_too_narrow(self) -> None:

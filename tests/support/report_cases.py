@@ -41,10 +41,10 @@ from support.sharding_cases import (
     validity_fail_head_crashes,
 )
 from support.throughput_cases import (
-    COMMUNICATION,
     Times,
     accepted_and_timed,
     both_fail,
+    communication_wall,
     continued,
     drifted_baseline,
     environment_limitation,
@@ -213,6 +213,6 @@ def large(ranks: int = 64, pairs: int = 12) -> Case:
 
     def times(shape: Shape) -> Times:
         runs = timed_cases.session_runs(shape.entry, BASE, HEAD, 0.115, 0.169, pairs, ranks)
-        return runs, timed_cases.throughput(runs, COMMUNICATION)
+        return runs, timed_cases.throughput(runs, communication_wall(54))
 
     return with_times(sharding_fail(), times)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from regbot.config import Config
 from regbot.judge.run_verdicts import compare_ranks
+from regbot.judge.sharding import judge_ledgers
 from regbot.ledgers.catalogue import COUNTS_ADDED, MAPPED_TWICE, RESTORED
 from regbot.ledgers.rows import sum_by_kind
 from regbot.records.ledger import Entry, Kind, Ledger, Liveness, Phase, Role, Scalar
@@ -152,6 +154,9 @@ def ledger(shape: Shape, broken: Layers = lambda _: False, counts: int = 1, prog
     )
 
 
+EXPERT_KINDS = ("all_to_all", "all_gather", "reduce_scatter")
+
+
 def run(
     shape: Shape, arm: Arm, counted: Ledger | None, outcome: Outcome = "ok", attempt: int = 1, **more: object
 ) -> Run:
@@ -169,9 +174,9 @@ def run(
         "ledger": counted,
     }
     if counted is not None:
-        dispatcher = (
-            "allgather" if any(e.axis == "ep" and e.kind == "all_gather" for e in counted.entries) else "alltoall"
-        )
+        payload = [e for e in counted.entries if e.axis == "ep" and e.role == "payload"]
+        counts = {kind: sum(e.count for e in payload if e.kind == kind) for kind in EXPERT_KINDS}
+        dispatcher = "alltoall" if counts["all_to_all"] else "allgather"
         fields |= {
             "exit_code": 0,
             "backends": {
@@ -179,7 +184,8 @@ def run(
                     requested=dispatcher,
                     resolved=dispatcher,
                     executed=dispatcher,
-                    evidence="the collectives that it issued",
+                    evidence="payload collectives on axis ep: "
+                    + ", ".join(f"{count} {kind}" for kind, count in counts.items()),
                 )
             },
             "code": timed_cases.CODE,
@@ -356,17 +362,16 @@ def pass_identical() -> Case:
     )
 
 
-def _twice(shape: Shape, broken: Layers) -> str:
-    number = sum(map(broken, range(shape.layers)))
-    return (
-        f"In {number} of {shape.layers} MoE layers the expert-parallel all-to-all on ep was replaced by gathering all "
-        "tokens and summing the results on ep. The modelled wire time of these collectives is twice as long."
-    )
+def _twice(base: Ledger, head: Ledger) -> str:
+    """The judge's sentence on the fallback."""
+    (found,) = judge_ledgers(base, head, Config()).findings
+    assert found.pattern == MAPPED_TWICE
+    return found.text
 
 
 def _broken(shape: Shape, broken: Layers, modules: Sequence[str]) -> tuple[Ledger, Ledger, Sharding]:
     base, head = ledger(shape), ledger(shape, broken, program="b")
-    found = finding(MAPPED_TWICE, "FAIL", base, head, _twice(shape, broken), modules=list(modules))
+    found = finding(MAPPED_TWICE, "FAIL", base, head, _twice(base, head), modules=list(modules))
     section = sharding(
         base,
         head,
@@ -512,9 +517,7 @@ def invalid_unknown_revision() -> Case:
 
 def invalid_foreign_code() -> Case:
     """The package under test came from an installation beside the checkout."""
-    foreign = CodeProof(
-        watched={"moe_train": ""}, foreign={"moe_train": "site-packages/moe_train"}, files={"train.py": "d" * 64}
-    )
+    foreign = CodeProof(watched={}, foreign={"moe_train": "site-packages/moe_train"}, files={"train.py": "d" * 64})
 
     def runs(shape: Shape) -> Sequence[Run]:
         return [run(shape, arm, ledger(shape), code=foreign) for arm in (BASE, HEAD)]
@@ -543,7 +546,7 @@ def overrides_shown_not_judged() -> Case:
 
     def change(shape: Shape) -> tuple[Ledger, Ledger, Sharding]:
         ours, theirs = ledger(shape), ledger(shape, lambda _: True, program="b")
-        found = finding(MAPPED_TWICE, "PASS", ours, theirs, _twice(shape, lambda _: True))
+        found = finding(MAPPED_TWICE, "PASS", ours, theirs, _twice(ours, theirs))
         section = sharding(
             ours,
             theirs,

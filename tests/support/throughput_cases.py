@@ -21,14 +21,13 @@ from regbot.records.run import Backend, Outcome, Position, Run
 from regbot.records.session import StoredTrace
 from regbot.records.verdict import StoredComparison, Throughput, Validity
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import Thresholds, sequential_test
+from regbot.stats.paired import Thresholds, pairs_needed, sequential_test
 from support import timed_cases
 from support.sharding_cases import (
     BASE,
     HEAD,
     MIXTRAL,
     QWEN,
-    TRACE,
     Case,
     Shape,
     accepted,
@@ -44,7 +43,12 @@ Times = tuple[list[Run], Throughput]
 TIMED = (QWEN, MIXTRAL)
 """One entry of each shape is timed; the other meshes would run the same program on these ranks."""
 
-COMMUNICATION = "communication: 84% of the added 54 ms per step is in collectives"
+
+def communication_wall(added_ms: int) -> str:
+    """The wall of a step that takes ``added_ms`` more milliseconds, most of them in collectives."""
+    return f"communication: 84% of the added {added_ms} ms per step is in collectives"
+
+
 HOST = "compute or host: 97% of the added 54 ms per step is outside collectives"
 
 
@@ -242,18 +246,30 @@ def stored_fail() -> Case:
 def continued() -> Case:
     """The same code was timed before. All pairs count, by the always-valid interval."""
     reason = (
-        "the same code was timed before: 8 earlier pairs count too, and all 12 pairs are judged by an "
-        "always-valid interval (99% instead of 95%)"
+        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an always-valid "
+        "interval (99% instead of 95%)"
     )
-    return with_times(passed(), lambda shape: timed_at(shape, 1.01, 12, 0.012, reasons=[reason]), [QWEN])
+
+    def times(shape: Shape) -> Times:
+        runs, section = timed_at(shape, 1.01, 12, 0.012, reasons=[reason])
+        last_earlier_block = 4
+        joined = [
+            run.model_copy(update={"joined": "c" * 64})
+            if run.position is not None and 0 < run.position.block <= last_earlier_block
+            else run
+            for run in runs
+        ]
+        return joined, section
+
+    return with_times(passed(), times, [QWEN])
 
 
 def without_a_vote() -> Case:
     """Too many placebo sessions on this node class were flagged, so the gate does not decide."""
     flags = Rate(count=5, total=20, low=0.087, high=0.491)
     why = (
-        "5 of 20 comparisons of a commit with itself were flagged as a change (a rate of at least 8.7%); the gate "
-        "promises at most 5%"
+        "5 of 20 comparisons of a commit with itself raised a false alarm (25%; the true rate is 8.7% to 49.1%); at "
+        "most 5% are allowed"
     )
     calibration = CALIBRATED.model_copy(update={"false_flags": flags, "contradicted": why})
     reason = f"the gate does not decide on this node class: {why}; see 'regbot calibrate'"
@@ -324,7 +340,7 @@ def throughput_fail_mean() -> Case:
     def times(shape: Shape) -> Times:
         runs = timed_cases.session_runs(shape.entry, BASE, HEAD, 0.115, 0.115, 8, noise=0.002, stalls=5)
         return runs, timed_cases.throughput(
-            runs, "not one wall: 48% of the added 1.1 ms per step is in collectives, the rest outside of them"
+            runs, "compute or host: 96% of the added 5.4 ms per step is outside collectives"
         )
 
     return with_times(passed(), times, [QWEN])
@@ -332,13 +348,25 @@ def throughput_fail_mean() -> Case:
 
 def both_fail() -> Case:
     """Every layer falls back, and the step is slower for it."""
-    return with_times(sharding_fail(), lambda shape: timed_at(shape, 1.467, 4, 0.012, COMMUNICATION))
+
+    def times(shape: Shape) -> Times:
+        return timed_at(shape, 1.467, 4, 0.012, communication_wall(54 if shape is QWEN else 95))
+
+    return with_times(sharding_fail(), times)
 
 
-UNDECIDED = [
-    "undecided after 12 pairs: +2.16% (-3.13% to +7.74%) by the median step time",
-    "with this noise (4.5% per pair), 12 pairs can detect a slowdown of 7.7%; to detect 2% takes about 150 pairs",
-]
+def _undecided_at(shape: Shape, ratio: float) -> Times:
+    """Noisy runs, and the judge's reasons why they decide nothing."""
+    runs, section = timed_at(shape, ratio, 12, 0.03)
+    median_test = section.tests[0]
+    sd = max(test.sd_pct for test in section.tests)
+    needed = pairs_needed(sd / 100, 0.0102, Thresholds.from_percent(2.0, 1.0))
+    interval = (
+        f"{median_test.estimate_pct:+.2f}% ({median_test.low_pct:+.2f}% to {median_test.high_pct:+.2f}%) by the median"
+    )
+    power = f"12 pairs can detect a slowdown of {section.mde_full_pct:.2g}%; to detect 2% takes about {needed} pairs"
+    reasons = [f"undecided after 12 pairs: {interval} step time", f"with this noise ({sd:.2g}% per pair), {power}"]
+    return runs, section.model_copy(update={"reasons": reasons})
 
 
 def not_begun() -> Case:
@@ -350,7 +378,7 @@ def not_begun() -> Case:
 
 def inconclusive() -> Case:
     """A noisy machine: the pairs are measured but undecided."""
-    return with_times(passed(), lambda shape: timed_at(shape, 1.01, 12, 0.03, reasons=UNDECIDED), budget_min=30.0)
+    return with_times(passed(), lambda shape: _undecided_at(shape, 1.01), budget_min=30.0)
 
 
 def luck_unknown() -> Case:
@@ -363,7 +391,7 @@ def luck_unknown() -> Case:
 
 def sharding_fail_throughput_undecided() -> Case:
     """The fallback is exact; this machine is too noisy to say what it costs."""
-    return with_times(sharding_fail(), lambda shape: timed_at(shape, 1.03, 12, 0.03, reasons=UNDECIDED))
+    return with_times(sharding_fail(), lambda shape: _undecided_at(shape, 1.03))
 
 
 def accepted_and_timed() -> Case:
@@ -393,7 +421,7 @@ def _lost(shape: Shape, outcome: Outcome, reason: str, **more: object) -> list[R
     clock.launch("base", 0.127, 0, 0)
     clock.launch("head", 0.127, 0, 1)
     for attempt in (1, 2):
-        fields = {"outcome": outcome, "reason": reason, "log_tail": "step 23 loss nan\n", **more}
+        fields = {"outcome": outcome, "reason": reason, **more}
         clock.block(1, 0.115, 0.115, attempt, **fields)
     return clock.runs
 
@@ -403,9 +431,14 @@ UNFINISHED = "the session could not be finished"
 
 def _broken_head(outcome: Outcome, reason: str) -> Case:
     words = {"diverged": "did not train", "short": "ended with fewer steps than requested"}[outcome]
+    log_tail = {"diverged": "step 23 loss nan\n", "short": "step 31 loss 5.41\nno more batches\n"}[outcome]
     section = Throughput(status="INVALID", reasons=[UNFINISHED], void_pairs=4, node="2 cores", variant="cpu")
     failed = Validity(status="FAIL", reasons=[f"head {words}: {reason}, in each of 2 attempts; base ran"])
-    return with_times(passed(), lambda shape: (_lost(shape, outcome, reason), section), [QWEN], lambda _: failed)
+
+    def times(shape: Shape) -> Times:
+        return _lost(shape, outcome, reason, log_tail=log_tail, exit_code=0), section
+
+    return with_times(passed(), times, [QWEN], lambda _: failed)
 
 
 def head_diverges() -> Case:
@@ -424,7 +457,11 @@ def untimed() -> Case:
 
     def times(shape: Shape) -> Times:
         clock = timed_cases.Clock(shape.entry, BASE, HEAD)
-        failure_fields = {"outcome": "crashed", "exit_code": 1, "reason": reason, "log_tail": TRACE}
+        log_tail = (
+            'Traceback (most recent call last):\n  File "moe_train/launch.py", line 9, in start\n'
+            "RuntimeError: could not bind the rendezvous port\n"
+        )
+        failure_fields = {"outcome": "crashed", "exit_code": 1, "reason": reason, "log_tail": log_tail}
         for attempt in (1, 2):
             clock.launch("base", None, 1, 0, attempt=attempt, **failure_fields)
             clock.launch("head", 0.115, 1, 1, attempt=attempt)
