@@ -34,7 +34,7 @@ def next_exact(
     return [MeasurementRequest(header.corner, "confirm", CONTRAST_NAME, entry=missing[0])] if missing else []
 
 
-def next_noisy(
+def next_code_comparison(
     header: BisectionHeader,
     settings: SearchSettings,
     root: SearchState,
@@ -42,7 +42,7 @@ def next_noisy(
     pending: Sequence[tuple[MeasurementRequest, str]],
     stratum: str,
 ) -> list[MeasurementRequest]:
-    """Return the next run that compares the code of the two commits.
+    """Return the request for the next timed run that compares the code of the two commits.
 
     Returns [] if no run is needed, if a run is pending, or if the search over the versions has not finished yet.
     """

@@ -187,7 +187,9 @@ def _make_chooser(setup: BisectionSetup) -> ChooseRequests:
             mean_costs,
             expand_merge=setup.expand_merge_noisy,
         )
-        return noisy.collect_requests(root) or blame.next_noisy(header, settings, root, observations, pending, stratum)
+        return noisy.collect_requests(root) or blame.next_code_comparison(
+            header, settings, root, observations, pending, stratum
+        )
 
     return next_noisy
 

@@ -313,7 +313,9 @@ def page(result: CalibrationResult) -> str:
 def describe_luck(luck: ArmLuck | None) -> str:
     """Return the luck of an arm as text."""
     if luck is None:
-        return "not known: it takes four draws of fresh compiler caches; older calibrations have none"
+        return (
+            "not known: measuring it takes at least four sets of fresh compiler caches, which older calibrations lack"
+        )
     return (
         f"{luck.sd_pct:.2g}% (95%: {luck.low_pct:.2g}% to {luck.high_pct:.2g}%), {count(luck.draws, 'draw')} of caches"
     )

@@ -182,9 +182,9 @@ def write(
             changed = True
     is_hidden = head_checks.is_hidden or head_checks.is_hidden_by_pull(check.conclusion, peers)
     if not head_checks.runs or is_hidden:
-        new_id = format_external_id(stamped_text.stamp.pr, stamped_text.stamp.head)
-        new_id = head_checks.runs[-1].external_id if head_checks.runs else new_id
-        forge.create_check(replace(check, external_id=new_id, annotations=tuple(annotations)))
+        own_id = format_external_id(stamped_text.stamp.pr, stamped_text.stamp.head)
+        external_id = head_checks.runs[-1].external_id if head_checks.runs else own_id
+        forge.create_check(replace(check, external_id=external_id, annotations=tuple(annotations)))
         changed = True
     return changed
 

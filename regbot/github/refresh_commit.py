@@ -92,17 +92,17 @@ def make_commit(
         if changed:
             files = {f"{branch.folder}/{path}": store.root / path if path in after else None for path in changed}
             commit = commit_files(branch.repo, branch.parent, files, message, at)
-    result, conflicts = _merge(branch.repo, branch.main, commit)
-    problems = _find_problems(branch, commit if conflicts else result, now)
+    merged_tree, conflicts = _merge(branch.repo, branch.main, commit)
+    problems = _find_problems(branch, commit if conflicts else merged_tree, now)
     problems_before = _find_problems(branch, branch.parent if conflicts else branch.main, now) if problems else []
     if new_problems := [problem for problem in problems if problem not in problems_before]:
         raise UserError(f"the store would not be sound with this commit: {'; '.join(new_problems[:3])}")
-    names = git(branch.repo, "diff", "--name-only", "--no-renames", "-z", branch.main, result, "--", branch.folder)
+    names = git(branch.repo, "diff", "--name-only", "--no-renames", "-z", branch.main, merged_tree, "--", branch.folder)
     return NightCommit(
         commit=commit,
         files=tuple(name for name in names.split("\0") if name),
         conflicts=tuple(conflicts),
-        in_main=result == git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip(),
+        in_main=merged_tree == git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip(),
         earlier_problems=tuple(problems_before),
     )
 

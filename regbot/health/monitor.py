@@ -196,7 +196,7 @@ class GpuWatch:
     ) -> None:
         self._gpus, self._is_own, self._steps = gpus, is_own, steps
         self._by_index = {gpu.index: _GpuSamples(gpu) for gpu in gpus.gpus}
-        self._samples = 0
+        self._sample_count = 0
         self._can_attribute = has_host_pids()
         """Whether processes on a GPU can be attributed to the run or to others.
 
@@ -219,9 +219,10 @@ class GpuWatch:
         return snapshots
 
     def sample(self) -> None:
-        """Take a sample of every GPU. Its clock, power and temperature count only if steps run before and after it."""
-        with_processes = self._samples % PROCESSES_EVERY == PROCESSES_EVERY - 1
-        self._samples += 1
+        """Take a sample of every GPU. Its clock, power and temperature count only if steps were running when the sample
+        began and when it ended."""
+        with_processes = self._sample_count % PROCESSES_EVERY == PROCESSES_EVERY - 1
+        self._sample_count += 1
         for samples in self._by_index.values():
             began_in_steps = self._are_steps_running()
             snapshot = self._gpus.snapshot(samples.gpu, with_processes)

@@ -17,7 +17,7 @@ from regbot.records.crash import Crash, CrashFrame
 from regbot.records.run import Run
 from regbot.text.clip import clip
 
-UNKNOWN_REVISION = "regbot does not know this revision"
+UNKNOWN_REVISION = "regbot does not support this revision"
 TRACE_LIMIT = (
     "A trace has no GPU, so it cannot tell whether head passed a wrong value; run head on real ranks to see whether it "
     "crashes there too"

@@ -57,7 +57,7 @@ class StepLogFile:
         return next(self._chunks(HEAD_BYTES), b"").decode("utf-8-sig", "replace")
 
     def lines(self) -> Iterator[LogLine]:
-        """Yield every line without terminal escapes, except lines that are too long. Raises LogError."""
+        """Yield every line, with terminal escapes removed. Lines that are too long are left out. Raises LogError."""
         number, remainder, dropping = 1, b"", False
         for chunk in self._chunks():
             data, start = remainder + chunk, 0

@@ -200,9 +200,9 @@ def describe_confirmation(change: Change) -> str:
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:
-            note += f", and {count(change.left_out, 'commit')} left out between them may have made the change"
+            note += f": {count(change.left_out, 'commit')} between them left out of the search, and may be the cause"
     if change.confirmed == "exact":
-        return f"exact: the change is in this commit and not in {parent}{note}"
+        return f"exact: this commit has the change, and {parent} does not{note}"
     if change.confirmed == "not asked":
         return f"not confirmed against {parent}: confirmation was not requested{note}"
     if change.estimate is None:

@@ -282,12 +282,13 @@ def mde(
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
     The effect is eps + c sd / sqrt(pairs). If the sd is estimated from the pairs, c is the noncentrality at which the
-    noncentral t distribution exceeds the interval's quantile with probability 0.8. It has pairs - 1 degrees of freedom,
-    less 2 ``trimmed``, the pairs that are left out at each end. If the sd is ``known``, c is the sum of two normal
-    quantiles. ``sd`` is the standard deviation of one pair. An interval with an estimated sd is wider by ``widening``.
-    ``luck`` is the standard deviation of what the ``DRAW_PAIRS`` pairs of a draw share. Its effect is that of a known
-    sd, and both effects are added as squares. The result is infinite for one pair with an estimated sd, unless the sd
-    is 0.
+    noncentral t distribution exceeds the interval's quantile with probability 0.8. The distribution has pairs - 1 - 2 *
+    ``trimmed`` degrees of freedom, where ``trimmed`` pairs are left out at each end. If the sd is ``known``, c is the
+    sum of two normal quantiles. ``sd`` is the standard deviation of one pair. An interval with an estimated sd is wider
+    by ``widening``. The ``DRAW_PAIRS`` pairs of one draw of compiler caches have a random offset in common, and
+    ``luck`` is the standard deviation of this offset. Its effect is computed like that of a known sd, from the number
+    of draws. The effects of ``sd`` and ``luck`` are combined as the root of the sum of their squares. The result is
+    infinite for one pair with an estimated sd, unless the sd is 0.
     """
     known_reach = _quantile(1 - alpha / 2, None) + _quantile(POWER, None)
     luck_effect = known_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))

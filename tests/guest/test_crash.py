@@ -121,7 +121,7 @@ def test_what_regbot_needs_and_the_head_moved_is_invalid_by_its_name(
     assert run.outcome == "refused"
     validity = judge_head(run)
     assert validity.status == "INVALID"
-    assert "regbot does not know this revision" in validity.reasons[0]
+    assert "regbot does not support this revision" in validity.reasons[0]
     assert named in validity.reasons[0]
 
 

@@ -173,7 +173,7 @@ def test_a_flag_of_regbot_that_the_script_does_not_know_is_invalid_by_its_name(
     assert run.outcome == "refused"
     validity = judge_head(run)
     assert validity.status == "INVALID"
-    assert f"regbot does not know this revision: {words}" in validity.reasons[0]
+    assert f"regbot does not support this revision: {words}" in validity.reasons[0]
 
 
 @pytest.mark.slow

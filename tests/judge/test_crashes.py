@@ -54,7 +54,9 @@ def test_a_file_of_a_changed_submodule_is_changed() -> None:
 
 
 def test_an_error_that_passed_through_code_of_regbot_is_invalid_and_names_it() -> None:
-    place = "regbot does not know this revision: the error passed through code of regbot, regbot_guest/paper/cuda.py:7"
+    place = (
+        "regbot does not support this revision: the error passed through code of regbot, regbot_guest/paper/cuda.py:7"
+    )
     for frames in [(OWN, OURS), (OWN, OURS, TORCH), (OWN, OURS, OWN)]:
         assert doubt(*frames) == f"{place} in forward, called from pkg/moe.py:7 in forward"
     assert doubt(OURS) == f"{place} in forward, before any code of the checkout"
@@ -62,7 +64,7 @@ def test_an_error_that_passed_through_code_of_regbot_is_invalid_and_names_it() -
 
 def test_an_error_that_names_a_key_of_regbot_is_invalid_and_names_it() -> None:
     assert doubt(OWN, keys=("training.seed",)) == (
-        "regbot does not know this revision: the error names training.seed, which regbot sets"
+        "regbot does not support this revision: the error names training.seed, which regbot sets"
     )
 
 

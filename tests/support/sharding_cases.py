@@ -501,7 +501,7 @@ def validity_fail_head_crashes() -> Case:
 def invalid_unknown_revision() -> Case:
     """The head crashes twice in code of regbot, the base runs."""
     reason = (
-        "regbot does not know this revision: the error passed through code of regbot, "
+        "regbot does not support this revision: the error passed through code of regbot, "
         "regbot_guest/frameworks/torchtitan_data.py:33 in SyntheticData.build, called from torchtitan/trainer.py:438 "
         f"in __init__. Base ran, but head crashed: {RENAMED}"
     )

@@ -156,7 +156,7 @@ def test_a_revision_with_an_old_layout_is_invalid_by_its_name(
     write(root / layout / "train_compile.py")
     write(root / (package or "src/other.py"))
     found = run(root, environment=install_maxtext(tmp_path))
-    assert_invalid(found, "regbot does not know this revision", f"its MaxText is in {layout}, as {period}")
+    assert_invalid(found, "regbot does not support this revision", f"its MaxText is in {layout}, as {period}")
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_a_revision_with_an_old_layout_is_invalid_by_its_name(
 )
 def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: str, new: str, moved: str) -> None:
     edit(checkout, name, old, new)
-    assert_invalid(run(checkout), "regbot does not know this revision", moved)
+    assert_invalid(run(checkout), "regbot does not support this revision", moved)
 
 
 def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -> None:
     edit(checkout, "configs/pyconfig.py", "'jax_cache_dir'", "'jax_cache_folder'")
     assert_invalid(
         run(checkout),
-        "regbot does not know this revision: MaxText has no key 'jax_cache_dir', which regbot sets; did you mean "
+        "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; did you mean "
         "jax_cache_folder?",
     )
 

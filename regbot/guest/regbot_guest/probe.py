@@ -92,7 +92,8 @@ def profile_if_uncountable(request: Request, source: StepSource, replays: str, r
 
 
 def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:
-    """Time ``request.steps`` calls of ``step``, which runs the step of a number. Return their part of the record.
+    """Time ``request.steps`` calls of ``step``. ``step(number)`` runs one training step. Return the timing fields of
+    the record.
 
     Rank 0 creates the marks. The host waits for the device before each mark, so that the marks agree with the steps.
     """

@@ -104,7 +104,10 @@ def _check_request(request: Request) -> None:
     if request.mode != "static":
         raise MaxTextError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
     if request.mlp != "moe":
-        raise MaxTextError("config", f"MaxText has no {request.mlp} control of a shape; choose another variant")
+        raise MaxTextError(
+            "config",
+            f"MaxText has no control with a {request.mlp} MLP instead of the MoE; choose another variant",
+        )
     if request.routing == "skewed":
         raise MaxTextError(
             "routing", "a compiled program does not depend on the routing; choose a variant that is not skewed"

@@ -113,14 +113,14 @@ def _own_batch(request: Request) -> dict[str, Scalar]:
 def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
     """Return the refusal for MaxText's error about the configuration.
 
-    If regbot has set the key that MaxText does not know, regbot does not know this revision of MaxText.
+    If regbot has set the key that MaxText does not know, regbot does not support this revision of MaxText.
     """
     unknown = _UNKNOWN_KEY.match(str(_cause(error)))
     is_own = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
     if unknown and is_own and unknown[1] not in request.config:
         return MaxTextError(
             "revision",
-            f"regbot does not know this revision: MaxText has no key {unknown[1]!r}, which regbot sets"
+            f"regbot does not support this revision: MaxText has no key {unknown[1]!r}, which regbot sets"
             f"{_suggest(unknown)}",
         )
     return MaxTextError("config", describe_error(error))

@@ -16,7 +16,7 @@ ENTRY = Path("trainers", "pre_train", "train_compile.py")
 """Entry point in the package, of revisions since 20 February 2026."""
 OLD_LAYOUTS = {"src/MaxText": "from 3 September 2025 to 20 February 2026", "MaxText": "before 3 September 2025"}
 """Folders of MaxText's code in older revisions, and when they were used."""
-UNKNOWN_REVISION = "regbot does not know this revision"
+UNKNOWN_REVISION = "regbot does not support this revision"
 
 
 def find_checkout_package(request: Request) -> Path:

@@ -310,7 +310,7 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
 def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
     return ContractError(
         "revision",
-        f"regbot does not know this revision: there is no {module}.{name}, which makes a training step in the "
+        f"regbot does not support this revision: there is no {module}.{name}, which makes a training step in the "
         f"revisions that it knows ({error}). Update regbot, or compare revisions that have it",
     )
 
@@ -375,7 +375,7 @@ def _watch_parsers() -> Iterator[list[_ParserError]]:
 def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
     """Return the refusal of a command line that the program did not accept.
 
-    If the program does not accept a flag that regbot sets, regbot does not know this revision.
+    If the program does not accept a flag that regbot sets, regbot does not support this revision.
     """
     if not errors:
         return ContractError(
@@ -391,7 +391,7 @@ def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserErro
         reason = f"has no flag {flag}" if is_unknown else f"does not accept {flag} as before ({error.message})"
         nearest = _suggest_flags(flag, error.flags) if is_unknown else ""
         return ContractError(
-            "revision", f"regbot does not know this revision: {program.name} {reason}, which regbot sets{nearest}"
+            "revision", f"regbot does not support this revision: {program.name} {reason}, which regbot sets{nearest}"
         )
     nearest = _suggest_flags(named_flags[0], error.flags) if is_unknown and named_flags else ""
     return ContractError("config", f"{program.name} refused its command line: {error.message}{nearest}")

@@ -96,7 +96,8 @@ def configure(config: Any, request: Request) -> list[str]:
         if not has_key(config, key):
             raise ContractError(
                 "revision",
-                f"regbot does not know this revision: torchtitan's configuration has no key {key!r}, which regbot sets"
+                f"regbot does not support this revision: torchtitan's configuration has no key {key!r}, "
+                "which regbot sets"
                 f"{_suggest_keys(config, key)}",
             )
         set_field(config, key, value)
@@ -197,8 +198,8 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
     if not known:
         raise ContractError(
             "revision",
-            "regbot does not know this revision: there is no torchtitan/models/*/config_registry.py, which holds the "
-            "recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
+            "regbot does not support this revision: there is no torchtitan/models/*/config_registry.py, which holds "
+            "the recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
         )
     owner = next((model for model in known if recipe.startswith(model)), None)
     if owner is None:

@@ -69,8 +69,9 @@ def replacements(
         if load is None:
             raise ContractError(
                 "revision",
-                "regbot does not know this revision: there is no torchtitan.config.ConfigManager._load_config, which "
-                "loads the recipe in the revisions that it knows. Update regbot, or compare revisions that have it",
+                "regbot does not support this revision: there is no torchtitan.config.ConfigManager._load_config, "
+                "which loads the recipe in the revisions that it knows. Update regbot, or compare revisions that have "
+                "it",
             )
 
         def load_config(*args: Any, **kwargs: Any) -> Any:

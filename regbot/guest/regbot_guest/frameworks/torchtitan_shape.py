@@ -57,8 +57,8 @@ def read_routing(config: Any) -> tuple[int, int]:
     if experts is None or top_k is None:
         raise ContractError(
             "revision",
-            "regbot does not know this revision: the configuration of its MoE layers has no num_experts or no top_k. "
-            "Update regbot",
+            "regbot does not support this revision: the configuration of its MoE layers has no num_experts or no "
+            "top_k. Update regbot",
         )
     return experts, top_k
 
@@ -96,7 +96,7 @@ def _batch_keys(training: Any) -> tuple[str, str, str]:
             return names
     raise ContractError(
         "revision",
-        "regbot does not know this revision: torchtitan's training configuration has neither "
+        "regbot does not support this revision: torchtitan's training configuration has neither "
         f"{' nor '.join(' and '.join(names) for names in BATCH_KEYS)}. Update regbot",
     )
 

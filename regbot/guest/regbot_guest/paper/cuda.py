@@ -234,8 +234,8 @@ def _memory_functions(paper: Device) -> dict[str, Any]:
 
 
 def _patch_accelerator() -> None:
-    """Let the memory functions of ``torch.accelerator`` call those of ``torch.cuda``, because torch's own need CUDA's
-    allocator.
+    """Let the memory functions of ``torch.accelerator`` call those of ``torch.cuda``, because the original ones need
+    CUDA's allocator.
     """
     names = {
         "empty_cache": "empty_cache",
