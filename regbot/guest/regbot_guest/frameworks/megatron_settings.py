@@ -8,6 +8,7 @@ defaults and their checks come from the checkout. This module does not judge whe
 """
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -231,7 +232,13 @@ def construct(class_path: tuple[str, str], arguments: Mapping[str, Any]) -> Any:
     """
     known = _list_fields(class_path)
     if unknown := sorted(set(arguments) - set(known)):
-        raise ContractError("config", f"this Megatron's {class_path[1]} has no field {unknown[0]!r}, which regbot sets")
+        close = difflib.get_close_matches(unknown[0], known, 3, 0.5)
+        nearest = f"; the nearest fields are {', '.join(close)}" if close else ""
+        raise ContractError(
+            "revision",
+            f"regbot does not support this revision: Megatron's {class_path[1]} has no field {unknown[0]!r}, which "
+            f"regbot sets{nearest}",
+        )
     try:
         return import_attribute(*class_path)(**arguments)
     except (AssertionError, ValueError, TypeError) as error:
