@@ -16,6 +16,8 @@ from regbot.records.verdict import Status
 from regbot.shapes import MeshName, OwnMesh
 
 FILE_NAME = "regbot.toml"
+PLACEHOLDER_ENTRY = "yourpackage.moe:build_layer"
+"""Entry that ``regbot init`` writes if it detects no MoE layer. A check is INVALID while a workload has it."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 GEOMETRY_KEYS = frozenset({

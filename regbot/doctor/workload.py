@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from regbot.config import FILE_NAME, ConfigError, Workload, load_config
+from regbot.config import FILE_NAME, PLACEHOLDER_ENTRY, ConfigError, Workload, load_config
 from regbot.doctor.diagnosis import Capability, Diagnosis, query_interpreter
 from regbot.engines import Engine, LocalEngine
 from regbot.text.clip import clip
@@ -62,7 +62,8 @@ def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> D
         raise ConfigError(f"workload {name!r} is not traced, because its adapter is 'command'")
     needs = _collect_needs(workload, compiler=task.wants_paper_gpu)
     installed = _query_packages(python, needs, workload.environment, engine or LocalEngine())
-    checks = [_check_python(python, needs.framework, installed)]
+    checks = [_placeholder_check(name)] if workload.entry == PLACEHOLDER_ENTRY else []
+    checks.append(_check_python(python, needs.framework, installed))
     if "versions" in installed:
         checks += [_check_package(text, installed["versions"]) for text in needs.requirements]
     checks += _check_framework(needs.framework, workload, folder, installed.get("versions", {}))
@@ -164,6 +165,15 @@ def _check_compiler() -> Capability:
     path = find_compiler()
     fix = "" if path else "install one, such as g++, or set CXX"
     return Capability(name="C++ compiler", ok=bool(path), detail=path or f"none of {', '.join(COMPILERS)}", fix=fix)
+
+
+def _placeholder_check(name: str) -> Capability:
+    return Capability(
+        name="entry",
+        ok=False,
+        detail=f"{PLACEHOLDER_ENTRY} is the placeholder of 'regbot init'",
+        fix=f"write build_layer for your MoE layer (docs/module.md), and name it in workloads.{name}.entry",
+    )
 
 
 def _check_command(command: str) -> Capability:

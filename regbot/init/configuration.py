@@ -3,12 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from regbot.config import FILE_NAME, Config
+from regbot.config import FILE_NAME, PLACEHOLDER_ENTRY, Config
 from regbot.init.detection import RepositoryFacts
 from regbot.init.framework import Stack
-
-PLACEHOLDER = "yourpackage.moe:build_layer"
-"""Entry point to write if no MoE layer was detected. A check is INVALID while a workload has it."""
 
 _HEAD = """\
 # What regbot traces and times here, and how it judges. All keys: docs/configuration.md of regbot.
@@ -42,13 +39,16 @@ def configuration(facts: RepositoryFacts, shadow: bool, docs: str = "") -> str:
     return "\n".join(parts)
 
 
-def placeholder_warnings(config: Config) -> list[str]:
-    """Return a warning for each workload that still has the placeholder which ``regbot init`` has written."""
-    names = (name for name, workload in config.workloads.items() if workload.entry == PLACEHOLDER)
+def placeholder_warnings(config: Config, text: str) -> list[str]:
+    """Return a warning for each workload that still has the placeholder which ``regbot init`` has written. ``text`` is
+    the text of the configuration, for the line numbers."""
+    names = [name for name, workload in config.workloads.items() if workload.entry == PLACEHOLDER_ENTRY]
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if f'"{PLACEHOLDER_ENTRY}"' in line]
+    places = [f"{FILE_NAME}:{number}" for number in lines] if len(lines) == len(names) else [FILE_NAME] * len(names)
     return [
-        f"{FILE_NAME}: the workload {name} still has the placeholder {PLACEHOLDER}, and every check is INVALID. Write "
-        "build_layer for your MoE layer (docs/module.md) and name it there"
-        for name in names
+        f"{place}: the workload {name} still has the placeholder {PLACEHOLDER_ENTRY}, and every check is INVALID. "
+        "Write build_layer for your MoE layer (docs/module.md) and name it there"
+        for place, name in zip(places, names, strict=True)
     ]
 
 
@@ -63,7 +63,7 @@ def _workload(facts: RepositoryFacts) -> str:
         "# it here (docs/module.md). Until then every check is INVALID.",
         *(f"# It could return {title} of {file}." for file, title in facts.classes[:3]),
     ]
-    return _module(PLACEHOLDER, ".", "", comments)
+    return _module(PLACEHOLDER_ENTRY, ".", "", comments)
 
 
 def _module(entry: str, root: str, remark: str, comments: Sequence[str]) -> str:

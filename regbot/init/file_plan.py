@@ -130,19 +130,21 @@ def plan_removal(
 ) -> PlannedFile | None:
     """Plan the removal of a workflow; None if it is not installed. ``reason`` says why it is removed.
 
-    An edited workflow is removed only with --force. A workflow that nobody edited is removed with --upgrade, with
-    --force, or if ``explicit`` says that an option requests the removal.
+    An edited workflow is removed only with --force, and its diff shows the edits. A workflow that nobody edited is
+    removed with --upgrade, with --force, or if ``explicit`` says that an option requests the removal.
     """
     file = plan_workflow(root, name, settings, replace(options, upgrade=False, force=False)).file
     if file.action == "created":
         return None
     if file.action == "edited" and not options.force:
-        return PlannedFile(InitFile(path=file.path, action="edited", why=f"{file.why}; {reason}: --force removes it"))
+        why = f"{file.why}; {reason}: --force removes it"
+        return PlannedFile(InitFile(path=file.path, action="edited", why=why, diff=file.diff))
     if not (explicit or options.upgrade or options.force):
         return PlannedFile(InitFile(path=file.path, action="outdated", why=f"{reason}: --upgrade removes it"))
     custom = custom_settings(name, read_text(root, file.path) or "")
     lost_text = f"; its own settings are lost: {', '.join(custom)}" if custom else ""
-    return PlannedFile(InitFile(path=file.path, action="removed", why=f"{reason}{lost_text}"))
+    edits = file.diff if file.action == "edited" else ""
+    return PlannedFile(InitFile(path=file.path, action="removed", why=f"{reason}{lost_text}", diff=edits))
 
 
 def is_edited(root: Path, name: str, settings: WorkflowSettings) -> bool:

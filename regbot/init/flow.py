@@ -30,7 +30,7 @@ from regbot.init.file_plan import (
     workflow_path,
 )
 from regbot.init.next_steps import SetupStep, enterprise_step, first_steps, owner_step, source_step, waiting_steps
-from regbot.init.repository import has_owner, open_repository
+from regbot.init.repository import has_owner, open_repository, read_text
 from regbot.init.runners import DEFAULT, LABEL, Runner
 from regbot.init.selection import select_workflows
 from regbot.init.source import (
@@ -113,7 +113,8 @@ def initialise(options: InitOptions) -> InitReport:
     sources = list(dict.fromkeys(sources_after(root, selection.planned)))
     docs = docs_of([*sources, settings.own_source or ""])
     planned_config = plan_configuration(config, facts, options.shadow, docs)
-    warnings += placeholder_warnings(config or parse_config(planned_config.text or "", FILE_NAME))
+    config_text = planned_config.text or read_text(root, FILE_NAME) or ""
+    warnings += placeholder_warnings(config or parse_config(config_text, FILE_NAME), config_text)
     planned_files = [planned_config, *selection.planned]
     if not options.dry_run:
         _write(root, planned_files)

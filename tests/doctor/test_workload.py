@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regbot.cli.terminal import diagnosis_page
-from regbot.config import ConfigError
+from regbot.config import PLACEHOLDER_ENTRY, ConfigError
 from regbot.doctor.diagnosis import Capability, Diagnosis
 from regbot.doctor.workload import examine_workload
 from regbot.workloads import guest_folder
@@ -116,6 +116,16 @@ def test_without_a_compiler_it_says_what_to_install(folder: Path) -> None:
     (folder / "tools" / "c++").unlink()
     compiler = checks(examine_workload("pretrain", folder))["C++ compiler"]
     assert (compiler.ok, compiler.fix) == (False, "install one, such as g++, or set CXX")
+
+
+def test_the_placeholder_of_init_is_named_with_its_key(folder: Path) -> None:
+    placeholder = MEGATRON.replace(
+        'adapter = "megatron"\nprogram = "pretrain_gpt.py"', f'adapter = "module"\nentry = "{PLACEHOLDER_ENTRY}"'
+    )
+    (folder / "regbot.toml").write_text(placeholder)
+    entry = checks(examine_workload("pretrain", folder))["entry"]
+    assert not entry.ok
+    assert "workloads.pretrain.entry" in entry.fix
 
 
 def test_maxtext_needs_neither_torch_nor_a_compiler(folder: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from regbot.checkout.git import CheckoutError
-from regbot.config import ConfigError
+from regbot.config import PLACEHOLDER_ENTRY, ConfigError
 from regbot.init import page, templates
-from regbot.init.configuration import PLACEHOLDER
 from regbot.init.flow import InitReport
 from regbot.init.runners import Runner, choose_runner, find_self_hosted
 from support.git_repos import Repository
@@ -48,7 +47,7 @@ def test_similar_folder_names_are_no_framework(tmp_path: Path) -> None:
     files = {"nottorchtitan/train.py": "", "my_megatron/core/__init__.py": "", "README.txt": "torchtitan is great\n"}
     repo = repository(tmp_path / "r", files)
     init(repo)
-    assert config(repo).workloads["moe"].entry == PLACEHOLDER
+    assert config(repo).workloads["moe"].entry == PLACEHOLDER_ENTRY
 
 
 def test_maxtext_of_the_older_layout_is_named(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_the_module_name_is_relative_to_the_source_root(case: str, tmp_path: Pat
 def test_a_function_that_does_not_accept_the_contracts_arguments_is_no_entry(text: str, tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", {"pkg.py": text})
     init(repo)
-    assert config(repo).workloads["moe"].entry == PLACEHOLDER
+    assert config(repo).workloads["moe"].entry == PLACEHOLDER_ENTRY
 
 
 def test_other_parameter_names_and_defaults_are_accepted_if_four_arguments_fit(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_ignored_files_are_not_read(tmp_path: Path) -> None:
     files = {".gitignore": ".venv/\n", ".venv/lib/torchtitan/trainer.py": "", ".venv/lib/x.py": LAYER}
     repo = repository(tmp_path / "r", files)
     init(repo)
-    assert config(repo).workloads["moe"].entry == PLACEHOLDER
+    assert config(repo).workloads["moe"].entry == PLACEHOLDER_ENTRY
 
 
 def test_a_copy_of_regbot_in_the_repository_is_ignored(tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ def test_init_works_in_an_empty_repository_without_a_commit(tmp_path: Path) -> N
     repo = Repository.create(tmp_path / "r")
     report = init(repo)
     assert set(actions(report).values()) == {"created"}
-    assert config(repo).workloads["moe"].entry == PLACEHOLDER
+    assert config(repo).workloads["moe"].entry == PLACEHOLDER_ENTRY
 
 
 # ---- unreadable and hostile

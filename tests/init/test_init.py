@@ -1,6 +1,7 @@
 """``regbot init``: the files that it writes, its refusals, and its command."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,8 @@ from typer.testing import CliRunner
 
 from regbot.checkout.git import CheckoutError
 from regbot.cli.app import app
-from regbot.config import ConfigError, load_config
+from regbot.config import PLACEHOLDER_ENTRY, ConfigError, load_config
 from regbot.init import page, source, templates
-from regbot.init.configuration import PLACEHOLDER
 from support.init_cases import (
     ALL,
     FRAMEWORKS,
@@ -214,11 +214,16 @@ def test_every_run_warns_while_the_placeholder_is_in_the_configuration(tmp_path:
     for options in ({"dry_run": True}, {}, {"source": SOURCE, "upgrade": True}, {}):
         report = init(repo, **options)
         (warning,) = report.warnings
-        assert warning.startswith(f"regbot.toml: the workload moe still has the placeholder {PLACEHOLDER}, and every")
+        words = f"the workload moe still has the placeholder {PLACEHOLDER_ENTRY}, and every"
+        place = re.match(r"regbot\.toml:(\d+): ", warning)
+        assert place is not None
+        assert warning[place.end() :].startswith(words)
+        if not options.get("dry_run"):
+            assert PLACEHOLDER_ENTRY in installed(repo)["regbot.toml"].splitlines()[int(place[1]) - 1]
         assert "docs/... are pages of regbot" in page(report)
     assert report.next_steps == []
     text = installed(repo)["regbot.toml"]
-    (repo.path / "regbot.toml").write_text(text.replace(PLACEHOLDER, "ours.moe:build_layer"))
+    (repo.path / "regbot.toml").write_text(text.replace(PLACEHOLDER_ENTRY, "ours.moe:build_layer"))
     assert init(repo).warnings == []
 
 

@@ -233,6 +233,18 @@ def test_an_edited_workflow_is_replaced_only_by_force(tmp_path: Path) -> None:
     assert set(actions(init(repo)).values()) == {"kept", "unchanged"}
 
 
+def test_the_removal_of_an_edited_workflow_shows_the_edits_that_are_lost(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "r")
+    init(repo)
+    edited = workflow(repo, "regbot-measure")
+    edited.write_text(edited.read_text().replace("name: regbot-measure\n", "name: regbot-measure\n# mine\n"))
+    for force, action in ((False, "edited"), (True, "removed")):
+        report = init(repo, only_static=True, force=force)
+        (measure,) = [file for file in report.files if "measure" in file.path]
+        assert (measure.action, "-# mine\n" in measure.diff) == (action, True)
+    assert not edited.exists()
+
+
 def test_an_edited_workflow_survives_an_upgrade_of_the_others(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r")
     init(repo, version="0.0.9")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from regbot.config import Config, load_config
+from regbot.config import PLACEHOLDER_ENTRY, Config, load_config
 from regbot.init import InitOptions, flow, initialise, source
-from regbot.init.configuration import PLACEHOLDER
 from regbot.init.flow import InitReport
 from support.git_repos import Repository
 
@@ -149,5 +148,5 @@ FRAMEWORKS: dict[str, tuple[dict[str, str], str, dict[str, object]]] = {
         "moe",
         {"adapter": "module", "entry": "ours.layer:build_layer", "source_roots": ["."]},
     ),
-    "nothing-known": ({"README.md": "A repository.\n"}, "moe", {"adapter": "module", "entry": PLACEHOLDER}),
+    "nothing-known": ({"README.md": "A repository.\n"}, "moe", {"adapter": "module", "entry": PLACEHOLDER_ENTRY}),
 }
