@@ -96,7 +96,7 @@ def test_a_second_check_of_the_same_code_adds_pairs_to_the_earlier_ones(case: Ca
     assert section["pairs"] > 4
     assert section["alpha"] == pytest.approx(0.01 / 2)
     assert (code, section["decision"]) == (1, "regressed")
-    assert "4 earlier pairs count too" in section["reasons"][0]
+    assert "4 earlier ones are judged together" in section["reasons"][0]
     judged = json.loads(case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json").stdout)
     assert judged == second, "the earlier pairs are in the session"
     _, third = case.check("--budget", "5", "--more", "4")

@@ -390,7 +390,7 @@ def test_two_sessions_of_one_workload_are_judged_together_by_an_anytime_interval
     assert pooled is not None
     assert (first.pairs, pooled.pairs, pooled.decision) == (4, 8, "regressed")
     assert pooled.alpha == 0.01 / 2
-    assert "4 earlier pairs count too" in pooled.reasons[0]
+    assert "4 earlier ones are judged together" in pooled.reasons[0]
 
 
 def test_a_session_given_twice_is_refused_even_under_another_file_name(tmp_path: Path) -> None:
