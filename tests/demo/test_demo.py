@@ -182,7 +182,7 @@ def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, m
     assert any(entry["throughput"] for entry in result.verdict["workloads"])
     assert "not measured" not in result.comment
     assert "traces 8 programs" in result.stderr
-    assert "then times base and head" in result.stderr
+    assert "then it times base and head" in result.stderr
 
 
 @pytest.mark.parametrize(
