@@ -31,7 +31,7 @@ struct LaunchKey {
   int64_t module;
   bool operator<(const LaunchKey& other) const {
     return std::tie(schema, is_in_place, phase, module) <
-        std::tie(other.schema, other.is_in_place, other.phase, other.module);
+           std::tie(other.schema, other.is_in_place, other.phase, other.module);
   }
 };
 
@@ -66,8 +66,8 @@ bool launches_a_kernel(const c10::FunctionSchema& schema) {
   return metadata.count(schema.name()) == 0;
 }
 
-// Whether an out= overload writes into its own first argument. Builds of torch without CUDA run an in-place operator this
-// way: add_ becomes add.out.
+// Whether an out= overload writes into its own first argument. Builds of torch without CUDA run an in-place operator
+// this way: add_ becomes add.out.
 bool is_in_place(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& arguments) {
   if (arguments.empty() || !arguments.front().isTensor()) {
     return false;
