@@ -50,8 +50,8 @@ class InterimDecision:
     """Whether head does not pass because it has more slow launches than base."""
     assumed_luck: float = 0.0
     """Luck of an arm that the intervals contain because no calibration knows it."""
-    withheld_for_luck: Decision | None = None
-    """Whether the pairs would decide without the assumed luck."""
+    decision_without_luck: Decision | None = None
+    """What undecided pairs would decide without the assumed luck; None if they would not decide."""
 
     @property
     def intervals(self) -> list[Interval]:
@@ -110,11 +110,10 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     result = sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
     if result is None:
         return InterimDecision(pair_set)
-    withheld_for_luck: Decision | None = None
+    without_luck: Decision = "undecided"
     if assumed_luck and result.decision == "undecided" and not result.withheld:
-        without_luck = sequential_test(ratios, count_primary_tests(header), thresholds(header))
-        if without_luck is not None and without_luck.decision != "undecided":
-            withheld_for_luck = without_luck.decision
+        certain = sequential_test(ratios, count_primary_tests(header), thresholds(header))
+        without_luck = certain.decision if certain is not None else "undecided"
     return InterimDecision(
         pair_set,
         result.decision,
@@ -126,7 +125,7 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
         outliers=result.outliers,
         withheld=result.withheld,
         assumed_luck=assumed_luck,
-        withheld_for_luck=withheld_for_luck,
+        decision_without_luck=None if without_luck == "undecided" else without_luck,
     )
 
 
@@ -188,11 +187,9 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
     if not is_finite:
         return InterimDecision(pair_set, continued=True)
     assumed_luck = _assumed_sd(luck)
-    withheld_for_luck: Decision | None = None
+    without_luck: Decision = "undecided"
     if assumed_luck and test.decision == "undecided" and not test.withheld:
-        without_luck = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header))
-        if without_luck.decision != "undecided":
-            withheld_for_luck = without_luck.decision
+        without_luck = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header)).decision
     return InterimDecision(
         pair_set,
         test.decision,
@@ -205,5 +202,5 @@ def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, p
         outliers=test.outliers,
         withheld=test.withheld,
         assumed_luck=assumed_luck,
-        withheld_for_luck=withheld_for_luck,
+        decision_without_luck=None if without_luck == "undecided" else without_luck,
     )

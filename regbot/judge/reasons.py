@@ -61,7 +61,7 @@ def explain_decision(
         spent_min = sum(run.wall_s for run in runs) / 60
         reason = "the budget did not allow more" if header.budget_min is not None else "the session ended early"
         yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
-    if interim.withheld or interim.withheld_for_luck:
+    if interim.withheld or interim.decision_without_luck:
         return
     assert interim.alpha is not None
     sd = max(interval.sd for _, interval in interim.tests.values())
@@ -81,9 +81,9 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
     luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
     if interim.assumed_luck:
         yield (
-            "each arm is compiled and autotuned anew, which changes its speed, and no calibration of this node class "
-            f"shows by how much. The interval assumes {100 * interim.assumed_luck:.2g}% (standard deviation)"
-            f"{describe_withheld_decision(interim.withheld_for_luck)}; 'regbot calibrate' measures it"
+            "each arm is compiled and autotuned anew, which may change its speed, and no calibration of this node "
+            f"class shows by how much. The interval assumes {100 * interim.assumed_luck:.2g}% (standard deviation)"
+            f"{describe_withheld_decision(interim.decision_without_luck)}; 'regbot calibrate' measures it"
         )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
@@ -107,12 +107,14 @@ def _describe_largest(log_ratio: float) -> str:
 
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence with the slow launches of a session, by arm. ``pairs``: pairs at the look."""
-    runs = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
+    slow_runs = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
     trimmed = trimmed_pairs(pairs)
     pairs_left_out = (
         "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
     )
-    return f"{runs} far slower than the others: {_list_launches(outliers)}; the interval leaves out {pairs_left_out}"
+    return (
+        f"{slow_runs} far slower than the others: {_list_launches(outliers)}; the interval leaves out {pairs_left_out}"
+    )
 
 
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:

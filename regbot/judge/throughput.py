@@ -233,14 +233,14 @@ def _judge_pairs(
         "slow_launches": slow_launches(interim.outliers),
         "pass_withheld": interim.withheld,
         "assumed_luck_pct": 100 * interim.assumed_luck,
-        "withheld_for_luck": interim.withheld_for_luck,
+        "decision_without_luck": interim.decision_without_luck,
     }
     if not interim.continued:
         if interim.class_noise is None:
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
     if reason := reason_not_to_decide(used_pairs, calibrated):
-        withheld = {"pass_withheld": False, "withheld_for_luck": None}
+        withheld = {"pass_withheld": False, "decision_without_luck": None}
         return _build_section("INCONCLUSIVE", [reason], **section | {"decision": "undecided"} | withheld)
     if STATUS[interim.decision] == "PASS":
         section["bound_pct"] = percent(max(interval.high for _, interval in interim.tests.values()))

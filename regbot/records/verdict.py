@@ -215,7 +215,7 @@ class Throughput(Record):
     assumed_luck_pct: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="luck of an arm that the interval contains because no calibration knows it; else 0"
     )
-    withheld_for_luck: Decision | None = Field(
+    decision_without_luck: Decision | None = Field(
         default=None,
         description="what these pairs would decide without the assumed luck; None where it makes no difference",
     )

@@ -126,7 +126,7 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
             "the timing is repeated, its pairs are added to these:"
         )
         return _list_retiming_steps(check, words)
-    if any(entry.throughput.withheld_for_luck for entry in check.decisive if entry.throughput):
+    if any(entry.throughput.decision_without_luck for entry in check.decisive if entry.throughput):
         words = (
             "Run 'regbot calibrate' on this node class, and add the result to main. The next check then knows by how "
             "much a new compilation changes the speed, and need not assume it. Or add pairs with new compiler caches:"

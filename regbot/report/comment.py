@@ -185,7 +185,7 @@ def _write_setting_changes(check: Check) -> list[str]:
     for entry in check.entries:
         changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
         for key, (old, new) in list(changes.items())[:MAX_SETTINGS]:
-            values = " → ".join(code("absent" if value is None else str(value), 60) for value in (old, new))
+            values = " → ".join(code(folded.format_setting(value), 60) for value in (old, new))
             groups.setdefault(f"{code(key, 60)} {values}", []).append(entry.name)
     return [
         f"- Setting {change}" + (f" in {list_names(names)}" if len(names) < len(check.entries) else "")

@@ -124,12 +124,13 @@ def _list_configuration_changes(check: Check) -> list[str]:
 def _format_setting_rows(entry: WorkloadSection) -> list[str]:
     changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
     return [
-        markdown_row([code(key), code(_format_setting(old)), code(_format_setting(new))])
+        markdown_row([code(key), code(format_setting(old)), code(format_setting(new))])
         for key, (old, new) in changes.items()
     ]
 
 
-def _format_setting(value: object) -> str:
+def format_setting(value: object) -> str:
+    """Return the value of a setting as text, ``absent`` for None."""
     return "absent" if value is None else str(value)
 
 

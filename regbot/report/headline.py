@@ -69,7 +69,8 @@ def _head_breaks_headline(check: Check) -> Words:
     failing = check.decisive
     run = _find_failed_head(failing[0]) if failing else None
     failure = _describe_failure(failing[0], run) if failing else "fails"
-    detail: Words = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS))) if run and _is_ended(run) else ()
+    explained = run is not None and run.outcome in QUIET_OUTCOMES and run.reason
+    detail: Words = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS))) if run and explained else ()
     base = "the base does" if run is not None and run.outcome == "diverged" else "the base does not"
     return (f"the head {failure} in {_count_workloads(failing, check)}, {base}", *detail)
 
@@ -84,10 +85,11 @@ def _neither_runs_headline(check: Check) -> Words:
 
 
 def _base_breaks_headline(check: Check) -> Words:
-    number, total = len(check.decisive), len(check.entries)
-    scope = f"none of the {total} workloads" if number == total > 1 else _count_workloads(check.decisive, check)
-    verb = "can" if number == total > 1 else "cannot"
-    return (f"the base {verb} be measured in {scope}, so there is nothing to compare with",)
+    total = len(check.entries)
+    if len(check.decisive) == total > 1:
+        return (f"the base can be measured in none of the {total} workloads, so there is nothing to compare with",)
+    scope = _count_workloads(check.decisive, check)
+    return (f"the base cannot be measured in {scope}, so there is nothing to compare with",)
 
 
 def _foreign_code_headline(check: Check) -> Words:
@@ -123,12 +125,11 @@ def _no_record_headline(check: Check) -> Words:
 def _environment_headline(check: Check) -> Words:
     runs = [timed_run.run for entry in check.decisive for timed_run in entry.timed.runs]
     backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
-    requested: Words = (" ", Name(backend.requested)) if backend and backend.requested else ()
-    executed: Words = (Name(backend.executed),) if backend else ("another dispatcher",)
     scope = f" in {_count_workloads(check.decisive, check)}; the runs used "
-    return (
-        "this machine lacks the requested dispatcher", *requested, scope, *executed, ", so their times cannot be used"
-    )  # fmt: skip
+    lacking, unusable = "this machine lacks the requested dispatcher", ", so their times cannot be used"
+    if backend is None:
+        return (lacking, scope, "another one", unusable)
+    return (lacking, " ", Name(backend.requested), scope, Name(backend.executed), unusable)
 
 
 def _untimed_headline(check: Check) -> Words:
@@ -359,6 +360,8 @@ def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
     return (": ", UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". "))) if reasons else ()
 
 
+QUIET_OUTCOMES: tuple[Outcome, ...] = ("short", "diverged")
+"""Outcomes of a head that ended without an error. The headline then has the reason, because no log has one."""
 OUTCOMES: dict[Outcome, str] = {
     "crashed": "crashes",
     "hung": "hangs",
@@ -372,11 +375,6 @@ OUTCOMES: dict[Outcome, str] = {
 def _find_failed_head(entry: WorkloadSection) -> Run | None:
     """Return the failed static run of head, or else its last failed timed run."""
     return next((run for run in entry.failed if run.arm.name == "head"), None)
-
-
-def _is_ended(run: Run) -> bool:
-    """Whether the program ended by itself without an error. Only the reason then says what is wrong."""
-    return run.outcome in ("short", "diverged") and bool(run.reason)
 
 
 def _describe_failure(entry: WorkloadSection, run: Run | None) -> str:

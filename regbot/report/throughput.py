@@ -22,7 +22,7 @@ MAX_SHARES = 4
 EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
-MEDIAN_UNCHANGED = "at least half of the steps are no slower, and the added time is in a few slow steps"
+FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in a few slow steps"
 GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
 LUCK_UNKNOWN = "no calibration shows by how much a new compilation of one commit changes its speed on this node class"
 PASS_WITHHELD = "a few runs were far slower than the others, and more of them are head's than base's"
@@ -163,8 +163,8 @@ def describe_undecided(section: Throughput) -> str:
     the pairs; '' if unknown."""
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
-    if section.withheld_for_luck:
-        return f"{LUCK_UNKNOWN}{describe_withheld_decision(section.withheld_for_luck)}"
+    if section.decision_without_luck:
+        return f"{LUCK_UNKNOWN}{describe_withheld_decision(section.decision_without_luck)}"
     return PASS_WITHHELD if section.pass_withheld else describe_power(section)
 
 
@@ -227,7 +227,7 @@ def explain_section(section: Throughput) -> Words:
         why = _explain_pass(section)
         return (UntrustedText(clip(section.wall, REASON_CHARACTERS)), *(("; ", *why) if why else ()))
     if answer is ThroughputAnswer.SLOWER and section.wall:
-        stalls = (f"{MEDIAN_UNCHANGED}. Cause: ",) if select_mean_only_test(section) else ()
+        stalls = (f"{FEW_SLOW_STEPS}. Cause: ",) if select_mean_only_test(section) else ()
         return (*stalls, UntrustedText(clip(section.wall, REASON_CHARACTERS)))
     if answer in (ThroughputAnswer.NO_CHANGE, ThroughputAnswer.WITHIN_BOUND):
         return _explain_pass(section)
@@ -251,7 +251,7 @@ def _explain_pass(section: Throughput) -> Words:
     sd = size(max(test.sd_pct for test in section.tests))
     if section.by == "pairs":
         exception = ", apart from the slow runs" if section.slow_launches else ""
-        void = f"; {count(section.void_pairs, 'void pair')} repeated" if section.void_pairs else ""
+        void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
         return (f"{count(section.pairs, 'pair')} were enough, because they scatter by only {sd}{exception}{void}",)
     if section.by == "stored":
         return (f"stored sessions were enough, because they scatter by only {sd}",)
@@ -324,7 +324,7 @@ def _describe_calibration(section: Throughput) -> Words:
     assumed; () if there is neither."""
     calibration = section.calibrated
     if calibration is None:
-        if not section.assumed_luck_pct or section.withheld_for_luck:
+        if not section.assumed_luck_pct or section.decision_without_luck:
             return ()
         assumed = size(section.assumed_luck_pct)
         unknown = "No calibration shows by how much a new compilation changes the speed of an arm here"

@@ -17,6 +17,7 @@ from regbot.config import SlurmSettings
 from regbot.engines import EngineError, Launch, LaunchResult, Needs, NoSeatError, Seat, clean_environment
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.limits import SeatLayout
 from regbot.engines.slurm.rotation import find_other_hosts
 from support.slurm_cluster import Cluster, MakeCluster
 
@@ -215,6 +216,10 @@ def test_a_seat_rotates_to_another_idle_node_of_the_same_hardware(make_cluster: 
     assert night("mixtral") == "n2", "no other node is idle"
     cluster.resume("n1")
     cluster.wait_idle()
+    reserved = SlurmSettings(reservation="mine")
+    with SlurmEngine(reserved, tmp_path / "shared", Slurm(cluster.environment()), rotate=True) as nightly:
+        excluded = nightly._find_excluded(Needs(ranks=1, name="mixtral"), SeatLayout(1, 1, 0))
+        assert excluded == frozenset(), "the owner of a reservation has chosen its nodes"
     cluster.set_features("n1", "other")
     assert find_other_hosts(Slurm(cluster.environment()), ["n1", "n2"], frozenset({"n2"})) == frozenset()
     cluster.set_features("n2", "other")

@@ -51,7 +51,7 @@ def section_of(head: float, header: SessionHeader, sd: float = 0.002) -> Through
 @pytest.mark.parametrize("header", [planned(), OLD_CALIBRATION], ids=["no calibration", "an old calibration"])
 def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(header: SessionHeader) -> None:
     section = section_of(1.018, header)
-    assert (section.decision, section.pairs, section.withheld_for_luck) == ("undecided", 12, "regressed")
+    assert (section.decision, section.pairs, section.decision_without_luck) == ("undecided", 12, "regressed")
     assert section.assumed_luck_pct == 100 * ASSUMED_LUCK
     (reason,) = [text for text in section.reasons if "autotuned" in text]
     assert "assumes 0.4% (standard deviation); without this doubt, the pairs would prove a slowdown" in reason
@@ -61,7 +61,7 @@ def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(hea
 
 def test_a_calibrated_class_needs_no_assumed_luck() -> None:
     section = section_of(1.018, CALIBRATED)
-    assert (section.decision, section.assumed_luck_pct, section.withheld_for_luck) == ("regressed", 0.0, None)
+    assert (section.decision, section.assumed_luck_pct, section.decision_without_luck) == ("regressed", 0.0, None)
     assert not any("luck" in text for text in section.reasons)
 
 
@@ -73,14 +73,14 @@ def test_a_session_that_measures_the_luck_assumes_none() -> None:
 @pytest.mark.parametrize(("head", "decision"), [(1.0, "no_change"), (1.03, "regressed"), (0.97, "improved")])
 def test_a_clear_answer_does_not_need_a_calibration_and_says_that_luck_is_assumed(head: float, decision: str) -> None:
     section = section_of(head, planned())
-    assert (section.decision, section.withheld_for_luck) == (decision, None)
+    assert (section.decision, section.decision_without_luck) == (decision, None)
     (reason,) = [text for text in section.reasons if "autotuned" in text]
     assert "without this doubt" not in reason
 
 
 def test_noise_that_decides_nothing_is_not_blamed_on_luck() -> None:
     section = section_of(1.02, planned(), sd=0.03)
-    assert (section.decision, section.withheld_for_luck) == ("undecided", None)
+    assert (section.decision, section.decision_without_luck) == ("undecided", None)
 
 
 def test_the_expected_power_contains_the_assumed_luck() -> None:

@@ -385,7 +385,7 @@ def luck_unknown() -> Case:
     """Head is 1.8% slower, and no calibration knows how much the luck of an arm may explain."""
     _, session = with_times(passed(), lambda shape: timed_at(shape, 1.018, 12), [QWEN])
     (section,) = [entry.throughput for entry in judge(session, Config()).workloads if entry.throughput is not None]
-    assert section.withheld_for_luck
+    assert section.decision_without_luck
     return with_times(passed(), lambda shape: (timed_at(shape, 1.018, 12)[0], section), [QWEN])
 
 

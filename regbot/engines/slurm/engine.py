@@ -117,22 +117,7 @@ class SlurmEngine:
 
     @contextmanager
     def _reserve_seat(self, needs: Needs, layout: SeatLayout) -> Iterator[Seat]:
-        settings, hosts = self._settings, self._partition.nodes
-        excluded = self._excluded_hosts() & frozenset(hosts)
-        if excluded:
-            remaining = usable_nodes(self._slurm, hosts, excluded | set(settings.exclude))
-            if len(remaining) < layout.nodes:
-                raise NoSeatError(
-                    f"{needs.name}: needs {layout.nodes} nodes, and only {len(remaining)} of partition "
-                    f"{self._partition.name} are usable: {', '.join(sorted(excluded))} in quarantine "
-                    "('regbot node list' says why)"
-                )
-        excluded |= set(settings.exclude)
-        if self._rotation is not None and (last_hosts := self._rotation.last_hosts(needs.name)):
-            others = find_other_hosts(self._slurm, frozenset(hosts) - excluded, last_hosts)
-            if len(others) >= layout.nodes:
-                excluded = frozenset(hosts) - others
-        settings = settings.model_copy(update={"exclude": sorted(excluded)})
+        settings = self._settings.model_copy(update={"exclude": sorted(self._find_excluded(needs, layout))})
         folder = self._folder / f"seat-{secrets.token_hex(6)}"
         reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
         self._reservations.add(reservation)
@@ -142,6 +127,25 @@ class SlurmEngine:
             yield SlurmSeat(self._slurm, settings, reservation, self.sandbox)
         finally:
             self._release(reservation)
+
+    def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
+        """Return the hosts that a seat must not use: those of the settings, those in quarantine, and, in a rotation, all
+        but the idle hosts that the last seat did not use. Raises NoSeatError if too few hosts are left.
+        """
+        hosts = frozenset(self._partition.nodes)
+        quarantined = self._excluded_hosts() & hosts
+        excluded = quarantined | frozenset(self._settings.exclude)
+        if quarantined and len(remaining := usable_nodes(self._slurm, self._partition.nodes, excluded)) < layout.nodes:
+            raise NoSeatError(
+                f"{needs.name}: needs {layout.nodes} nodes, and only {len(remaining)} of partition "
+                f"{self._partition.name} are usable: {', '.join(sorted(quarantined))} in quarantine "
+                "('regbot node list' says why)"
+            )
+        # The nodes of a reservation are chosen by its owner, and other nodes would never become part of it.
+        if self._rotation is None or self._settings.reservation:
+            return excluded
+        others = find_other_hosts(self._slurm, hosts - excluded, self._rotation.last_hosts(needs.name))
+        return hosts - others if len(others) >= layout.nodes else excluded
 
     def _release(self, reservation: Reservation) -> None:
         try:

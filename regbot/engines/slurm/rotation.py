@@ -38,18 +38,16 @@ class Rotation:
 
 
 def find_other_hosts(slurm: Slurm, hosts: Collection[str], last_hosts: frozenset[str]) -> frozenset[str]:
-    """Return the nodes of ``hosts`` on which a session can start now and that are not in ``last_hosts``.
+    """Return the idle nodes of ``hosts`` with the hardware of ``last_hosts``, without ``last_hosts`` themselves. The
+    result is empty if there are no ``last_hosts``.
 
-    They have the same hardware as the nodes of ``last_hosts``: another node class has another anchor. Busy nodes are
-    left out, because a rotation is not worth a wait in the queue.
+    Nodes of other hardware are left out, because another node class has another anchor. Busy nodes are left out,
+    because a rotation is not worth a wait in the queue.
     """
-    nodes = {node.get("NodeName", ""): node for node in slurm.show("node")}
-    hardware = {tuple(nodes[host].get(field) for field in HARDWARE_FIELDS) for host in last_hosts if host in nodes}
-    return frozenset(
-        host
-        for host in hosts
-        if host in nodes
-        and host not in last_hosts
-        and nodes[host].get("State") == "IDLE"
-        and tuple(nodes[host].get(field) for field in HARDWARE_FIELDS) in hardware
-    )
+    if not last_hosts:
+        return frozenset()
+    nodes = slurm.show("node")
+    hardware = {node["NodeName"]: tuple(node.get(field) for field in HARDWARE_FIELDS) for node in nodes}
+    known = {hardware[host] for host in last_hosts if host in hardware}
+    idle = frozenset(node["NodeName"] for node in nodes if node.get("State") == "IDLE")
+    return frozenset(host for host in (idle & frozenset(hosts)) - last_hosts if hardware[host] in known)
