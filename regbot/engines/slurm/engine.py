@@ -129,8 +129,10 @@ class SlurmEngine:
             self._release(reservation)
 
     def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
-        """Return the hosts that a seat must not use: those of the settings, those in quarantine, and, in a rotation, all
-        but the idle hosts that the last seat did not use. Raises NoSeatError if too few hosts are left.
+        """Return the hosts that a seat must not use: those of the settings and those in quarantine.
+
+        In a rotation, these are all hosts but the idle ones that the last seat did not use. Raises NoSeatError if too
+        few hosts are left.
         """
         hosts = frozenset(self._partition.nodes)
         quarantined = self._excluded_hosts() & hosts
