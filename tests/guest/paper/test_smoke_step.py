@@ -76,6 +76,13 @@ def test_a_model_without_vocabulary_runs_the_same_blocks_and_no_head(steps: dict
     assert whole["forward aten::mm"] - blocks["forward aten::mm"] == 1, "the output head"
 
 
+def test_gradients_are_added_in_place_as_in_a_cuda_build(steps: dict[str, Any]) -> None:
+    """A CPU build runs ``add_`` as ``add.out`` into its own argument."""
+    launches = steps["ep"]["launches_by_module"]
+    assert launches["backward aten::add_ layers.0.attention"] == 2
+    assert "backward aten::add layers.0.attention" not in launches
+
+
 def test_skewed_routing_is_chosen_once_and_then_kept(steps: dict[str, Any]) -> None:
     assert steps["skewed"]["launches"] == steps["ep"]["launches"]
 
