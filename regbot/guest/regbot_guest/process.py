@@ -192,6 +192,11 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
         return
     if request.program and device is None:
         raise ContractError("config", f"{request.program} runs on a paper GPU only, and there is none")
+    if request.program and request.recipe:
+        from regbot_guest.frameworks import megatron_bridge
+
+        record |= megatron_bridge.count_step(request, device)
+        return
     if request.program:
         from regbot_guest.frameworks import megatron_lm
 

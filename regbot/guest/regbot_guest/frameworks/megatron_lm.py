@@ -103,11 +103,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
-    # Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. They must be those of the
-    # interpreter that runs here. A virtual environment has no python3-config.
-    folders = [str(Path(sys.executable).parent), str(Path(sys.base_prefix, "bin")), os.environ.get("PATH", "")]
-    os.environ["PATH"] = os.pathsep.join(folders)
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    set_variables()
     arguments, user_flags = command_line(request), read_user_flags(request.config)
     flags = [word for word in arguments if word.startswith("--")]
     program = TrainingProgram(
@@ -115,13 +111,24 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         arguments=arguments,
         regbot_flags=[flag for flag in flags if flag[2:].replace("-", "_") not in user_flags],
         step=STEP,
-        models=_model_chunks,
+        models=get_model_chunks,
         axes=lambda *_: name_axes(AXES),
         describe=lambda counter: _describe_program(request, counter),
         experts=request.geometry.experts,
         patches=[MOCKED],
     )
     return count_own_step(request, device, program)
+
+
+def set_variables() -> None:
+    """Set the environment variables with which Megatron starts on a node.
+
+    Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. They must be those of the
+    interpreter that runs here. A virtual environment has no python3-config.
+    """
+    folders = [str(Path(sys.executable).parent), str(Path(sys.base_prefix, "bin")), os.environ.get("PATH", "")]
+    os.environ["PATH"] = os.pathsep.join(folders)
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
 def command_line(request: Request) -> list[str]:
@@ -212,7 +219,7 @@ def _dispatcher_flags(request: Request) -> dict[str, Scalar]:
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}
 
 
-def _model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
+def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
     """Return the model chunks, an argument of ``train_step(forward_step_func, data_iterator, model, ...)``."""
     model = kwargs["model"] if "model" in kwargs else args[2]
     return list(model) if isinstance(model, (list, tuple)) else [model]
@@ -226,7 +233,7 @@ def _describe_program(request: Request, counter: PaperCounter) -> ProgramDescrip
     return ProgramDescription(
         config={**config, "routing": request.routing, "mlp": request.mlp},
         software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
-        backends={"attention": _describe_attention(counter), **_describe_dispatcher(request, counter, config)},
+        backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
     )
 
 
@@ -254,21 +261,23 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and "/" not in value)
 
 
-def _describe_attention(counter: PaperCounter) -> dict[str, str]:
+def describe_attention(counter: PaperCounter) -> dict[str, str]:
     launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
     name = max(launches, key=lambda key: launches[key], default="")
     evidence = f"launched {name} x{launches[name]}" if name else "no fused attention operator was launched"
     return _backend_entry("", "", name.split("::")[-1].strip("_") or "unfused", evidence)
 
 
-def _describe_dispatcher(
+def describe_dispatcher(
     request: Request, counter: PaperCounter, config: Mapping[str, Scalar]
 ) -> dict[str, Mapping[str, str]]:
     if request.mlp != "moe":
         return {}
     counts: dict[str, int] = {}
     for key, times in counter.tally.count.items():
-        if key.role == "payload" and "ep" in key.axis.replace("_", "|").split("|") and ".mlp" in key.where:
+        # A schedule that overlaps layers calls their parts outside of the modules, so that the path is empty.
+        is_of_experts = key.via in FLEX or not key.where or ".mlp" in key.where
+        if key.role == "payload" and "ep" in key.axis.split("_") and is_of_experts:
             exchange = key.via if key.via in FLEX else key.kind
             counts[exchange] = counts.get(exchange, 0) + times
     dispatcher_by_kind = {"all_to_all": "alltoall", "all_gather": "allgather"}

@@ -62,6 +62,9 @@ class TrainingProgram:
     ``start`` is the path of a script, or the name of a module that is run as with ``python -m``. ``step`` is the module
     and the dotted name of the step function. ``models`` and ``axes`` return the models and the mesh axes, given the
     arguments of the first call of this function. ``describe`` is called after the counted step.
+
+    ``late_arguments`` returns further arguments, which depend on the program's own code. It is called when that code
+    can be imported.
     """
 
     start: Path | str
@@ -74,6 +77,7 @@ class TrainingProgram:
     patches: Sequence[str] = ()
     regbot_flags: Collection[str] = ()
     """Flags in ``arguments`` that regbot sets, and not the user."""
+    late_arguments: Callable[[], Sequence[str]] = tuple
     replacements: Callable[[], AbstractContextManager[None]] = nullcontext
     """Context that is active from before the first import of the program to its end."""
 
@@ -115,6 +119,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
         stack.enter_context(_command_line(program))
         stack.enter_context(program.replacements())
         stack.enter_context(_wrap_step_function(program, watch))
+        sys.argv += program.late_arguments()
         try:
             with timed_stage("program", watch.seconds):
                 _run_program(program)
@@ -279,12 +284,9 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
     Raises ContractError if the function does not exist or its module cannot be imported.
     """
     module_name, path = program.step
+    *parents, name = path.split(".")
     try:
         owner: Any = importlib.import_module(module_name)
-        *parents, name = path.split(".")
-        for parent in parents:
-            owner = getattr(owner, parent)
-        original = getattr(owner, name)
     except ImportError as error:
         missing = getattr(error, "name", None) or ""
         if not f"{module_name}.".startswith(f"{missing}."):
@@ -294,6 +296,10 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
                 "workload's 'python'",
             ) from error
         raise _unknown_revision(module_name, path, error) from error
+    try:
+        for parent in parents:
+            owner = getattr(owner, parent)
+        original = getattr(owner, name)
     except AttributeError as error:
         raise _unknown_revision(module_name, path, error) from error
 

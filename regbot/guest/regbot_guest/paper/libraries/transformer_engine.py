@@ -79,11 +79,10 @@ def stand_in(device: Device) -> StandIn:
         "fused_topk_with_score_function_fwd": _top_k(device),
         "fused_topk_with_score_function_bwd": _top_k_backward,
         "fused_score_for_moe_aux_loss_fwd": _scores(device),
-        "fused_score_for_moe_aux_loss_bwd": lambda *args: torch.empty_like(_float_tensors(args)[-1]),
+        "fused_score_for_moe_aux_loss_bwd": _top_k_backward,
         "fused_moe_aux_loss_fwd": _auxiliary_loss,
-        "fused_moe_aux_loss_bwd": lambda *args: torch.empty(
-            _first_two_integers(args), dtype=torch.float32, device="cuda"
-        ),
+        "fused_moe_aux_loss_fwd_graph_safe": _auxiliary_loss,
+        "fused_moe_aux_loss_bwd": _auxiliary_loss_backward,
     }
     kernels |= dict.fromkeys(("swiglu", "geglu", "reglu", "glu"), _gated)
     kernels |= dict.fromkeys(("dswiglu", "dgeglu", "dreglu", "dglu", "dgelu", "drelu", "dsilu"), _empty_like_second)
@@ -216,10 +215,6 @@ def _float_tensors(values: Sequence[Any]) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
 
-def _first_two_integers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(value for value in values if isinstance(value, int))[:2]
-
-
 def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
     """Return the output, the log-sum-exp and the random state.
 
@@ -269,19 +264,25 @@ def _routing_map(chosen: Tensor, shape: Sequence[int]) -> "Tensor | None":
     return torch.zeros(tuple(shape), dtype=torch.bool).scatter_(1, chosen.view(shape[0], -1), True)
 
 
-def _top_k_backward(*args: Any, **__: Any) -> Any:
-    return torch.empty_like(_float_tensors(args)[-1])
+def _top_k_backward(*args: Any, **kwargs: Any) -> Any:
+    return torch.empty_like(_float_tensors([*args, *kwargs.values()])[-1])
 
 
 def _scores(device: Device) -> Callable[..., Any]:
-    def forward(logits: Tensor, top_k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
-        scores, routing, state = _top_k(device)(logits, top_k)
+    def forward(logits: Tensor, topk: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
+        scores, routing, state = _top_k(device)(logits, topk)
         return scores.float(), routing, state
 
     return forward
 
 
-def _auxiliary_loss(probabilities: Tensor, tokens_per_expert: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+def _auxiliary_loss(probs: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     """Return the loss, and the factor that backward uses."""
-    loss = torch.empty((), dtype=probabilities.dtype, device=probabilities.device)
-    return loss, torch.empty((), dtype=torch.float32, device=probabilities.device)
+    loss = torch.empty((), dtype=probs.dtype, device=probs.device)
+    return loss, torch.empty((), dtype=torch.float32, device=probs.device)
+
+
+def _auxiliary_loss_backward(
+    Const_buf: Tensor, tokens_per_expert: Tensor, num_rows: int, num_cols: int, *_: Any, **__: Any
+) -> Tensor:
+    return torch.empty(num_rows, num_cols, dtype=torch.float32, device=Const_buf.device)

@@ -1,0 +1,275 @@
+"""Megatron Bridge's own ``scripts/training/run_recipe.py``: its overrides for a recipe, and the contents of the record.
+
+The recipe is the checkout's own and keeps its numbers. The script accepts overrides ``key=value`` of the recipe's
+configuration. regbot's overrides switch off what needs files or a network, and give a step one micro-batch. The
+workload's ``config`` has the user's overrides.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks import hugging_face
+from regbot_guest.frameworks.megatron_lm import (
+    AXES,
+    FLEX,
+    describe_attention,
+    describe_dispatcher,
+    get_model_chunks,
+    set_variables,
+)
+from regbot_guest.frameworks.megatron_settings import flatten_config
+from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
+from regbot_guest.frameworks.training_loop import Scalar
+from regbot_guest.paper.counter import PaperCounter
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.step import make_expert_choice
+from regbot_guest.request import Request
+
+STEP = ("megatron.bridge.training.train", "train_step")
+RECIPES = "recipe_runner"
+"""Module beside the script. Its ``load_recipe`` returns the configuration of a recipe, given the recipe's name."""
+RESTART_MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
+"""Variable with the number of the process that the script has restarted to set a recipe's environment variables. The
+script does not restart a process with this number.
+"""
+MOCKED = "tokenizer and data are Bridge's own mocks; nothing is saved, evaluated or logged to a service"
+
+OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
+    "tokenizer.tokenizer_type": "NullTokenizer",
+    "tokenizer.tokenizer_model": None,
+    "tokenizer.use_tokenizer_vocab_size": False,
+    "checkpoint.save": None,
+    "checkpoint.load": None,
+    "logger.tensorboard_dir": None,
+    "validation.eval_iters": 0,
+    "dataset.num_workers": 0,
+}
+"""Overrides with which the script needs no files and no network, and starts no processes for its data."""
+FIXED_KEYS = {
+    "model.expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
+    "train.global_batch_size": "regbot traces one micro-batch on each rank",
+    "model.moe_token_dispatcher_type": "set 'dispatcher' of the workload",
+    "model.moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
+}
+"""Keys that a user's ``config`` cannot set, each with the reason or with what to do instead."""
+MODEL_PARALLEL = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "context_parallel_size": "CP",
+}
+"""Fields of the model's configuration. Their product is the number of ranks that work on the same micro-batch."""
+
+
+def count_step(request: Request, device: Device) -> dict[str, Any]:
+    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record. Raises ContractError."""
+    script = (Path(request.root) / request.program).resolve()
+    if not script.is_file():
+        raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
+    if request.routing == "skewed":
+        raise ContractError("config", "routing of Bridge's own program is balanced or natural; use another variant")
+    set_variables()
+    os.environ[RESTART_MARKER] = str(os.getpid())
+    job = _RecipeJob(request, device)
+    program = TrainingProgram(
+        start=script,
+        arguments=["--recipe", job.name],
+        regbot_flags=["--recipe"],
+        late_arguments=job.overrides,
+        step=STEP,
+        models=job.models,
+        axes=lambda *_: name_axes(AXES),
+        describe=job.describe,
+        experts=request.geometry.experts,
+        patches=[MOCKED, hugging_face.PATCH],
+        replacements=hugging_face.offline,
+    )
+    return count_own_step(request, device, program)
+
+
+class _RecipeJob:
+    """One run of a recipe."""
+
+    def __init__(self, request: Request, device: Device) -> None:
+        self._request, self._device = request, device
+        self._container: Any = None
+        """The program's configuration, a ConfigContainer of Bridge."""
+        self._warnings: list[str] = []
+        self.name = request.recipe.rpartition(":")[2]
+
+    def overrides(self) -> list[str]:
+        """Return the overrides for the script: regbot's, and then the user's.
+
+        The device chooses among the recipe's number of experts from now on. Raises ContractError if the recipe or a key
+        does not exist, or if the recipe does not fit the requested mesh.
+        """
+        request = self._request
+        container = self._load_recipe()
+        recipe_settings = flatten_config(container)
+        user_overrides = read_user_overrides(request.config)
+        settings = {**recipe_settings, **user_overrides}
+        own_overrides: dict[str, Scalar] = {
+            **OFFLINE_OVERRIDES,
+            # The null tokenizer adds one token for the end of a document.
+            "tokenizer.vocab_size": _read_size(settings, "model.vocab_size") - 1,
+            "train.global_batch_size": self._choose_global_batch(settings),
+            **_dispatcher_overrides(request),
+        }
+        refuse_unknown_keys(own_overrides, user_overrides, list_keys(container))
+        experts, top_k = settings.get("model.num_moe_experts"), settings.get("model.moe_router_topk")
+        if isinstance(experts, int) and isinstance(top_k, int):
+            geometry = dataclasses.replace(request.geometry, experts=experts, top_k=top_k)
+            choice = make_expert_choice(dataclasses.replace(request, geometry=geometry))
+            self._device.set_expert_choice(experts, choice)
+        return [f"{key}={_format_value(value)}" for key, value in {**own_overrides, **user_overrides}.items()]
+
+    def _load_recipe(self) -> Any:
+        """Return the recipe's configuration. Raises ContractError."""
+        try:
+            load_recipe = importlib.import_module(RECIPES).load_recipe
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise ContractError(
+                "revision",
+                f"regbot does not support this revision: there is no {RECIPES}.load_recipe beside "
+                f"{self._request.program} ({error}). Update regbot, or compare revisions that have it",
+            ) from error
+        try:
+            return load_recipe(self.name)
+        except AttributeError as error:
+            raise ContractError("config", f"recipe {self._request.recipe!r} cannot be loaded: {error}") from error
+
+    def _choose_global_batch(self, settings: Mapping[str, Scalar]) -> int:
+        """Return the number of sequences of a step with one micro-batch on each rank.
+
+        Raises ContractError if the requested mesh does not fit the recipe.
+        """
+        request = self._request
+        sizes = {short: _read_size(settings, f"model.{name}") for name, short in MODEL_PARALLEL.items()}
+        model_parallel = math.prod(sizes.values())
+        recipe_ep = _read_size(settings, "model.expert_model_parallel_size")
+        if recipe_ep != request.ep or request.world % model_parallel:
+            axes = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise ContractError(
+                "config",
+                f"recipe {request.recipe!r} has EP {recipe_ep}, {axes}, but {request.world} ranks with EP {request.ep} "
+                f"were requested; trace it with --ep {recipe_ep} and a multiple of {model_parallel} ranks",
+            )
+        global_batch = _read_size(settings, "train.micro_batch_size") * request.world // model_parallel
+        recipe_batch = _read_size(settings, "train.global_batch_size")
+        if recipe_batch != global_batch:
+            self._warnings.append(
+                "the traced step has one micro-batch on each rank; the recipe's has "
+                f"{recipe_batch / global_batch:g}, which repeat what a micro-batch does"
+            )
+        return global_batch
+
+    def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
+        """Return the model chunks, given the arguments of
+        ``train_step(forward_step_func, data_iterator, model, optimizer, scheduler, global_state, ...)``.
+        """
+        state = kwargs["global_state"] if "global_state" in kwargs else args[5]
+        self._container = state.cfg
+        return get_model_chunks(args, kwargs)
+
+    def describe(self, counter: PaperCounter) -> ProgramDescription:
+        request, config = self._request, flatten_config(self._container)
+        model = {key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")}
+        kept = {key: value for key, value in config.items() if not (isinstance(value, str) and "/" in value)}
+        return ProgramDescription(
+            config={**kept, "routing": request.routing, "mlp": request.mlp},
+            software=_read_versions(),
+            backends={
+                "attention": describe_attention(counter),
+                **describe_dispatcher(request, counter, model),
+            },
+            warnings=self._warnings,
+        )
+
+
+def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the user's overrides by their dotted keys. A key without a dot is a field of ``model``.
+
+    Raises ContractError if a key cannot be set, or is set twice.
+    """
+    overrides: dict[str, Scalar] = {}
+    for key, value in config.items():
+        name = key if "." in key else f"model.{key}"
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ContractError("config", f"config.{key} is not a key of a recipe; write it as in model.num_layers")
+        if name in FIXED_KEYS:
+            raise ContractError("config", f"config.{key} cannot be set: {FIXED_KEYS[name]}")
+        if name in overrides:
+            raise ContractError("config", f"config.{key} sets {name} twice; remove one of them")
+        overrides[name] = value
+    return overrides
+
+
+def list_keys(container: Any, prefix: str = "") -> list[str]:
+    """Return the dotted keys of all fields of a configuration, which is a dataclass of dataclasses."""
+    keys: list[str] = []
+    for field in dataclasses.fields(container):
+        value, key = getattr(container, field.name, None), f"{prefix}{field.name}"
+        is_section = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        keys += list_keys(value, f"{key}.") if is_section else [key]
+    return keys
+
+
+def refuse_unknown_keys(
+    own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]
+) -> None:
+    """Raise ContractError if the recipe's configuration lacks a key that an override sets, with the nearest keys."""
+    for key in user_overrides:
+        if key not in known_keys:
+            raise ContractError("config", f"the recipe has no key {key}{_suggest_keys(key, known_keys)}")
+    for key in own_overrides:
+        if key not in known_keys:
+            raise ContractError(
+                "revision",
+                f"regbot does not support this revision: the recipe has no key {key}, which regbot sets"
+                f"{_suggest_keys(key, known_keys)}",
+            )
+
+
+def _suggest_keys(key: str, known_keys: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(key, known_keys, 3)
+    return f"; the nearest keys are {', '.join(similar)}" if similar else ""
+
+
+def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
+    if not request.dispatcher:
+        return {}
+    is_flex = request.dispatcher in FLEX
+    return {
+        "model.moe_token_dispatcher_type": "flex" if is_flex else request.dispatcher,
+        "model.moe_flex_dispatcher_backend": request.dispatcher if is_flex else None,
+    }
+
+
+def _read_size(settings: Mapping[str, Scalar], key: str) -> int:
+    """Return a positive number of the settings; 1 if it is not set. Raises ContractError."""
+    value = settings.get(key)
+    if value is None:
+        return 1
+    if not isinstance(value, int) or value < 1:
+        raise ContractError("config", f"{key} of the recipe must be a positive number, not {value!r}")
+    return value
+
+
+def _format_value(value: Scalar) -> str:
+    """Return a value as the script's overrides need it. JSON's null, numbers and quoted texts are valid there."""
+    return json.dumps(value)
+
+
+def _read_versions() -> dict[str, str]:
+    packages = {"megatron-bridge": "megatron.bridge", "megatron-core": "megatron.core", "torch": "torch"}
+    versions = {name: getattr(importlib.import_module(module), "__version__", "") for name, module in packages.items()}
+    return {name: str(version) for name, version in versions.items()}
