@@ -57,7 +57,7 @@ OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
 """Overrides with which the script needs no files and no network, and starts no processes for its data."""
 FIXED_KEYS = {
     "model.expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
-    "train.global_batch_size": "regbot traces one micro-batch on each rank",
+    "train.global_batch_size": "regbot traces as few micro-batches as possible",
     "model.moe_token_dispatcher_type": "set 'dispatcher' of the workload",
     "model.moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
 }
@@ -148,9 +148,10 @@ class _RecipeJob:
             raise ContractError("config", f"recipe {self._request.recipe!r} cannot be loaded: {error}") from error
 
     def _choose_global_batch(self, settings: Mapping[str, Scalar]) -> int:
-        """Return the number of sequences of a step with one micro-batch on each rank.
+        """Return the number of sequences of a step with as few micro-batches as possible.
 
-        Raises ContractError if the requested mesh does not fit the recipe.
+        It has one on each rank; with an interleaved pipeline one for each stage, which Megatron requires. Raises
+        ContractError if the requested mesh does not fit the recipe.
         """
         request = self._request
         sizes = {short: _read_size(settings, f"model.{name}") for name, short in MODEL_PARALLEL.items()}
@@ -163,14 +164,16 @@ class _RecipeJob:
                 f"recipe {request.recipe!r} has EP {recipe_ep}, {axes}, but {request.world} ranks with EP {request.ep} "
                 f"were requested; trace it with --ep {recipe_ep} and a multiple of {model_parallel} ranks",
             )
-        global_batch = _read_size(settings, "train.micro_batch_size") * request.world // model_parallel
+        is_interleaved = _read_size(settings, "model.virtual_pipeline_model_parallel_size") > 1
+        micro_batches = sizes["PP"] if is_interleaved else 1
+        sequences = _read_size(settings, "train.micro_batch_size") * request.world // model_parallel
         recipe_batch = _read_size(settings, "train.global_batch_size")
-        if recipe_batch != global_batch:
+        if recipe_batch != micro_batches * sequences:
             self._warnings.append(
-                "the traced step has one micro-batch on each rank; the recipe's has "
-                f"{recipe_batch / global_batch:g}, which repeat what a micro-batch does"
+                f"the traced step has {'1 micro-batch' if micro_batches == 1 else f'{micro_batches} micro-batches'} on each rank; that of the recipe has "
+                f"{recipe_batch / sequences:g}, which repeat what a micro-batch does"
             )
-        return global_batch
+        return micro_batches * sequences
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
         """Return the model chunks, given the arguments of

@@ -108,6 +108,7 @@ def stand_in(device: Device) -> StandIn:
     return StandIn(NAME, device, kernels, plain, enumerations=("NVTE", "FP8"))
 
 
+@torch.no_grad()  # as in a compiled function
 def _product(
     first: Tensor,
     is_first_transposed: bool,
@@ -145,6 +146,7 @@ def _product(
     return product, bias_gradient, torch.empty_like(product) if gelu and not is_gradient else None, extra_output
 
 
+@torch.no_grad()
 def _grouped_product(
     firsts: Sequence[Tensor],
     is_first_transposed: bool,
