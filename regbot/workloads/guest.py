@@ -30,6 +30,9 @@ MEGABYTE = 2**20
 COMPILING_ADAPTERS = ("maxtext",)
 """Adapters whose guest writes a compiled program. regbot computes the ledger from this program."""
 
+BRIDGE_PACKAGES = ("megatron/bridge", "megatron/core")
+"""Folders of the packages that a checkout of Megatron Bridge has in its source roots. The second one is a submodule."""
+
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
 GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
@@ -333,12 +336,16 @@ def _framework_package(task: Task, root: Path) -> list[str]:
     """Return Megatron's or MaxText's package if it is in the checkout.
 
     The guest does not find it by itself if it is a namespace package without ``__init__.py``. Megatron's always is, and
-    MaxText's was until April 2026.
+    MaxText's was until April 2026. Megatron Bridge uses packages of the namespace ``megatron`` from elsewhere too, so
+    only its own ones are returned.
     """
-    package = task.workload.adapter
-    if package not in ("megatron", "maxtext"):
+    adapter, roots = task.workload.adapter, [root / folder for folder in task.workload.source_roots]
+    if adapter == "megatron" and any((folder / "megatron/bridge").is_dir() for folder in roots):
+        packages = [name for name in BRIDGE_PACKAGES if any((folder / name).is_dir() for folder in roots)]
+        return [name.replace("/", ".") for name in packages]
+    if adapter not in ("megatron", "maxtext"):
         return []
-    return [package] if any((root / folder / package).is_dir() for folder in task.workload.source_roots) else []
+    return [adapter] if any((folder / adapter).is_dir() for folder in roots) else []
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:

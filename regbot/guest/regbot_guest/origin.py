@@ -17,10 +17,11 @@ SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 
 
 def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterable[str], entry: Any) -> set[str]:
-    """Return the top-level names that must be loaded from ``root``.
+    """Return the names of the packages and modules that must be loaded from ``root``.
 
-    These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
-    roots. The package of ``entry`` is always included.
+    These are the names in ``requested``, which may have dots: of a namespace package such as ``megatron``, the checkout
+    may have only ``megatron.core``. If ``requested`` is empty, they are all packages and modules in the source roots.
+    The package of ``entry`` is always included.
     """
     names = set(requested)
     if not names:
@@ -45,17 +46,24 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     foreign_packages: dict[str, str] = {}
     file_hashes: dict[str, str] = {}
     for name, path in _list_loaded_modules():
-        package = name.split(".")[0]
+        package = _find_package(name, watched)
         relative = _relative_path(path, root)
         if relative is not None:
             with suppress(OSError):  # removed or unreadable by now; the path is still reported below
                 file_hashes[relative] = code_hash(path)
-        if package in watched:
+        if package:
             if relative is None:
                 foreign_packages.setdefault(package, str(path))
             else:
                 own_packages.setdefault(package, relative)
     return {"watched": own_packages, "foreign": foreign_packages, "files": dict(sorted(file_hashes.items()))}
+
+
+def _find_package(module: str, watched: set[str]) -> str:
+    """Return the watched package that contains ``module``, or the module itself if it is watched; '' if neither is."""
+    while module and module not in watched:
+        module = module.rpartition(".")[0]
+    return module
 
 
 def code_hash(path: Path) -> str:

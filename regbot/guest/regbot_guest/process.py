@@ -31,6 +31,7 @@ REGBOT_KEYS = {
     ),
     "megatron": (("megatron_settings", "GPU_FIELDS"),),
     "megatron_lm": (("megatron_lm", "OFFLINE_FLAGS"), ("megatron_lm", "DEFAULT_FLAGS")),
+    "megatron_bridge": (("megatron_bridge", "OFFLINE_OVERRIDES"),),
     "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
 }
 """Names of the tables with the configuration keys that regbot sets, each with its module, by adapter."""
@@ -192,15 +193,11 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
         return
     if request.program and device is None:
         raise ContractError("config", f"{request.program} runs on a paper GPU only, and there is none")
-    if request.program and request.recipe:
-        from regbot_guest.frameworks import megatron_bridge
-
-        record |= megatron_bridge.count_step(request, device)
-        return
     if request.program:
-        from regbot_guest.frameworks import megatron_lm
+        from regbot_guest.frameworks import megatron_bridge, megatron_lm
 
-        record |= megatron_lm.count_step(request, device)
+        count_step_of_program = megatron_bridge.count_step if request.recipe else megatron_lm.count_step
+        record |= count_step_of_program(request, device)
         return
     if request.adapter == "megatron":
         from regbot_guest.frameworks import megatron
@@ -258,7 +255,9 @@ def _describe_code_error(error: BaseException, request: Request, stage: str = ""
 
 def _regbot_keys(request: Request) -> list[str]:
     """Return the configuration keys that regbot sets for the request's adapter, except those that the user has set."""
-    adapter = "megatron_lm" if request.program else request.adapter
+    adapter = request.adapter
+    if request.program:
+        adapter = "megatron_bridge" if request.recipe else "megatron_lm"
     keys: list[str] = []
     for module, name in REGBOT_KEYS.get(adapter, ()):
         keys += getattr(sys.modules.get(f"regbot_guest.frameworks.{module}"), name, ())

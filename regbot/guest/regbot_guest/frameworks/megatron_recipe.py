@@ -1,20 +1,13 @@
-"""Settings from recipes. A recipe is a configuration that the repository provides, used with its own numbers.
+"""Settings from a recipe: ``path/to/model_config.yaml``, a test case of Megatron-LM, used with its own numbers.
 
-There are two kinds of recipes:
+The command line flags under MODEL_ARGS are mapped to fields of MCore's configurations. Settings without a corresponding
+field (data, logging, checkpoints, schedules) do not change the collectives of a step. They are still recorded in the
+resolved configuration, so that a change of them is visible. Pipeline stages are merged into one stage, with a warning.
 
-- ``path/to/model_config.yaml`` is a test case of Megatron-LM. The command line flags under MODEL_ARGS are mapped to
-  fields of MCore's configurations.
-- ``package.module:function`` is a recipe of Megatron Bridge. The function returns a ConfigContainer, whose sections
-  have the fields of MCore's configurations. This kind was tested only with a stand-in, because Bridge does not run on a
-  CPU.
-
-Settings without a corresponding field (data, logging, checkpoints, schedules) do not change the collectives of a step.
-They are still recorded in the resolved configuration, so that a change of them is visible. Pipeline stages are merged
-into one stage, with a warning.
+Recipes of Megatron Bridge run in Bridge's own program (``megatron_bridge``).
 """
 
 import dataclasses
-import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +22,9 @@ from regbot_guest.frameworks.megatron_settings import (
     MODEL,
     OPTIMIZER,
     MegatronSettings,
-    flatten_config,
     precision_fields,
 )
 from regbot_guest.request import Request
-
-_BRIDGE_RECIPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 FieldUpdate = tuple[str, str, Callable[[Any], Any]]
 """How one flag changes the settings: the section of the settings, the field, and a conversion of the flag's value."""
@@ -89,11 +79,7 @@ def settings_from_recipe(request: Request) -> MegatronSettings:
 
     Raises ContractError if the recipe cannot be read, or if its expert parallelism differs from the request's.
     """
-    settings = (
-        _settings_from_bridge(request)
-        if _BRIDGE_RECIPE.fullmatch(request.recipe)
-        else _settings_from_test_case(request)
-    )
+    settings = _settings_from_test_case(request)
     stages = settings.model.get("pipeline_model_parallel_size") or 1
     settings.model |= {name: value for name, value in _SINGLE_STAGE.items() if name in settings.model}
     if stages > 1:
@@ -148,7 +134,11 @@ def _read_flags(request: Request) -> dict[str, Any]:
         ) from error
     path = Path(request.root) / request.recipe
     if not path.resolve().is_relative_to(Path(request.root).resolve()) or not path.is_file():
-        raise ContractError("config", f"recipe {request.recipe!r}: there is no such file in the checkout")
+        raise ContractError(
+            "config",
+            f"recipe {request.recipe!r}: there is no such file in the checkout; for a recipe of Megatron Bridge set "
+            "'program' too (docs/frameworks/megatron.md)",
+        )
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     flags = document.get("MODEL_ARGS") if isinstance(document, dict) else None
     if not isinstance(flags, dict):
@@ -164,55 +154,6 @@ def _parse_number(value: Any) -> Any:
         return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+[eE][+-]?\d+", value) else value
     except ValueError:
         return value
-
-
-def _settings_from_bridge(request: Request) -> MegatronSettings:
-    module, _, function = request.recipe.partition(":")
-    try:
-        container = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise ContractError("config", f"recipe {request.recipe!r} cannot be loaded: {error}") from error
-    return settings_from_container(container, request)
-
-
-def settings_from_container(container: Any, request: Request) -> MegatronSettings:
-    """Return the settings in a ConfigContainer of Megatron Bridge.
-
-    They are read from the sections ``model``, ``ddp``, ``optimizer``, ``train`` and ``dataset``. The keys of other
-    sections are only recorded. Raises ContractError if a section is missing.
-    """
-    missing = [name for name in ("model", "ddp", "optimizer") if getattr(container, name, None) is None]
-    if missing:
-        raise ContractError("config", f"recipe {request.recipe!r} returns a container without section {missing[0]!r}")
-    model = {name: getattr(container.model, name) for name in _field_names(MODEL) if hasattr(container.model, name)}
-    model.setdefault("params_dtype", torch.float32)
-    gpt = {name: getattr(container.model, name) for name in _GPT_FIELDS if hasattr(container.model, name)}
-    train, data = getattr(container, "train", None), getattr(container, "dataset", None)
-    sequence = getattr(container.model, "seq_length", None) or getattr(data, "seq_length", None)
-    optimizer = _section_fields(container.optimizer, OPTIMIZER)
-    optimizer["lr"] = optimizer.get("lr") or _DEFAULT_LEARNING_RATE
-    reported = {
-        key: value
-        for key, value in flatten_config(container).items()
-        if key.split(".")[0] not in ("model", "ddp", "optimizer")
-    }
-    return MegatronSettings(
-        model=model,
-        ddp=_section_fields(container.ddp, DDP),
-        optimizer=optimizer,
-        vocabulary=int(getattr(container.model, "vocab_size", None) or request.geometry.vocabulary),
-        sequence=int(sequence or request.geometry.sequence),
-        micro_batch=int(getattr(train, "micro_batch_size", None) or 1),
-        gpt=gpt,
-        reported={f"recipe.{key}": value for key, value in reported.items()},
-    )
-
-
-_GPT_FIELDS = ("position_embedding_type", "rotary_base", "rotary_percent", "share_embeddings_and_output_weights")
-
-
-def _section_fields(section: Any, class_path: tuple[str, str]) -> dict[str, Any]:
-    return {name: getattr(section, name) for name in _field_names(class_path) if hasattr(section, name)}
 
 
 def _field_names(class_path: tuple[str, str]) -> set[str]:
