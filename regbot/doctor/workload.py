@@ -21,11 +21,10 @@ from regbot.text.clip import clip
 from regbot.text.printable import printable
 from regbot.workloads import plan
 from regbot.workloads.framework_needs import (
-    FRAMEWORK_NEEDS,
-    OWN_MODEL_NEEDS,
     TORCH_INDEX,
     FrameworkNeeds,
     module_name,
+    needs_of,
 )
 from regbot.workloads.guest import interpreter
 from regbot.workloads.paper.build import COMPILERS, find_compiler
@@ -74,7 +73,7 @@ def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> D
 
 
 def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
-    framework = FRAMEWORK_NEEDS.get(workload.adapter, OWN_MODEL_NEEDS)
+    framework = needs_of(workload)
     for_torch = [framework.torch, NUMPY] if framework.torch else []
     for_program = framework.for_program if workload.program else ()
     commands = list(framework.commands_for_program) if workload.program else []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from regbot.config import FILE_NAME, PLACEHOLDER_ENTRY, Config
 from regbot.init.detection import RepositoryFacts
-from regbot.init.framework import Stack
+from regbot.init.framework import MEGATRON_SUBMODULE, Stack
 
 _HEAD = """\
 # What regbot traces and times here, and how it judges. All keys: docs/configuration.md of regbot.
@@ -111,19 +111,19 @@ timed = []  # {remark}time real training with the workload below
 
 
 def _bridge(stack: Stack) -> str:
-    recipe = '# recipe = "package.module:function"  # returns a ConfigContainer; without it the numbers are pinned'
-    if stack.recipe:
-        recipe = f"recipe = {_text(stack.recipe)}  # returns a ConfigContainer"
-    watch = 'watch = ["megatron.bridge"]  # a run proves that it comes from the checkout\n' if stack.own else ""
+    if not stack.program or not stack.recipe:
+        return _megatron(stack)
     return f"""\
-# {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted. The interpreter
-# needs Megatron Bridge and its Megatron-core.
+# {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted.
 [workloads.bridge]
 adapter = "megatron"
-{_root(stack)}{watch}shapes = ["qwen3-30b-a3b"]
-{recipe}
+program = {_text(stack.program)}  # the script itself, unmodified
+recipe = {_text(stack.recipe)}  # keeps its own numbers
+source_roots = [{_text(stack.root)}, {_text(MEGATRON_SUBMODULE)}]
+shapes = ["qwen3-30b-a3b"]
+meshes = ["ep"]  # 16 ranks, EP 16; a recipe for another EP needs a mesh of its own
 timed = []  # time real training with the workload below
-# python = ".venv/bin/python"  # default: regbot's own interpreter
+# python = ".venv/bin/python"  # an interpreter with Bridge's dependencies; default: regbot's own interpreter
 {_COMMAND}"""
 
 

@@ -56,7 +56,10 @@ _IMPORTED: dict[str, Framework] = {
 _ORDER: tuple[Framework, ...] = tuple(framework for framework, _ in _PATHS)
 
 _RECIPE = re.compile(r"qwen3_30b_a3b\w*pretrain\w*config|qwen3_30b_a3b_pretrain\w*|mixtral_8x7b\w*pretrain\w*")
-_MEGATRON_PROGRAM = "pretrain_gpt.py"
+_PROGRAMS: dict[Framework, str] = {"megatron": "pretrain_gpt.py", "megatron-bridge": "scripts/training/run_recipe.py"}
+"""Training scripts that regbot runs unmodified, by framework. Paths are relative to the root of the repository."""
+MEGATRON_SUBMODULE = "3rdparty/Megatron-LM"
+"""Folder of Megatron-core's sources in a repository of Megatron Bridge."""
 _OLD_MAXTEXT = "MaxText/configs/base.yml"
 _SOURCE = re.compile(r"/([A-Za-z0-9][\w.-]*?)(?:\.git)?(?:[@#].*)?$")
 """Matches the name of the repository in ``git+https://host/owner/name.git@revision``."""
@@ -68,8 +71,8 @@ class Stack:
     """A detected framework. ``own`` says whether the repository contains its source. Otherwise the repository uses it.
 
     ``root`` is the folder in the repository that contains the framework's packages, "." for the repository's root.
-    ``recipe`` is the entry point of a recipe, if the adapter needs one. ``program`` is the framework's own training
-    script, if the adapter can run it.
+    ``recipe`` is the name of a recipe, if the adapter needs one. ``program`` is the framework's own training script, if
+    the adapter can run it.
     """
 
     framework: Framework
@@ -116,21 +119,26 @@ def _find_own(
         if root and not root.endswith("/"):
             continue  # only the end of a folder's name matches, as in nottorchtitan/train.py
         recipe = _recipe(root, texts) if framework == "megatron-bridge" else ""
-        program = (
-            _MEGATRON_PROGRAM if framework == "megatron" and not root and repository.has(_MEGATRON_PROGRAM) else ""
-        )
-        return Stack(framework, True, f"{name} is in the repository", root.rstrip("/") or ".", recipe, program)
+        program = _PROGRAMS.get(framework, "")
+        is_runnable = repository.has(program) and not (framework == "megatron" and root) if program else False
+        evidence = f"{name} is in the repository"
+        return Stack(framework, True, evidence, root.rstrip("/") or ".", recipe, program if is_runnable else "")
     return None
 
 
 def _recipe(root: str, texts: dict[str, str]) -> str:
-    """Return a recipe of Bridge for one of regbot's shapes, as ``package.module:function``; '' if there is none."""
+    """Return the name of a recipe of Bridge for one of regbot's shapes; '' if there is none.
+
+    A recipe for 16 GPUs is best, because the shape's mesh has 16 ranks with EP 16.
+    """
+    recipes: list[str] = []
     for name in sorted(name for name in texts if name.startswith(f"{root}megatron/bridge/") and "recipes/" in name):
-        for function in _functions(texts[name]):
-            if _RECIPE.fullmatch(function.name) and not _has_required_parameter(function):
-                module = name.removeprefix(root).removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-                return f"{module}:{function.name}"
-    return ""
+        recipes += [
+            function.name
+            for function in _functions(texts[name])
+            if _RECIPE.fullmatch(function.name) and not _has_required_parameter(function)
+        ]
+    return min(recipes, key=lambda recipe: "_16gpu_" not in recipe, default="")
 
 
 def _functions(text: str) -> Iterator[ast.FunctionDef]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 
+from regbot.config import Workload
+
 
 @dataclass(frozen=True)
 class FrameworkNeeds:
@@ -36,6 +38,10 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 MODULES: Mapping[str, str] = {
     "aqtp": "aqt",
+    "hydra-core": "hydra",
+    "megatron-energon": "megatron.energon",
+    "nvidia-modelopt": "modelopt",
+    "open-clip-torch": "open_clip",
     "orbax-checkpoint": "orbax.checkpoint",
     "pillow": "PIL",
     "pyyaml": "yaml",
@@ -98,6 +104,44 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         for_program=("regex", "transformer_engine==2.20.2"),
         commands_for_program=("make",),  # compiles Megatron's helpers for datasets
     ),
+    "megatron-bridge": FrameworkNeeds(
+        python="3.12",
+        torch="torch==2.13.0",
+        module="megatron.bridge",
+        distribution="",
+        packages=(
+            "torchvision<0.29",
+            "triton",
+            "transformers<=5.12.1,>=5.8",
+            "accelerate",
+            "datasets",
+            "diffusers",
+            "einops",
+            "hydra-core",
+            "megatron-energon==7.4.1",
+            "mistral-common",
+            "nvidia-modelopt",
+            "nvidia-resiliency-ext==0.6.0",
+            "omegaconf",
+            "onnx",
+            "onnxscript",
+            "open-clip-torch",
+            "packaging",
+            "peft",
+            "pybind11",
+            "pydantic",
+            "pyyaml",
+            "qwen-vl-utils",
+            "regex",
+            "sentencepiece",
+            "six",
+            "tensorboard",
+            "timm",
+            "wandb",
+            "transformer_engine==2.20.2",
+        ),
+        commands_for_program=("make",),
+    ),
     "maxtext": FrameworkNeeds(
         python="3.12",
         torch="",
@@ -126,7 +170,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         ),
     ),
 }
-"""By framework. Megatron Bridge is missing, because regbot has not traced it in an environment of its own."""
+"""By framework. Recipes of Megatron Bridge are traced by the adapter ``megatron``."""
 
 TESTED_TORCH = ("2.11", "2.15")
 """Oldest and newest torch on which the tests of static traces pass. The extra ``smoke`` requires the oldest one."""
@@ -136,3 +180,10 @@ OWN_MODEL_NEEDS = FrameworkNeeds(
     python="3.10", torch=f"torch<{_major}.{int(_minor) + 1},>={TESTED_TORCH[0]}", packages=()
 )
 """Needs of the adapters ``smoke`` and ``module``. A user's layer may import more."""
+
+
+def needs_of(workload: Workload) -> FrameworkNeeds:
+    """Return what a workload needs to be traced."""
+    if workload.adapter == "megatron" and workload.program and workload.recipe:
+        return FRAMEWORK_NEEDS["megatron-bridge"]
+    return FRAMEWORK_NEEDS.get(workload.adapter, OWN_MODEL_NEEDS)

@@ -5,6 +5,7 @@ Face's libraries use no network. A ``config.json`` that the local cache lacks is
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import tempfile
@@ -71,6 +72,9 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 def offline() -> Iterator[None]:
     """While active, configurations come from the local cache or from ``CONFIGS``."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if importlib.util.find_spec("transformers") is None:
+        yield
+        return
     hub: Any = importlib.import_module("transformers.utils.hub")
     original = hub.cached_files
     with tempfile.TemporaryDirectory(prefix="regbot-models-") as folder:

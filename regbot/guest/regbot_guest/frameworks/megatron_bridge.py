@@ -226,9 +226,7 @@ def list_keys(container: Any, prefix: str = "") -> list[str]:
     return keys
 
 
-def refuse_unknown_keys(
-    own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]
-) -> None:
+def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]) -> None:
     """Raise ContractError if the recipe's configuration lacks a key that an override sets, with the nearest keys."""
     for key in user_overrides:
         if key not in known_keys:

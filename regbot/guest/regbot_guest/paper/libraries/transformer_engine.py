@@ -284,7 +284,5 @@ def _auxiliary_loss(probs: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     return loss, torch.empty((), dtype=torch.float32, device=probs.device)
 
 
-def _auxiliary_loss_backward(
-    Const_buf: Tensor, tokens_per_expert: Tensor, num_rows: int, num_cols: int, *_: Any, **__: Any
-) -> Tensor:
-    return torch.empty(num_rows, num_cols, dtype=torch.float32, device=Const_buf.device)
+def _auxiliary_loss_backward(*, num_rows: int, num_cols: int, grad_aux_loss: Tensor, **_: Any) -> Tensor:
+    return torch.empty(num_rows, num_cols, dtype=torch.float32, device=grad_aux_loss.device)

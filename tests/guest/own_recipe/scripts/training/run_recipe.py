@@ -1,0 +1,25 @@
+"""A script like Megatron Bridge's: a recipe by its name, and overrides ``key=value`` of the recipe's configuration."""
+
+import argparse
+import json
+import os
+import sys
+
+from recipe_runner import load_recipe
+
+from megatron.bridge.training.train import pretrain
+
+MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--recipe", required=True)
+arguments, overrides = parser.parse_known_args()
+configuration = load_recipe(arguments.recipe)
+for override in overrides:
+    key, _, value = override.partition("=")
+    section, _, name = key.partition(".")
+    setattr(getattr(configuration, section), name, json.loads(value))
+if os.environ.get(MARKER) != str(os.getpid()):  # a trace would end here
+    os.environ[MARKER] = str(os.getpid())
+    os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
+pretrain(configuration)
