@@ -5,9 +5,8 @@ import json
 import os
 import sys
 
-from recipe_runner import load_recipe
-
 from megatron.bridge.training.train import pretrain
+from recipe_runner import load_recipe
 
 MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
 
