@@ -400,62 +400,6 @@ def test_a_test_case_of_megatron_lm_is_traced_with_its_own_numbers(tmp_path: Pat
     assert len(warned) == 1
 
 
-STAND_IN = """\
-from dataclasses import dataclass, field
-
-import torch
-from megatron.core.distributed import DistributedDataParallelConfig
-from megatron.core.optimizer import OptimizerConfig
-from megatron.core.transformer.transformer_config import TransformerConfig
-
-
-@dataclass
-class Provider(TransformerConfig):
-    vocab_size: int = 1024
-    seq_length: int = 128
-    position_embedding_type: str = "rope"
-
-
-@dataclass
-class Train:
-    micro_batch_size: int = 2
-    train_iters: int = 50
-    data_path: str = "/secret/data"
-
-
-@dataclass
-class Container:
-    model: Provider
-    ddp: DistributedDataParallelConfig = field(
-        default_factory=lambda: DistributedDataParallelConfig(use_distributed_optimizer=True)
-    )
-    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-4))
-    train: Train = field(default_factory=Train)
-
-
-def recipe():
-    return Container(
-        Provider(
-            num_layers=2, hidden_size=128, num_attention_heads=8, num_moe_experts=8, moe_router_topk=2,
-            expert_model_parallel_size=2, moe_token_dispatcher_type="alltoall", moe_aux_loss_coeff=1e-3,
-            hidden_dropout=0.0, attention_dropout=0.0, add_bias_linear=False, moe_grouped_gemm=True,
-        )
-    )
-"""
-
-
-def test_a_container_like_that_of_bridge_is_flattened_and_traced(tmp_path: Path) -> None:
-    (tmp_path / "stand_in.py").write_text(STAND_IN)
-    request = ask(tmp_path, "bridge", MIXTRAL, world=2, ep=2, adapter="megatron", recipe="stand_in:recipe")
-    _run(request, 0)
-    record = answer(tmp_path, "bridge")
-    config = record["ledger"]["config"]
-    assert (config["moe_aux_loss_coeff"], config["recipe.train.micro_batch_size"]) == (0.001, 2)
-    assert config["moe_grouped_gemm"] is True
-    assert "recipe.train.data_path" not in config
-    assert counts(record)["all_to_all"] == 12
-
-
 def test_a_mesh_of_the_workload_sets_the_axes_of_megatron(traced: Traced) -> None:
     mesh = OwnMesh(world=8, ep=2, tp=2, etp=2)
     workload = Workload(adapter="megatron", python=PYTHON, shapes=[MIXTRAL], config={"sequence_parallel": True})

@@ -36,7 +36,9 @@ CLONES = {
     "megatron-bridge": {
         "pyproject.toml": '[project]\nname = "megatron-bridge"\nrequires-python = ">=3.12,<3.13"\n',
         "src/megatron/bridge/__init__.py": TRAP,
-        "src/megatron/bridge/recipes/qwen/qwen3_moe.py": "def qwen3_30b_a3b_pretrain_config(): ...\n",
+        "src/megatron/bridge/recipes/qwen/qwen3_moe.py": "def qwen3_30b_a3b_pretrain_8gpu_config(): ...\n"
+        "def qwen3_30b_a3b_pretrain_16gpu_config(): ...\n",
+        "scripts/training/run_recipe.py": TRAP,
     },
     "maxtext": {
         "pyproject.toml": '[project]\nname = "maxtext"\nrequires-python = ">=3.12"\ndependencies = []\n',
@@ -116,12 +118,24 @@ def test_a_clone_of_megatron_lm_runs_its_own_script(tmp_path: Path) -> None:
     assert "transformer_engine" not in workflow(parts, "regbot-static").read_text()
 
 
-def test_a_clone_of_megatron_bridge_keeps_the_template(tmp_path: Path) -> None:
-    """regbot has not traced it in an environment of its own, so there is no list of what it needs."""
+def test_a_clone_of_megatron_bridge_runs_its_own_script_with_a_recipe(tmp_path: Path) -> None:
     repo = clone(tmp_path / "r", "megatron-bridge")
     report = init(repo)
-    assert static_job(repo)["python"] == "3.11"
-    assert any("Install the dependencies of Megatron Bridge" in step.text for step in report.next_steps)
+    workload = config(repo).workloads["bridge"]
+    assert (workload.program, workload.recipe) == (
+        "scripts/training/run_recipe.py",
+        "qwen3_30b_a3b_pretrain_16gpu_config",
+    )
+    assert workload.source_roots == ["src", "3rdparty/Megatron-LM"]
+    assert any(step.command == "regbot ledger trace bridge:qwen3-30b-a3b" for step in report.next_steps)
+
+
+def test_a_megatron_bridge_without_its_script_is_traced_by_parts_of_megatron(tmp_path: Path) -> None:
+    files = {name: text for name, text in CLONES["megatron-bridge"].items() if "run_recipe" not in name}
+    repo = repository(tmp_path / "r", files)
+    report = init(repo)
+    assert config(repo).workloads["megatron"].program == ""
+    assert any(step.command == "regbot ledger trace megatron:mixtral-8x7b" for step in report.next_steps)
 
 
 def test_a_user_of_a_framework_gets_its_python_and_installs_requirements_of_the_repository(tmp_path: Path) -> None:

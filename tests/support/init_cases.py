@@ -89,12 +89,14 @@ FRAMEWORKS: dict[str, tuple[dict[str, str], str, dict[str, object]]] = {
                 "def qwen3_30b_a3b_finetune_config(): ...\ndef qwen3_30b_a3b_pretrain_config(): ...\n"
             ),
             "3rdparty/Megatron-LM/megatron/core/__init__.py": TRAP,
+            "scripts/training/run_recipe.py": TRAP,
         },
         "bridge",
         {
             "adapter": "megatron",
-            "source_roots": ["src"],
-            "recipe": "megatron.bridge.recipes.qwen.qwen3_moe:qwen3_30b_a3b_pretrain_config",
+            "source_roots": ["src", "3rdparty/Megatron-LM"],
+            "program": "scripts/training/run_recipe.py",
+            "recipe": "qwen3_30b_a3b_pretrain_config",
             "shapes": ["qwen3-30b-a3b"],
         },
     ),
@@ -115,7 +117,7 @@ FRAMEWORKS: dict[str, tuple[dict[str, str], str, dict[str, object]]] = {
     ),
     "a-user-of-bridge": (
         {"requirements.txt": "megatron-bridge @ git+https://host.example/NVIDIA-NeMo/Megatron-Bridge.git@main\n"},
-        "bridge",
+        "megatron",
         {"adapter": "megatron", "recipe": ""},
     ),
     "a-clone-of-megatron": (

@@ -169,9 +169,10 @@ class _RecipeJob:
         sequences = _read_size(settings, "train.micro_batch_size") * request.world // model_parallel
         recipe_batch = _read_size(settings, "train.global_batch_size")
         if recipe_batch != micro_batches * sequences:
+            traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
             self._warnings.append(
-                f"the traced step has {'1 micro-batch' if micro_batches == 1 else f'{micro_batches} micro-batches'} on each rank; that of the recipe has "
-                f"{recipe_batch / sequences:g}, which repeat what a micro-batch does"
+                f"the traced step has {traced} on each rank; that of the recipe has {recipe_batch / sequences:g}, "
+                "which repeat what a micro-batch does"
             )
         return micro_batches * sequences
 
