@@ -129,7 +129,7 @@ def _find_own(
 def _recipe(root: str, texts: dict[str, str]) -> str:
     """Return the name of a recipe of Bridge for one of regbot's shapes; '' if there is none.
 
-    A recipe for 16 GPUs is best, because the shape's mesh has 16 ranks with EP 16.
+    A recipe for 16 H100 is best: the shape's mesh has 16 ranks with EP 16, and the paper GPU is an H100 by default.
     """
     recipes: list[str] = []
     for name in sorted(name for name in texts if name.startswith(f"{root}megatron/bridge/") and "recipes/" in name):
@@ -138,7 +138,7 @@ def _recipe(root: str, texts: dict[str, str]) -> str:
             for function in _functions(texts[name])
             if _RECIPE.fullmatch(function.name) and not _has_required_parameter(function)
         ]
-    return min(recipes, key=lambda recipe: "_16gpu_" not in recipe, default="")
+    return min(recipes, key=lambda recipe: ("_16gpu_" not in recipe, "_h100_" not in recipe, len(recipe)), default="")
 
 
 def _functions(text: str) -> Iterator[ast.FunctionDef]:

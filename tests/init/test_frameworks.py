@@ -37,7 +37,8 @@ CLONES = {
         "pyproject.toml": '[project]\nname = "megatron-bridge"\nrequires-python = ">=3.12,<3.13"\n',
         "src/megatron/bridge/__init__.py": TRAP,
         "src/megatron/bridge/recipes/qwen/qwen3_moe.py": "def qwen3_30b_a3b_pretrain_8gpu_config(): ...\n"
-        "def qwen3_30b_a3b_pretrain_16gpu_config(): ...\n",
+        "def qwen3_30b_a3b_pretrain_16gpu_b200_config(): ...\n"
+        "def qwen3_30b_a3b_pretrain_16gpu_h100_config(): ...\n",
         "scripts/training/run_recipe.py": TRAP,
     },
     "maxtext": {
@@ -124,7 +125,7 @@ def test_a_clone_of_megatron_bridge_runs_its_own_script_with_a_recipe(tmp_path: 
     workload = config(repo).workloads["bridge"]
     assert (workload.program, workload.recipe) == (
         "scripts/training/run_recipe.py",
-        "qwen3_30b_a3b_pretrain_16gpu_config",
+        "qwen3_30b_a3b_pretrain_16gpu_h100_config",
     )
     assert workload.source_roots == ["src", "3rdparty/Megatron-LM"]
     assert any(step.command == "regbot ledger trace bridge:qwen3-30b-a3b" for step in report.next_steps)
