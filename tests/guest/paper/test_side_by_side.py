@@ -90,3 +90,12 @@ def test_the_programs_use_every_operator_of_a_step(answer: dict[str, Any], paper
     names = {name for name in names if name.split("::")[0] not in OF_OTHER_TESTS}
     assert "aten::_grouped_mm" in names
     assert names - set(answer["operators"]) == set()
+
+
+@pytest.mark.slow
+def test_the_programs_use_every_operator_of_a_frameworks_step(answer: dict[str, Any]) -> None:
+    """The lists were recorded from steps of Mixtral on 8 ranks (alltoall, allgather, DeepEP; TP 2) and of Qwen3 on 16."""
+    names = json.loads((Path(__file__).parent / "framework_operators.json").read_text())
+    assert min(len(framework) for framework in names.values()) > 40
+    missing = {framework: sorted({*own} - {*answer["operators"]}) for framework, own in names.items()}
+    assert not any(missing.values()), missing

@@ -213,6 +213,9 @@ def integers(device: str, line: Line) -> None:
     line("to the host and back", b.to("cpu", copy=True).to(device, copy=True), b.to("cpu").to(device, torch.int32))
     line("lists", torch.tensor(b.tolist(), device=device), torch.tensor([int(a[0]), a[1].item()], device=device))
     line("neg inf", torch.isneginf(b), b.abs(), b.sign(), b.bitwise_not())
+    line("bounds", a >= 3, a <= 5, torch.isinf(b), torch.isnan(b), a.clone().clamp_max_(4))
+    torch._assert_async((a >= 0).all())
+    line("assertion", a)
 
 
 def floats(device: str, line: Line) -> None:
@@ -234,6 +237,12 @@ def floats(device: str, line: Line) -> None:
         z.bfloat16() * 2.5,
         z.half() @ z.half().t(),
     )
+    line("functions", z.sigmoid(), z.abs().log(), 1 - z, torch.rsub(z, 2), torch.full_like(z, 0.5))
+    inner = z.detach().clone()
+    line("in place", inner.div_(2), inner.exp_(), inner.pow_(2), inner.clamp_max_(3.0))
+    rows, mask = torch.zeros(6, 8, device=device), torch.arange(6, device=device).view(6, 1) >= 2
+    line("masked scatter", rows.masked_scatter(mask, inner), rows.masked_scatter_(mask, inner))
+    del inner, rows, mask
     loss = F.cross_entropy(z, torch.arange(4, device=device))
     line("loss", loss)
     del y, z
