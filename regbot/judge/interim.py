@@ -82,7 +82,7 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
     if len(sessions) > 1:
         return _decide_joined(pair_set, sum(pair.head.joined == sessions[0] for pair in pair_set.valid), header, plan)
     decision = _decide_at_looks(pair_set, len(pair_set.valid), header, plan)
-    if any(run.joined is None for run in runs) and sessions and sessions[0] is not None:
+    if any(not run.is_from_earlier_session for run in runs) and sessions and sessions[0] is not None:
         return replace(decision, final=False)  # this session has no pair yet, so the earlier session decided
     return decision
 

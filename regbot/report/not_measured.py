@@ -35,8 +35,8 @@ def list_unmeasured(verdict: Verdict, header: SessionHeader) -> list[Words]:
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:
-    """Return a sentence for each reason why nothing was proven for workloads that the change does not concern, and one
-    for those with a proof."""
+    """Return a sentence about the workloads that the change does not concern: one for each reason why this is not
+    proven, and one for those with a proof."""
     groups: dict[tuple[bool, str], list[str]] = {}
     for entry in verdict.workloads:
         if entry.unconcerned:
@@ -44,16 +44,18 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
             groups.setdefault((proven, "; ".join(entry.validity.reasons)), []).append(entry.name)
     parts: list[Words] = [
         (
-            "Not concerned: no changed file matches the paths of ",
+            "Not measured: ",
             *_list_names(names),
-            ". Proven: " if proven else ". Not proven: ",
+            f". No changed file matches the paths of {'this workload' if len(names) == 1 else 'these workloads'}. "
+            f"It is {'proven' if proven else 'not proven'} that the change cannot affect "
+            f"{'it' if len(names) == 1 else 'them'}, because ",
             UntrustedText(clip(reason, REASON_CHARACTERS)),
             ".",
         )
         for (proven, reason), names in list(groups.items())[:MAX_REASONS]
     ]
     rest = sum(len(names) for names in list(groups.values())[MAX_REASONS:])
-    return [*parts, *([(f"Not concerned: {rest} more workloads, for other reasons.",)] if rest else [])]
+    return [*parts, *([(f"Not measured for other reasons: {rest} more workloads.",)] if rest else [])]
 
 
 def _describe_left_out(header: SessionHeader) -> Words:

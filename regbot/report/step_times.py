@@ -93,11 +93,13 @@ def _format_change_cell(section: Throughput) -> str:
 def _write_untimed_lines(untimed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds) -> list[str]:
     """Return the lines for workloads without step times, which have no row in the table. Workloads with the same answer
     share a line."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for entry, section in untimed:
-        answer = f"{ICONS[section.status]} **Throughput** {describe_decision(section, thresholds)}"
-        reason = sentence(explain_entry(entry, section))
-        groups.setdefault(f"{answer}: {reason}" if reason else answer, []).append(code(entry.name, 80))
-    return [f"{answer.rstrip('.')}. In {listed(names, MAX_EXPLANATIONS)}." for answer, names in groups.items()][
-        :MAX_EXPLANATIONS
+        reason = sentence(explain_entry(entry, section)).rstrip(".")
+        answer = f"{describe_decision(section, thresholds)}."
+        explanation = f" {reason[:1].upper()}{reason[1:]}." if reason else ""
+        groups.setdefault((ICONS[section.status], f"{answer}{explanation}"), []).append(code(entry.name, 80))
+    return [
+        f"{icon} **Throughput** of {listed(names, MAX_EXPLANATIONS)}: {answer}"
+        for (icon, answer), names in list(groups.items())[:MAX_EXPLANATIONS]
     ]

@@ -143,6 +143,12 @@ class WorkloadSection:
         sharding = self.verdict.sharding
         return self.ledgers is not None and sharding is not None and sharding.status != "INVALID"
 
+    @property
+    def has_other_operators(self) -> bool:
+        """Whether the device programs of the arms are known and differ."""
+        base, head = (ledger.program for ledger in self.ledgers) if self.ledgers else (None, None)
+        return base is not None and head is not None and base != head
+
     @cached_property
     def rows(self) -> list[Row]:
         return build_rows(*self.ledgers) if self.ledgers else []

@@ -80,12 +80,12 @@ def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -
     ``launch_sd`` is the standard deviation of a run in a session of its own. The effects are log-ratios.
     """
     for sessions in range(MIN_SESSIONS, MAX_SESSIONS + 1):
-        if eps + predictable_excess(launch_sd, sessions, alpha) <= effect:
+        if eps + detectable_excess(launch_sd, sessions, alpha) <= effect:
             return sessions
     return None
 
 
-def predictable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
+def detectable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
     """Return by how much a true effect must exceed the proven one, so that the prediction interval from this number of
     base sessions proves it with power 0.8."""
     reach = float(stdtrit(sessions - 1, 1 - alpha / 2)) + float(ndtri(POWER))

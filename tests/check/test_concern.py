@@ -89,9 +89,9 @@ def test_a_workload_without_paths_is_always_concerned(scene: Scene) -> None:
 
 def test_nothing_is_proven_without_a_stored_trace(scene: Scene) -> None:
     head = scene.change(**{"serving__api.py": "PORT = 81\n"})
-    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base says")
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base lists")
     scene.store_trace(None)
-    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base says")
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base lists")
 
 
 def test_a_stored_trace_of_the_base_proves_it(scene: Scene) -> None:
