@@ -46,9 +46,8 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
         (
             "Not measured: ",
             *_list_names(names),
-            f". No changed file matches the paths of {'this workload' if len(names) == 1 else 'these workloads'}. "
-            f"It is {'proven' if proven else 'not proven'} that the change cannot affect "
-            f"{'it' if len(names) == 1 else 'them'}, because ",
+            ". ",
+            _explain_unconcerned(len(names), proven),
             UntrustedText(clip(reason, REASON_CHARACTERS)),
             ".",
         )
@@ -56,6 +55,13 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
     ]
     rest = sum(len(names) for names in list(groups.values())[MAX_REASONS:])
     return [*parts, *([(f"Not measured for other reasons: {rest} more workloads.",)] if rest else [])]
+
+
+def _explain_unconcerned(workloads: int, proven: bool) -> str:
+    """Return why ``workloads`` workloads were not measured, up to the word before the reason."""
+    these, them = ("this workload", "it") if workloads == 1 else ("these workloads", "them")
+    proof = "proven" if proven else "not proven"
+    return f"No changed file matches the paths of {these}. It is {proof} that the change cannot affect {them}, because "
 
 
 def _describe_left_out(header: SessionHeader) -> Words:
