@@ -69,7 +69,7 @@ def _write_change(change: Change, result: Bisection) -> Iterator[str]:
     if change.parent:
         merge = f"; merge {short_commit(change.merge)} brought it in" if change.merge is not None else ""
         parent = clip_line(words.point_name(change.parent), words.NAME_CHARACTERS)
-        yield from _wrap_lines(f"{words.name_parent(change)} is {parent}{merge}")
+        yield from _wrap_lines(f"{words.introduce_parent(change)} {parent}{merge}")
     for finding in change.findings[:MAX_FINDINGS]:
         pattern, axis = (clip_line(text, words.NAME_CHARACTERS) for text in (finding.pattern, finding.axis))
         yield from _wrap_lines(f"{finding.status}  {pattern} (axis {axis})")

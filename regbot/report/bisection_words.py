@@ -223,6 +223,13 @@ def name_parent(change: Change) -> str:
     return "the version before it" if change.candidates[0].point.version else "its parent"
 
 
+def introduce_parent(change: Change) -> str:
+    """Return the words before the name of the point that a culprit is compared with. Of several candidates, it is the
+    parent of the earliest one."""
+    role = name_parent(change)
+    return "the parent of the earliest one is" if len(change.candidates) > 1 and role == "its parent" else f"{role} is"
+
+
 def select_extra_text(change: Change) -> str:
     """Return the sentence that the result itself contains about a change. Return '' unless the change is a merge, is
     not confirmed or has no facts, because other changes need no further sentence."""

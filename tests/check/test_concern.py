@@ -191,7 +191,7 @@ def test_a_change_beside_all_paths_starts_no_run(tmp_path: Path) -> None:
     assert (code, verdict["verdict"], case.runs()) == (3, "INCONCLUSIVE", [])
     assert verdict["workloads"][0]["unconcerned"] is True
     comment = (case.home / "out" / "comment.md").read_text()
-    assert "no changed file belongs to a workload, so nothing was measured" in comment
+    assert "no changed file matches the paths of a workload, so nothing was measured" in comment
     assert seconds < 120, "a trace alone may take longer"
 
 

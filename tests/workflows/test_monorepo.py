@@ -100,6 +100,6 @@ def test_only_the_workload_that_a_change_concerns_is_traced(monorepo: Monorepo) 
 def test_a_change_that_concerns_no_workload_is_neutral_without_a_trace(monorepo: Monorepo) -> None:
     answer = monorepo.answers["web"]
     assert answer.session.runs == []  # nothing was started, so the answer takes seconds
-    assert "no changed file belongs to a workload, so nothing was measured" in answer.comment
+    assert "no changed file matches the paths of a workload, so nothing was measured" in answer.comment
     assert "| base | 1 |" not in answer.comment
     assert (answer.check.status, answer.check.conclusion) == ("completed", "neutral")
