@@ -22,7 +22,7 @@ def explain_decision(
         earlier = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
         yield (
             f"the same code was timed before: {count(interim.pairs - earlier, 'new pair')} and {earlier} earlier ones "
-            "are judged together, by an always-valid interval (99% instead of 95%)"
+            "are judged together, by an interval that stays valid however often one looks (99% instead of 95%)"
         )
     if interim.decision in ("regressed", "improved"):
         word = "slower" if interim.decision == "regressed" else "faster"

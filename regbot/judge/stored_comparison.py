@@ -34,13 +34,14 @@ needs ``MIN_SESSIONS``, as a decision does."""
 def compare_times(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
 ) -> tuple[StoredTimes | None, tuple[str, ...]]:
-    """Return where base and head of this session lie against the stored sessions of main, and a warning if base lies
-    outside.
+    """Compare the step times of base and head with the range that the stored sessions of main predict. Also return a
+    warning if base is outside of that range.
 
     ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
     if this session has no valid pair. Arms with overrides are left out, because no stored session has them.
     """
     pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session][:SESSION_RUNS]
+    # ``no_reference`` is the reason why stored sessions are not comparable. It is '' if nothing is stored.
     is_stored = bool(plan.references or plan.no_reference)
     if not pairs or not is_stored or (header.base.overrides and header.head.overrides):
         return None, ()

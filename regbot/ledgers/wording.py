@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Claim
 from regbot.ledgers.expert import DispatcherChange
-from regbot.ledgers.rows import template, unit
+from regbot.ledgers.rows import find_unit, template
 from regbot.records.ledger import Kind
 from regbot.records.verdict import Volume, WireTime
 from regbot.text.clip import clip_message
@@ -266,7 +266,7 @@ def _list_modules(modules: frozenset[str], exact: bool = True) -> str:
 
 
 def _find_units(modules: Iterable[str]) -> set[str]:
-    return {unit(module) for module in modules}
+    return {find_unit(module) for module in modules}
 
 
 def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:

@@ -262,17 +262,17 @@ def _explain_pass(section: Throughput) -> Words:
     return ()
 
 
-def explain_entry(entry: WorkloadSection, section: Throughput) -> Words:
+def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
     """Return the line below the numbers of a workload. If the workload has no answer because it is not valid, the line
     is the first reason from its validity section."""
     validity = entry.verdict.validity
     if (
-        classify_throughput(section) is ThroughputAnswer.NO_ANSWER
+        classify_throughput(throughput) is ThroughputAnswer.NO_ANSWER
         and validity.status in ("FAIL", "INVALID")
         and validity.reasons
     ):
         return (UntrustedText(clip(validity.reasons[0], REASON_CHARACTERS)),)
-    return explain_section(section)
+    return explain_section(throughput)
 
 
 def describe_setup(section: Throughput, timed: TimedRuns) -> Words:

@@ -247,8 +247,8 @@ def stored_fail() -> Case:
 def continued() -> Case:
     """The same code was timed before. All pairs count, by the always-valid interval."""
     reason = (
-        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an always-valid "
-        "interval (99% instead of 95%)"
+        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an interval "
+        "that stays valid however often one looks (99% instead of 95%)"
     )
 
     def times(shape: Shape) -> Times:
