@@ -8,6 +8,12 @@ from regbot.records.verdict import Verdict
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.text.clip import clip
 
+OTHER_OPERATORS = (
+    "The collectives are the same, but the step of head runs other operators than that of base, such as another matrix "
+    "product. Its speed may differ."
+)
+"""Sentence for a PASS that rests on the collectives alone."""
+
 TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
     "check": (" Run without ", Name("--no-timing"), " to measure it."),
     "demo": (" ", Name("regbot demo --timed"), " measures it."),
@@ -19,24 +25,29 @@ MAX_REASONS = 4
 REASON_CHARACTERS = 300
 
 
-def list_unmeasured(verdict: Verdict, header: SessionHeader) -> list[Words]:
-    """Return one or two sentences for each part that was not measured: throughput, workloads that the change does not
-    concern, and workloads that the options exclude."""
+def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operators: bool = False) -> list[Words]:
+    """Return a few sentences for each part that was not measured: throughput, workloads that the change does not
+    concern, and workloads that the options exclude.
+
+    ``has_other_operators``: whether the collectives are the same and the operators of a step differ.
+    """
     parts: list[Words] = _describe_unconcerned(verdict)
     measured = [entry for entry in verdict.workloads if not entry.unconcerned]
     if measured and not any(entry.throughput for entry in measured):
         is_timing_off = (
             not header.timing and verdict.verdict != "INVALID"
         )  # in an INVALID check, workloads that cannot be traced are not timed either
-        parts.append(("Throughput: not measured.", *(TIMING_ADVICE[header.command] if is_timing_off else ())))
+        advice = TIMING_ADVICE[header.command] if is_timing_off else ()
+        operators = (f" {OTHER_OPERATORS}",) if has_other_operators else ()
+        parts.append(("Throughput: not measured.", *advice, *operators))
     if header.left_out:
         parts.append(_describe_left_out(header))
     return parts
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:
-    """Return a sentence for each reason why nothing was proven for workloads that the change does not concern, and one
-    for those with a proof."""
+    """Return a sentence about the workloads that the change does not concern: one for each reason why this is not
+    proven, and one for those with a proof."""
     groups: dict[tuple[bool, str], list[str]] = {}
     for entry in verdict.workloads:
         if entry.unconcerned:
@@ -44,16 +55,24 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
             groups.setdefault((proven, "; ".join(entry.validity.reasons)), []).append(entry.name)
     parts: list[Words] = [
         (
-            "Not concerned: no changed file matches the paths of ",
+            "Not measured: ",
             *_list_names(names),
-            ". Proven: " if proven else ". Not proven: ",
+            ". ",
+            _explain_unconcerned(len(names), proven),
             UntrustedText(clip(reason, REASON_CHARACTERS)),
             ".",
         )
         for (proven, reason), names in list(groups.items())[:MAX_REASONS]
     ]
     rest = sum(len(names) for names in list(groups.values())[MAX_REASONS:])
-    return [*parts, *([(f"Not concerned: {rest} more workloads, for other reasons.",)] if rest else [])]
+    return [*parts, *([(f"Not measured for other reasons: {rest} more workloads.",)] if rest else [])]
+
+
+def _explain_unconcerned(workloads: int, proven: bool) -> str:
+    """Return why ``workloads`` workloads were not measured, up to the word before the reason."""
+    these, them = ("this workload", "it") if workloads == 1 else ("these workloads", "them")
+    proof = "proven" if proven else "not proven"
+    return f"No changed file matches the paths of {these}. It is {proof} that the change cannot affect {them}, because "
 
 
 def _describe_left_out(header: SessionHeader) -> Words:

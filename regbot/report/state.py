@@ -70,6 +70,11 @@ class Check:
         """Whether every workload that was run passes, and the verdict is INCONCLUSIVE because of other workloads."""
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
 
+    @property
+    def has_only_other_operators(self) -> bool:
+        """Whether the collectives are the same in all workloads, and the step of some workload runs other operators."""
+        return self.state is State.UNCHANGED and any(entry.has_other_operators for entry in self.entries)
+
     def with_status(self, status: Status) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.status == status]
 

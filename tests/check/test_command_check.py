@@ -143,7 +143,8 @@ def test_a_check_cites_the_calibration_of_its_node_class(case: Case) -> None:
     cited = only(verdict)["throughput"]["calibrated"]
     assert (cited["pairs"], cited["false_flags"]["total"], cited["injected_pct"]) == (4, 1, 50.0)
     assert (
-        "Calibration with pairs here: pairs of one commit scatter by" in (case.home / "out" / "comment.md").read_text()
+        "This node class was calibrated with pairs: two runs of one commit differ by"
+        in (case.home / "out" / "comment.md").read_text()
     )
 
 
