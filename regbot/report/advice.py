@@ -161,10 +161,10 @@ def _advise_on_broken_head(check: Check) -> list[NextStep]:
 
 
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
-    words = (
-        "Read the reason above. If it names code of regbot or a key that regbot sets, update regbot or report it. "
-        "Otherwise run the head on real ranks, to see whether it crashes there too."
-    )
+    if check.is_unsupported:
+        words = "Update regbot. If its newest version fails too, report the reason above."
+    else:
+        words = "If the reason above names no remedy, run the head on real ranks, to see whether it crashes there too."
     return [NextStep((words,)), *_advise_on_broken_head(check)]
 
 

@@ -104,6 +104,8 @@ def _foreign_code_headline(check: Check) -> Words:
 
 def _doubtful_crash_headline(check: Check) -> Words:
     scope = _count_workloads(check.decisive, check)
+    if check.is_unsupported:
+        return (f"the trace of the head crashes in {scope}, because regbot does not support this revision",)
     return (f"the head crashes in {scope}, and nothing shows that the change is the cause",)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from regbot.judge.crashes import involves_regbot
 from regbot.records.run import Outcome
 from regbot.records.session import Session
 from regbot.records.verdict import Status, Verdict, WorkloadVerdict
@@ -69,6 +70,12 @@ class Check:
     def is_passing_but_unproven(self) -> bool:
         """Whether every workload that was run passes, and the verdict is INCONCLUSIVE because of other workloads."""
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether every decisive head crashed in regbot's own code, or over a key that regbot sets."""
+        crashes = [entry.head.crash if entry.head is not None else None for entry in self.decisive]
+        return bool(crashes) and all(crash is not None and involves_regbot(crash) for crash in crashes)
 
     def with_status(self, status: Status) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.status == status]

@@ -325,6 +325,15 @@ def test_a_session_with_pairs_left_is_advised_to_go_on() -> None:
     assert "The session has not run all its pairs" not in top("inconclusive")
 
 
+def test_a_crash_outside_of_regbots_code_is_not_called_unsupported() -> None:
+    verdict, session = CASES["invalid_unknown_revision"]()
+    runs = [run.model_copy(update={"crash": None}) for run in session.runs]
+    text = comment(verdict, session.model_copy(update={"runs": runs}))
+    assert "the head crashes in all 4 workloads, and nothing shows that the change is the cause" in text
+    assert "run the head on real ranks" in text
+    assert "run the head on real ranks" not in top("invalid_unknown_revision")
+
+
 def test_times_of_another_dispatcher_decide_nothing() -> None:
     assert row("invalid_environment")[1:3] == ["115 ms", "115 ms"]
     assert "nothing decided: the requested dispatcher did not run" in row("invalid_environment")[5]

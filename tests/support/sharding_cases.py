@@ -505,10 +505,16 @@ def invalid_unknown_revision() -> Case:
         "regbot_guest/frameworks/torchtitan_data.py:33 in SyntheticData.build, called from torchtitan/trainer.py:438 "
         f"in __init__. Base ran, but head crashed: {RENAMED}"
     )
+    own = {"file": "torchtitan/trainer.py", "line": 438, "function": "__init__", "owner": "checkout"}
+    stub = {"file": "torchtitan_data.py", "line": 33, "function": "SyntheticData.build", "owner": "regbot"}
+    crash = {"frames": [own, stub]}
     return unmeasured(
         lambda shape: (
             run(shape, BASE, ledger(shape)),
-            *(run(shape, HEAD, None, "crashed", attempt, exit_code=10, reason=RENAMED) for attempt in (1, 2)),
+            *(
+                run(shape, HEAD, None, "crashed", attempt, exit_code=10, reason=RENAMED, crash=crash)
+                for attempt in (1, 2)
+            ),
         ),
         "INVALID",
         reason,
