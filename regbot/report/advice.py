@@ -160,6 +160,18 @@ def _advise_on_broken_head(check: Check) -> list[NextStep]:
     return [*hints, *_list_log_steps(check), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
+def _advise_on_missing_record(check: Check) -> list[NextStep]:
+    """Return the steps where a traced run ended without a record. If the code under test ended the process, the log
+    rarely shows it, so the first step says what to look for."""
+    entry = check.decisive[0]
+    traced = [run for run in (entry.base, entry.head) if run is not None]
+    ended = [run.arm.name for run in traced if run.outcome == "no_record"]
+    ran = "".join(f" ({run.arm.name} ran)" for run in traced if run.outcome == "ok")
+    words = f"Find what ends the process of {' and '.join(ended)} before its step is counted{ran}."
+    hints = [NextStep((words,))] if ended else []
+    return [*hints, *_advise_on_broken_head(check)]
+
+
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
     if check.is_unsupported:
         words = "Update regbot. If its newest version fails too, report the reason above."
@@ -177,10 +189,10 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
     """Return the steps where base fails. Usually the pull request adds regbot, so its base lacks the code to
     measure."""
     words: Words = (
-        "There is nothing to compare with until the base can be measured. If this pull request adds ",
+        "If this pull request adds ",
         Name("regbot.toml"),
-        " or the code that it names, commit both to the main branch first, then open pull requests. Otherwise fix ",
-        "the base.",
+        " or the code that it names, add both to the main branch first, in a pull request of their own. Otherwise ",
+        "fix on the main branch what the reason above names.",
     )
     return [
         NextStep(words),
@@ -217,7 +229,7 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
     State.BASE_BREAKS: _advise_on_broken_base,
     State.FOREIGN_CODE: _advise_on_foreign_code,
     State.DOUBTFUL_CRASH: _advise_on_doubtful_crash,
-    State.NO_RECORD: _advise_on_broken_head,
+    State.NO_RECORD: _advise_on_missing_record,
     State.ENVIRONMENT: _advise_on_missing_dispatcher,
     State.UNTIMED: _advise_on_missing_times,
     State.UNMEASURED: _advise_on_broken_head,

@@ -87,7 +87,7 @@ def _neither_runs_headline(check: Check) -> Words:
 def _base_breaks_headline(check: Check) -> Words:
     total = len(check.entries)
     if len(check.decisive) == total > 1:
-        return (f"the base can be measured in none of the {total} workloads, so there is nothing to compare with",)
+        return (f"the base cannot be measured in any of the {total} workloads, so there is nothing to compare with",)
     scope = _count_workloads(check.decisive, check)
     return (f"the base cannot be measured in {scope}, so there is nothing to compare with",)
 
@@ -121,7 +121,7 @@ def _no_record_headline(check: Check) -> Words:
         "",
     )
     scope = _count_workloads(invalid, check)
-    return (f"the {arm} ended without a usable record in {scope}, so its collectives are unknown",)
+    return (f"the {arm} ended without a usable result in {scope}, so its collectives are unknown",)
 
 
 def _environment_headline(check: Check) -> Words:
@@ -367,8 +367,8 @@ QUIET_OUTCOMES: tuple[Outcome, ...] = ("short", "diverged")
 OUTCOMES: dict[Outcome, str] = {
     "crashed": "crashes",
     "hung": "hangs",
-    "no_record": "ends without a record",
-    "bad_record": "ends without a record",
+    "no_record": "ends without a result",
+    "bad_record": "ends without a result",
     "short": "stops before its last step",
     "diverged": "does not train",
 }

@@ -376,8 +376,8 @@ def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, tas
         ending = describe_exit(result.exit_code)
         if result.exit_code == 0:
             return "no_record", (
-                "ended without an error and without a record: something in the code under test ended the process "
-                "(os._exit, exec, sys.exit in a thread) before the step was counted"
+                "something in the code under test ended the process with exit code 0 (os._exit, exec, sys.exit in a "
+                "thread) before the step was counted"
             )
         return "crashed", f"{ending} before it could write a record; see its last lines"
     if raw.refusal is not None:

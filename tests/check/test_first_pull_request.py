@@ -9,7 +9,7 @@ from support.command_cases import CONFIG as COMMAND
 from support.command_cases import train
 from support.layers import CONFIG, GOOD_LAYER
 
-ADVICE = "commit both to the main branch first, then open pull requests."
+ADVICE = "add both to the main branch first, in a pull request of their own."
 LAYER = {"userpkg/__init__.py": "", "userpkg/moe.py": GOOD_LAYER}
 
 

@@ -105,7 +105,7 @@ HANG = "time.sleep(3600)"
 FAULTS = {
     "crash": ("sys.exit('no such kernel')", "crashed", "head crashed"),
     "hang": (HANG, "hung", "head ran into its time limit"),
-    "no record": ("sys.exit()", "no_record", "head ended without a record"),
+    "no record": ("sys.exit()", "no_record", "head ended without a result"),
     "fewer steps": ("[shorten(each, 2) for each in records]; seconds = total()", "short", "after 2 of 3 steps"),
     "no number for a loss": ("records[0]['loss'][1] = None", "diverged", "head did not train: the loss is not finite"),
     "a skipped step": ("records[1]['skipped_steps'] = 1", "diverged", "the optimizer skipped 1 of 3 steps"),

@@ -467,7 +467,10 @@ RENAMED = (
     "TypeError: SyntheticData.build() missing 1 required keyword-only argument: 'seq_len' "
     "(torchtitan/trainer.py:438 in __init__)"
 )
-NO_RECORD = "the guest ended with exit code 0 and wrote no record; something ends it early (os._exit, sys.exit)"
+NO_RECORD = (
+    "something in the code under test ended the process with exit code 0 (os._exit, exec, sys.exit in a thread) before "
+    "the step was counted"
+)
 
 
 def _crash(shape: Shape, arm: Arm, attempt: int = 1) -> Run:
@@ -481,7 +484,10 @@ def invalid_crash_both() -> Case:
 
 def invalid_base_without_entry() -> Case:
     """The pull request that adds the entry: base has none."""
-    reason = "entry 'moe_train.moe:build_layer': there is no module 'moe_train' in the checkout; set 'entry'"
+    reason = (
+        "entry 'moe_train.moe:build_layer': there is no module 'moe_train' in the checkout; set 'entry' in regbot.toml "
+        "to 'package.module:function', and 'source_roots' to the folders that contain the packages"
+    )
 
     def runs(shape: Shape) -> Sequence[Run]:
         return [run(shape, BASE, None, "refused", exit_code=10, reason=reason), run(shape, HEAD, ledger(shape))]
@@ -541,7 +547,7 @@ def invalid_no_record() -> Case:
         base = run(shape, BASE, None, "no_record", exit_code=0, reason=NO_RECORD, log_tail="step 0\n")
         return base, run(shape, HEAD, ledger(shape))
 
-    return unmeasured(runs, "INVALID", f"base ended without a record: {NO_RECORD}")
+    return unmeasured(runs, "INVALID", f"base ended without a result: {NO_RECORD}")
 
 
 def overrides_shown_not_judged() -> Case:
