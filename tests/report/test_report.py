@@ -485,7 +485,7 @@ def test_a_verdict_without_workloads_is_reported() -> None:
 def test_a_planned_workload_without_a_run_has_its_reason() -> None:
     verdict, session = CASES["invalid_crash_both"]()
     text = comment(verdict, session.model_copy(update={"runs": []}))
-    assert "INVALID: could not be measured in all 4 workloads: base crashed" in text
+    assert "INVALID: could not be measured in all 4 workloads: base and head crashed" in text
 
 
 HOSTILE_COMMENTS = {"one finding": report_cases.hostile, "many findings": lambda: report_cases.hostile(500)}

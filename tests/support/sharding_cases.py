@@ -479,7 +479,9 @@ def _crash(shape: Shape, arm: Arm, attempt: int = 1) -> Run:
 
 def invalid_crash_both() -> Case:
     """Neither arm runs."""
-    return unmeasured(lambda shape: (_crash(shape, BASE), _crash(shape, HEAD)), "INVALID", f"base crashed: {CRASH}")
+    return unmeasured(
+        lambda shape: (_crash(shape, BASE), _crash(shape, HEAD)), "INVALID", f"base and head crashed: {CRASH}"
+    )
 
 
 def invalid_base_without_entry() -> Case:
@@ -535,7 +537,8 @@ def invalid_foreign_code() -> Case:
         return [run(shape, arm, ledger(shape), code=foreign) for arm in (BASE, HEAD)]
 
     reason = (
-        "base imported moe_train from site-packages/moe_train, outside its worktree; uninstall it or fix 'source_roots'"
+        "base and head imported moe_train from site-packages/moe_train, outside the checkout; uninstall it or fix "
+        "'source_roots'"
     )
     return unmeasured(runs, "INVALID", reason)
 
