@@ -174,14 +174,14 @@ def _advise_on_missing_record(check: Check) -> list[NextStep]:
 
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
     if check.is_unsupported:
-        words = "Update regbot. If its newest version fails too, report the reason above."
+        words = "Maintainer: update regbot. If its newest version fails too, report the reason above."
     else:
         words = "If the reason above names no remedy, run the head on real ranks, to see whether it crashes there too."
     return [NextStep((words,)), *_advise_on_broken_head(check)]
 
 
 def _advise_on_both_broken(check: Check) -> list[NextStep]:
-    words = "Read the end of the logs below. The base fails too, so look first at the base and at this machine."
+    words = "Maintainer: the base fails too, so look first at the base and at this machine. The logs are folded below."
     return [NextStep((words,)), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
@@ -203,17 +203,17 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
 
 def _advise_on_foreign_code(check: Check) -> list[NextStep]:
     words: Words = (
-        "Make the package importable from the checkout: add its folder to ",
+        "Maintainer: remove the installed copy of the package. Then add the folder that contains it in the checkout to ",
         Name("source_roots"),
-        " in regbot.toml, or build it in the checkout. Remove the installed copy that shadows it.",
+        " in regbot.toml, or build it in the checkout.",
     )
     return [NextStep(words), _build_reproduction_step(check)]
 
 
 def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
-    words = "Install the requested dispatcher on this machine, or run the timing on a node that has it. "
-    step = NextStep((words, Name("regbot doctor"), " says what is missing."))
-    return [step, *_list_retiming_steps(check, "Run the timing on a node with the dispatcher:")]
+    words = "Maintainer: install the requested dispatcher on this machine ("
+    step = NextStep((words, Name("regbot doctor"), " says what is missing)."))
+    return [step, *_list_retiming_steps(check, "Repeat the timing there, or on a node that has the dispatcher:")]
 
 
 def _advise_on_missing_times(check: Check) -> list[NextStep]:

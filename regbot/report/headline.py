@@ -127,11 +127,10 @@ def _no_record_headline(check: Check) -> Words:
 def _environment_headline(check: Check) -> Words:
     runs = [timed_run.run for entry in check.decisive for timed_run in entry.timed.runs]
     backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
-    scope = f" in {_count_workloads(check.decisive, check)}; the runs used "
-    lacking, unusable = "this machine lacks the requested dispatcher", ", so their times cannot be used"
-    if backend is None:
-        return (lacking, scope, "another one", unusable)
-    return (lacking, " ", Name(backend.requested), scope, Name(backend.executed), unusable)
+    requested: Words = (" ", Name(backend.requested)) if backend else ()
+    executed = Name(backend.executed) if backend else "another one"
+    scope = f" did not run on this machine in {_count_workloads(check.decisive, check)}; the runs used "
+    return ("the requested dispatcher", *requested, scope, executed, ", so their times cannot be used")
 
 
 def _untimed_headline(check: Check) -> Words:
@@ -342,7 +341,12 @@ def _describe_line_change(line: CollectiveLine) -> Words:
 
 
 def _count_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
-    return _format_count(len(entries), len(check.entries), "workload")
+    """Return the number of ``entries`` among all workloads, or among the timed ones if only timed runs show the state
+    of the check: ``1 of 4 workloads`` or ``the one timed workload``."""
+    if check.is_about_timed_runs and all(entry.throughput is not None for entry in entries):
+        return _count_timed_workloads(entries, check)
+    total = len(check.entries)
+    return _format_count(len(entries), total, "checked workload" if total == 1 else "workload")
 
 
 def _count_timed_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
@@ -351,10 +355,10 @@ def _count_timed_workloads(entries: Sequence[WorkloadSection], check: Check) -> 
 
 
 def _format_count(number: int, total: int, noun: str) -> str:
-    """Return text like ``both workloads``, ``all 4 workloads``, ``1 of 4 workloads`` or ``the workload``."""
+    """Return text like ``both workloads``, ``all 4 workloads``, ``1 of 4 workloads`` or ``the one timed workload``."""
     if number != total:
         return f"{number} of {total} {noun}s"
-    return {1: f"the {noun}", 2: f"both {noun}s"}.get(total, f"all {total} {noun}s")
+    return {1: f"the one {noun}", 2: f"both {noun}s"}.get(total, f"all {total} {noun}s")
 
 
 def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:

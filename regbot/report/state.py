@@ -50,6 +50,9 @@ class State(Enum):
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
 """Outcomes of a run that did not finish its steps."""
 
+_TIMED_STATES = (State.ENVIRONMENT, State.UNTIMED, State.TRAINS_DIFFERENTLY)
+_FAILED_STATES = (State.HEAD_BREAKS, State.NEITHER_RUNS, State.BASE_BREAKS)
+
 BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
 """Outcomes of a base run after which there is nothing to compare head with. "skipped" is left out, because a run that
 was not started shows nothing about base."""
@@ -70,6 +73,14 @@ class Check:
     def is_passing_but_unproven(self) -> bool:
         """Whether every workload that was run passes, and the verdict is INCONCLUSIVE because of other workloads."""
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
+
+    @property
+    def is_about_timed_runs(self) -> bool:
+        """Whether only timed runs show the state of the check, so that untimed workloads say nothing about it."""
+        if self.state in _TIMED_STATES:
+            return True
+        failed = [run for entry in self.decisive for run in entry.failed]
+        return self.state in _FAILED_STATES and bool(failed) and all(run.tier == "timed" for run in failed)
 
     @property
     def is_unsupported(self) -> bool:
