@@ -203,7 +203,7 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
 
 def _advise_on_foreign_code(check: Check) -> list[NextStep]:
     words: Words = (
-        "Maintainer: remove the installed copy of the package. Then add the folder that contains it in the checkout to ",
+        "Maintainer: remove the installed copy of the package. Then add the package's folder in the checkout to ",
         Name("source_roots"),
         " in regbot.toml, or build it in the checkout.",
     )
