@@ -103,7 +103,7 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
                 intake.origin, f"{entry}: its steps were slowed down on purpose", "use a session that is no calibration"
             )
         runs = [run for run in session.runs if run.workload == entry and run.arm.name == arm.name]
-        runs = [run for run in runs if run.joined is None]  # leave out pooled runs of other sessions
+        runs = [run for run in runs if not run.is_from_earlier_session]  # leave out pooled runs of other sessions
         for run in runs:
             for fault in _find_faults(run, arm):
                 raise BaselineError(intake.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
@@ -114,7 +114,9 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
         )
         judged = zip(session.timed_runs(entry), section.runs if section is not None else [], strict=False)
         arm_runs = [
-            (run, run_verdict) for run, run_verdict in judged if run.arm.name == arm.name and run.joined is None
+            (run, run_verdict)
+            for run, run_verdict in judged
+            if run.arm.name == arm.name and not run.is_from_earlier_session
         ]
         paired = [(run, run_verdict) for run, run_verdict in arm_runs if run_verdict.pair is not None]
         for tier in ("static", "timed"):

@@ -483,6 +483,7 @@ def _follow_up_spans(state: SearchState, expand_merge: ExpandNoisyMerge) -> list
 
 
 def culprit_probabilities(state: SearchState) -> list[float]:
-    """Return the culprit probability of every place in the state's span."""
+    """Return, for every point of the state's span, the probability that it is the culprit. The first point is the good
+    end. It cannot be the culprit, so its probability is 0."""
     assert state.analysis is not None
     return [0.0, *map(float, state.analysis.posterior.culprit)]

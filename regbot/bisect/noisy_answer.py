@@ -236,15 +236,15 @@ def _list_likeliest(state: noisy.SearchState) -> list[Candidate]:
     """Return the culprit of a finished search: one candidate, or several that no run can separate."""
     analysis = state.analysis
     assert analysis is not None
-    shares = [float(probability) for probability in analysis.posterior.culprit]
-    ordered = sorted(analysis.likeliest, key=lambda place: (not analysis.available[place], -shares[place - 1]))
+    probabilities = noisy.culprit_probabilities(state)
+    ordered = sorted(analysis.likeliest, key=lambda index: (not analysis.available[index], -probabilities[index]))
     return [
         Candidate(
-            point=state.span.points[place],
-            probability=min(1.0, shares[place - 1]),
-            measurable=bool(analysis.available[place]),
+            point=state.span.points[index],
+            probability=min(1.0, probabilities[index]),
+            measurable=bool(analysis.available[index]),
         )
-        for place in ordered
+        for index in ordered
     ]
 
 
@@ -252,16 +252,16 @@ def _list_most_probable(state: noisy.SearchState) -> list[Candidate]:
     """Return up to ten candidates with a probability of at least 0.5%, for a search that is undecided."""
     analysis = state.analysis
     assert analysis is not None
-    shares = [float(probability) for probability in analysis.posterior.culprit]
-    ordered = sorted(range(len(shares)), key=lambda place: -shares[place])[:10]
+    probabilities = noisy.culprit_probabilities(state)
+    ordered = sorted(range(1, len(probabilities)), key=lambda index: -probabilities[index])[:10]
     return [
         Candidate(
-            point=state.span.points[index + 1],
-            probability=min(1.0, shares[index]),
-            measurable=bool(analysis.available[index + 1]),
+            point=state.span.points[index],
+            probability=min(1.0, probabilities[index]),
+            measurable=bool(analysis.available[index]),
         )
         for index in ordered
-        if shares[index] >= 0.005
+        if probabilities[index] >= 0.005
     ]
 
 
@@ -271,24 +271,26 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
             if name not in ("before", "after") or child.analysis is None or child.status == "found":
                 continue
             none = child.analysis.posterior.none
+            likely = f"{share(none)} likely"
+            unknown = f"known whether another slowdown lies {name} it ({likely} that there is none)"
             words = {
-                "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it",
-                "searching": f"it is not yet known whether another slowdown lies {name} it",
-                "undecided": f"it is not known whether another slowdown lies {name} it",
-                "unmeasurable": f"the commits {name} it cannot be measured",
+                "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it ({likely})",
+                "searching": f"it is not yet {unknown}",
+                "undecided": f"it is not {unknown}",
+                "unmeasurable": f"the commits {name} it cannot be measured ({likely} that none of them is slower)",
             }
             yield Remainder(
                 where="before" if name == "before" else "after",
                 culprit=state.span.points[state.place].key,
                 none_probability=min(1.0, none),
-                text=f"{words[child.status]} (probability of none: {share(none)})",
+                text=words[child.status],
             )
 
 
 def _build_places(root: noisy.SearchState) -> list[PointSummary]:
     analysis = root.analysis
     assert analysis is not None
-    shares = noisy.culprit_probabilities(root)
+    probabilities = noisy.culprit_probabilities(root)
     # Each value is relative to the mean of good in the same stratum.
     values: dict[int, list[float]] = {}
     good_values: dict[str, list[float]] = {}
@@ -304,12 +306,12 @@ def _build_places(root: noisy.SearchState) -> list[PointSummary]:
     return [
         PointSummary(
             key=point.key,
-            probability=min(1.0, shares[place]),
-            runs=runs.get(place, 0),
-            mean=percent(fmean(values[place])) if place in values else None,
-            measurable=bool(analysis.available[place]),
+            probability=min(1.0, probabilities[index]),
+            runs=runs.get(index, 0),
+            mean=percent(fmean(values[index])) if index in values else None,
+            measurable=bool(analysis.available[index]),
         )
-        for place, point in enumerate(root.span.points)
+        for index, point in enumerate(root.span.points)
     ]
 
 

@@ -140,7 +140,7 @@ def _prove(
     for evidence in needed:
         session = _find_session(store, task.entry, evidence, change.base)
         if session is None or session.loaded_files is None:
-            gaps.append(f"no stored {evidence.words} of the base says which files it loads")
+            gaps.append(f"no stored {evidence.words} of the base lists the files that it loaded")
             continue
         loaded = [*session.loaded_files, *([task.workload.program] if task.workload.program else [])]
         if outside := list_unmatched_paths(change.repo, loaded, task.workload.paths):
@@ -155,7 +155,7 @@ def _prove(
     if gaps:
         return _unproven(task, gaps[0])
     return UnconcernedWorkload(
-        entry=task.entry, proof=proof, reason="the stored runs of the base load no file outside of its paths"
+        entry=task.entry, proof=proof, reason="the stored runs of the base loaded no file outside of the paths"
     )
 
 

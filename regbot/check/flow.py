@@ -323,14 +323,14 @@ def _measure(
         runs_file = pool_file(trees.repository_cache, header, timed_plan, static_runs, kind, task.workload.sparse)
         timed_runs = [run for run in workload_runs if run.tier == "timed"]
         # The session has no timed runs yet, or only runs that an interrupted check copied from the pool.
-        if options.join and all(run.joined is not None for run in timed_runs):
+        if options.join and all(run.is_from_earlier_session for run in timed_runs):
             for run in load_pooled_runs(runs_file)[len(timed_runs) :]:
                 store_run(run)
                 timed_runs.append(run)
         pool_files[timed_plan.entry] = runs_file
         watch(Progress(0, 0, expected_cost(header, timed_plan, timed_runs), lasting=True))
         session_runs = session_runner.run(timed_plan, task, timed_runs, remaining_s / (len(plans_to_time) - index))
-        remaining_s -= sum(run.wall_s for run in session_runs if run.joined is None)
+        remaining_s -= sum(run.wall_s for run in session_runs if not run.is_from_earlier_session)
 
 
 def _load_references(
@@ -426,7 +426,7 @@ def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[N
     """Raise RecordError if a session would continue on another node. On a cluster, only the node class must match."""
     known_nodes = [node for node in nodes if node is not None]
     for run in session.runs:
-        if run.node is None or run.joined is not None or not known_nodes or run.node in known_nodes:
+        if run.node is None or run.is_from_earlier_session or not known_nodes or run.node in known_nodes:
             continue
         if engine == "local" or all(run.node.node_class != node.node_class for node in known_nodes):
             raise RecordError(

@@ -26,6 +26,7 @@ from regbot.judge.throughput import primary_test, slow_launches
 from regbot.records.verdict import Throughput
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, SequentialTest, interval, pairs_needed, sequential_test, session_mde
+from regbot.text.percentages import at_most
 
 Ratios = dict[str, list[float]]
 
@@ -112,10 +113,10 @@ def _reasons(test: SequentialTest, known_noise: bool) -> Iterator[str]:
     if test.withheld:
         return
     needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=known_noise)
-    detectable_pct = percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise))
+    detectable = at_most(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise)))
     yield (
-        f"with this noise ({100 * worst_sd:.2g}% per pair) {LOOKS[-1]} pairs show a slowdown of {detectable_pct:.2g}%; "
-        f"{SETTINGS.threshold_pct:g}% would take {_pairs_text(needed)}"
+        f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {detectable} or "
+        f"more; to detect {SETTINGS.threshold_pct:g}% takes {_pairs_text(needed)}"
     )
 
 

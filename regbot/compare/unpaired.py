@@ -50,7 +50,8 @@ from regbot.stats.known_noise import known_noise_difference, observed_pair_sd
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import combine, decide, pairs_needed
 from regbot.stats.prediction import MIN_SESSIONS
-from regbot.stats.unpaired import MIN_RUNS, Difference, predict_head, predictable_excess, welch
+from regbot.stats.unpaired import MIN_RUNS, Difference, detectable_excess, predict_head, welch
+from regbot.text.percentages import at_most
 from regbot.text.words import count
 
 Columns = dict[str, tuple[list[float], list[float]]]
@@ -141,7 +142,7 @@ def _common_session_section(
         needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=known_sd is not None)
         effort = f"about {needed} runs" if needed is not None else "more runs than is practical"
         reasons.append(
-            f"with this noise {SETTINGS.threshold_pct:g}% would take {effort} of each arm; pairs on one node "
+            f"with this noise, to detect {SETTINGS.threshold_pct:g}% takes {effort} of each arm; pairs on one node "
             "(--paired) take fewer"
         )
     fields: dict[str, Any] = {
@@ -174,10 +175,10 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
         f"{_describe_scatter(sessions)}"
     )
     if decision == "undecided":
-        provable = percent(THRESHOLDS.eps + predictable_excess(worst_sd, len(sessions), PREDICTION_ALPHA))
+        provable = at_most(percent(THRESHOLDS.eps + detectable_excess(worst_sd, len(sessions), PREDICTION_ALPHA)))
         estimates = {name: percent(prediction.estimate) for name, prediction in predictions.items()}
         reasons += [
-            f"with this noise, {len(sessions)} base sessions show slowdowns from {provable:.2g}%",
+            f"with this noise, {len(sessions)} base sessions can detect a slowdown of {provable} or more",
             pairs_advice(estimates),
         ]
     fields: dict[str, Any] = {

@@ -2,7 +2,7 @@
 git.
 
 A pathspec is relative to the root of the repository. Git's magic words are allowed, except ``attr``: git reads
-attributes from a checked-out file, and changes are listed from trees.
+attributes from ``.gitattributes`` files of a checkout, and changes are listed from two commits without a checkout.
 """
 
 import re

@@ -226,8 +226,9 @@ def check_image(image: str) -> list[Capability]:
 
 def check_dispatchers(guest: dict[str, Any]) -> list[Capability]:
     has_torch = guest.get("torch") is not None
-    detail = "torch.distributed collectives; run on gloo ranks by the tests" if has_torch else "needs torch"
+    detail = "torch.distributed collectives; tested with gloo ranks" if has_torch else "needs torch"
     checks = [Capability(name=f"dispatcher {name}", ok=has_torch, detail=detail) for name in ("alltoall", "allgather")]
+    # These are never ok, even if they are usable here: regbot has not yet run a check with them (``NOT_YET_RUN``).
     for name in ("deepep", "hybridep"):
         library = guest.get("dispatchers", {}).get(name) or {"importable": False, "usable": False, "why": "needs torch"}
         checks.append(

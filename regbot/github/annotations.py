@@ -24,7 +24,12 @@ def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
     judged_names = {entry.name for entry in verdict.workloads}
     places: Counter[tuple[str, int, str]] = Counter()
     for run in session.runs:
-        if run.hang is None or run.arm.name != "head" or run.workload not in judged_names or run.joined is not None:
+        if (
+            run.hang is None
+            or run.arm.name != "head"
+            or run.workload not in judged_names
+            or run.is_from_earlier_session
+        ):
             continue
         for rank in run.hang.ranks:
             if rank.code_frame is not None and rank.code_frame.line > 0 and _PATH.fullmatch(rank.code_frame.file):

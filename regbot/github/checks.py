@@ -38,7 +38,7 @@ _BY_STRICTNESS: Sequence[Conclusion] = ("success", "neutral", "action_required",
 """Conclusions that the ``[github]`` table may name, the most lenient first."""
 MAX_NAMED_PEERS = 10
 _FOREIGN_PREFIX = f"INVALID, a job is also called {NAME}: "
-_TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(held to #\d+ \([A-Z]+\): )?")
+_TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(conclusion of #\d+ \([A-Z]+\): )?")
 _EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
 
 
@@ -257,8 +257,8 @@ def _build_check(
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))
     conclusion = _conclude_stamp(strictest, github)
-    prefix = f"held to #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
-    notes = [note] if (note := write_same_head_note(stamp.pr, peers)) else []
+    prefix = f"conclusion of #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
+    notes = [note] if (note := write_same_head_note(stamp.pr, peers, strictest)) else []
     if not head_checks.is_unique:
         conclusion = max(conclusion, conclude("INVALID", github), key=_BY_STRICTNESS.index)
         prefix, notes = f"{_FOREIGN_PREFIX}{prefix}", [_FOREIGN_NOTE if head_checks.is_complete else _MANY_NOTE, *notes]
@@ -287,17 +287,21 @@ _MANY_NOTE = Markdown(
 )
 
 
-def write_same_head_note(number: int, peers: Sequence[Stamp]) -> Markdown | None:
-    """Return the note that other pull requests have the same head; None where there are no ``peers``."""
+def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) -> Markdown | None:
+    """Return the note that other pull requests have the same head; None where there are no ``peers``.
+
+    ``strictest``: the stamp, of ``peers`` or of pull request ``number`` itself, whose conclusion the check run gets.
+    """
     if not peers:
         return None
     peer_names = ", ".join(f"#{peer.pr} ({peer.status})" for peer in peers[:MAX_NAMED_PEERS])
     if len(peers) > MAX_NAMED_PEERS:
         peer_names = f"{peer_names} and {len(peers) - MAX_NAMED_PEERS} more"
     return Markdown(
-        f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A check run "
-        "belongs to a commit, so it has the strictest conclusion of all. After one of them is "
-        "closed, run `regbot-static` again."
+        f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A required "
+        "check cannot tell their check runs apart. So this check run has the conclusion of the strictest verdict, "
+        f"which is the {strictest.status} of #{strictest.pr}. After one of the pull requests is closed, run "
+        "`regbot-static` again."
     )
 
 

@@ -81,7 +81,7 @@ def _block(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings:
     line = format_command(RunCommand(forge.pull(group.last_pull).head_sha, protected=True))
     advice = (
         f" Somebody with the role `maintain` has to look at them, and to type {code(line)} in #{group.last_pull}. "
-        "After that measurement, queue the pull request again, as the only one of its group."
+        "After that measurement, queue the pull request again, as the only pull request of its group."
     )
     summary = f"{outcome.message}{advice}"
     conclusion: Conclusion = "neutral" if settings.shadow else "action_required"

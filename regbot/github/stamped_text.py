@@ -36,7 +36,8 @@ STALE = "<!-- regbot:stale -->"
 NOTE = "<!-- regbot:note -->"
 _BANNERS = (STALE, NOTE)
 _STAMP = re.compile(r"<!-- regbot:(?:verdict|void) (\{[^\n]*\}) -->")
-VOID_BANNER = "> ⛔ **A measurement of this commit gave no result. The verdict below is from another measurement:** "
+VOID_BANNER = "> ⛔ **A measurement of this commit gave no result:** "
+VOID_BANNER_END = " The verdict below is on the same commit, but from another job."
 INVALID_HEADING = "### ⛔ INVALID: "
 _LOG = re.compile(r"The log is in \[the run\]\([^()\s]{1,220}\)\.")
 _MAX_VOID_CHARACTERS = 2_000
@@ -47,7 +48,7 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 class Stamp:
     """Origin of a result. ``run``, ``attempt``: id and attempt of the workflow run that measured. ``post``: id of the
     regbot-post run that posted the result. ``base``: commit that head was compared with; '' where the result was not
-    judged. ``target``: base branch of the pull request at that time."""
+    judged. ``target``: name of the pull request's base branch at that time."""
 
     pr: int
     head: str
@@ -109,21 +110,23 @@ class StampedText:
     text: str
     void: "StampedText | None" = None
 
-    def body(self, current_head: str | None = None, base: str = "", note: Markdown | None = None) -> str:
+    def body(self, current_head: str | None = None, new_target: str = "", note: Markdown | None = None) -> str:
         """Return the posted body.
 
         ``current_head``: present head of the pull request; if it differs from the stamp's commit, a banner says that
-        the text is stale. ``base``: present base branch, if it has changed since the verdict; a banner then says so.
+        the text is stale. ``new_target``: present base branch of the pull request, if it has changed since the
+        verdict; a banner then says so.
         ``note``: an additional line above the text.
         """
         banner = f"{NOTE}\n> {note}\n\n" if note else ""
         if current_head is not None and current_head != self.stamp.head:
             banner = _write_stale_banner(self.stamp.head, current_head)
-        elif base:
-            banner = _write_base_banner(self.stamp, base)
+        elif new_target:
+            banner = _write_target_banner(self.stamp, new_target)
         void = ""
         if self.void is not None:
-            void = f"{self.void.stamp.line('void')}\n{VOID_BANNER}{self.void.text.removeprefix(INVALID_HEADING)}\n\n"
+            reason = self.void.text.removeprefix(INVALID_HEADING)
+            void = f"{self.void.stamp.line('void')}\n{VOID_BANNER}{reason}{VOID_BANNER_END}\n\n"
         return f"{self.stamp.line()}\n{banner}{void}{self.text}"
 
     @classmethod
@@ -140,7 +143,8 @@ class StampedText:
         if void is None:
             return cls(stamp, text)
         void_text, _, text = rest.partition("\n\n")
-        return cls(stamp, text, cls(void, f"{INVALID_HEADING}{void_text.removeprefix(VOID_BANNER)}"))
+        reason = void_text.removeprefix(VOID_BANNER).removesuffix(VOID_BANNER_END)
+        return cls(stamp, text, cls(void, f"{INVALID_HEADING}{reason}"))
 
 
 def select_strongest(results: Sequence[StampedText], current_head: str) -> StampedText:
@@ -198,19 +202,22 @@ def _write_stale_banner(head: str, current_head: str) -> str:
     return f"{STALE}\n> {message}\n\n"
 
 
-def _write_base_banner(stamp: Stamp, base: str) -> str:
-    """Return the banner of a verdict on the present head against another base branch than ``base``."""
-    old_base = (" against ", Name(stamp.target)) if stamp.target else (" against another base",)
-    commit = (" at ", Name(short_commit(stamp.base))) if stamp.base else ()
+def _write_target_banner(stamp: Stamp, target: str) -> str:
+    """Return the banner for a verdict whose head is current, but whose base branch is no longer the pull request's.
+
+    ``target``: the present base branch of the pull request.
+    """
+    old_branch = (" against ", Name(stamp.target)) if stamp.target else (" against another base branch",)
+    old_commit = (" at ", Name(short_commit(stamp.base))) if stamp.base else ()
     message = sentence(
         (
             "⏳ **Stale:** the result below belongs to ",
             Name(short_commit(stamp.head)),
-            *old_base,
-            *commit,
-            ". The base is now ",
-            Name(base),
-            ", against which there is no verdict yet.",
+            *old_branch,
+            *old_commit,
+            ". The base branch is now ",
+            Name(target),
+            ". There is no verdict against it yet.",
         )
     )
     return f"{STALE}\n> {message}\n\n"

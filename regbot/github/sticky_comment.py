@@ -47,15 +47,15 @@ def write(
     stamped_text: StampedText,
     sticky: StickyComment | None,
     *,
-    base: str = "",
+    new_target: str = "",
 ) -> bool:
     """Make the comment show ``stamped_text``, and delete newer comments of regbot. Return whether anything changed.
     Raises ForgeError.
 
     ``sticky``: the existing comment; None creates one. If the comment was deleted in the meantime, the caller's next
-    lookup finds no comment. ``base``: present base branch, if the text was judged against another base branch.
+    lookup finds no comment. ``new_target``: present base branch, if the text was judged against another base branch.
     """
-    body = stamped_text.body(current_head, base)
+    body = stamped_text.body(current_head, new_target)
     if sticky is None:
 
         def find_created() -> Comment | None:
@@ -80,20 +80,21 @@ def write(
     return has_changed
 
 
-def mark_stale(forge: Forge, number: int, bot: str, current_head: str, base: str = "") -> bool:
-    """Mark the comment as stale if its result belongs to another head than ``current_head``, or if ``base`` is given.
+def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_target: str = "") -> bool:
+    """Mark the comment as stale if its result belongs to another head than ``current_head``, or if ``new_target`` is
+    given.
 
-    ``base``: the new base branch after a change of the base branch. Returns whether the comment was marked. Another job
-    may post a verdict at the same time, and the mark could overwrite it. In that case the text of the check run is
-    written to the comment again. Raises ForgeError.
+    ``new_target``: the pull request's new base branch, after it was changed. Returns whether the comment was marked.
+    Another job may post a verdict at the same time, and the mark could overwrite it. In that case the text of the check
+    run is written to the comment again. Raises ForgeError.
     """
-    known_text = _find_check_text(forge, number, bot, current_head) if base else None
+    known_text = _find_check_text(forge, number, bot, current_head) if new_target else None
     thread = CommentThread(forge, number)
     sticky = find(thread, bot, current_head)
-    if sticky is None or (sticky.strongest.stamp.head == current_head and not base):
+    if sticky is None or (sticky.strongest.stamp.head == current_head and not new_target):
         return False
     is_marked, written_stamp = (
-        write(thread, bot, current_head, sticky.strongest, sticky, base=base),
+        write(thread, bot, current_head, sticky.strongest, sticky, new_target=new_target),
         sticky.strongest.stamp,
     )
     for _ in range(MAX_LOOKUPS):

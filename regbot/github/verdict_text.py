@@ -96,8 +96,8 @@ def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[M
             is_blocking and conclude_without_shadow(status, github) not in BLOCKING_CONCLUSIONS and not github.shadow
         )
         yield Markdown(
-            f"🔎 **Self-reported:** a job of {origin} traced this, with a workflow file and code that it may have "
-            f"changed. Nothing was timed."
+            f"🔎 **Self-reported:** a job of {origin} traced this commit. {origin[:1].upper()}{origin[1:]} may have "
+            f"changed the workflow file and the code of that job. Nothing was timed."
             f"{' The check blocks this change until somebody has it measured.' if needs_measurement else ''}"
         )
 
@@ -108,15 +108,17 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     sha, status = subject.sha, verdict.verdict
     if not subject.number:
         if status == "REVIEW":
-            alone = " as the only one of its group" if subject.has_other_pulls else ""
+            alone = ", as the only pull request of its group" if subject.has_other_pulls else ""
             text = (
-                f"Somebody with the role `maintain` can accept it in #{subject.comment_number}, before that is queued "
-                f"again{alone}, with"
+                f"Somebody with the role `maintain` can accept the change with this comment in "
+                f"#{subject.comment_number}. Queue #{subject.comment_number} again after that{alone}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
     if subject.tier == "static" or status == "INVALID":
-        text = "Somebody with the role `write` can start a measurement apart from the pull request's own jobs, with"
+        text = (
+            "Somebody with the role `write` can start a measurement that does not use the pull request's own jobs, with"
+        )
         yield text, f"/regbot run {sha}"
     elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
         yield "Somebody with the role `write` can have more pairs timed with", f"/regbot more {sha}"
@@ -178,7 +180,7 @@ def _link_log(subject: Subject) -> str:
 
 def explain_failed_run(run: WorkflowRun) -> Words:
     """Return why there is no verdict: the job that should have measured the commit has failed."""
-    return (f"the job that was to measure it {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
+    return (f"the job that measures this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
 
 
 _CONCLUSIONS = {

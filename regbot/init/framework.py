@@ -58,8 +58,14 @@ _ORDER: tuple[Framework, ...] = tuple(framework for framework, _ in _PATHS)
 _RECIPE = re.compile(r"qwen3_30b_a3b\w*pretrain\w*config|qwen3_30b_a3b_pretrain\w*|mixtral_8x7b\w*pretrain\w*")
 _MEGATRON_PROGRAM = "pretrain_gpt.py"
 _OLD_MAXTEXT = "MaxText/configs/base.yml"
-_SOURCE = re.compile(r"/([A-Za-z0-9][\w.-]*?)(?:\.git)?(?:[@#].*)?$")
-"""Matches the name of the repository in ``git+https://host/owner/name.git@revision``."""
+_NAME_IN_URL = re.compile(r"/(?P<name>[A-Za-z0-9][\w.-]*?)(?:\.git)?(?:[@#].*)?$")
+"""Matches the name of the repository at the end of a URL, such as
+
+- ``https://host/owner/name``
+- ``git+https://host/owner/name.git``
+- ``git+https://host/owner/name.git@revision``
+- ``git+https://host/owner/name#egg=package``
+"""
 REQUIREMENTS = re.compile(r"(?:[^/]+/)?(?:[^/]*requirements[^/]*|requirements/[^/]+)\.(?:txt|in)")
 
 
@@ -182,11 +188,14 @@ def requirements(repository: Repository) -> list[tuple[str, str]]:
 
 
 def distribution(line: str) -> str:
-    """Return the normalised name of the distribution that a line requires; '' if the line is no requirement."""
+    """Return the normalised name of the distribution that a line requires; '' if the line is no requirement.
+
+    A line may be a list item of environment.yml, such as ``- torchtitan==0.2``. Its hyphen is removed.
+    """
     text = line.partition(" #")[0].strip().lstrip("-").strip()
-    url_match = _SOURCE.search(text)
+    url_match = _NAME_IN_URL.search(text)
     if url_match is not None and "://" in text and " @ " not in text:
-        return canonicalize_name(url_match.group(1))
+        return canonicalize_name(url_match["name"])
     try:
         return canonicalize_name(Requirement(text).name)
     except InvalidRequirement:

@@ -25,7 +25,7 @@ def find_impossible_times(session: Session, job_s: float) -> list[str]:
     Runs that were taken over from earlier sessions belong to other jobs. They are only compared with the clocks in
     their own records, not with this job.
     """
-    session_runs = [run for run in session.runs if run.joined is None]
+    session_runs = [run for run in session.runs if not run.is_from_earlier_session]
     return [*find_contradicted_times(session.runs), *_check_job(session_runs, job_s)]
 
 

@@ -167,9 +167,15 @@ def _median_clock(runs: Sequence[Run], index: int) -> float | None:
 
 
 def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a warning if the settings of the node keep the clocks low. Such settings affect both arms alike."""
+    """Yield a warning if the settings of the node keep the clocks low. Such settings affect both arms alike.
+
+    ``Cause.outside`` is true if code under test cannot have caused a fault, so that its run is void. A clock that the
+    settings keep low has false there, because it voids no run.
+    """
     causes_by_run = [
-        [c for c in run.health.causes if c.kind == "low_clock" and not c.outside] for run in runs if run.health
+        [cause for cause in run.health.causes if cause.kind == "low_clock" and not cause.outside]
+        for run in runs
+        if run.health
     ]
     if hits := [causes for causes in causes_by_run if causes]:
         yield (

@@ -2,8 +2,8 @@
 
 One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. Where the noise
 of the node class is known, the pairs of the first block may already pass (look 0). Timing the same
-trees again does not start a new test. The pairs of both sessions are then judged together by an always-valid interval,
-which allows any number of looks.
+trees again does not start a new test. The pairs of both sessions are then judged together by an always-valid interval:
+one that stays valid however often one looks.
 """
 
 import math
@@ -39,7 +39,8 @@ class InterimDecision:
     final: bool = False
     """Whether the decision is final, so that this session needs no further pairs."""
     continued: bool = False
-    """Whether pairs of an earlier session are included and the interval is the always-valid one."""
+    """Whether pairs of an earlier session are included. The interval then stays valid however often one looks
+    (``regbot.stats.anytime``)."""
     alpha: float | None = None
     tests: dict[str, tuple[Decision, Interval]] = field(default_factory=dict)
     class_noise: PairNoise | None = None
@@ -49,7 +50,7 @@ class InterimDecision:
     withheld: bool = False
     """Whether head does not pass because it has more slow launches than base."""
     assumed_luck: float = 0.0
-    """Luck of an arm that the intervals contain because no calibration knows it."""
+    """Assumed luck of an arm, by which the intervals are widened if no calibration has measured it. 0 if one has."""
     decision_without_luck: Decision | None = None
     """What undecided pairs would decide without the assumed luck; None if they would not decide."""
 
@@ -82,7 +83,7 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
     if len(sessions) > 1:
         return _decide_joined(pair_set, sum(pair.head.joined == sessions[0] for pair in pair_set.valid), header, plan)
     decision = _decide_at_looks(pair_set, len(pair_set.valid), header, plan)
-    if any(run.joined is None for run in runs) and sessions and sessions[0] is not None:
+    if any(not run.is_from_earlier_session for run in runs) and sessions and sessions[0] is not None:
         return replace(decision, final=False)  # this session has no pair yet, so the earlier session decided
     return decision
 
@@ -147,8 +148,8 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
-    """Return the luck that the intervals must contain, None if they need none. It is assumed where no calibration knows
-    it. Pairs of a session without fresh caches share one draw."""
+    """Return the luck that the intervals must contain, None if they need none. It is assumed if no calibration has
+    measured it. Pairs of a session without fresh caches share one draw."""
     if not pair_set.valid or plan.measures_luck:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)

@@ -9,6 +9,7 @@ from regbot.records.session import SessionHeader
 from regbot.records.verdict import Decision
 from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
+from regbot.text.percentages import at_most
 from regbot.text.words import count
 
 
@@ -18,10 +19,10 @@ def explain_decision(
     """Yield what the pairs decided and why. If they are undecided, yield what a decision would require."""
     settings = header.throughput
     if interim.continued:
-        earlier = sum(pair.head.joined is not None for pair in interim.pair_set.valid[: interim.pairs])
+        earlier = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
         yield (
             f"the same code was timed before: {count(interim.pairs - earlier, 'new pair')} and {earlier} earlier ones "
-            "are judged together, by an always-valid interval (99% instead of 95%)"
+            "are judged together, by an interval that stays valid however often one looks (99% instead of 95%)"
         )
     if interim.decision in ("regressed", "improved"):
         word = "slower" if interim.decision == "regressed" else "faster"
@@ -67,11 +68,11 @@ def explain_decision(
     sd = max(interval.sd for _, interval in interim.tests.values())
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
-    provable = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
+    provable = at_most(percent(session_mde(interim.intervals, LOOKS[-1], limits.eps)))
     effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
     advice = f"; a session has at most {LOOKS[-1]} pairs, so use a quieter node" if (needed or 1000) > LOOKS[-1] else ""
     yield (
-        f"with this noise ({100 * sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {provable:.2g}%; "
+        f"with this noise ({100 * sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {provable} or more; "
         f"to detect {settings.threshold_pct:g}% takes {effort}{advice}"
     )
 
@@ -102,25 +103,24 @@ def describe_withheld_decision(decision: Decision | None) -> str:
 
 def _describe_largest(log_ratio: float) -> str:
     """Return the largest slowdown that an interval leaves possible, in words."""
-    return f"head is {f'at most {percent(log_ratio):.2g}% slower' if log_ratio > 0 else 'not slower'} than base"
+    return f"head is {f'at most {at_most(percent(log_ratio))} slower' if log_ratio > 0 else 'not slower'} than base"
 
 
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence with the slow launches of a session, by arm. ``pairs``: pairs at the look."""
-    slow_runs = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
+    slow_launches = "1 launch was" if len(outliers) == 1 else f"{len(outliers)} launches were"
     trimmed = trimmed_pairs(pairs)
     pairs_left_out = (
         "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
     )
-    return (
-        f"{slow_runs} far slower than the others: {_list_launches(outliers)}; the interval leaves out {pairs_left_out}"
-    )
+    launches = _list_launches(outliers)
+    return f"{slow_launches} far slower than the others: {launches}; the interval leaves out {pairs_left_out}"
 
 
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     """Return why head does not pass although its interval would."""
     return (
-        f"head does not pass, because it has more slow runs than base: {_list_launches(outliers)}; without them "
+        f"head does not pass, because it has more slow launches than base: {_list_launches(outliers)}; without them "
         "the interval would pass, but head may have caused them"
     )
 

@@ -107,8 +107,8 @@ def _describe_no_findings(base: Ledger, head: Ledger, identical: bool) -> str:
     if identical:
         return "device program identical: both arms dispatch the same operators and collectives"
     if base.program is None or head.program is None:
-        return "same collectives; nothing else was compared, because an arm has no program fingerprint"
-    return "same collectives, but the device program differs"
+        return "same collectives; operators were not compared, because an arm has no fingerprint of them"
+    return "same collectives, but the step runs other operators"
 
 
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:

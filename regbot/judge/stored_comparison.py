@@ -34,13 +34,14 @@ needs ``MIN_SESSIONS``, as a decision does."""
 def compare_times(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
 ) -> tuple[StoredTimes | None, tuple[str, ...]]:
-    """Return where base and head of this session lie against the stored sessions of main, and a warning if base lies
-    outside.
+    """Compare the step times of base and head with the range that the stored sessions of main predict. Also return a
+    warning if base is outside of that range.
 
     ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
     if this session has no valid pair. Arms with overrides are left out, because no stored session has them.
     """
-    pairs = [pair for pair in pair_up(runs).valid if pair.head.joined is None][:SESSION_RUNS]
+    pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session][:SESSION_RUNS]
+    # ``no_reference`` is the reason why stored sessions are not comparable. It is '' if nothing is stored.
     is_stored = bool(plan.references or plan.no_reference)
     if not pairs or not is_stored or (header.base.overrides and header.head.overrides):
         return None, ()
@@ -104,11 +105,11 @@ def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Itera
 
 
 def _describe_drift(header: SessionHeader, reference: Reference, base: PredictionInterval) -> str:
-    """Return the warning that base does not lie where the stored sessions predict."""
+    """Return the warning that base's step time is outside the range that the stored sessions predict."""
     is_same_commit = reference.sessions[-1].commit == header.base.commit
     cause = "the node or the environment has drifted since" + ("" if is_same_commit else ", or main has changed")
     return (
-        f"base is {format_estimate(base)} against the last {count(len(reference.sessions), 'session')} of main, which "
-        f"is outside the range that they predict: {cause}. Pairs decide, so the verdict stands; 'regbot baseline "
-        "refresh' measures main again"
+        f"base's step time differs by {format_estimate(base)} from the last "
+        f"{count(len(reference.sessions), 'session')} of main, which is outside the range that they predict: {cause}. "
+        "The verdict rests on the pairs of this session, so it stands. 'regbot baseline refresh' measures main again"
     )

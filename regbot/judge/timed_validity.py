@@ -28,7 +28,7 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
     for run in runs:
         if run.outcome == "refused":
             return make_validity("INVALID", [describe_failure(run)])
-    runs = [run for run in runs if run.joined is None]
+    runs = [run for run in runs if not run.is_from_earlier_session]
     slowed = find_slowed_blocks(runs)
     blocks: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
@@ -69,10 +69,10 @@ def _judge_repeated_failure(
     if only_head and not base_failed and not node_at_fault:
         ran = "base ran" if base_ran else "base was not reached"
         if doubt := explain_sparse_doubt((first_failure, second_failure)):
-            reason = f"{describe_failure(second_failure)}, in each of 2 attempts; {ran}. {doubt}"
+            reason = f"in both attempts, {describe_failure(second_failure)}; {ran}. {doubt}"
             return make_validity("INVALID", [clip_message(reason)])
         return make_validity(
-            "FAIL" if base_ran else "INVALID", [f"{describe_failure(second_failure)}, in each of 2 attempts; {ran}"]
+            "FAIL" if base_ran else "INVALID", [f"in both attempts, {describe_failure(second_failure)}; {ran}"]
         )
     return make_validity(
         "INVALID",

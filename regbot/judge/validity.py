@@ -170,10 +170,11 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
         )
     if doubt := explain_sparse_doubt(runs):
         return Validity(status="INVALID", reasons=[clip_message(f"{last_failure}. Base ran. {doubt}")])
+    attempts = "both attempts" if len(failures) == 2 else f"all {len(failures)} attempts"
     doubts = [explain_doubt(run.crash, changed_files) for run in failures.values() if run.crash is not None]
     if doubt := next((doubt for doubt in doubts if doubt), ""):
         return Validity(status="INVALID", reasons=[clip_message(f"{doubt}. Base ran, but {last_failure}")])
-    return Validity(status="FAIL", reasons=[f"{last_failure}, in each of {len(failures)} attempts; base ran"])
+    return Validity(status="FAIL", reasons=[f"in {attempts}, {last_failure}; base ran"])
 
 
 def describe_failure(run: Run) -> str:
@@ -197,7 +198,7 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     name = run.arm.name
     # A run taken over from an earlier session may have another commit that behaves the same.
     is_planned = (run.arm.commit, run.arm.tree, run.arm.overrides) == (planned.commit, planned.tree, planned.overrides)
-    if not is_planned and not (run.joined is not None and run.arm.behaves_like(planned)):
+    if not is_planned and not (run.is_from_earlier_session and run.arm.behaves_like(planned)):
         run_commit, planned_commit = short_commit(run.arm.commit), short_commit(planned.commit)
         yield f"{name} was run at {run_commit}, not at the planned {planned_commit} with its overrides"
     if run.adapter == "command":

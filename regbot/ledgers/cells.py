@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from regbot.ledgers.rows import sum_entries, template, unit
+from regbot.ledgers.rows import find_unit, sum_entries, template
 from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
 from regbot.records.verdict import Volume
 
@@ -121,7 +121,7 @@ class View:
         self.open_keys, self.claimed, self.compiled = open_keys, claimed, compiled
         self.units: dict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
-            self.units[unit(cell.place)].append(cell)
+            self.units[find_unit(cell.place)].append(cell)
 
     @cached_property
     def reverse(self) -> "View":
@@ -198,11 +198,11 @@ def build_view(base: Ledger, head: Ledger) -> View:
         for (place, signature), (base_entries, head_entries) in groups.items()
     ]
     compiled = any(entry.via == "xla" for ledger in (base, head) for entry in ledger.entries)
-    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if compiled else unit)
+    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if compiled else find_unit)
     open_keys = {
         cell.key
         for cell in cells
-        if cell.changed and ("" if compiled else unit(cell.place), cell.signature) in changed_signatures
+        if cell.changed and ("" if compiled else find_unit(cell.place), cell.signature) in changed_signatures
     }
     return View(cells, open_keys, set(), compiled)
 
@@ -281,8 +281,8 @@ def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
     """
     base_modules, head_modules = ({entry.where for entry in ledger.entries} for ledger in (base, head))
     base_units, head_units = (
-        {unit(module_path) for module_path in base_modules},
-        {unit(module_path) for module_path in head_modules},
+        {find_unit(module_path) for module_path in base_modules},
+        {find_unit(module_path) for module_path in head_modules},
     )
     modules_renamed = bool(base_modules - head_modules and head_modules - base_modules)
     units_renamed = bool(base_units - head_units and head_units - base_units)
@@ -290,7 +290,7 @@ def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
     def find_place(module: str) -> str:
         if not modules_renamed or (module in base_modules and module in head_modules):
             return module
-        layer = unit(module)
+        layer = find_unit(module)
         return layer if not units_renamed or (layer in base_units and layer in head_units) else ""
 
     return find_place

@@ -19,7 +19,7 @@ from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHA
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
-from regbot.ledgers.rows import unit as find_unit
+from regbot.ledgers.rows import find_unit
 
 PADDING_TOLERANCE = 0.001
 """Tolerated difference in elements, as a share of the larger count. Padding to a multiple of the number of ranks adds

@@ -48,10 +48,10 @@ def template(module: str) -> str:
     return _NUMBER.sub("*", module)
 
 
-def unit(module: str) -> str:
-    """Return the layer that contains a module: ``layers.3.moe.router`` is in ``layers.3``.
+def find_unit(module: str) -> str:
+    """Return the unit of a module: the layer that contains it, or the module itself if it is outside of the layers.
 
-    A module outside of the layers is returned unchanged.
+    ``layers.3.moe.router`` is in ``layers.3``.
     """
     match = _NUMBER.search(module)
     return module[: match.end()] if match else module

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Claim
 from regbot.ledgers.expert import DispatcherChange
-from regbot.ledgers.rows import template, unit
+from regbot.ledgers.rows import find_unit, template
 from regbot.records.ledger import Kind
 from regbot.records.verdict import Volume, WireTime
 from regbot.text.clip import clip_message
@@ -35,7 +35,7 @@ def write_text(
     *,
     evidence: str | None = None,
 ) -> str:
-    """Return the text of one finding, which has one to three sentences.
+    """Return the text of one finding, which has one to four sentences.
 
     ``evidence`` replaces the first sentence of the pattern. ``span`` is what the traffic covers:
     'Per step and rank' or 'In all'.
@@ -43,7 +43,10 @@ def write_text(
     first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
     if claim.cells:
-        sentences.append(f"{span}, {_format_traffic(before)} became {_format_traffic(after)}{_format_wire(wire)}.")
+        change = f"{_name_traffic(claim)} changed from {_format_traffic(before)} to {_format_traffic(after)}"
+        sentences.append(f"{span}, {change}.")
+        if wire.base_s or wire.head_s:
+            sentences.append(_describe_wire(wire))
     if passed:
         sentences.append("Passed, because the modelled wire time of the step falls and no gradient reduction is lost.")
     return clip_message(" ".join(sentences))
@@ -160,8 +163,8 @@ def _describe_gradient_gained(claim: Claim) -> str:
 def _describe_optimizer_sum_removed(claim: Claim) -> str:
     return (
         f"in {_name_modules(claim)} the optimizer step sums over fewer ranks on {format_axis(claim)}, or not at all; "
-        "if these are gradients, replicas drift apart (if they are statistics such as a norm or a count of tokens, "
-        "which a ledger cannot tell from gradients, declare it with --expect)"
+        "if these are gradients, replicas drift apart. The counts cannot tell gradients from statistics, such as a "
+        "norm or a number of tokens. If they are statistics, declare the change with --expect"
     )
 
 
@@ -263,7 +266,7 @@ def _list_modules(modules: frozenset[str], exact: bool = True) -> str:
 
 
 def _find_units(modules: Iterable[str]) -> set[str]:
-    return {unit(module) for module in modules}
+    return {find_unit(module) for module in modules}
 
 
 def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
@@ -276,10 +279,16 @@ def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
     return " + ".join(parts) or "nothing"
 
 
-def _format_wire(wire: WireTime) -> str:
-    if not wire.base_s and not wire.head_s:
-        return ""
+def _name_traffic(claim: Claim) -> str:
+    """Return what the volumes of a finding count: the payload if the claim has any, else the control collectives."""
+    roles = {cell.signature.role for cell in claim.cells}
+    if "payload" not in roles:
+        return "the exchange of token counts"
+    return "the payload (without the exchange of token counts)" if "control" in roles else "the payload"
+
+
+def _describe_wire(wire: WireTime) -> str:
     return (
-        f"; modelled wire time of these collectives {format_seconds(wire.base_s)} → {format_seconds(wire.head_s)} "
-        "(a model, not a measurement)"
+        f"The modelled wire time of these collectives changed from {format_seconds(wire.base_s)} to "
+        f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
     )

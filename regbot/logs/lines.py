@@ -25,6 +25,8 @@ MAX_BYTES = 4 * 2**30
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Maximum size of a document. Golden values of 10,000 steps take 0.5 MB."""
 
+_WHOLE_FILE = 0
+"""Stands in place of a line number if an error is about the whole file."""
 _LINE_END = re.compile(rb"[\r\n]")
 
 
@@ -79,12 +81,14 @@ class StepLogFile:
             content += chunk
             if len(content) > MAX_DOCUMENT_BYTES:
                 raise self.error(
-                    0, f"has more than {MAX_DOCUMENT_BYTES:,} bytes", "give a file of golden values, which are smaller"
+                    _WHOLE_FILE,
+                    f"has more than {MAX_DOCUMENT_BYTES:,} bytes",
+                    "give a file of golden values, which are smaller",
                 )
         return bytes(content)
 
     def error(self, number: int, problem: str, advice: str) -> LogError:
-        """Return a LogError about line ``number``, or about the whole file if ``number`` is 0."""
+        """Return a LogError about line ``number``, or about the whole file for ``_WHOLE_FILE``."""
         return LogError(f"{self.name}:{number}" if number else self.name, problem, advice)
 
     def _chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -93,17 +97,21 @@ class StepLogFile:
             while chunk := file.read(size):
                 total += len(chunk)
                 if total > self._max_bytes:
-                    raise self.error(0, f"has more than {self._max_bytes:,} bytes", "give the log of one rank")
+                    raise self.error(
+                        _WHOLE_FILE, f"has more than {self._max_bytes:,} bytes", "give the log of one rank"
+                    )
                 yield chunk
 
     def _open(self) -> FileIO:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise self.error(0, f"cannot be read: {error.strerror}", "give a file; one file is one run") from error
+            raise self.error(
+                _WHOLE_FILE, f"cannot be read: {error.strerror}", "give a file; one file is one run"
+            ) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise self.error(0, "is not a regular file", "give a file; one file is one run")
+            raise self.error(_WHOLE_FILE, "is not a regular file", "give a file; one file is one run")
         return os.fdopen(descriptor, "rb", buffering=0)
 
 

@@ -38,7 +38,7 @@ class RuleError(Exception):
 
 
 class Rule(Record):
-    """One rule about a conflict. The page shows its texts, and the values that make it apply."""
+    """One rule about a conflict. docs/preflight.md shows its texts, and the values that make it apply."""
 
     id: Identifier
     severity: Severity

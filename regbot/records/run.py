@@ -381,3 +381,8 @@ class Run(Record):
     )
     log_tail: Message = Field(default="", description="last lines of the guest's output, if the run failed")
     warnings: list[Message] = Field(default_factory=list)
+
+    @property
+    def is_from_earlier_session(self) -> bool:
+        """Whether the run was joined to this session from an earlier one, which timed the same code."""
+        return self.joined is not None

@@ -19,8 +19,8 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
 
     Return the reason if nothing could be stored; '' on success.
     """
-    night, tonight = measured.night, measured.tonight
-    if night.series is None or tonight is None:
+    night, comparison = measured.night, measured.tonight
+    if night.series is None or comparison is None:
         return ""
     session, verdict = measured.checked.session, measured.checked.verdict
     origin = str(options.out / folder_name(measured.task.entry) / "session.jsonl")
@@ -28,7 +28,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     if other_classes := {run.node.node_class for run in timed if run.node is not None} - {measured.node_class}:
         mismatch = f"it was timed on {', '.join(sorted(other_classes))}, and its anchor is of {measured.node_class}"
         return f"{mismatch}; make the engine take nodes of one class (docs/slurm.md)"
-    is_same_commit = tonight.commit == head.commit
+    is_same_commit = comparison.commit == head.commit
     intake = Intake(
         origin=origin,
         who=options.who,
@@ -36,7 +36,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
         arm="head",
         workloads=measured.entries,
         series=night.series,
-        against=tonight,
+        against=comparison,
     )
     try:
         distilled_arms = [distil(session, verdict, intake, now)]
@@ -65,13 +65,13 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
 
 
 def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
-    night, tonight = measured.night, measured.night.tonight
+    night, change_from_anchor = measured.night, measured.night.tonight
     evidence = None
-    if measured.anchor is not None and tonight is not None:
+    if measured.anchor is not None and change_from_anchor is not None:
         evidence = MoveEvidence(
-            estimate_pct=tonight.estimate_pct,
-            low_pct=tonight.low_pct,
-            high_pct=tonight.high_pct,
+            estimate_pct=change_from_anchor.estimate_pct,
+            low_pct=change_from_anchor.low_pct,
+            high_pct=change_from_anchor.high_pct,
             pairs=max(1, night.pairs),
         )
     return Anchor(

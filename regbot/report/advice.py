@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from regbot.records.verdict import Finding, Throughput
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
-from regbot.report.quantities import at_most, size
+from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
 from regbot.text.clip import short_commit
+from regbot.text.percentages import at_most
 
 MAX_RULES = 4
 COMMAND_CHARACTERS = 160
@@ -111,7 +112,7 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
     if any(is_gate_contradicted(entry.throughput) for entry in check.decisive if entry.throughput):
         words = (
             "More pairs decide nothing on this node class. Find out what disturbs its nodes, and calibrate the gate "
-            "again with 'regbot calibrate'; or time on another node class:"
+            "again with 'regbot calibrate'. Or time on another node class:"
         )
         return [NextStep((words,), (_build_timed_command(check),))]
     if any(_is_unfinished(entry.throughput) for entry in check.decisive if entry.throughput):
@@ -122,8 +123,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
         return [NextStep((words,), (_build_timed_command(check),))]
     if any(entry.throughput.pass_withheld for entry in check.decisive if entry.throughput):
         words = (
-            "Find out why these runs of head were slow: the report has their steps and the health of the node. If "
-            "the timing is repeated, its pairs are added to these:"
+            "Find out why these launches of head were slow. The report has their steps and the health of the node. "
+            "You can also repeat the timing, and its pairs are added to these:"
         )
         return _list_retiming_steps(check, words)
     if any(entry.throughput.decision_without_luck for entry in check.decisive if entry.throughput):
@@ -132,7 +133,7 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
             "much a new compilation changes the speed, and need not assume it. Or add pairs with new compiler caches:"
         )
         return _list_retiming_steps(check, words)
-    return [_build_noise_step(check), *_list_retiming_steps(check)]
+    return _list_retiming_steps(check, _describe_noise(check))
 
 
 def _is_unfinished(section: Throughput) -> bool:
@@ -264,20 +265,22 @@ def _list_loss_steps(check: Check) -> list[NextStep]:
     return [NextStep((words,))]
 
 
-def _build_noise_step(check: Check) -> NextStep:
-    """Return the step for an undecided result. It depends on the smallest slowdown that a full session on this node can
-    detect."""
+def _describe_noise(check: Check) -> str:
+    """Return why the pairs are undecided, and what to do. It depends on the smallest slowdown that a full session on
+    this node can detect."""
     threshold = check.session.header.throughput.threshold_pct
     full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
     known_mdes = [mde_pct for mde_pct in full_mdes if mde_pct is not None]
     if known_mdes and (worst_mde := max(known_mdes)) > threshold:
-        words = (
-            f"This machine is too noisy to detect a slowdown of {size(threshold)}: even a full session can only detect"
+        return (
+            f"This machine is too noisy to detect a slowdown of {size(threshold)}. Even a full session can only detect "
+            f"{at_most(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with nothing else "
+            "running:"
         )
-        return NextStep(
-            (f"{words} {at_most(worst_mde)} or more. Repeat the timing on a quieter node, with nothing else running.",)
-        )
-    return NextStep(("The change is too close to the threshold for these pairs. The report shows every pair.",))
+    return (
+        "The change is too close to the threshold for these pairs. The report shows every pair. Repeat the timing on a "
+        "quiet node of the same class:"
+    )
 
 
 def _list_log_steps(check: Check) -> list[NextStep]:

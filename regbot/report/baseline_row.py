@@ -5,7 +5,7 @@ Comment, page and terminal use the same words.
 
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes
 from regbot.report.markdown import Name, UntrustedText, Words
-from regbot.report.quantities import with_interval
+from regbot.report.quantities import estimate_and_interval
 from regbot.text.clip import clip, short_commit
 from regbot.text.words import count
 
@@ -16,7 +16,8 @@ MIN_P_VALUE = 0.0001
 
 
 def describe_stored(comparison: StoredComparison) -> Words:
-    """Return where base and head lie against the last sessions of main, and whether head has the stored collectives."""
+    """Return how the step times of base and head differ from the last sessions of main, and whether head has the stored
+    collectives."""
     times = describe_stored_times(comparison.times) if comparison.times is not None else ()
     collectives = describe_stored_collectives(comparison.collectives) if comparison.collectives is not None else ()
     return (*times, *(("; ",) if times and collectives else ()), *collectives)
@@ -30,17 +31,19 @@ def describe_stored_times(times: StoredTimes) -> Words:
     tests = [test for test in times.tests if test.summary == "median" or _is_outside_alone(test, times)]
     age = f" (newest: {_describe_age(times.age_days)})" if times.age_days is not None else ""
     return (
-        f"compared with the last {count(times.sessions, 'session')} of main in this class and environment{age}, "
-        + ", ".join(_describe_test(test, times) for test in tests),
+        f"compared with the last {count(times.sessions, 'session')} of main on this node class and in this "
+        f"environment{age}, " + ", ".join(_describe_test(test, times) for test in tests),
     )
 
 
 def _describe_test(test: StoredTest, times: StoredTimes) -> str:
-    """Return an arm with its prediction interval: ``base is +0.41% [−1.20, +2.02] (p = 0.61)``."""
+    """Return an arm with its prediction interval: ``base's step is 0.41% longer [−1.20, +2.02] (p = 0.61)``."""
     p_value = f"p < {MIN_P_VALUE:g}" if test.p_value < MIN_P_VALUE else f"p = {test.p_value:.2g}"
-    summary = " by the mean" if test.summary == "mean" else ""
+    step = "mean step" if test.summary == "mean" else "step"
+    estimate, ends = estimate_and_interval(test.estimate_pct, test.low_pct, test.high_pct)
+    change = f"{estimate.lstrip('+−')} {'longer' if test.estimate_pct >= 0 else 'shorter'}"
     note = f"{p_value}, outside the predicted range" if _is_outside(test, times) else p_value
-    return f"{test.arm} is {with_interval(test.estimate_pct, test.low_pct, test.high_pct)}{summary} ({note})"
+    return f"{test.arm}'s {step} is {change} {ends} ({note})"
 
 
 def _is_outside_alone(test: StoredTest, times: StoredTimes) -> bool:
@@ -55,7 +58,7 @@ def _is_outside(test: StoredTest, times: StoredTimes) -> bool:
 def describe_stored_collectives(collectives: StoredCollectives) -> Words:
     """Return whether head's collectives equal those of the stored ledger, or the patterns of the differences."""
     age = f", {_describe_age(collectives.age_days)}" if collectives.age_days is not None else ""
-    stored: Words = ("the stored ledger of ", Name(short_commit(collectives.commit)), age)
+    stored: Words = ("the stored ones of ", Name(short_commit(collectives.commit)), age)
     if collectives.reason:
         reason = UntrustedText(clip(collectives.reason, REASON_CHARACTERS))
         return ("head's collectives cannot be compared with ", *stored, ": ", reason)

@@ -75,8 +75,8 @@ def _write_change(change: Change, commit_url: str) -> Iterator[str]:
 
 
 def _describe_parent(change: Change) -> Markdown:
-    parent = f", after {code(words.point_name(change.parent), 60)}" if change.parent else ""
-    merge = f", brought in by merge {code(short_commit(change.merge))}" if change.merge is not None else ""
+    parent = f"; {words.introduce_parent(change)} {code(words.point_name(change.parent), 60)}" if change.parent else ""
+    merge = f"; merge {code(short_commit(change.merge))} brought it in" if change.merge is not None else ""
     return Markdown(parent + merge)
 
 

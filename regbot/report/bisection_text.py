@@ -67,9 +67,9 @@ def _write_change(change: Change, result: Bisection) -> Iterator[str]:
         yield words.count_candidates(change.candidates)
         yield from _write_candidates(change.candidates, result)
     if change.parent:
-        merge = f", brought in by merge {short_commit(change.merge)}" if change.merge is not None else ""
+        merge = f"; merge {short_commit(change.merge)} brought it in" if change.merge is not None else ""
         parent = clip_line(words.point_name(change.parent), words.NAME_CHARACTERS)
-        yield from _wrap_lines(f"{words.name_parent_role(change)} {parent}{merge}")
+        yield from _wrap_lines(f"{words.introduce_parent(change)} {parent}{merge}")
     for finding in change.findings[:MAX_FINDINGS]:
         pattern, axis = (clip_line(text, words.NAME_CHARACTERS) for text in (finding.pattern, finding.axis))
         yield from _wrap_lines(f"{finding.status}  {pattern} (axis {axis})")

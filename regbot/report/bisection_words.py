@@ -195,14 +195,15 @@ def describe_confirmation(change: Change) -> str:
 
     If that point is not the parent in git, the commits left out between them may have made the change.
     """
-    parent, note = "its parent", ""
+    parent, note = name_parent(change), ""
     if change.left_out is not None:
         parent = clip_line(point_name(change.parent), NAME_CHARACTERS)
         note = f"; {parent} is not its parent in git"
         if change.left_out:
             note += f": {count(change.left_out, 'commit')} between them left out of the search, and may be the cause"
     if change.confirmed == "exact":
-        return f"exact: this commit has the change, and {parent} does not{note}"
+        noun = "version" if change.candidates[0].point.version else "commit"
+        return f"exact: this {noun} has the change, and {parent} does not{note}"
     if change.confirmed == "not asked":
         return f"not confirmed against {parent}: confirmation was not requested{note}"
     if change.estimate is None:
@@ -214,9 +215,19 @@ def describe_confirmation(change: Change) -> str:
     return f"not confirmed: {pairs} against {parent} {result}{note}"
 
 
-def name_parent_role(change: Change) -> str:
-    """Return what the point is that a culprit is compared with."""
-    return "parent" if change.left_out is None else "measured before it"
+def name_parent(change: Change) -> str:
+    """Return what the point is that a culprit is compared with: ``its parent``, ``the version before it`` or ``the
+    commit measured before it``."""
+    if change.left_out is not None:
+        return "the commit measured before it"
+    return "the version before it" if change.candidates[0].point.version else "its parent"
+
+
+def introduce_parent(change: Change) -> str:
+    """Return the words before the name of the point that a culprit is compared with. Of several candidates, it is the
+    parent of the earliest one."""
+    role = name_parent(change)
+    return "the parent of the earliest one is" if len(change.candidates) > 1 and role == "its parent" else f"{role} is"
 
 
 def select_extra_text(change: Change) -> str:

@@ -98,7 +98,7 @@ def _build_run_curve(run: TimedRun, x_scale: Scale, y_scale: Scale) -> RunCurve:
     return RunCurve(
         _format_points(seconds, x_scale, y_scale),
         run.verdict.role == "void",
-        f"run {run.verdict.number}, {run.arm}, {run.verdict.role}",
+        f"run {run.verdict.number}, {run.arm}, {run.role_words}",
     )
 
 
@@ -182,7 +182,7 @@ def _build_loss_curve(run: TimedRun, centre: dict[int, float], x_scale: Scale, y
     return RunCurve(
         _format_points(differences, x_scale, y_scale),
         run.verdict.role == "void",
-        f"run {run.verdict.number}, head, {run.verdict.role}",
+        f"run {run.verdict.number}, head, {run.role_words}",
     )
 
 

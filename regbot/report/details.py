@@ -187,8 +187,8 @@ def _format_timed_row(run: TimedRun) -> str:
     verdict = run.verdict
     step = "" if verdict.median_s is None else milliseconds(verdict.median_s, 4)
     mean = "" if verdict.mean_s is None else milliseconds(verdict.mean_s, 4)
-    role = f"{verdict.role}: {prose(verdict.reason, 200)}" if verdict.reason else verdict.role
-    role += " (earlier session)" if run.run.joined is not None else ""
+    role = f"{run.role_words}: {prose(verdict.reason, 200)}" if verdict.reason else run.role_words
+    role += " (earlier session)" if run.run.is_from_earlier_session else ""
     return f"| {verdict.number} | {run.arm} | {block} | {format_outcome(run.run)} | {step} | {mean} | {role} |"
 
 

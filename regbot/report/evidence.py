@@ -26,7 +26,9 @@ def list_evidence(run: Run) -> list[Words]:
         if run.ledger.liveness is not None:
             liveness = run.ledger.liveness
             facts.append((f"the counter saw {liveness.seen} of {liveness.planted} planted collectives",))
-        facts += [("replaced for counting: ", UntrustedText(patch)) for patch in run.ledger.patches[:MAX_FACTS]]
+        facts += [
+            ("changed to count without a GPU: ", UntrustedText(patch)) for patch in run.ledger.patches[:MAX_FACTS]
+        ]
     if run.environment is not None:
         framework, version = "torch", run.environment.torch or "absent"
         if run.environment.jax:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from regbot.records.run import Arm, Outcome, Run
-from regbot.records.verdict import Finding, Status
+from regbot.records.verdict import Finding, Status, WallKind
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.state import Check, State
 from regbot.report.throughput import (
@@ -29,6 +29,15 @@ ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REV
 PATTERN_CHARACTERS = 120
 REASON_CHARACTERS = 300
 
+_WALL_NAMES: dict[WallKind, str] = {"not one wall": "no single part of the step"}
+"""Names of the walls whose kind does not say enough by itself."""
+_STALL_PLACES: dict[WallKind, str] = {
+    "communication": "communication",
+    "compute or host": "compute or host time",
+    "not one wall": "no single part of the step",
+}
+"""The part of the step in which a few steps stall."""
+
 _AXIS_SEPARATOR = re.compile(r" -> |, ")
 """Separators between the axes of a finding."""
 
@@ -38,8 +47,10 @@ def headline(check: Check) -> Words:
     words = _HEADLINES[check.state](check)
     if not check.entries or not check.is_passing_but_unproven:
         return words
-    others = count(len(check.unconcerned), "other workload")
-    return (*words, f"; no changed file belongs to {others}, but no stored run proves that")
+    other_count = len(check.unconcerned)
+    was, its = ("was", "its") if other_count == 1 else ("were", "their")
+    others = f"; {count(other_count, 'other workload')} {was} not traced, because no changed file matches {its} paths"
+    return (*words, others, " (no stored run proves that the paths cover every file that is loaded)")
 
 
 def word(check: Check) -> str:
@@ -71,8 +82,9 @@ def _head_breaks_headline(check: Check) -> Words:
     failure = _describe_failure(failing[0], run) if failing else "fails"
     explained = run is not None and run.outcome in QUIET_OUTCOMES and run.reason
     detail: Words = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS))) if run and explained else ()
-    base = "the base does" if run is not None and run.outcome == "diverged" else "the base does not"
-    return (f"the head {failure} in {_count_workloads(failing, check)}, {base}", *detail)
+    base = _BASE_OUTCOMES.get(run.outcome, "does not") if run is not None else "does not"
+    separator = "; " if detail else ", "
+    return (f"the head {failure} in {_count_workloads(failing, check)}", *detail, f"{separator}the base {base}")
 
 
 def _neither_runs_headline(check: Check) -> Words:
@@ -154,10 +166,8 @@ def _trains_differently_headline(check: Check) -> Words:
     cause: Words = (
         (UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". ")),) if reasons else ("head trains differently",)
     )
-    return (
-        *cause,
-        f", in {_count_workloads(check.decisive, check)}; a reviewer has to decide whether this is intended",
-    )
+    scope = _count_workloads(check.decisive, check)
+    return (f"in {scope}, ", *cause, "; a reviewer has to decide whether this is intended")
 
 
 def _review_headline(check: Check) -> Words:
@@ -212,20 +222,29 @@ def _faster_headline(check: Check) -> Words:
 
 
 def _identical_headline(check: Check) -> Words:
-    sentence = f"base and head dispatch the same device program in {_count_workloads(check.entries, check)}"
+    sentence = f"base and head dispatch the same operators and collectives in {_count_workloads(check.entries, check)}"
     return (sentence, *_append_throughput(check))
 
 
 def _unchanged_headline(check: Check) -> Words:
     sentence = f"the sharding is unchanged in {_count_workloads(check.entries, check)}"
     throughput = _append_throughput(check)
-    return (sentence, *(throughput or ("; the device program differs",)))
+    return (sentence, *(throughput or (_describe_untimed_difference(check),)))
+
+
+def _describe_untimed_difference(check: Check) -> str:
+    """Return that nothing was timed, and in how many workloads the step runs other operators than base's."""
+    differing = [entry for entry in check.entries if entry.has_other_operators]
+    if not differing:
+        return "; step times were not measured"
+    scope = "" if len(differing) == len(check.entries) else f" in {_count_workloads(differing, check)}"
+    return f"; the step runs other operators{scope}, and step times were not measured"
 
 
 def _unconcerned_headline(check: Check) -> Words:
     proven = check.verdict.verdict == "PASS"
     end = ", and stored runs of the base load no changed file" if proven else ", so nothing was measured"
-    return (f"no changed file belongs to a workload{end}",)
+    return (f"no changed file matches the paths of a workload{end}",)
 
 
 def _describe_slowest(check: Check) -> Words:
@@ -237,15 +256,22 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
     section = worst.throughput
     change_text = f"{describe_change(section)} than {describe_reference(section)}" if section else "slower"
     up_to = "up to " if len(changed) > 1 else ""
-    stalls = ", because a few steps stall," if section and select_mean_only_test(section) else ""
-    return (f"a training step is {up_to}{change_text}{stalls} in {_count_timed_workloads(changed, check)}",)
+    scope = _count_timed_workloads(changed, check)
+    if section and select_mean_only_test(section):
+        return (f"a training step is on average {up_to}{change_text} in {scope}, because a few steps stall",)
+    return (f"a training step is {up_to}{change_text} in {scope}",)
 
 
 def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
     """Return the wall that explains the change of the first entry, such as ``(cause: communication)``; () if it is
-    unknown. The line below the table shows the wall's share."""
-    kind = entries[0].throughput.wall_kind if entries and entries[0].throughput else None
-    return (f" (cause: {kind})",) if kind else ()
+    unknown. If a few steps stall, the wall is the part of the step in which they do. The line below the table shows the
+    wall's share."""
+    section = entries[0].throughput if entries else None
+    if section is None or section.wall_kind is None:
+        return ()
+    if select_mean_only_test(section):
+        return (f" (in {_STALL_PLACES[section.wall_kind]})",)
+    return (f" (cause: {_WALL_NAMES.get(section.wall_kind, section.wall_kind)})",)
 
 
 def _append_throughput(check: Check) -> Words:
@@ -368,6 +394,8 @@ def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
 
 QUIET_OUTCOMES: tuple[Outcome, ...] = ("short", "diverged")
 """Outcomes of a head that ended without an error. The headline then has the reason, because no log has one."""
+_BASE_OUTCOMES: dict[Outcome, str] = {"short": "runs all its steps", "diverged": "trains"}
+"""What the base does where the head has this outcome. For other outcomes, the base "does not" crash or hang."""
 OUTCOMES: dict[Outcome, str] = {
     "crashed": "crashes",
     "hung": "hangs",

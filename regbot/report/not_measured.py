@@ -51,8 +51,8 @@ def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:
-    """Return a sentence for each reason why nothing was proven for workloads that the change does not concern, and one
-    for those with a proof."""
+    """Return a sentence about the workloads that the change does not concern: one for each reason why this is not
+    proven, and one for those with a proof."""
     groups: dict[tuple[bool, str], list[str]] = {}
     for entry in verdict.workloads:
         if entry.unconcerned:
@@ -60,16 +60,24 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
             groups.setdefault((proven, "; ".join(entry.validity.reasons)), []).append(entry.name)
     parts: list[Words] = [
         (
-            "Not concerned: no changed file matches the paths of ",
+            "Not measured: ",
             *_list_names(names),
-            ". Proven: " if proven else ". Not proven: ",
+            ". ",
+            _explain_unconcerned(len(names), proven),
             UntrustedText(clip(reason, REASON_CHARACTERS)),
             ".",
         )
         for (proven, reason), names in list(groups.items())[:MAX_REASONS]
     ]
     rest = sum(len(names) for names in list(groups.values())[MAX_REASONS:])
-    return [*parts, *([(f"Not concerned: {rest} more workloads, for other reasons.",)] if rest else [])]
+    return [*parts, *([(f"Not measured for other reasons: {rest} more workloads.",)] if rest else [])]
+
+
+def _explain_unconcerned(workloads: int, proven: bool) -> str:
+    """Return why ``workloads`` workloads were not measured, up to the word before the reason."""
+    these, them = ("this workload", "it") if workloads == 1 else ("these workloads", "them")
+    proof = "proven" if proven else "not proven"
+    return f"No changed file matches the paths of {these}. It is {proof} that the change cannot affect {them}, because "
 
 
 def _describe_left_out(header: SessionHeader) -> Words:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
-from regbot.ledgers.rows import template, unit
+from regbot.ledgers.rows import find_unit, template
 from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
 from regbot.records.verdict import Volume
 from regbot.report.workload_section import CollectiveLine, in_layer, kind_words
@@ -169,7 +169,7 @@ def _group_entries(base: Ledger, head: Ledger) -> tuple[list[BandKey], list[dict
     for ledger in (base, head):
         columns: dict[BandKey, dict[str, Volume]] = defaultdict(dict)
         for entry in ledger.entries:
-            name = unit(entry.where) if in_layer(entry.where) else OUTSIDE_LAYERS
+            name = find_unit(entry.where) if in_layer(entry.where) else OUTSIDE_LAYERS
             columns_of_key = columns[entry.kind, entry.axis, entry.group_size, entry.phase, entry.role]
             volume = columns_of_key.get(name, Volume(count=0, bytes=0))
             columns_of_key[name] = Volume(count=volume.count + entry.count, bytes=volume.bytes + entry.bytes)
@@ -242,7 +242,7 @@ def _frame_differences(bands: Sequence[Band]) -> list[ChangeFrame]:
 
 def _list_layers(entries: Sequence[Entry]) -> list[str]:
     """Return every layer once, grouped by stack and ordered by number."""
-    names = {unit(entry.where) for entry in entries if in_layer(entry.where)}
+    names = {find_unit(entry.where) for entry in entries if in_layer(entry.where)}
     return sorted(names, key=lambda name: (template(name), [int(number) for number in re.findall(r"\d+", name)[-1:]]))
 
 

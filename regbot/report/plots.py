@@ -135,7 +135,7 @@ def _build_dot(run: TimedRun, x: float, scale: Scale, spread: tuple[float, float
         role=run.verdict.role,
         number=run.verdict.number,
         spread=None if spread is None else (scale(spread[0]), scale(spread[1])),
-        tooltip=f"run {run.verdict.number}, {run.arm}, {run.verdict.role}: {step}",
+        tooltip=f"run {run.verdict.number}, {run.arm}, {run.role_words}: {step}",
         seconds=run.verdict.median_s,
     )
 

@@ -99,7 +99,14 @@ def regions(places: Sequence[PointSummary], max_regions: int) -> list[Region]:
     The first point (good), the last point (bad) and probable points stay separate as long as possible.
     """
     merged = [
-        Region(number, number, place.probability, place.runs, place.mean, int(not place.measurable))
+        Region(
+            first=number,
+            last=number,
+            probability=place.probability,
+            runs=place.runs,
+            mean=place.mean,
+            broken=int(not place.measurable),
+        )
         for number, place in enumerate(places)
     ]
     negligible = NEGLIGIBLE_PROBABILITY
@@ -135,12 +142,12 @@ def _join_regions(left: Region, right: Region) -> Region:
     known = [(region.mean, region.runs) for region in (left, right) if region.mean is not None and region.runs]
     runs = sum(weight for _, weight in known)
     return Region(
-        left.first,
-        right.last,
-        left.probability + right.probability,
-        left.runs + right.runs,
-        sum(mean * weight for mean, weight in known) / runs if runs else None,
-        left.broken + right.broken,
+        first=left.first,
+        last=right.last,
+        probability=left.probability + right.probability,
+        runs=left.runs + right.runs,
+        mean=sum(mean * weight for mean, weight in known) / runs if runs else None,
+        broken=left.broken + right.broken,
     )
 
 

@@ -1,6 +1,5 @@
 """Seconds and percentages as text, with three significant digits."""
 
-import math
 from collections.abc import Iterable
 
 
@@ -23,12 +22,6 @@ def percent(value: float, places: int | None = None) -> str:
 def size(value: float) -> str:
     """Return ``-46.72`` as ``46.7%``. There is no sign, because the sentence names the direction in words."""
     return f"{_round_to_digits(abs(value))}%"
-
-
-def at_most(value: float) -> str:
-    """Return an upper bound as text: ``0.7%`` for ``0.629``. A bound is rounded up, because rounding down would promise
-    too much."""
-    return f"{math.ceil(round(10 * value, 6)) / 10:.3g}%"
 
 
 def interval(low: float, high: float) -> str:

@@ -33,27 +33,31 @@ def step_times(check: Check, characters: int) -> Markdown:
     """Return the table and the explanations below it; '' if no workload has a throughput section."""
     timed = timed_entries(check.entries)
     thresholds = check.session.header.throughput
-    with_times = [(entry, section) for entry, section in timed if has_times(section)]
+    with_times = [(entry, throughput) for entry, throughput in timed if has_times(throughput)]
     parts = [*_write_table(with_times, thresholds, characters)] if with_times else []
-    parts += _write_untimed_lines([(entry, section) for entry, section in timed if not has_times(section)], thresholds)
+    parts += _write_untimed_lines(
+        [(entry, throughput) for entry, throughput in timed if not has_times(throughput)], thresholds
+    )
     setups = dict.fromkeys(
-        sentence(describe_setup(section, entry.timed)) for entry, section in timed if entry.timed.runs
+        sentence(describe_setup(throughput, entry.timed)) for entry, throughput in timed if entry.timed.runs
     )
     parts += list(setups)[:MAX_SETUPS]
-    parts += [sentence(describe_expert_shares([(entry.name, section) for entry, section in with_times]))]
+    parts += [sentence(describe_expert_shares([(entry.name, throughput) for entry, throughput in with_times]))]
     return Markdown("\n\n".join(filter(None, parts)))
 
 
 def _write_table(
     timed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds, characters: int
 ) -> Iterator[str]:
-    rows, cut = fit((markdown_row(_format_cells(entry, section, thresholds)) for entry, section in timed), characters)
+    rows, cut = fit(
+        (markdown_row(_format_cells(entry, throughput, thresholds)) for entry, throughput in timed), characters
+    )
     yield "\n".join([*markdown_head(*COLUMNS), *rows])
     if cut:
         yield f"…and {cut} more rows, see the report."
     groups: dict[str, list[str]] = {}
-    for entry, section in timed:
-        if explanation := sentence(explain_entry(entry, section)):
+    for entry, throughput in timed:
+        if explanation := sentence(explain_entry(entry, throughput)):
             groups.setdefault(explanation, []).append(code(entry.name, 80))
     explanations = [f"- {listed(names, MAX_EXPLANATIONS)}: {explanation}" for explanation, names in groups.items()][
         :MAX_EXPLANATIONS
@@ -62,16 +66,16 @@ def _write_table(
         yield "\n".join(explanations)
 
 
-def _format_cells(entry: WorkloadSection, section: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
-    sign = ICONS[section.status]
-    pairs = str(section.pairs) + (f" ({section.void_pairs} void)" if section.void_pairs else "")
+def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
+    sign = ICONS[throughput.status]
+    pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
     return (
         code(entry.name),
-        _format_step_time(section.base_step_s) + (" (stored)" if section.by == "stored" else ""),
-        _format_step_time(section.head_step_s),
-        _format_change_cell(section),
-        pairs if section.pairs or section.void_pairs else "",
-        f"{sign} {describe_decision(section, thresholds)}",
+        _format_step_time(throughput.base_step_s) + (" (stored)" if throughput.by == "stored" else ""),
+        _format_step_time(throughput.head_step_s),
+        _format_change_cell(throughput),
+        pairs if throughput.pairs or throughput.void_pairs else "",
+        f"{sign} {describe_decision(throughput, thresholds)}",
     )
 
 
@@ -79,13 +83,13 @@ def _format_step_time(seconds: float | None) -> str:
     return "" if seconds is None else milliseconds(seconds)
 
 
-def _format_change_cell(section: Throughput) -> str:
+def _format_change_cell(throughput: Throughput) -> str:
     """Return the cell with the change of the median step time. If only the mean decided, its change is added below."""
-    change, interval = format_change(section)
-    if mean := select_mean_only_test(section):
+    change, interval = format_change(throughput)
+    if mean := select_mean_only_test(throughput):
         mean_change, mean_interval = estimate_and_interval(mean.estimate_pct, mean.low_pct, mean.high_pct)
         return f"median {change} {interval}<br>mean **{mean_change}** {mean_interval}"
-    if change and classify_throughput(section) in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
+    if change and classify_throughput(throughput) in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
         change = f"**{change}**"
     return f"{change} {interval}".strip()
 
@@ -93,11 +97,13 @@ def _format_change_cell(section: Throughput) -> str:
 def _write_untimed_lines(untimed: Sequence[tuple[WorkloadSection, Throughput]], thresholds: Thresholds) -> list[str]:
     """Return the lines for workloads without step times, which have no row in the table. Workloads with the same answer
     share a line."""
-    groups: dict[str, list[str]] = {}
-    for entry, section in untimed:
-        answer = f"{ICONS[section.status]} **Throughput** {describe_decision(section, thresholds)}"
-        reason = sentence(explain_entry(entry, section))
-        groups.setdefault(f"{answer}: {reason}" if reason else answer, []).append(code(entry.name, 80))
-    return [f"{answer.rstrip('.')}. In {listed(names, MAX_EXPLANATIONS)}." for answer, names in groups.items()][
-        :MAX_EXPLANATIONS
+    groups: dict[tuple[str, str], list[str]] = {}
+    for entry, throughput in untimed:
+        reason = sentence(explain_entry(entry, throughput)).rstrip(".")
+        answer = f"{describe_decision(throughput, thresholds)}."
+        explanation = f" {reason[:1].upper()}{reason[1:]}." if reason else ""
+        groups.setdefault((ICONS[throughput.status], f"{answer}{explanation}"), []).append(code(entry.name, 80))
+    return [
+        f"{icon} **Throughput** of {listed(names, MAX_EXPLANATIONS)}: {answer}"
+        for (icon, answer), names in list(groups.items())[:MAX_EXPLANATIONS]
     ]

@@ -50,9 +50,9 @@ def compare_workloads(check: Check, characters: int) -> Markdown:
 
 
 def volume(line: CollectiveLine, tally: CollectiveCounts) -> str:
-    """Return the count of collectives per layer and in total: ``5 per layer · 240``."""
+    """Return the count of collectives in total and per layer: ``240 (5 per layer)``."""
     per_layer = line.describe_count(tally)
-    return f"{per_layer} · {tally.count}" if per_layer else str(tally.count)
+    return f"{tally.count} ({per_layer})" if per_layer else str(tally.count)
 
 
 def axis(line: CollectiveLine) -> str:

@@ -11,21 +11,24 @@ from regbot.judge.reasons import describe_withheld_decision
 from regbot.records.settings import ThroughputThresholds as Thresholds
 from regbot.records.verdict import Decision, PrimaryTest, Throughput
 from regbot.report.markdown import Name, UntrustedText, Words
-from regbot.report.quantities import at_most, estimate_and_interval, interval, percent, size
+from regbot.report.quantities import estimate_and_interval, interval, percent, size
 from regbot.report.timed_runs import TimedRuns
 from regbot.report.workload_section import WorkloadSection
 from regbot.text.clip import clip
+from regbot.text.percentages import at_most
 from regbot.text.words import count
 
 REASON_CHARACTERS = 300
+MAX_FURTHER_REASONS = 3
 MAX_SHARES = 4
 EXAMPLE_SLOWDOWN_PCT = 10.0
 """Slowdown of the routed experts in the example of what their share means for a step."""
 
 FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in a few slow steps"
+_LUCK_NOT_KNOWN = "How much a new compilation of one commit changes its speed here is not known"
 GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
 LUCK_UNKNOWN = "no calibration shows by how much a new compilation of one commit changes its speed on this node class"
-PASS_WITHHELD = "a few runs were far slower than the others, and more of them are head's than base's"
+PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
 
 
 class ThroughputAnswer(Enum):
@@ -91,8 +94,6 @@ def describe_change(section: Throughput) -> str:
     if change is None:
         return "faster" if section.decision == "improved" else "slower"
     words = f"{size(change)} {'slower' if change >= 0 else 'faster'}"
-    if test is not None and test.summary == "mean":
-        words += " on average"
     low, high = interval_ends
     return words if low is None or high is None else f"{words} {interval(low, high)}"
 
@@ -122,7 +123,7 @@ def _describe_faster(section: Throughput, thresholds: Thresholds) -> str:
 
 
 def _note_mean_only(section: Throughput) -> str:
-    return ", by the mean only: a few steps stall" if select_mean_only_test(section) else ""
+    return " on average, because a few steps stall" if select_mean_only_test(section) else ""
 
 
 def _describe_no_change(section: Throughput, thresholds: Thresholds) -> str:
@@ -140,7 +141,9 @@ def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
 def _describe_bound(section: Throughput) -> str:
     if section.bound_pct is None:
         return ""
-    return f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
+    bound = f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
+    has_both = {test.summary for test in section.tests} == {"median", "mean"}
+    return f"{bound}, for the median step (shown) and the mean step" if has_both else bound
 
 
 def exclude_slowdowns(bound_pct: float, reference: str) -> str:
@@ -227,17 +230,18 @@ def explain_section(section: Throughput) -> Words:
         why = _explain_pass(section)
         return (UntrustedText(clip(section.wall, REASON_CHARACTERS)), *(("; ", *why) if why else ()))
     if answer is ThroughputAnswer.SLOWER and section.wall:
-        stalls = (f"{FEW_SLOW_STEPS}. Cause: ",) if select_mean_only_test(section) else ()
-        return (*stalls, UntrustedText(clip(section.wall, REASON_CHARACTERS)))
+        note_on_mean = (f"{FEW_SLOW_STEPS}. Cause: ",) if select_mean_only_test(section) else ()
+        return (*note_on_mean, UntrustedText(clip(section.wall, REASON_CHARACTERS)))
     if answer in (ThroughputAnswer.NO_CHANGE, ThroughputAnswer.WITHIN_BOUND):
         return _explain_pass(section)
     if answer is ThroughputAnswer.IDENTICAL or not section.reasons:
         return ()
-    if answer is ThroughputAnswer.UNDECIDED and len(section.reasons) > 1:
-        return (
-            UntrustedText(". ".join(clip(reason, REASON_CHARACTERS).rstrip(".") for reason in section.reasons[1:4])),
-        )
-    return (UntrustedText(clip(section.reasons[0], REASON_CHARACTERS)),)
+    first_reason, *further_reasons = section.reasons
+    if answer is ThroughputAnswer.UNDECIDED and further_reasons:
+        # The first reason repeats the estimate and the interval of the row. The others say what a decision requires.
+        reasons = [clip(reason, REASON_CHARACTERS).rstrip(".") for reason in further_reasons[:MAX_FURTHER_REASONS]]
+        return (UntrustedText(". ".join(reasons)),)
+    return (UntrustedText(clip(first_reason, REASON_CHARACTERS)),)
 
 
 def _explain_pass(section: Throughput) -> Words:
@@ -250,7 +254,7 @@ def _explain_pass(section: Throughput) -> Words:
         return ()
     sd = size(max(test.sd_pct for test in section.tests))
     if section.by == "pairs":
-        exception = ", apart from the slow runs" if section.slow_launches else ""
+        exception = ", apart from the slow launches" if section.slow_launches else ""
         void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
         return (f"{count(section.pairs, 'pair')} were enough, because they scatter by only {sd}{exception}{void}",)
     if section.by == "stored":
@@ -258,17 +262,17 @@ def _explain_pass(section: Throughput) -> Words:
     return ()
 
 
-def explain_entry(entry: WorkloadSection, section: Throughput) -> Words:
+def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
     """Return the line below the numbers of a workload. If the workload has no answer because it is not valid, the line
     is the first reason from its validity section."""
     validity = entry.verdict.validity
     if (
-        classify_throughput(section) is ThroughputAnswer.NO_ANSWER
+        classify_throughput(throughput) is ThroughputAnswer.NO_ANSWER
         and validity.status in ("FAIL", "INVALID")
         and validity.reasons
     ):
         return (UntrustedText(clip(validity.reasons[0], REASON_CHARACTERS)),)
-    return explain_section(section)
+    return explain_section(throughput)
 
 
 def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
@@ -287,9 +291,8 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
     if section.by == "screen":
         words += [". Head was run alone, and compared with nothing"]
     elif section.by == "stored":
-        words += [
-            f". The result compares head with {count(section.sessions, 'stored session')} of this class and environment"
-        ]
+        stored = f"{count(section.sessions, 'stored session')} of this node class and environment"
+        words += [f". The result compares head with {stored}"]
     else:
         words += [". The result compares base and head on one machine"]
     if variant.split("-")[0] == "cpu" or (node is not None and not node.gpus):
@@ -313,10 +316,12 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
         for _, section in known[:MAX_SHARES]
         if section.expert_flops_share is not None
     ]
-    words += [f". If they take {EXAMPLE_SLOWDOWN_PCT:g}% longer, a step takes about {' or '.join(slowdowns)} longer"]
+    words += [f". If they take {EXAMPLE_SLOWDOWN_PCT:g}% longer, a step takes about {' or '.join(slowdowns)}"]
+    words += [" longer."]
     if any(not section.variant.endswith("-moe") for _, section in known):
-        words += [", and more than that in a variant that ends in ", Name("-moe")]
-    return (*words, ".")
+        words += [" A variant that ends in ", Name("-moe"), " has no embedding and no output head, so it shows such a "]
+        words += ["slowdown more clearly."]
+    return tuple(words)
 
 
 def _describe_calibration(section: Throughput) -> Words:
@@ -327,28 +332,30 @@ def _describe_calibration(section: Throughput) -> Words:
         if not section.assumed_luck_pct or section.decision_without_luck:
             return ()
         assumed = size(section.assumed_luck_pct)
-        unknown = "No calibration shows by how much a new compilation changes the speed of an arm here"
-        return (f" {unknown}: the interval assumes {assumed} ('regbot calibrate' measures it).",)
+        return (f" {_LUCK_NOT_KNOWN}, so the interval assumes {assumed}. 'regbot calibrate' measures it.",)
     flags, coverage = calibration.false_flags, calibration.covered
+    alarms = f"{'was' if flags.count == 1 else 'were'} {count(flags.count, 'false alarm')}"
     words = (
-        f" Calibration with pairs here: pairs of one commit scatter by {size(calibration.sd_pct)}; {flags.count} false "
-        f"{'alarm' if flags.count == 1 else 'alarms'} in {count(flags.total, 'placebo session')} (rate at most "
-        f"{flags.high:.0%}); the interval contained the truth in {coverage.count} of {coverage.total}"
+        " This node class was calibrated with pairs: two runs of one commit differ by "
+        f"{size(calibration.sd_pct)} (standard deviation). In {count(flags.total, 'session')} that compared a commit "
+        f"with itself there {alarms} (true rate at most {flags.high:.0%}). The interval contained the true change in "
+        f"{coverage.count} of {count(coverage.total, 'session')}."
     )
     if calibration.detected is not None:
+        detected = calibration.detected
         words += (
-            f"; an injected +{calibration.injected_pct:g}% was detected in {calibration.detected.count} of "
-            f"{calibration.detected.total}"
+            f" An injected slowdown of {calibration.injected_pct:g}% was detected in {detected.count} of "
+            f"{count(detected.total, 'session')}."
         )
     luck = calibration.arm_luck
-    if luck is None:
-        words += "; how much an arm's compiler caches change its speed is not known"
-        if section.assumed_luck_pct:
-            words += f", so the interval contains {size(section.assumed_luck_pct)} of it"
+    if luck is not None:
+        luck_range = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
+        words += f" A new compilation of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
+    elif section.assumed_luck_pct:
+        words += f" {_LUCK_NOT_KNOWN}, so the interval assumes {size(section.assumed_luck_pct)}."
     else:
-        interval = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
-        words += f"; an arm's compiler caches change its speed by {size(luck.sd_pct)} ({interval})"
-    return (words + ".",)
+        words += f" {_LUCK_NOT_KNOWN}."
+    return (words,)
 
 
 def list_significant_metrics(section: Throughput) -> list[str]:

@@ -30,6 +30,11 @@ class TimedRun:
         return self.run.position.block if self.run.position else 0
 
     @property
+    def role_words(self) -> str:
+        """What the run counts as, in words for a reader."""
+        return "compared with stored" if self.verdict.role == "stored" else self.verdict.role
+
+    @property
     def steady_s(self) -> list[float]:
         """Seconds of the slowest rank in every step from the steady cut on; [] if the run has no steady step."""
         if self.run.timing is None or self.verdict.cut is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from regbot.judge.profiled_steps import choose_run
-from regbot.ledgers.rows import Row, build_rows, template, unit
+from regbot.ledgers.rows import Row, build_rows, find_unit, template
 from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import Session
@@ -143,6 +143,12 @@ class WorkloadSection:
         sharding = self.verdict.sharding
         return self.ledgers is not None and sharding is not None and sharding.status != "INVALID"
 
+    @property
+    def has_other_operators(self) -> bool:
+        """Whether the device programs of the arms are known and differ."""
+        base, head = (ledger.program for ledger in self.ledgers) if self.ledgers else (None, None)
+        return base is not None and head is not None and base != head
+
     @cached_property
     def rows(self) -> list[Row]:
         return build_rows(*self.ledgers) if self.ledgers else []
@@ -181,7 +187,7 @@ def fold_collectives(base: Ledger, head: Ledger) -> list[CollectiveLine]:
     for side, ledger in enumerate((base, head)):
         for entry in ledger.entries:
             groups[entry.kind, entry.axis, entry.group_size][side].append(entry)
-    every_layer = {unit(entry.where) for entry in (*base.entries, *head.entries) if in_layer(entry.where)}
+    every_layer = {find_unit(entry.where) for entry in (*base.entries, *head.entries) if in_layer(entry.where)}
     folded = []
     for (kind, axis, size), (base_entries, head_entries) in groups.items():
         base_tally, head_tally = tally_entries(base_entries), tally_entries(head_entries)
@@ -207,7 +213,7 @@ def tally_entries(entries: Iterable[Entry]) -> CollectiveCounts:
     for entry in entries:
         size += entry.bytes
         if in_layer(entry.where):
-            layers[unit(entry.where)] += entry.count
+            layers[find_unit(entry.where)] += entry.count
         else:
             outside += entry.count
     return CollectiveCounts(count=outside + layers.total(), bytes=size, layers=layers, outside=outside)

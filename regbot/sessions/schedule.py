@@ -95,7 +95,7 @@ def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
 
 
 def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
-    session_runs = [run for run in runs if not is_head_only(run) and run.joined is None]
+    session_runs = [run for run in runs if not is_head_only(run) and not run.is_from_earlier_session]
     if any(run.outcome == "refused" for run in session_runs):
         return None
     for index, block in enumerate(block_numbers(runs, plan)):
@@ -143,7 +143,7 @@ def _is_on_other_node(runs: Sequence[Run], node: Node | None) -> bool:
 
 def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
     """Return the numbers of a session's blocks. If there are pooled runs, the numbers continue after their blocks."""
-    last_block = max((run.position.block for run in runs if run.joined is not None and run.position), default=0)
+    last_block = max((run.position.block for run in runs if run.is_from_earlier_session and run.position), default=0)
     pairs = (plan.more_pairs if last_block else 0) or plan.max_pairs or LOOKS[-1]
     return range(last_block + 1, last_block + 1 + block_count(pairs))
 
@@ -172,7 +172,7 @@ def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
     Before the first block, the estimate uses the warm launches, which are shorter than other runs. So the first block
     may exceed the budget.
     """
-    spent_s = sum(run.wall_s for run in runs if run.joined is None)
+    spent_s = sum(run.wall_s for run in runs if not run.is_from_earlier_session)
     paired_s = [run.wall_s for run in runs if run.position is not None and run.position.block]
     expected_s = paired_s or [run.wall_s for run in runs]
     return spent_s + BLOCK_SLOTS * (mean(expected_s) if expected_s else 0.0) < budget_s
@@ -191,7 +191,7 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
         estimate = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:
         estimate = "no pair yet"
-    session_runs = [run for run in runs if run.joined is None]
+    session_runs = [run for run in runs if not run.is_from_earlier_session]
     paired_s = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
     if not paired_s:
         return estimate

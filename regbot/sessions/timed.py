@@ -170,7 +170,7 @@ class SessionRunner:
         return variables
 
     def _say(self, runs: Sequence[Run], plan: TimedPlan, text: str) -> None:
-        session_runs = [run for run in runs if run.joined is None]
+        session_runs = [run for run in runs if not run.is_from_earlier_session]
         self._watch(Progress(len(session_runs), max_runs(runs, plan), text))
 
 

@@ -74,20 +74,20 @@ def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> 
 
 
 def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -> int | None:
-    """Return how many base runs of separate sessions prove with power 0.8 that one head run with ``effect`` exceeds
-    ``eps``; None if no number does.
+    """Return how many base sessions, of one run each, are needed to detect with probability 0.8 that one head run is
+    slower by more than ``eps`` if its true slowdown is ``effect``; None if no number is enough.
 
-    ``launch_sd`` is the standard deviation of a run in a session of its own. The effects are log-ratios.
+    ``launch_sd`` is the standard deviation of a run in a session of its own. The slowdowns are log-ratios.
     """
     for sessions in range(MIN_SESSIONS, MAX_SESSIONS + 1):
-        if eps + predictable_excess(launch_sd, sessions, alpha) <= effect:
+        if eps + detectable_excess(launch_sd, sessions, alpha) <= effect:
             return sessions
     return None
 
 
-def predictable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
-    """Return by how much a true effect must exceed the proven one, so that the prediction interval from this number of
-    base sessions proves it with power 0.8."""
+def detectable_excess(launch_sd: float, sessions: int, alpha: float) -> float:
+    """Return by how much a true slowdown must exceed a limit, so that the prediction interval from this number of base
+    sessions excludes the limit with probability 0.8. Slowdown and limit are log-ratios."""
     reach = float(stdtrit(sessions - 1, 1 - alpha / 2)) + float(ndtri(POWER))
     return reach * launch_sd * math.sqrt(1 + 1 / sessions)
 

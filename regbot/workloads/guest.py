@@ -376,15 +376,18 @@ def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, tas
         ending = describe_exit(result.exit_code)
         if result.exit_code == 0:
             return "no_record", (
-                "something in the code under test ended the process with exit code 0 (os._exit, exec, sys.exit in a "
-                "thread) before the step was counted"
+                "there was no error, so something in the code under test ended the process (os._exit, exec, sys.exit "
+                "in a thread) before the step was counted"
             )
-        return "crashed", f"{ending} before it could write a record; see its last lines"
+        return "crashed", f"the training process {ending} before it could write a record; see its last lines"
     if raw.refusal is not None:
         location = f" ({raw.refusal.where})" if raw.refusal.where else ""
         return ("crashed" if raw.refusal.kind == "code" else "refused"), f"{raw.refusal.message}{location}"
     if result.exit_code != 0:
-        return "crashed", f"left a record and then {describe_exit(result.exit_code)}; the record was not used"
+        return (
+            "crashed",
+            f"the training process left a record and then {describe_exit(result.exit_code)}; the record was not used",
+        )
     return "ok", ""
 
 

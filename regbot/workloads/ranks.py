@@ -114,7 +114,7 @@ def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcom
     losses = mean_loss([raw.loss for raw in raws.values()])
     if None in losses:
         first = losses.index(None) + 1
-        return "diverged", f"the loss is not finite in {losses.count(None)} of {requested} steps, first in step {first}"
+        return "diverged", f"its loss is not finite in {losses.count(None)} of {requested} steps, first in step {first}"
     if skipped := max(raw.skipped_steps for raw in raws.values()):
         return "diverged", f"the optimizer skipped {skipped} of {requested} steps: weights did not change in them"
     return "ok", ""

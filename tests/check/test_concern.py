@@ -89,9 +89,9 @@ def test_a_workload_without_paths_is_always_concerned(scene: Scene) -> None:
 
 def test_nothing_is_proven_without_a_stored_trace(scene: Scene) -> None:
     head = scene.change(**{"serving__api.py": "PORT = 81\n"})
-    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base says")
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base lists")
     scene.store_trace(None)
-    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base says")
+    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith("no stored trace of the base lists")
 
 
 def test_a_stored_trace_of_the_base_proves_it(scene: Scene) -> None:
@@ -191,7 +191,7 @@ def test_a_change_beside_all_paths_starts_no_run(tmp_path: Path) -> None:
     assert (code, verdict["verdict"], case.runs()) == (3, "INCONCLUSIVE", [])
     assert verdict["workloads"][0]["unconcerned"] is True
     comment = (case.home / "out" / "comment.md").read_text()
-    assert "no changed file belongs to a workload, so nothing was measured" in comment
+    assert "no changed file matches the paths of a workload, so nothing was measured" in comment
     assert seconds < 120, "a trace alone may take longer"
 
 

@@ -43,7 +43,7 @@ def test_a_change_of_no_path_is_neutral(hub: FakeGitHub, tmp_path: Path, fork: s
     number = bench.pull(fork=fork)
     posted = only(bench.post(bench.static(number, nothing_run(bench, number))))
     assert posted.status == "INCONCLUSIVE"
-    assert "no changed file belongs to a workload, so nothing was measured" in headline(posted.text)
+    assert "no changed file matches the paths of a workload, so nothing was measured" in headline(posted.text)
     assert bench.check(number).conclusion == "neutral"
 
 

@@ -159,9 +159,8 @@ def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: B
     (check,) = bench.repo.check_runs(sha)
     assert check.conclusion == "action_required"
     line = f"/regbot accept {bench.head(number)}: why"
-    assert f"can accept it in #{number}, before that is queued again, with\n\n```text\n{line}\n```" in str(
-        check.summary
-    )
+    queue_again = f"with this comment in #{number}. Queue #{number} again after that:"
+    assert f"{queue_again}\n\n```text\n{line}\n```" in str(check.summary)
     bench.repo.comment(number, "bob", line)
     bench.repo.comment(number, "ann", f"/regbot accept {sha}: the group")
     bench.repo.comment(number, "ann", f"/regbot accept {'0' * 40}: another head")

@@ -42,7 +42,7 @@ def test_both_check_runs_have_the_stricter_conclusion_and_name_their_pull_reques
         say(bench, number, number == passing)
     ours, theirs = checks(bench, passing, failing)
     assert (ours.conclusion, theirs.conclusion) == ("failure", "failure")
-    assert str(ours.title).startswith(f"held to #{failing} (FAIL): self-reported PASS: the sharding is unchanged")
+    assert str(ours.title).startswith(f"conclusion of #{failing} (FAIL): self-reported PASS: the sharding is unchanged")
     assert str(theirs.title).startswith("self-reported FAIL")
     assert f"**This is the verdict on #{passing}.**" in str(ours.summary)
     assert f"#{failing} (FAIL)" in str(ours.summary)

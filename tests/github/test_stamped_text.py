@@ -134,7 +134,7 @@ def test_the_documented_result_of_two_is_shown(earlier: str, later: str, cell: s
                 "### ⛔ INVALID: the job was cancelled. The log is in "
                 f"[the run](https://github.com/a/b/runs/{other.stamp.run})."
             )
-            assert "**A measurement of this commit gave no result" in strongest.body()
+            assert "**A measurement of this commit gave no result:**" in strongest.body()
             assert StampedText.read(strongest.body(note=Markdown("told"))) == strongest
 
 

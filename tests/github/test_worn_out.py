@@ -57,7 +57,7 @@ def test_a_strict_verdict_cannot_be_hidden_behind_many_pull_requests(bench: Benc
     failing = add_twin(bench, number, "FAIL")
     post(bench, number)
     assert bench.check(number).conclusion == "failure"
-    assert str(bench.check(number).title).startswith(f"held to #{failing} (FAIL): ")
+    assert str(bench.check(number).title).startswith(f"conclusion of #{failing} (FAIL): ")
     assert "and " not in str(bench.check(number).summary).split("👥")[1].split(". A check")[0]
 
 

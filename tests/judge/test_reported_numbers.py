@@ -118,8 +118,12 @@ def cell(seconds: float | None) -> str:
     return "" if seconds is None else milliseconds(seconds, 4)
 
 
+def words_of(run: RunVerdict) -> str:
+    return "compared with stored" if run.role == "stored" else run.role
+
+
 def role_of(run: RunVerdict) -> str:
-    return f"{run.role}: {prose(run.reason, 200)}" if run.reason else run.role
+    return f"{words_of(run)}: {prose(run.reason, 200)}" if run.reason else words_of(run)
 
 
 def memory(peak_bytes: int) -> str:
@@ -134,7 +138,7 @@ def check_page(session: Session, section: Throughput, page: str) -> None:
             verdict.arm,
             block_of(run),
             format_outcome(run),
-            verdict.role,
+            words_of(verdict),
             cell(verdict.median_s),
             cell(verdict.mean_s),
             memory(verdict.peak_bytes),

@@ -23,10 +23,11 @@ from regbot.report import comment, html
 from regbot.report.baseline_row import describe_stored_times
 from regbot.report.comment import LIMIT, MARKER
 from regbot.report.markdown import code, fence, prose, visible
-from regbot.report.quantities import at_most, with_interval
+from regbot.report.quantities import with_interval
 from regbot.report.state import prepare_check
 from regbot.report.throughput import classify_throughput
 from regbot.report.workload_section import build_workload_sections, fold_collectives
+from regbot.text.percentages import at_most
 from support import report_cases
 from support.report_cases import CASES, HOSTILE
 from support.sharding_cases import QWEN, Case, Shape, compare_same, ledger
@@ -101,8 +102,8 @@ def test_workloads_that_say_the_same_are_one_block_of_rows() -> None:
     table = text[: text.index("#### What changed")]
     assert table.count("`qwen3-30b-a3b@1/ep`<br>`qwen3-30b-a3b@1/ep-dp`") == 1
     assert table.count("\n|  | ") == 4, "three rows for each of two shapes, the first of them named"
-    assert "| 5 per layer · 240 | **▼ 0** |" in table
-    assert "**▲ 4 per layer · 192**" in table
+    assert "| 240 (5 per layer) | **▼ 0** |" in table
+    assert "**▲ 192 (4 per layer)**" in table
 
 
 def test_a_row_that_workloads_share_is_listed_once() -> None:
@@ -141,8 +142,8 @@ def test_many_reasons_of_unconcerned_workloads_are_cut() -> None:
         for index, reason in enumerate(reasons)
     ]
     text = comment(verdict.model_copy(update={"workloads": [verdict.workloads[0], *entries]}), session)
-    assert text.count("Not concerned:") == 5
-    assert "Not concerned: 46 more workloads, for other reasons." in text
+    assert text.count("Not measured") == 5
+    assert "Not measured for other reasons: 46 more workloads." in text
     assert len(text) < 10_000
 
 
@@ -228,7 +229,7 @@ def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> 
     assert row("throughput_fail", "mixtral-8x7b@1/ep")[3:] == [
         "+0.09% [−0.29, +0.48]",
         "8",
-        "✅ no change: a slowdown above 0.7% against base is ruled out",
+        "✅ no change: a slowdown above 0.7% against base is ruled out, for the median step (shown) and the mean step",
     ]
     assert "ep-dp" not in top("throughput_fail").partition("Timed on")[0], "what is not timed has no row"
 
@@ -242,8 +243,9 @@ def test_a_failure_of_throughput_names_the_change_the_interval_and_the_wall() ->
 
 def test_comment_and_page_have_the_same_row_against_the_stored_baseline() -> None:
     case = CASES["drifted_baseline"]()
-    words = "with the last 20 sessions of main in this class and environment (newest: 3 days old), base is +5.67%"
+    words = "with the last 20 sessions of main on this node class and in this environment (newest: 3 days old), base"
     [line] = [line for line in comment(*case).splitlines() if words in line]
+    assert "base's step is 5.67% longer [+3.78, +7.61]" in line
     assert "outside the predicted range" in line
     assert words in html(*case)
     assert "Not part of the verdict" not in comment(*CASES["pass_no_change"]()), "nothing is stored"
@@ -257,8 +259,8 @@ def test_a_difference_in_the_mean_alone_is_named() -> None:
     ]
     times = StoredTimes(sessions=20, alpha=0.025, tests=tests)
     assert "".join(describe_stored_times(times)).endswith(
-        "base is +3.00% [+1.00, +5.00] (p = 0.5), "
-        "base is +3.00% [+1.00, +5.00] by the mean (p = 0.001, outside the predicted range)"
+        "base's step is 3.00% longer [+1.00, +5.00] (p = 0.5), "
+        "base's mean step is 3.00% longer [+1.00, +5.00] (p = 0.001, outside the predicted range)"
     )
 
 
@@ -417,8 +419,12 @@ def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:
 
 def test_the_headline_says_how_the_head_breaks_when_timed() -> None:
     assert (
-        "the head does not train in the one timed workload, the base does: the loss is not finite from step 23 on"
-        in top("validity_fail_head_diverges").splitlines()[1]
+        top("validity_fail_head_diverges")
+        .splitlines()[1]
+        .endswith(
+            "the head does not train in the one timed workload: its loss is not finite in 28 of 50 steps, first in "
+            "step 23; the base trains"
+        )
     )
     assert "the head stops before its last step" in top("validity_fail_head_short").splitlines()[1]
 

@@ -10,7 +10,7 @@ from regbot.bisect.noisy import MOVED_MARKER
 from regbot.compare.completeness import find_omissions
 from regbot.compare.run_files import StepFile
 from regbot.engines.escape import ATTEMPTS
-from regbot.github.stamped_text import INVALID_HEADING, VOID_BANNER
+from regbot.github.stamped_text import INVALID_HEADING, VOID_BANNER, VOID_BANNER_END
 from regbot.ledgers.catalogue import EXPLANATIONS
 from regbot.report import comment, comment_parts, html
 from regbot.report.comment import MARKER
@@ -23,6 +23,7 @@ FOREIGN = {
     "lacks support for cpu binding": "Slurm has no other sign of it",
     INVALID_HEADING: "results are kept in comments, and the heading of one goes into the next",
     VOID_BANNER: "results are kept in comments, and the heading of one goes into the next",
+    VOID_BANNER_END: "results are kept in comments, and the heading of one goes into the next",
     "invalid job id": "Slurm has no other sign of it",
     "not a git repository": "git has no other sign of it",
     'unknown command "index"': "pip has no other sign of it",

@@ -9,7 +9,7 @@ from scipy import stats
 
 from regbot.stats.paired import Thresholds, decide
 from regbot.stats.prediction import MIN_SESSIONS
-from regbot.stats.unpaired import predict_head, predictable_excess, sessions_needed, tipping_sd
+from regbot.stats.unpaired import detectable_excess, predict_head, sessions_needed, tipping_sd
 
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 ALPHA = 0.025
@@ -64,8 +64,8 @@ class TestNeeds:
     def test_enough_sessions_prove_an_effect_with_probability_eight_in_ten(self) -> None:
         sessions = sessions_needed(0.01, 0.05, ALPHA, THRESHOLDS.eps)
         assert sessions is not None
-        assert THRESHOLDS.eps + predictable_excess(0.01, sessions, ALPHA) <= 0.05
-        assert sessions == MIN_SESSIONS or THRESHOLDS.eps + predictable_excess(0.01, sessions - 1, ALPHA) > 0.05
+        assert THRESHOLDS.eps + detectable_excess(0.01, sessions, ALPHA) <= 0.05
+        assert sessions == MIN_SESSIONS or THRESHOLDS.eps + detectable_excess(0.01, sessions - 1, ALPHA) > 0.05
 
     def test_no_number_of_sessions_makes_one_noisy_launch_precise(self) -> None:
         assert sessions_needed(0.02, 0.02, ALPHA, THRESHOLDS.eps) is None

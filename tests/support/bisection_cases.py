@@ -26,8 +26,8 @@ from support.sharding_cases import QWEN, finding, ledger
 
 ENTRIES = ["qwen3-30b-a3b@1/ep", "qwen3-30b-a3b@1/ep-dp"]
 BUILD_FAILED = "its build failed: ModuleNotFoundError: No module named 'moe_train.router' (exit 1)"
-NOTHING_BEFORE = "no slowdown of 2% or more before it (probability of none: 97%)"
-NOTHING_AFTER = "it is not known whether another slowdown lies after it (probability of none: 81%)"
+NOTHING_BEFORE = "no slowdown of 2% or more before it (97% likely)"
+NOTHING_AFTER = "it is not known whether another slowdown lies after it (81% likely that there is none)"
 SKIPPED = "the command exited with 125: it says that this commit cannot be measured"
 
 

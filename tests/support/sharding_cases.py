@@ -206,7 +206,7 @@ def sharding(
     return Sharding.model_validate(
         {
             "status": status,
-            "reasons": list(reasons) or ["same collectives, but the device program differs"],
+            "reasons": list(reasons) or ["same collectives, but the step runs other operators"],
             "findings": list(findings),
             "base": _roles(base),
             "head": _roles(head),
@@ -328,8 +328,8 @@ def passed() -> Case:
     return compare_same(SHAPES)
 
 
-UNPROVEN = "no stored trace of the base says which files it loads"
-PROVEN = "the stored runs of the base load no file outside of its paths"
+UNPROVEN = "no stored trace of the base lists the files that it loaded"
+PROVEN = "the stored runs of the base loaded no file outside of the paths"
 
 
 def unconcerned(proof: str | None = None, measured: Sequence[Shape] = ()) -> Case:
@@ -462,14 +462,14 @@ RuntimeError: shape '[16, -1]' is invalid for input of size 120
 """
 
 
-CRASH = "the guest ended with exit code 1: RuntimeError: shape '[16, -1]' is invalid for input of size 120"
+CRASH = "RuntimeError: shape '[16, -1]' is invalid for input of size 120 (moe_train/moe.py:141 in dispatch)"
 RENAMED = (
     "TypeError: SyntheticData.build() missing 1 required keyword-only argument: 'seq_len' "
     "(torchtitan/trainer.py:438 in __init__)"
 )
 NO_RECORD = (
-    "something in the code under test ended the process with exit code 0 (os._exit, exec, sys.exit in a thread) before "
-    "the step was counted"
+    "there was no error, so something in the code under test ended the process (os._exit, exec, sys.exit in a thread) "
+    "before the step was counted"
 )
 
 
@@ -502,7 +502,7 @@ def validity_fail_head_crashes() -> Case:
     return unmeasured(
         lambda shape: (run(shape, BASE, ledger(shape)), _crash(shape, HEAD), _crash(shape, HEAD, 2)),
         "FAIL",
-        f"head crashed: {CRASH}, in each of 2 attempts; base ran",
+        f"in both attempts, head crashed: {CRASH}; base ran",
     )
 
 

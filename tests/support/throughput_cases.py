@@ -22,6 +22,7 @@ from regbot.records.session import StoredTrace
 from regbot.records.verdict import StoredComparison, Throughput, Validity
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Thresholds, pairs_needed, sequential_test
+from regbot.text.percentages import at_most
 from support import timed_cases
 from support.sharding_cases import (
     BASE,
@@ -246,8 +247,8 @@ def stored_fail() -> Case:
 def continued() -> Case:
     """The same code was timed before. All pairs count, by the always-valid interval."""
     reason = (
-        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an always-valid "
-        "interval (99% instead of 95%)"
+        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an interval "
+        "that stays valid however often one looks (99% instead of 95%)"
     )
 
     def times(shape: Shape) -> Times:
@@ -364,14 +365,16 @@ def _undecided_at(shape: Shape, ratio: float) -> Times:
     interval = (
         f"{median_test.estimate_pct:+.2f}% ({median_test.low_pct:+.2f}% to {median_test.high_pct:+.2f}%) by the median"
     )
-    power = f"12 pairs can detect a slowdown of {section.mde_full_pct:.2g}%; to detect 2% takes about {needed} pairs"
+    assert section.mde_full_pct is not None
+    detectable = f"12 pairs can detect a slowdown of {at_most(section.mde_full_pct)} or more"
+    power = f"{detectable}; to detect 2% takes about {needed} pairs"
     reasons = [f"undecided after 12 pairs: {interval} step time", f"with this noise ({sd:.2g}% per pair), {power}"]
     return runs, section.model_copy(update={"reasons": reasons})
 
 
 def not_begun() -> Case:
     """The budget was spent before this workload was timed."""
-    reason = "nothing has been timed yet (the device program differs); go on with --resume"
+    reason = "nothing has been timed yet (the step runs other operators); go on with --resume"
     section = Throughput(status="INCONCLUSIVE", reasons=[reason], decision="undecided", by="pairs")
     return with_times(passed(), lambda _: ([], section), [QWEN], budget_min=5.0)
 
@@ -433,7 +436,7 @@ def _broken_head(outcome: Outcome, reason: str) -> Case:
     words = {"diverged": "did not train", "short": "ended with fewer steps than requested"}[outcome]
     log_tail = {"diverged": "step 23 loss nan\n", "short": "step 31 loss 5.41\nno more batches\n"}[outcome]
     section = Throughput(status="INVALID", reasons=[UNFINISHED], void_pairs=4, node="2 cores", variant="cpu")
-    failed = Validity(status="FAIL", reasons=[f"head {words}: {reason}, in each of 2 attempts; base ran"])
+    failed = Validity(status="FAIL", reasons=[f"in both attempts, head {words}: {reason}; base ran"])
 
     def times(shape: Shape) -> Times:
         return _lost(shape, outcome, reason, log_tail=log_tail, exit_code=0), section
@@ -443,7 +446,7 @@ def _broken_head(outcome: Outcome, reason: str) -> Case:
 
 def head_diverges() -> Case:
     """The head's loss is not finite, twice."""
-    return _broken_head("diverged", "the loss is not finite from step 23 on")
+    return _broken_head("diverged", "its loss is not finite in 28 of 50 steps, first in step 23")
 
 
 def head_stops_short() -> Case:
@@ -453,7 +456,7 @@ def head_stops_short() -> Case:
 
 def untimed() -> Case:
     """The traces are good, but the timed runs of the base fail."""
-    reason = "the guest ended with exit code 1: RuntimeError: could not bind the rendezvous port"
+    reason = "the training process exited with code 1 before it could write a record; see its last lines"
 
     def times(shape: Shape) -> Times:
         clock = timed_cases.Clock(shape.entry, BASE, HEAD)

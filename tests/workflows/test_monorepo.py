@@ -88,7 +88,10 @@ def test_only_the_workload_that_a_change_concerns_is_traced(monorepo: Monorepo) 
     answer = monorepo.answers["search"]
     assert {run.workload for run in answer.session.runs} == {"search:mixtral-8x7b@1/ep"}
     assert "expert axis mapped twice" in answer.comment
-    assert "Not concerned: no changed file matches the paths of `ranking:mixtral-8x7b@1/ep`, `speech:" in answer.comment
+    assert (
+        "Not measured, because no changed file matches the paths: `ranking:mixtral-8x7b@1/ep`, `speech:"
+        in answer.comment
+    )
     assert answer.comment.count("| `search:mixtral-8x7b@1/ep` | base |") == 1
     assert "| `ranking:mixtral-8x7b@1/ep` | base |" not in answer.comment
     assert answer.check.conclusion == "failure"
@@ -97,6 +100,6 @@ def test_only_the_workload_that_a_change_concerns_is_traced(monorepo: Monorepo) 
 def test_a_change_that_concerns_no_workload_is_neutral_without_a_trace(monorepo: Monorepo) -> None:
     answer = monorepo.answers["web"]
     assert answer.session.runs == []  # nothing was started, so the answer takes seconds
-    assert "no changed file belongs to a workload, so nothing was measured" in answer.comment
+    assert "no changed file matches the paths of a workload, so nothing was measured" in answer.comment
     assert "| base | 1 |" not in answer.comment
     assert (answer.check.status, answer.check.conclusion) == ("completed", "neutral")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regbot.workloads.paper import NoPaperGpuError, library_for
-from regbot.workloads.paper.build import NAME, PaperLibrary
+from regbot.workloads.paper.build import LIBRARY_NAME, PaperLibrary
 
 COMPILER = """#!{python}
 import pathlib, sys, time
@@ -185,7 +185,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
     _compiler(tmp_path, monkeypatch, "#!/bin/sh\necho 'all.cpp:3:1: error: no such header' >&2\nexit 1\n")
     with pytest.raises(NoPaperGpuError, match=r"all\.cpp:3:1: error: no such header"):
         _build(checkout, tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob(NAME))
+    assert not list((tmp_path / "cache").rglob(LIBRARY_NAME))
 
 
 def test_a_full_disk_is_reported_and_leaves_nothing(checkout: Path, tmp_path: Path, compiled: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(checkout: Path, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True)
     assert "NoPaperGpuError" in done.stderr, done.stderr
     assert "File too large" in done.stderr
-    assert not list((tmp_path / "cache").rglob(NAME))
+    assert not list((tmp_path / "cache").rglob(LIBRARY_NAME))
 
 
 def test_an_interpreter_of_the_checkout_is_not_started(checkout: Path, compiled: Path, tmp_path: Path) -> None:

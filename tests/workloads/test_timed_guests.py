@@ -167,7 +167,7 @@ def test_a_rank_that_exits_with_0_alone_is_named(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_a_number_is_no_training(tmp_path: Path) -> None:
     run = run_of(tmp_path, spoilt("return x * float('nan')", step=4))
     assert run.outcome == "diverged"
-    assert "the loss is not finite in 3 of 6 steps, first in step 4" in run.reason
+    assert "its loss is not finite in 3 of 6 steps, first in step 4" in run.reason
     assert run.loss[3:] == [None, None, None]
 
 
@@ -281,7 +281,7 @@ FORGERIES = [
     ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['steps']['step_s'][2] = float('inf')", "bad_record", "Infinity is not a number"),
     ("records[0]['loss'][2] = float('nan')", "bad_record", "NaN is not a number"),
-    ("records[0]['loss'][2] = None", "diverged", "the loss is not finite in 1 of 6 steps, first in step 3"),
+    ("records[0]['loss'][2] = None", "diverged", "its loss is not finite in 1 of 6 steps, first in step 3"),
     ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "one loss for each of 6 steps"),
     (
         "[shorten(each, 4) for each in records]; seconds = total()",

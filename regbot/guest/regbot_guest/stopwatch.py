@@ -7,8 +7,8 @@ per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` me
 Time in collectives is the time inside the methods of a process group plus the time that code waits for the work handles
 that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. This
 includes exchanges of deep_ep, and events of other streams that run collectives. Collectives on other streams, such as
-those of FSDP, are overlapped time. Neither includes collectives that torch issues from C++ (functional collectives, the
-reducer of DDP), nor collectives that are captured in a CUDA graph.
+those of FSDP, are overlapped time. Neither of these times includes collectives that torch issues from C++ (functional
+collectives, the reducer of DDP), nor collectives that are captured in a CUDA graph.
 """
 
 import resource

@@ -50,8 +50,13 @@ _DENSE_GROUPS = re.compile(r"\breplica_groups = dense<[^>]*>")
 _GROUP_ATTRIBUTES = ("replica_groups", "device_ids", "use_global_device_ids")
 """Attributes that define the groups. ``device_ids`` occurs together with groups that are given as mesh axes."""
 _CHANNEL = re.compile(r"\bchannel_id\b")
+_ANY_CHANNEL = "channel_id=1"
+"""Stands for every channel id. Its number does not matter: the groups are read as those of devices if there is one, and
+as those of replicas otherwise."""
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
 
+SENT_OPERANDS = 1
+"""Of a ragged all-to-all, only the first operand is sent. The others are its output buffer, offsets and sizes."""
 INDEX_TYPES = ("s32", "u32", "s64", "u64", "pred")
 BYTE_TYPES = ("s8", "u8", "s16", "u16", "s4", "u4")
 MAX_CONTROL_INDEX_BYTES = 16 * 2**20
@@ -138,7 +143,7 @@ def parse_communication(
             if is_start
             else parse_tensors(_find_operand_shape(instruction, find_shape) or instruction.shape)
         )
-        counted_tensors = counted_tensors[:1]
+        counted_tensors = counted_tensors[:SENT_OPERANDS]
     elif is_start:
         counted_tensors = _select_start_result(kind, instruction.shape)
     elif kind == "send_recv":
@@ -156,7 +161,7 @@ def parse_communication(
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
     """Join the attributes that define the group into one text. The text is the key of the cache of groups."""
     parts = [f"{name}={attributes[name]}" for name in _GROUP_ATTRIBUTES if name in attributes]
-    return ", ".join((["channel_id=1"] if "channel_id" in attributes else []) + parts)
+    return ", ".join(([_ANY_CHANNEL] if "channel_id" in attributes else []) + parts)
 
 
 def _select_start_result(kind: Kind, shape: str) -> list[Tensor]:
@@ -188,24 +193,28 @@ def _parse_custom_call(
     attributes = instruction.attributes
     target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
-        dense_match = _DENSE_GROUPS.search(config)
-        group_text = (
-            _join_group_attributes(attributes)
-            if "replica_groups" in attributes
-            else dense_match[0]
-            if dense_match
-            else ""
-        )
-        counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:1]
+        group_text = _find_ragged_groups(attributes, config)
+        counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:SENT_OPERANDS]
         if counted_tensors and group_text:
-            channel = "channel_id=1, " if "channel_id" not in group_text and _CHANNEL.search(config) else ""
-            group = groups.find_group(channel + group_text, reduces_or_gathers=False)
+            group = groups.find_group(group_text, reduces_or_gathers=False)
             return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):
         return UnknownInstruction(f"custom-call {target} with remote copies")
     return None
+
+
+def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
+    """Return the text of the groups of a ragged all-to-all that is a custom call, '' if it has none. The groups are in
+    its attributes or in its ``backend_config``."""
+    if "replica_groups" in attributes:
+        group_text = _join_group_attributes(attributes)
+    else:
+        dense_match = _DENSE_GROUPS.search(config)
+        group_text = dense_match[0] if dense_match else ""
+    has_own_channel = "channel_id" in group_text or not _CHANNEL.search(config)
+    return group_text if has_own_channel or not group_text else f"{_ANY_CHANNEL}, {group_text}"
 
 
 def _make_collective(

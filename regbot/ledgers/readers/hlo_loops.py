@@ -16,13 +16,13 @@ from regbot.ledgers.readers.hlo_text import Instruction
 
 INTEGERS = ("s32[]", "u32[]", "s64[]", "u64[]", "pred[]")
 """Shapes of the scalars that are traced: integers and booleans."""
-MAX_LINES = 64
+MAX_INSTRUCTIONS = 64
 """Conditions and fusions with more scalars are ignored. The condition of a usual loop has three scalars."""
 MAX_DEPTH = 32
 """Largest depth of nested additions and fusions that are followed."""
 BASE_WORK, WORK_PER_INTEGER = 1000, 16
-"""Largest number of lines that are evaluated: ``BASE_WORK`` plus ``WORK_PER_INTEGER`` for each requested integer. A
-scan needs five lines.
+"""Largest number of instructions that are evaluated: ``BASE_WORK`` plus ``WORK_PER_INTEGER`` for each requested
+integer. A scan needs five instructions.
 """
 
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
@@ -44,12 +44,12 @@ class Value(NamedTuple):
 class Scalars:
     """The integer scalars of one computation.
 
-    ``lines`` and ``root`` are set if the computation is small and returns one integer. ``results`` is set if the
+    ``instructions`` and ``root`` are set if the computation is small and returns one integer. ``results`` is set if the
     computation returns a tuple: it maps positions in this tuple to values, which refer to the tuple that the
     computation receives.
     """
 
-    lines: Mapping[str, Instruction] = field(default_factory=dict)
+    instructions: Mapping[str, Instruction] = field(default_factory=dict)
     root: str = ""
     results: Mapping[int, Value] = field(default_factory=dict)
 
@@ -65,32 +65,37 @@ class TripCount(NamedTuple):
     assumed: bool
 
 
-def select_scalars(lines: Iterable[Instruction], computations: Mapping[str, Scalars]) -> Scalars:
+def select_scalars(instructions: Iterable[Instruction], computations: Mapping[str, Scalars]) -> Scalars:
     """Return the integer scalars of a computation. ``computations`` maps the names of earlier computations to their
     scalars.
     """
-    relevant = (line for line in lines if line.is_root or line.opcode == "parameter" or line.shape.startswith(INTEGERS))
-    by_name = {line.name: line for line in relevant}
-    root = next((line for line in by_name.values() if line.is_root), None)
+    by_name = {
+        instruction.name: instruction
+        for instruction in instructions
+        if instruction.is_root or instruction.opcode == "parameter" or instruction.shape.startswith(INTEGERS)
+    }
+    root = next((instruction for instruction in by_name.values() if instruction.is_root), None)
     if root is None:
         return Scalars()
     if root.opcode == "tuple":
         return Scalars(results=read_tuple_values(root, by_name, computations))
-    if root.shape.startswith(INTEGERS) and len(by_name) <= MAX_LINES:
+    if root.shape.startswith(INTEGERS) and len(by_name) <= MAX_INSTRUCTIONS:
         return Scalars(by_name, root.name)
     return Scalars()
 
 
 def read_tuple_values(
-    line: Instruction, lines: Mapping[str, Instruction], computations: Mapping[str, Scalars]
+    tuple_instruction: Instruction, instructions: Mapping[str, Instruction], computations: Mapping[str, Scalars]
 ) -> dict[int, Value]:
-    """Return the integers of a ``tuple`` instruction by their position in the tuple."""
-    operands = line.operands
-    evaluator = _Evaluator(computations, len(operands))
+    """Return the integers of a ``tuple`` instruction by their position in the tuple.
+
+    ``instructions``: those of the computation that builds the tuple, by name.
+    """
+    operands = tuple_instruction.operands
+    evaluator = _Evaluator(computations, requested_integers=len(operands))
+    scope = _Scope(callee="", instructions=instructions, parameters=())
     values = (
-        (position, evaluator.value(_Scope("", lines, ()), name))
-        for position, name in enumerate(operands)
-        if name in lines
+        (position, evaluator.value(scope, name)) for position, name in enumerate(operands) if name in instructions
     )
     return {position: value for position, value in values if value is not None}
 
@@ -144,14 +149,15 @@ def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) ->
 
     The comparison may be inside a fusion.
     """
-    evaluator = _Evaluator(computations, len(condition.lines))
-    scope, root = _Scope("", condition.lines, ()), condition.lines.get(condition.root)
+    evaluator = _Evaluator(computations, requested_integers=len(condition.instructions))
+    scope = _Scope(callee="", instructions=condition.instructions, parameters=())
+    root = condition.instructions.get(condition.root)
     if (
         root is not None
         and root.opcode == "fusion"
         and (callee := evaluator.resolve_callee(scope, root, 0)) is not None
     ):
-        scope, root = callee.scope, callee.scope.lines.get(callee.root)
+        scope, root = callee.scope, callee.scope.instructions.get(callee.root)
     direction = root.attributes.get("direction", "") if root is not None and root.opcode == "compare" else ""
     if root is None or direction not in _FLIPPED:
         return None
@@ -162,12 +168,14 @@ def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) ->
 
 
 class _Scope(NamedTuple):
-    """The lines of one computation and the values of its parameters. ``parameters`` is empty for a loop's own
-    computations.
+    """The instructions of one computation and the values of its parameters.
+
+    ``callee``: the name of the computation, if a fusion or call runs it. ``callee`` and ``parameters`` are empty for a
+    loop's own computations.
     """
 
     callee: str
-    lines: Mapping[str, Instruction]
+    instructions: Mapping[str, Instruction]
     parameters: tuple[Value | None, ...]
 
 
@@ -177,15 +185,16 @@ class _Callee(NamedTuple):
 
 
 class _Evaluator:
-    """Evaluates integer instructions. Each line of a computation is evaluated once per set of parameter values.
+    """Evaluates integer instructions. Each instruction of a computation is evaluated once per set of parameter values.
 
-    Nested fusions can be called with different parameters each time, so the total work is limited. After the limit is
-    reached, all further values are unknown.
+    Nested fusions can be called with different parameters each time, so the total work is limited. The limit rises with
+    ``requested_integers``, the number of integers that the caller may ask for. After the limit is reached, all further
+    values are unknown.
     """
 
-    def __init__(self, computations: Mapping[str, Scalars], integers: int) -> None:
+    def __init__(self, computations: Mapping[str, Scalars], *, requested_integers: int) -> None:
         self._computations = computations
-        self._remaining_work = BASE_WORK + WORK_PER_INTEGER * integers
+        self._remaining_work = BASE_WORK + WORK_PER_INTEGER * requested_integers
         self._values: dict[tuple[str, tuple[Value | None, ...], str], Value | None] = {}
 
     def value(self, scope: _Scope, name: str, depth: int = 0) -> Value | None:
@@ -193,48 +202,49 @@ class _Evaluator:
         key = (scope.callee, scope.parameters, name)
         if key in self._values:
             return self._values[key]
-        line = scope.lines.get(name)
-        if line is None or depth > MAX_DEPTH or self._remaining_work <= 0:
+        instruction = scope.instructions.get(name)
+        if instruction is None or depth > MAX_DEPTH or self._remaining_work <= 0:
             return None
         self._remaining_work -= 1
         self._values[key] = None
-        self._values[key] = result = self._evaluate(scope, line, depth + 1)
+        self._values[key] = result = self._evaluate(scope, instruction, depth + 1)
         return result
 
-    def resolve_callee(self, scope: _Scope, line: Instruction, depth: int) -> _Callee | None:
+    def resolve_callee(self, scope: _Scope, instruction: Instruction, depth: int) -> _Callee | None:
         """Return the computation that a fusion or call runs, with its parameter values.
 
         Return None if the computation is unknown or too large, or does not return one integer.
         """
-        attributes = line.attributes
+        attributes = instruction.attributes
         name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")
-        computation, operands = self._computations.get(name), line.operands
-        if computation is None or not computation.root or len(operands) > MAX_LINES:
+        computation, operands = self._computations.get(name), instruction.operands
+        if computation is None or not computation.root or len(operands) > MAX_INSTRUCTIONS:
             return None
-        return _Callee(
-            _Scope(name, computation.lines, tuple(self.value(scope, operand, depth) for operand in operands)),
-            computation.root,
-        )
+        parameters = tuple(self.value(scope, operand, depth) for operand in operands)
+        callee_scope = _Scope(callee=name, instructions=computation.instructions, parameters=parameters)
+        return _Callee(callee_scope, computation.root)
 
-    def _evaluate(self, scope: _Scope, line: Instruction, depth: int) -> Value | None:
-        match line.opcode:
+    def _evaluate(self, scope: _Scope, instruction: Instruction, depth: int) -> Value | None:
+        match instruction.opcode:
             case "constant":
-                return Value(None, int(number[1])) if (number := _NUMBER.match(line.rest)) else None
+                return Value(None, int(number[1])) if (number := _NUMBER.match(instruction.rest)) else None
             case "parameter":
-                number = _NUMBER.match(line.rest)
+                number = _NUMBER.match(instruction.rest)
                 return (
                     scope.parameters[int(number[1])] if number and 0 <= int(number[1]) < len(scope.parameters) else None
                 )
             case "get-tuple-element":
-                operands, index = line.operands, line.attributes.get("index", "")
-                source = scope.lines.get(operands[0]) if operands else None
+                operands, index = instruction.operands, instruction.attributes.get("index", "")
+                source = scope.instructions.get(operands[0]) if operands else None
                 is_loop_tuple = source is not None and source.opcode == "parameter" and not scope.parameters
                 return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
             case "fusion" | "call":
-                callee = self.resolve_callee(scope, line, depth)
+                callee = self.resolve_callee(scope, instruction, depth)
                 return self.value(callee.scope, callee.root, depth) if callee is not None else None
             case "copy" | "bitcast" | "convert" | "add" | "subtract":
-                return _combine(line.opcode, [self.value(scope, operand, depth) for operand in line.operands[:3]])
+                return _combine(
+                    instruction.opcode, [self.value(scope, operand, depth) for operand in instruction.operands[:3]]
+                )
         return None
 
 

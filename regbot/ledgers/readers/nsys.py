@@ -158,13 +158,15 @@ def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
 
 
 def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -> list[Entry]:
-    """Return the entries with exposed and hidden seconds added, where the names of the kernels identify the entry."""
+    """Return the entries. An entry gets exposed and hidden seconds if it is the only one that its kernels can belong
+    to."""
     compute = {device: union(*spans) for device, spans in kernels.compute.items()}
+    no_spans = union([], [])
     seconds: dict[int, tuple[float, float]] = {}
     for (kinds, device), spans in kernels.spans.items():
         matching = [index for index, entry in enumerate(entries) if entry.kind in kinds and entry.via != "gloo"]
         if len(matching) == 1:
-            device_overlap = overlap(union(*spans), compute.get(device, union([], [])))
+            device_overlap = overlap(union(*spans), compute.get(device, no_spans))
             exposed, hidden = seconds.get(matching[0], (0.0, 0.0))
             seconds[matching[0]] = (exposed + device_overlap.exposed / 1e9, hidden + device_overlap.hidden / 1e9)
     if any(max(times) > MAX_SECONDS for times in seconds.values()):

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from regbot.errors import UserError
 from regbot.workloads.paper.torch_files import NoTorchError, TorchFiles, find_torch
 
-NAME = "libregbot_paper.so"
+LIBRARY_NAME = "libregbot_paper.so"
 DIGEST_NAME = "sha256"
 OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared")
 BUILD_TIMEOUT_S = 600.0
@@ -73,28 +73,28 @@ def library_for(python: str, cache: Path, spare: Path, inside: Path | None = Non
     except OSError as error:
         raise NoPaperGpuError(f"torch's files cannot be read: {error}") from error
     key = _key(torch_digest)
-    entry = folder / key
-    if _is_whole(entry):
-        return PaperLibrary(entry / NAME)
+    cache_folder = folder / key
+    if _is_whole(cache_folder):
+        return PaperLibrary(cache_folder / LIBRARY_NAME)
     compiler = find_compiler()
     if not compiler:
         raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(entry.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
-            if _is_whole(entry):  # another process has built it while this one waited for the lock
-                return PaperLibrary(entry / NAME)
-            return PaperLibrary(entry / NAME, _build(torch, compiler, entry))
+        cache_folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache_folder.parent / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
+            if _is_whole(cache_folder):  # another process has built it while this one waited for the lock
+                return PaperLibrary(cache_folder / LIBRARY_NAME)
+            return PaperLibrary(cache_folder / LIBRARY_NAME, _build(torch, compiler, cache_folder))
     except Timeout as error:
-        raise NoPaperGpuError(f"{entry}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
+        raise NoPaperGpuError(f"{cache_folder}: locked by another build for {LOCK_TIMEOUT_S:.0f} s") from error
     except OSError as error:
         if error.errno not in UNWRITABLE_ERRORS:
-            raise NoPaperGpuError(f"the paper GPU cannot be built in {entry.parent}: {error}") from error
+            raise NoPaperGpuError(f"the paper GPU cannot be built in {cache_folder.parent}: {error}") from error
     try:
-        return PaperLibrary(spare / key / NAME, _build(torch, compiler, spare / key), temporary=True)
+        return PaperLibrary(spare / key / LIBRARY_NAME, _build(torch, compiler, spare / key), temporary=True)
     except OSError as error:
         raise NoPaperGpuError(
-            f"the paper GPU can be built neither in {entry.parent} nor in {spare}: {error}"
+            f"the paper GPU can be built neither in {cache_folder.parent} nor in {spare}: {error}"
         ) from error
 
 
@@ -127,27 +127,27 @@ def find_compiler() -> str:
     return next((path for name in (configured, *COMPILERS) if name and (path := shutil.which(name))), "")
 
 
-def _is_whole(entry: Path) -> bool:
-    """Whether the library in the cache folder ``entry`` exists and matches its stored hash."""
+def _is_whole(cache_folder: Path) -> bool:
+    """Whether the library in ``cache_folder`` exists and matches its stored hash."""
     try:
-        recorded = (entry / DIGEST_NAME).read_text(encoding="ascii").strip()
-        with (entry / NAME).open("rb") as file:
+        recorded = (cache_folder / DIGEST_NAME).read_text(encoding="ascii").strip()
+        with (cache_folder / LIBRARY_NAME).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == recorded
     except OSError:
         return False
 
 
-def _build(torch: TorchFiles, compiler: str, entry: Path) -> float:
-    """Compile the library, and move the result to ``entry``. Return the build time in seconds.
+def _build(torch: TorchFiles, compiler: str, cache_folder: Path) -> float:
+    """Compile the library, and move the result to ``cache_folder``. Return the build time in seconds.
 
     Raises NoPaperGpuError, OSError.
     """
     start = time.monotonic()
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".build-") as scratch:
+    cache_folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder.parent, prefix=".build-") as scratch:
         target = Path(scratch) / "entry"
         target.mkdir()
-        library = target / NAME
+        library = target / LIBRARY_NAME
         command = [
             compiler,
             *OPTIONS,
@@ -180,9 +180,9 @@ def _build(torch: TorchFiles, compiler: str, entry: Path) -> float:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         (target / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
         library.chmod(0o444)
-        if entry.exists():  # the old entry is incomplete or does not match its hash
-            shutil.rmtree(entry)
-        target.replace(entry)
+        if cache_folder.exists():  # the old folder is incomplete or does not match its hash
+            shutil.rmtree(cache_folder)
+        target.replace(cache_folder)
     return time.monotonic() - start
 
 

@@ -172,7 +172,8 @@ def _asset_folder() -> Iterator[None]:
 
 
 def _write_assets(folder: Path) -> None:
-    """Write a tokenizer of single letters, and texts of letters, in the form of torchtitan's own test assets."""
+    """Write a tokenizer whose words are single letters, and texts of such words, in the form of torchtitan's own test
+    assets."""
     tokenizer, texts = folder / "tokenizer", folder / TEST_DATASET
     special = ("<unk>", "<s>", "</s>")
     tokens = [

@@ -211,15 +211,15 @@ def _free_and_total_memory(paper: Device, device: Any) -> tuple[int, int]:
 
 def _memory_functions(paper: Device) -> dict[str, Any]:
     def nested_statistics(device: Any = None) -> dict[str, Any]:
-        """Return the statistics of CUDA's allocator. Numbers of allocations are not counted, and are 0."""
+        """Return the statistics of CUDA's allocator. Allocations are not counted, so their numbers are 0."""
         live, peak = paper.memory_use(gpu_index(device))
         pools = ("all", "large_pool", "small_pool")
-        nothing = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-        counts = {kind: {pool: dict(nothing) for pool in pools} for kind in _POOL_STATISTICS}
+        zeros = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+        counts = {kind: {pool: dict(zeros) for pool in pools} for kind in _POOL_STATISTICS}
         for kind in _BYTE_STATISTICS:
             counts[kind]["all"] |= {"current": live, "peak": peak}
         events = dict.fromkeys(_EVENT_STATISTICS, 0)
-        return {**counts, **events, "oversize_allocations": dict(nothing), "oversize_segments": dict(nothing)}
+        return {**counts, **events, "oversize_allocations": dict(zeros), "oversize_segments": dict(zeros)}
 
     return {
         "memory_stats_as_nested_dict": nested_statistics,
