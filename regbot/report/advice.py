@@ -14,6 +14,7 @@ from regbot.text.clip import short_commit
 from regbot.text.percentages import at_most
 
 MAX_RULES = 4
+MAX_WORKLOADS = 4
 COMMAND_CHARACTERS = 160
 """Largest length of a value in a command. Longer values are left out of the command."""
 
@@ -91,7 +92,6 @@ def _advise_on_both_failures(check: Check) -> list[NextStep]:
     return [
         *_list_finding_steps(check),
         _build_reproduction_step(check),
-        *_list_retiming_steps(check),
         *_list_declaration_steps(check),
     ]
 
@@ -111,16 +111,18 @@ def _advise_on_slowdown(check: Check) -> list[NextStep]:
 def _advise_on_undecided_times(check: Check) -> list[NextStep]:
     if any(is_gate_contradicted(entry.throughput) for entry in check.decisive if entry.throughput):
         words = (
-            "More pairs decide nothing on this node class. Find out what disturbs its nodes, and calibrate the gate "
-            "again with 'regbot calibrate'. Or time on another node class:"
+            "The change is unproven, and more pairs on this node class decide nothing. Maintainer: find out what "
+            "disturbs its nodes, and run 'regbot calibrate' again. Or time on another node class:"
         )
         return [NextStep((words,), (_build_timed_command(check),))]
+    if _is_stored_comparison(check):
+        return _list_retiming_steps(check)
     if any(_is_unfinished(entry.throughput) for entry in check.decisive if entry.throughput):
         words = (
-            "The session has not run all its pairs. Repeat the command that started it, with --resume. Or time this "
-            "workload alone, with --budget for more minutes:"
+            "The session has not run all its pairs. To continue it, repeat the command that started it, with --resume. "
+            "Or start a longer session:"
         )
-        return [NextStep((words,), (_build_timed_command(check),))]
+        return [NextStep((words,), (_build_timed_command(check, ("--budget MINUTES",)),))]
     if any(entry.throughput.pass_withheld for entry in check.decisive if entry.throughput):
         words = (
             "Find out why these launches of head were slow. The report has their steps and the health of the node. "
@@ -129,8 +131,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
         return _list_retiming_steps(check, words)
     if any(entry.throughput.decision_without_luck for entry in check.decisive if entry.throughput):
         words = (
-            "Run 'regbot calibrate' on this node class, and add the result to main. The next check then knows by how "
-            "much a new compilation changes the speed, and need not assume it. Or add pairs with new compiler caches:"
+            "Maintainer: run 'regbot calibrate' on this node class, and commit the file that it adds to the store "
+            "(baselines/) to main. Or repeat the check, which compiles anew and adds its pairs to these:"
         )
         return _list_retiming_steps(check, words)
     return _list_retiming_steps(check, _describe_noise(check))
@@ -296,10 +298,10 @@ def _only_breaks_when_timed(check: Check) -> bool:
 
 def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
     """Return the step that repeats the check of the worst workload. It has timed runs only if ``timed`` is set."""
-    worst = next(iter(check.decisive), None)
+    worst = [entry.name for entry in check.decisive[:1]]
     if timed:
-        return NextStep(("Reproduce it:",), (check_command(check, worst.name if worst else None),))
-    repeat_command = check_command(check, worst.name if worst else None, ("--no-timing",))
+        return NextStep(("Reproduce it:",), (check_command(check, worst),))
+    repeat_command = check_command(check, worst, ("--no-timing",))
     place: Words = ("on your machine",)
     if check.session.header.command == "demo":
         place = ("in the demo's ", Name("repository"), " folder")
@@ -325,8 +327,7 @@ def _is_stored_comparison(check: Check) -> bool:
 
 
 def _build_timed_command(check: Check, flags: Sequence[str] = ()) -> str:
-    entries = check.slower if check.state is State.BOTH_FAIL else check.decisive
-    return check_command(check, entries[0].name if entries else None, flags)
+    return check_command(check, [entry.name for entry in check.decisive], flags)
 
 
 def _list_declaration_steps(check: Check) -> list[NextStep]:
@@ -347,9 +348,9 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     return [NextStep((words,), options)]
 
 
-def check_command(check: Check, workload: str | None, flags: Sequence[str] = ()) -> str:
-    """Return the shell command that repeats this check with the same arms and declarations. ``workload``: the only
-    workload to check; None for all. ``flags``: further options."""
+def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """Return the shell command that repeats this check with the same arms and declarations. ``workloads``: the
+    workloads to check. If there are none or too many, the command checks all. ``flags``: further options."""
     parts = [
         "regbot check",
         f"--base {short_commit(check.verdict.base.commit)}",
@@ -358,8 +359,8 @@ def check_command(check: Check, workload: str | None, flags: Sequence[str] = ())
     for arm in (check.verdict.base, check.verdict.head):
         settings = [f"{key}={value}" for key, value in arm.overrides.items()]
         parts += [f"--{arm.name}-set {shlex.quote(setting)}" for setting in settings if _is_typable(setting)]
-    if workload is not None and _is_typable(workload):
-        parts.append(f"--workload {shlex.quote(workload)}")
+    if len(workloads) <= MAX_WORKLOADS and all(map(_is_typable, workloads)):
+        parts += [f"--workload {shlex.quote(workload)}" for workload in workloads]
     declared = [rule for rule in check.session.header.expectations if _is_typable(rule)]
     parts += [f"--expect {_quote_rule(rule)}" for rule in declared[:MAX_RULES]]
     return " ".join([*parts, *flags])

@@ -18,10 +18,12 @@ from regbot.report.throughput import (
     describe_undecided,
     exclude_slowdowns,
     has_times,
+    is_undecided_by_noise,
     select_mean_only_test,
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
 from regbot.text.clip import clip
+from regbot.text.percentages import at_most
 from regbot.text.words import count
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
@@ -183,9 +185,14 @@ def _inconclusive_headline(check: Check) -> Words:
     unchanged = "" if check.changed else "the sharding is unchanged; "
     timed = [entry.throughput for entry in undecided if entry.throughput]
     if not any(has_times(section) for section in timed):
-        return (f"{unchanged}there are no step times yet in {_count_timed_workloads(undecided, check)}",)
+        planned = sum(entry.throughput is not None for entry in check.entries)
+        scope = f" in {_format_count(len(timed), planned, 'workload')}" if planned > 1 else ""
+        return (f"{unchanged}nothing has been timed yet{scope}",)
     causes = [describe_undecided(section) for section in timed]
     cause = next((f": {text}" for text in causes if text), "")
+    detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
+    if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
+        cause = f": the smallest detectable slowdown is {at_most(min(detectable))} to {at_most(max(detectable))}"
     return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
 
 

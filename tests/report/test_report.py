@@ -315,9 +315,8 @@ def test_if_only_the_mean_is_slower_both_changes_and_the_reason_are_reported() -
 
 def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_show() -> None:
     text = top("inconclusive")
-    assert (
-        "throughput is undecided in both timed workloads: these 12 pairs can detect a slowdown of 7.7% or more" in text
-    )
+    assert "undecided in both timed workloads: the smallest detectable slowdown is 4.8% to 7.7%" in text
+    assert "undecided (FAIL: above 1%, PASS: below 2%): these 12 pairs can detect a slowdown of 7.7% or more" in text
     assert "to detect 2% takes about 406 pairs" in text
     assert "This machine is too noisy to detect a slowdown of 2%" in text
 

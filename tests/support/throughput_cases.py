@@ -247,8 +247,8 @@ def stored_fail() -> Case:
 def continued() -> Case:
     """The same code was timed before. All pairs count, by the always-valid interval."""
     reason = (
-        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an interval "
-        "that stays valid however often one looks (99% instead of 95%)"
+        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together. Each new test is "
+        "another chance of a false alarm, so the interval is wider (99% instead of 95%)"
     )
 
     def times(shape: Shape) -> Times:
@@ -273,7 +273,7 @@ def without_a_vote() -> Case:
         "most 5% are allowed"
     )
     calibration = CALIBRATED.model_copy(update={"false_flags": flags, "contradicted": why})
-    reason = f"the gate does not decide on this node class: {why}; see 'regbot calibrate'"
+    reason = f"regbot judges no step times on this node class: {why}; see 'regbot calibrate'"
 
     def times(shape: Shape) -> Times:
         runs, section = timed_at(shape, 1.05, 4)
@@ -374,7 +374,9 @@ def _undecided_at(shape: Shape, ratio: float) -> Times:
 
 def not_begun() -> Case:
     """The budget was spent before this workload was timed."""
-    reason = "nothing has been timed yet (the step runs other operators); go on with --resume"
+    reason = (
+        "nothing has been timed yet, and timing is needed because the step runs other operators; go on with --resume"
+    )
     section = Throughput(status="INCONCLUSIVE", reasons=[reason], decision="undecided", by="pairs")
     return with_times(passed(), lambda _: ([], section), [QWEN], budget_min=5.0)
 
