@@ -59,17 +59,18 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, slower: bool) -> Wall | N
     share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
     extra_text = f"{direction} {abs(extra_s) * 1000:.3g} ms per step"
     kind: WallKind = "not one wall"
-    sentence = f"{share:.0%} of the {extra_text} is in collectives, the rest outside of them"
+    sentence = f"{share:.0%} of the {extra_text} is communication (in collectives), the rest is outside of collectives"
     if share >= CLEAR_SHARE:
-        kind, sentence = "communication", f"{min(share, 1):.0%} of the {extra_text} is in collectives"
+        kind, sentence = "communication", f"{min(share, 1):.0%} of the {extra_text} is communication (in collectives)"
     elif share <= 1 - CLEAR_SHARE:
-        kind, sentence = "compute or host", f"{min(1 - share, 1):.0%} of the {extra_text} is outside collectives"
+        kind = "compute or host"
+        sentence = f"{min(1 - share, 1):.0%} of the {extra_text} is compute or host time (outside of collectives)"
     if head_parts.peak_bytes > MEMORY_RISE * base_parts.peak_bytes:
         sentence += (
             f"; peak memory rose from {binary_bytes(int(base_parts.peak_bytes))} to "
             f"{binary_bytes(int(head_parts.peak_bytes))}"
         )
-    return Wall(kind, f"{kind}: {sentence}")
+    return Wall(kind, sentence)
 
 
 def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:

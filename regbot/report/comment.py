@@ -77,7 +77,7 @@ def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
             answers=_write_answers(check),
             tables=_write_tables(check),
             baseline=_write_baseline_rows(check),
-            unmeasured=list_unmeasured(verdict, session.header),
+            unmeasured=list_unmeasured(verdict, session.header, has_other_operators=check.has_only_other_operators),
             findings=_write_findings(check),
             steps=_write_steps(check),
             warnings=_write_warnings(check),

@@ -8,6 +8,12 @@ from regbot.records.verdict import Verdict, WorkloadVerdict
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.text.clip import clip
 
+OTHER_OPERATORS = (
+    "The collectives are the same, but the step of head runs other operators than that of base, such as another matrix "
+    "product. Its speed may differ."
+)
+"""Sentence for a PASS that rests on the collectives alone."""
+
 TIMING_ADVICE: dict[Literal["check", "demo"], Words] = {
     "check": (" Run without ", Name("--no-timing"), " to measure it."),
     "demo": (" ", Name("regbot demo --timed"), " measures it."),
@@ -19,13 +25,17 @@ MAX_REASONS = 4
 REASON_CHARACTERS = 300
 
 
-def list_unmeasured(verdict: Verdict, header: SessionHeader) -> list[Words]:
-    """Return one or two sentences for each part that was not measured: throughput, workloads that the change does not
-    concern, and workloads that the options exclude."""
+def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operators: bool = False) -> list[Words]:
+    """Return a few sentences for each part that was not measured: throughput, workloads that the change does not
+    concern, and workloads that the options exclude.
+
+    ``has_other_operators``: whether the collectives are the same and the operators of a step differ.
+    """
     parts: list[Words] = _describe_unconcerned(verdict)
     measured = [entry for entry in verdict.workloads if not entry.unconcerned]
     if measured and not any(entry.throughput for entry in measured):
-        parts.append(_describe_untimed(measured, header))
+        operators = (f" {OTHER_OPERATORS}",) if has_other_operators else ()
+        parts.append((*_describe_untimed(measured, header), *operators))
     if header.left_out:
         parts.append(_describe_left_out(header))
     return parts

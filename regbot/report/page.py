@@ -73,7 +73,7 @@ def html(verdict: Verdict, session: Session) -> str:
             entries=check.entries[:MAX_ENTRIES],
             entries_cut=max(0, len(check.entries) - MAX_ENTRIES),
             kinds=_list_kinds(check),
-            unmeasured=list_unmeasured(verdict, session.header),
+            unmeasured=list_unmeasured(verdict, session.header, has_other_operators=check.has_only_other_operators),
             thresholds=session.header.throughput,
         )
     )

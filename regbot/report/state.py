@@ -88,6 +88,11 @@ class Check:
         crashes = [entry.head.crash if entry.head is not None else None for entry in self.decisive]
         return bool(crashes) and all(crash is not None and involves_regbot(crash) for crash in crashes)
 
+    @property
+    def has_only_other_operators(self) -> bool:
+        """Whether the collectives are the same in all workloads, and the step of some workload runs other operators."""
+        return self.state is State.UNCHANGED and any(entry.has_other_operators for entry in self.entries)
+
     def with_status(self, status: Status) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.status == status]
 

@@ -246,7 +246,7 @@ def explain_section(section: Throughput) -> Words:
         why = _explain_pass(section)
         return (UntrustedText(clip(section.wall, REASON_CHARACTERS)), *(("; ", *why) if why else ()))
     if answer is ThroughputAnswer.SLOWER and section.wall:
-        note_on_mean = (f"{FEW_SLOW_STEPS}. Cause: ",) if select_mean_only_test(section) else ()
+        note_on_mean = (f"{FEW_SLOW_STEPS}. ",) if select_mean_only_test(section) else ()
         return (*note_on_mean, UntrustedText(clip(section.wall, REASON_CHARACTERS)))
     if answer in (ThroughputAnswer.NO_CHANGE, ThroughputAnswer.WITHIN_BOUND):
         return _explain_pass(section)

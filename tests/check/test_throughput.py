@@ -290,7 +290,11 @@ def test_dropped_tokens_in_the_head_alone_are_review() -> None:
 
 @pytest.mark.parametrize(
     ("wait", "words"),
-    [(0.25, "compute or host: 75%"), (0.9, "communication: 90%"), (0.5, "not one wall: 50%")],
+    [
+        (0.25, "75% of the added 50 ms per step is compute or host time"),
+        (0.9, "90% of the added 50 ms per step is communication"),
+        (0.5, "50% of the added 50 ms per step is communication (in collectives), the rest is outside"),
+    ],
 )
 def test_a_slowdown_names_its_bottleneck(wait: float, words: str) -> None:
     def launch(at: Slot) -> Run:

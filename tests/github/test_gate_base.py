@@ -36,8 +36,8 @@ def test_a_verdict_against_another_base_is_marked_and_judged_again(scene: Scene)
     assert scene.pulled(scene.retargeted("release|x")).effect == "stale"
     (reply,) = scene.replies
     assert (
-        f"**Stale:** the result below belongs to `{scene.sha[:12]}` against `main`. The base is now "
-        "<code>release&#124;x</code>, against which there is no verdict yet." in reply
+        f"**Stale:** the result below belongs to `{scene.sha[:12]}` against `main`. The base branch is now "
+        "<code>release&#124;x</code>. There is no verdict against it yet." in reply
     )
     assert StampedText.read(reply) == StampedText(
         Stamp(scene.number, scene.sha, "static", 4711, 1, "REVIEW", target="main"), "the verdict"
@@ -113,7 +113,7 @@ def test_a_head_with_a_running_measurement_is_not_judged_again(scene: Scene) -> 
     scene.repo.commit({"moe.py": "0\n"}, "release")
     scene.repo.dispatched.clear()
     assert scene.pulled(scene.retargeted("release")).effect == "stale"
-    assert "against `main`. The base is now `release`" in scene.replies[0]
+    assert "against `main`. The base branch is now `release`" in scene.replies[0]
     assert not scene.started
 
 
@@ -146,7 +146,7 @@ def test_a_pass_against_a_soft_base_ends_with_that_base(hub: FakeGitHub, tmp_pat
     token = hub.token(BOT, actions="write", checks="write", contents="read", pull_requests="write")
     gate = Forge(token, "acme/moe", hub.url, sleep=lambda _: None)
     assert handle_pull(gate, read_pull_event(event, "acme/moe"), GitHub()).effect == "stale"
-    assert "The base is now `main`" in bench.comment(number)
+    assert "The base branch is now `main`" in bench.comment(number)
     (dispatch,) = bench.repo.dispatched
     assert dispatch.inputs == {"run": str(run.id)}
     bench.post(run, by=bench.repo.workflow_run(POST, "workflow_dispatch", "main", main).id)

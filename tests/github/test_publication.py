@@ -472,4 +472,4 @@ def test_a_base_change_mark_stays_until_the_next_verdict(bench: Bench, seen: boo
     if not seen:
         bench.repo.all_checks.clear()
     assert sticky.mark_stale(bench.forge, number, BOT, sha, "soft")
-    assert f"belongs to `{sha[:12]}` against `main`. The base is now `soft`" in bench.comment(number)
+    assert f"belongs to `{sha[:12]}` against `main`. The base branch is now `soft`" in bench.comment(number)

@@ -47,10 +47,10 @@ TIMED = (QWEN, MIXTRAL)
 
 def communication_wall(added_ms: int) -> str:
     """The wall of a step that takes ``added_ms`` more milliseconds, most of them in collectives."""
-    return f"communication: 84% of the added {added_ms} ms per step is in collectives"
+    return f"84% of the added {added_ms} ms per step is communication (in collectives)"
 
 
-HOST = "compute or host: 97% of the added 54 ms per step is outside collectives"
+HOST = "97% of the added 54 ms per step is compute or host time (outside of collectives)"
 
 
 def with_times(
@@ -319,7 +319,7 @@ def slow_launch_of_head() -> Case:
 
 def faster() -> Case:
     """Head is faster, and nothing else changed."""
-    wall = "compute or host: 91% of the saved 25 ms per step is outside collectives"
+    wall = "91% of the saved 25 ms per step is compute or host time (outside of collectives)"
     return with_times(
         passed(), lambda shape: timed_at(shape, 0.78, 4, 0.012, wall) if shape is QWEN else timed_at(shape, 1.0)
     )
@@ -341,7 +341,7 @@ def throughput_fail_mean() -> Case:
     def times(shape: Shape) -> Times:
         runs = timed_cases.session_runs(shape.entry, BASE, HEAD, 0.115, 0.115, 8, noise=0.002, stalls=5)
         return runs, timed_cases.throughput(
-            runs, "compute or host: 96% of the added 5.4 ms per step is outside collectives"
+            runs, "96% of the added 5.4 ms per step is compute or host time (outside of collectives)"
         )
 
     return with_times(passed(), times, [QWEN])

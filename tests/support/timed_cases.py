@@ -177,7 +177,7 @@ def verdicts_on(runs: Sequence[Run]) -> list[RunVerdict]:
 
 def throughput(runs: Sequence[Run], wall: str = "", reasons: Sequence[str] = (), **more: object) -> Throughput:
     """The section that these runs give."""
-    kind = wall.partition(":")[0]
+    kind = next((kind for kind in get_args(WallKind) if kind in wall), None)
     pairs = valid_pairs(runs)
     verdicts = verdicts_on(runs)
     tests = [_test("median", pairs), _test("mean", pairs)]
@@ -192,7 +192,7 @@ def throughput(runs: Sequence[Run], wall: str = "", reasons: Sequence[str] = (),
         "status": statuses.get(decision, "PASS"),
         "reasons": list(reasons),
         "decision": decision,
-        "wall_kind": kind if kind in get_args(WallKind) else None,
+        "wall_kind": kind,
         "by": "pairs",
         "estimate_pct": first.estimate_pct,
         "low_pct": first.low_pct,

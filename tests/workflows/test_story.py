@@ -319,7 +319,7 @@ def test_a_verdict_against_another_base_names_its_commit_until_there_is_a_new_on
     assert (honest.marker["status"], honest.marker["target"]) == ("PASS", "main")
     banner = f"**Stale:** the result below belongs to `{honest.marker['head'][:12]}` against `main`"
     assert banner in retargeted.verdict.body
-    assert "The base is now `release`" in retargeted.verdict.body
+    assert "The base branch is now `release`" in retargeted.verdict.body
     judged = story.seen["judged against the new base"]
     assert (judged.marker["status"], judged.marker["target"]) == ("INVALID", "release")
     traced = story.seen["traced against the new base"]
