@@ -19,6 +19,9 @@ COMMAND_CHARACTERS = 160
 """Largest length of a value in a command. Longer values are left out of the command."""
 
 
+REPORT = Name("report.html")
+
+
 @dataclass(frozen=True)
 class NextStep:
     """One step that the reader can take, with its commands."""
@@ -78,8 +81,10 @@ def advise_next_steps(check: Check) -> list[NextStep]:
 
 
 def _build_no_action_step() -> NextStep:
-    reason = "No action is needed: by default this verdict blocks nothing. For a PASS, main needs stored runs that list"
-    return NextStep((f"{reason} the files that they loaded; ", Name("regbot baseline refresh"), " stores them."))
+    no_action = "No action is needed: by default this verdict blocks nothing. Maintainer: "
+    return NextStep(
+        (no_action, Name("regbot baseline refresh"), " on main stores what such a change needs for a PASS.")
+    )
 
 
 def _advise_on_sharding(check: Check) -> list[NextStep]:
@@ -109,30 +114,38 @@ def _advise_on_slowdown(check: Check) -> list[NextStep]:
 
 
 def _advise_on_undecided_times(check: Check) -> list[NextStep]:
-    if any(is_gate_contradicted(entry.throughput) for entry in check.decisive if entry.throughput):
-        words = (
-            "The change is unproven, and more pairs on this node class decide nothing. Maintainer: find out what "
-            "disturbs its nodes, and run 'regbot calibrate' again. Or time on another node class:"
+    sections = [entry.throughput for entry in check.decisive if entry.throughput]
+    if any(map(is_gate_contradicted, sections)):
+        words: Words = (
+            (
+                "The change is unproven, and more pairs on this node class decide nothing. Maintainer: find out what "
+                "disturbs its nodes, and run 'regbot calibrate' again. Or time on another node class:"
+            ),
         )
-        return [NextStep((words,), (_build_timed_command(check),))]
+        return [NextStep(words, (_build_timed_command(check),))]
     if _is_stored_comparison(check):
         return _list_retiming_steps(check)
-    if any(_is_unfinished(entry.throughput) for entry in check.decisive if entry.throughput):
+    if any(map(_is_unfinished, sections)):
         words = (
-            "The session has not run all its pairs. To continue it, repeat the command that started it, with --resume. "
-            "Or start a longer session:"
+            (
+                "The session has not run all its pairs. Repeat the command that started it, with --resume. "
+                "Or start a new session with more minutes:"
+            ),
         )
-        return [NextStep((words,), (_build_timed_command(check, ("--budget MINUTES",)),))]
-    if any(entry.throughput.pass_withheld for entry in check.decisive if entry.throughput):
+        return [NextStep(words, (_build_timed_command(check, ("--budget MINUTES",)),))]
+    if any(section.pass_withheld for section in sections):
         words = (
-            "Find out why these launches of head were slow. The report has their steps and the health of the node. "
-            "You can also repeat the timing, and its pairs are added to these:"
+            "Find out why these launches of head were slow. ",
+            REPORT,
+            " has their steps and the health of the node. If you repeat the timing, its pairs are added to these:",
         )
         return _list_retiming_steps(check, words)
-    if any(entry.throughput.decision_without_luck for entry in check.decisive if entry.throughput):
+    if any(section.decision_without_luck for section in sections):
         words = (
-            "Maintainer: run 'regbot calibrate' on this node class, and commit the file that it adds to the store "
-            "(baselines/) to main. Or repeat the check, which compiles anew and adds its pairs to these:"
+            (
+                "Maintainer: run 'regbot calibrate' on this node class, and commit the file that it adds to the store "
+                "(baselines/) to main. Or repeat the check, which compiles anew and adds its pairs to these:"
+            ),
         )
         return _list_retiming_steps(check, words)
     return _list_retiming_steps(check, _describe_noise(check))
@@ -216,11 +229,11 @@ def _advise_on_foreign_code(check: Check) -> list[NextStep]:
 def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
     words = "Maintainer: install the requested dispatcher on this machine ("
     step = NextStep((words, Name("regbot doctor"), " says what is missing)."))
-    return [step, *_list_retiming_steps(check, "Repeat the timing there, or on a node that has the dispatcher:")]
+    return [step, *_list_retiming_steps(check, ("Repeat the timing there, or on a node that has the dispatcher:",))]
 
 
 def _advise_on_missing_times(check: Check) -> list[NextStep]:
-    return [*_list_log_steps(check), *_list_retiming_steps(check, "Repeat the timing:")]
+    return [*_list_log_steps(check), *_list_retiming_steps(check, ("Repeat the timing:",))]
 
 
 _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
@@ -257,31 +270,41 @@ def _build_times_step(check: Check) -> NextStep:
     """Return the step that points to the plots of the report."""
     ratios = "" if _is_stored_comparison(check) else ", the ratio of every pair"
     contents = f"every run{ratios} and the time of every rank"
-    return NextStep((f"Look at the step times in the report to see what a step now waits for. It shows {contents}.",))
+    words: Words = ("Look at the step times in ", REPORT, " to see what a step now waits for. It shows ", contents, ".")
+    return NextStep(words)
 
 
 def _list_loss_steps(check: Check) -> list[NextStep]:
     if all(entry.verdict.validity.status != "REVIEW" for entry in check.entries):
         return []
-    words = "Compare the losses in the report step by step, and ask whether the change is intended to affect training."
-    return [NextStep((words,))]
+    compare: Words = ("Compare the losses step by step in ", REPORT)
+    if check.state is not State.TRAINS_DIFFERENTLY:
+        return [NextStep((*compare, ", and find out whether the difference is intended."))]
+    accept: Words = (
+        ". If the difference is intended, a reviewer accepts it, on GitHub with ",
+        Name("/regbot accept"),
+        ".",
+    )
+    return [NextStep((*compare, *accept))]
 
 
-def _describe_noise(check: Check) -> str:
+def _describe_noise(check: Check) -> Words:
     """Return why the pairs are undecided, and what to do. It depends on the smallest slowdown that a full session on
     this node can detect."""
     threshold = check.session.header.throughput.threshold_pct
     full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
     known_mdes = [mde_pct for mde_pct in full_mdes if mde_pct is not None]
     if known_mdes and (worst_mde := max(known_mdes)) > threshold:
-        return (
+        words = (
             f"This machine is too noisy to detect a slowdown of {size(threshold)}. Even a full session can only detect "
             f"{at_most(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with nothing else "
             "running:"
         )
+        return (words,)
     return (
-        "The change is too close to the threshold for these pairs. The report shows every pair. Repeat the timing on a "
-        "quiet node of the same class:"
+        "The change is too close to the threshold for these pairs. ",
+        REPORT,
+        " shows every pair. Repeat the timing on a quiet node of the same class:",
     )
 
 
@@ -309,15 +332,18 @@ def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
 
 
 def _list_retiming_steps(
-    check: Check, words: str = "Repeat the timing on a quiet node of the same class:"
+    check: Check, words: Words = ("Repeat the timing on a quiet node of the same class:",)
 ) -> list[NextStep]:
     """Return the step that repeats the timing on the same node class. Times of different node classes cannot be
     compared."""
     budget = check.session.header.budget_min
     flags = (f"--budget {budget:g}",) if budget is not None else ()
     if _is_stored_comparison(check):
-        words, flags = "Time base and head in pairs on a quiet node of the same class:", ("--gate pairs", *flags)
-    return [NextStep((words,), (_build_timed_command(check, flags),))]
+        words = (
+            "Time base and head in pairs on a quiet node of the same class, to see whether head or the node is slower:",
+        )
+        flags = ("--gate pairs", *flags)
+    return [NextStep(words, (_build_timed_command(check, flags),))]
 
 
 def _is_stored_comparison(check: Check) -> bool:
@@ -344,8 +370,13 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     more = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
     if not options:
         return []
-    words = f"If the change is intended, add this option to 'regbot check'{more}. It is then reported as accepted:"
-    return [NextStep((words,), options)]
+    noun = "this option" if len(options) == 1 else f"these options{more}"
+    words: Words = (
+        f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
+        Name("/regbot expect"),
+        "). It is then accepted:",
+    )
+    return [NextStep(words, options)]
 
 
 def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] = ()) -> str:

@@ -266,7 +266,8 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
     scope = _count_timed_workloads(changed, check)
     if section and select_mean_only_test(section):
         return (f"a training step is on average {up_to}{change_text} in {scope}, because a few steps stall",)
-    return (f"a training step is {up_to}{change_text} in {scope}",)
+    untimed_base = " (base was not timed)" if section and section.by == "stored" else ""
+    return (f"a training step is {up_to}{change_text} in {scope}{untimed_base}",)
 
 
 def _append_wall(entries: Sequence[WorkloadSection]) -> Words:

@@ -399,7 +399,7 @@ def test_a_slower_head_that_also_trains_differently_gets_both_steps() -> None:
     text = comment(verdict.model_copy(update={"workloads": [drifting, *rest]}), session)
     assert "a training step is 47.4% slower" in text.splitlines()[1]
     assert "**Trust** ⚠️ the head trains differently" in text
-    assert "Compare the losses in the report" in text
+    assert "Compare the losses step by step in `report.html`" in text
 
 
 def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:

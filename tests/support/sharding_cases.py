@@ -3,7 +3,7 @@
 The ledgers are those of the smoke model: Qwen3-30B-A3B in full on 16 and 64 ranks, Mixtral-8x7B on 8 and 16.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -369,7 +369,15 @@ def _twice(base: Ledger, head: Ledger) -> str:
     return found.text
 
 
-def _broken(shape: Shape, broken: Layers, modules: Sequence[str]) -> tuple[Ledger, Ledger, Sharding]:
+DISPATCHER_CHANGED = {"dispatcher": ("alltoall", "allgather")}
+
+
+def _broken(
+    shape: Shape,
+    broken: Layers,
+    modules: Sequence[str],
+    config_changes: Mapping[str, tuple[Scalar, Scalar]] = DISPATCHER_CHANGED,
+) -> tuple[Ledger, Ledger, Sharding]:
     base, head = ledger(shape), ledger(shape, broken, program="b")
     found = finding(MAPPED_TWICE, "FAIL", base, head, _twice(base, head), modules=list(modules))
     section = sharding(
@@ -378,7 +386,7 @@ def _broken(shape: Shape, broken: Layers, modules: Sequence[str]) -> tuple[Ledge
         "FAIL",
         [found],
         [f"{MAPPED_TWICE}: {found.text}"],
-        config_changes={"dispatcher": ("alltoall", "allgather")},
+        config_changes=config_changes,
     )
     return base, head, section
 
@@ -390,7 +398,7 @@ def sharding_fail() -> Case:
 
 def sharding_fail_one_layer() -> Case:
     """One layer of Qwen3 falls back; Mixtral's has another number of layers and the same fault."""
-    return compared(lambda shape: _broken(shape, lambda layer: layer == 17, ["layers.17.moe"]))
+    return compared(lambda shape: _broken(shape, lambda layer: layer == 17, ["layers.17.moe"], config_changes={}))
 
 
 def demo() -> Case:
