@@ -61,7 +61,7 @@ def write_verdict_text(
     notes = [f"> {note}" for note in _write_notes(status, subject, github)]
     suggestions = [] if acceptance is not None else [*_list_suggestions(verdict, subject)]
     return _join_within_limit(
-        [*top, report.heading, *notes, report.body, _locate_report(verdict, subject)],
+        [*top, report.heading, *notes, report.body, _locate_report(verdict)],
         _write_suggestions(suggestions, subject),
         report.sections,
     )
@@ -96,9 +96,8 @@ def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[M
         would = "would have stopped" if is_blocking else "would not have stopped"
         yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {would} this change.")
     elif status not in ("PASS", "FAIL"):
-        yield Markdown(
-            f"This {status} {'blocks' if is_blocking else 'does not block'} the merge if `regbot` is required."
-        )
+        effect = "blocks" if is_blocking else "does not block"
+        yield Markdown(f"This {status} {effect} the merge if the check `regbot` is required.")
     if subject.tier == "static":
         origin = "this pull request" if subject.number else "this merge group"
         needs_measurement = (
@@ -182,14 +181,12 @@ def _join_within_limit(parts: Sequence[str], optional: Sequence[str], sections: 
     return full_text if len(full_text) <= max_characters else short_text[:max_characters]
 
 
-def _locate_report(verdict: Verdict, subject: Subject) -> str:
-    """Return how to get the report, to which the steps after timed runs refer; '' if nothing was timed."""
-    if not any(entry.throughput for entry in verdict.workloads):
+def _locate_report(verdict: Verdict) -> str:
+    """Return how to get the report, to which the steps after timed runs refer; '' if no step refers to it."""
+    if verdict.verdict == "PASS" or not any(entry.throughput for entry in verdict.workloads):
         return ""
-    url = subject.run.url
-    run = f"[the run]({url})" if _URL.fullmatch(url) else "the run"
     command = "`regbot judge session.jsonl --out report`"
-    return f"`report.html`: download the artifact `{ARTIFACT}` of {run}, and type {command}."
+    return f"`report.html`: download the artifact `{ARTIFACT}` of the workflow run, and type {command}."
 
 
 def _link_log(subject: Subject) -> str:
