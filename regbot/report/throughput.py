@@ -350,11 +350,12 @@ def _describe_calibration(section: Throughput) -> Words:
         assumed = size(section.assumed_luck_pct)
         return (f" {_LUCK_NOT_KNOWN}, so the interval assumes {assumed}. 'regbot calibrate' measures it.",)
     flags, coverage = calibration.false_flags, calibration.covered
-    alarms = f"{'was' if flags.count == 1 else 'were'} {count(flags.count, 'false alarm')}"
+    alarms = f"were {count(flags.count, 'false alarm')}" if flags.count > 1 else "was one false alarm"
+    alarms = alarms if flags.count else "was no false alarm"
     words = (
         " This node class was calibrated with pairs: two runs of one commit differ by "
         f"{size(calibration.sd_pct)} (standard deviation). In {count(flags.total, 'session')} that compared a commit "
-        f"with itself there {alarms} (true rate at most {flags.high:.0%}). The interval contained the true change in "
+        f"with itself, there {alarms} (true rate at most {flags.high:.0%}). The interval contained the true change in "
         f"{coverage.count} of {count(coverage.total, 'session')}."
     )
     if calibration.detected is not None:

@@ -72,7 +72,7 @@ def test_a_base_outside_its_interval_is_a_warning_that_names_the_command_and_dec
     assert workload.stored.times is not None
     assert workload.stored.times.base_drifted
     [warning] = [text for text in verdict.warnings if "drifted" in text]
-    assert warning.startswith(f"{WORKLOAD}: base is ")
+    assert warning.startswith(f"{WORKLOAD}: base's step time differs by ")
     assert "the last 20 sessions of main" in warning
     assert "or main has changed" in warning, "no stored session is of base's commit"
     assert "regbot baseline refresh" in warning

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regbot.config import ShardingThresholds, WireBandwidths
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.patterns import INVERSE, compare_ledgers
-from regbot.ledgers.rows import unit
+from regbot.ledgers.rows import find_unit
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding
 from support.ledger_builder import entry, ledger_of, smoke_ledger
@@ -65,14 +65,14 @@ PAIRS = UNRELATED | RELATED
 
 
 def units(ledger: Ledger) -> set[str]:
-    return {unit(e.where) for e in ledger.entries}
+    return {find_unit(e.where) for e in ledger.entries}
 
 
 def totals(ledger: Ledger, together: Set[str] = frozenset()) -> dict[tuple[object, ...], tuple[int, int]]:
     """Calls and bytes per unit and word; units that are ``together`` count as one."""
     words: dict[tuple[object, ...], tuple[int, int]] = {}
     for e in ledger.entries:
-        where = "" if unit(e.where) in together else unit(e.where)
+        where = "" if find_unit(e.where) in together else find_unit(e.where)
         key = (where, e.kind, e.axis, e.group_size, e.dtype, e.phase, e.role)
         count, size = words.get(key, (0, 0))
         words[key] = (count + e.count, size + e.bytes)
@@ -98,7 +98,7 @@ def test_any_collective_that_moves_between_layers_is_a_finding(data: st.DataObje
     """Layers keep other collectives, so nothing looks renamed."""
     number = data.draw(st.integers(0, len(base.entries) - 1))
     moved = base.entries[number]
-    elsewhere = data.draw(st.sampled_from(sorted(units(base) - {unit(moved.where)})))
+    elsewhere = data.draw(st.sampled_from(sorted(units(base) - {find_unit(moved.where)})))
     head = list(base.entries)
     head[number] = moved.model_copy(update={"where": elsewhere})
     findings = diff(base, ledger_of(head, axes=base.axes))
