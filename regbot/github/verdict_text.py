@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from regbot.config import GitHub
+from regbot.github.artifact import ARTIFACT
 from regbot.github.checks import BLOCKING_CONCLUSIONS, conclude_without_shadow, get_least_strict
 from regbot.github.declarations import ReviewAcceptance
 from regbot.github.metadata import Subject
@@ -60,7 +61,9 @@ def write_verdict_text(
     notes = [f"> {note}" for note in _write_notes(status, subject, github)]
     suggestions = [] if acceptance is not None else [*_list_suggestions(verdict, subject)]
     return _join_within_limit(
-        [*top, report.heading, *notes, report.body], _write_suggestions(suggestions, subject), report.sections
+        [*top, report.heading, *notes, report.body, _locate_report(verdict)],
+        _write_suggestions(suggestions, subject),
+        report.sections,
     )
 
 
@@ -85,11 +88,16 @@ def _write_prefix(subject: Subject, github: GitHub) -> str:
 
 
 def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[Markdown]:
+    """Yield notes about shadow mode, the origin of the result, and whether a verdict other than PASS and FAIL blocks
+    the merge."""
     least_strict = get_least_strict(github, subject.tier, subject.number)
     is_blocking = conclude_without_shadow(status, github, least_strict) in BLOCKING_CONCLUSIONS
     if github.shadow:
         would = "would have stopped" if is_blocking else "would not have stopped"
         yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {would} this change.")
+    elif status not in ("PASS", "FAIL"):
+        effect = "blocks" if is_blocking else "does not block"
+        yield Markdown(f"This {status} {effect} the merge if the check `regbot` is required.")
     if subject.tier == "static":
         origin = "this pull request" if subject.number else "this merge group"
         needs_measurement = (
@@ -171,6 +179,14 @@ def _join_within_limit(parts: Sequence[str], optional: Sequence[str], sections: 
     )
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
     return full_text if len(full_text) <= max_characters else short_text[:max_characters]
+
+
+def _locate_report(verdict: Verdict) -> str:
+    """Return how to get the report, to which the steps after timed runs refer; '' if no step refers to it."""
+    if verdict.verdict == "PASS" or not any(entry.throughput for entry in verdict.workloads):
+        return ""
+    command = "`regbot judge session.jsonl --out report`"
+    return f"`report.html`: download the artifact `{ARTIFACT}` of the workflow run, and type {command}."
 
 
 def _link_log(subject: Subject) -> str:

@@ -48,6 +48,11 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
     return ""
 
 
+def involves_regbot(crash: Crash) -> bool:
+    """Return whether the error passed through code of regbot, or names a configuration key that regbot sets."""
+    return bool(crash.keys) or any(frame.owner == "regbot" for frame in crash.frames)
+
+
 def explain_sparse_doubt(runs: Sequence[Run]) -> str:
     """Return why failed runs of a sparse checkout do not show a fault of the code; '' if all files were there."""
     sparse = next((run.sparse for run in runs if run.sparse), None)

@@ -6,7 +6,6 @@ from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
-from regbot.records.verdict import Decision
 from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
 from regbot.text.percentages import at_most
@@ -22,7 +21,8 @@ def explain_decision(
         earlier = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
         yield (
             f"the same code was timed before: {count(interim.pairs - earlier, 'new pair')} and {earlier} earlier ones "
-            "are judged together, by an interval that stays valid however often one looks (99% instead of 95%)"
+            "are judged together. Each new test is another chance of a false alarm, so the interval is wider (99% "
+            "instead of 95%)"
         )
     if interim.decision in ("regressed", "improved"):
         word = "slower" if interim.decision == "regressed" else "faster"
@@ -82,9 +82,9 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
     luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
     if interim.assumed_luck:
         yield (
-            "each arm is compiled and autotuned anew, which may change its speed, and no calibration of this node "
-            f"class shows by how much. The interval assumes {100 * interim.assumed_luck:.2g}% (standard deviation)"
-            f"{describe_withheld_decision(interim.decision_without_luck)}; 'regbot calibrate' measures it"
+            "each arm is compiled and autotuned anew, which may change its speed. No calibration of this node class "
+            f"shows by how much, so the interval assumes {100 * interim.assumed_luck:.2g}% (standard deviation); "
+            "'regbot calibrate' measures it"
         )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
@@ -92,13 +92,6 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
             f"the interval contains the luck of the arms, which is drawn with their compiler caches: with "
             f"{count(draws, 'draw')} it changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
         )
-
-
-def describe_withheld_decision(decision: Decision | None) -> str:
-    """Return what the pairs would prove without an assumed luck: ``; without this doubt, the pairs would prove a
-    slowdown``. '' without a decision."""
-    proofs = {"regressed": "prove a slowdown", "improved": "prove that head is faster"}
-    return f"; without this doubt, the pairs would {proofs.get(decision, 'rule out a slowdown')}" if decision else ""
 
 
 def _describe_largest(log_ratio: float) -> str:
@@ -120,8 +113,8 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     """Return why head does not pass although its interval would."""
     return (
-        f"head does not pass, because it has more slow launches than base: {_list_launches(outliers)}; without them "
-        "the interval would pass, but head may have caused them"
+        f"the interval leaves out the slow launches and would pass, but head has more of them than base and may have "
+        f"caused them: {_list_launches(outliers)}"
     )
 
 

@@ -19,7 +19,7 @@ from regbot.stats.steady import unsettled_warnings
 def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary | None) -> str:
     """Return why the pairs must not decide, '' if they may decide."""
     if calibrated is not None and calibrated.contradicted:
-        return f"the gate does not decide on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
+        return f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
     if has_gpus(pairs[-1].head) and (warnings := warn_of_unsteady_arms(pairs)):
         return f"no steady state: {warnings[0]}; raise the number of steps (session.steps), or find what drifts"
     return ""

@@ -181,7 +181,7 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
         cause = plan.no_reference or "no session of this workload is stored"
         reason = f"stored sessions cannot decide, because there is none to compare head with: {cause}"
         return _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored")
-    cause = f" ({difference})" if difference else ""
+    cause = f", and timing is needed because {difference}" if difference else ""
     return _build_section(
         "INCONCLUSIVE", [f"nothing has been timed yet{cause}; go on with --resume"], decision="undecided", by="pairs"
     )

@@ -28,11 +28,11 @@ measure the code. A skipped run was not started, because an earlier run hung, so
 OUTCOME_PHRASES: dict[Outcome, str] = {
     "ok": "ran",
     "crashed": "crashed",
-    "hung": "ran into its time limit",
-    "no_record": "ended without a record",
-    "bad_record": "left a record that cannot be used",
+    "hung": "ran into the time limit",
+    "no_record": "ended without a result",
+    "bad_record": "left a result that cannot be used",
     "refused": "cannot be measured",
-    "skipped": "was not measured",
+    "skipped": "did not run",
     "short": "ended with fewer steps than requested",
     "diverged": "did not train",
     "lost": "lost its node",
@@ -67,11 +67,11 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
         doubt = explain_sparse_doubt(failed)
-        result = _invalid_result([*map(describe_failure, failed), *([doubt] if doubt else [])])
+        result = _invalid_result([*describe_failures(failed), *([doubt] if doubt else [])])
         return result._replace(needs_profile=all(run.refusal == "compiled" for run in failed))
 
     problems = [
-        *(problem for run, arm in ((base, header.base), (head, header.head)) for problem in distrust_run(run, arm)),
+        *_distrust_both(base, head, session),
         *list_incomparabilities(base, head),
         *([] if _is_left_to_timed_runs(session, base, head) else dispatcher_problems(base, head)),
         *find_missing_expert_traffic(base, head),
@@ -179,8 +179,18 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
 
 def describe_failure(run: Run) -> str:
     """Return how a run ended, with its reason."""
-    reason = f": {run.reason}" if run.reason else ""
-    return f"{run.arm.name} {OUTCOME_PHRASES[run.outcome]}{reason}"
+    return describe_failures([run])[0]
+
+
+def describe_failures(runs: Sequence[Run]) -> list[str]:
+    """Return how each run ended, with its reason. Runs of both arms that ended in the same way share a text."""
+    arms: dict[tuple[Outcome, str], list[str]] = {}
+    for run in runs:
+        arms.setdefault((run.outcome, run.reason), []).append(run.arm.name)
+    return [
+        f"{' and '.join(names)} {OUTCOME_PHRASES[outcome]}{f': {reason}' if reason else ''}"
+        for (outcome, reason), names in arms.items()
+    ]
 
 
 def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
@@ -202,7 +212,7 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
                 "the sources"
             )
         for package, path in sorted(run.code.foreign.items()):
-            yield f"{name} imported {package} from {path}, outside its worktree; uninstall it or fix 'source_roots'"
+            yield _describe_foreign_import(name, package, path)
         if run.code.missing:
             yield f"{name} did not run its whole program. {describe_missing(run.code.missing)}"
 
@@ -229,6 +239,21 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
     ):
         if ledger_value is not None and ledger_value != run_value:
             yield f"{name}: the ledger is of {property_name} {ledger_value!r}, the run of {run_value!r}"
+
+
+def _distrust_both(base: Run, head: Run, session: Session) -> list[str]:
+    """Return the reasons to distrust the traced runs of both arms. An import that both arms made is listed once."""
+    shared: dict[str, str] = {}
+    if base.code is not None and head.code is not None:
+        for package, path in base.code.foreign.items() & head.code.foreign.items():
+            text = _describe_foreign_import("base and head", package, path)
+            shared |= dict.fromkeys((_describe_foreign_import(name, package, path) for name in ("base", "head")), text)
+    reasons = [*distrust_run(base, session.header.base), *distrust_run(head, session.header.head)]
+    return list(dict.fromkeys(shared.get(reason, reason) for reason in reasons))
+
+
+def _describe_foreign_import(arms: str, package: str, path: str) -> str:
+    return f"{arms} imported {package} from {path}, outside the checkout; uninstall it or fix 'source_roots'"
 
 
 def list_incomparabilities(base: Run, head: Run) -> Iterator[str]:

@@ -14,8 +14,12 @@ from regbot.text.clip import short_commit
 from regbot.text.percentages import at_most
 
 MAX_RULES = 4
+MAX_WORKLOADS = 4
 COMMAND_CHARACTERS = 160
 """Largest length of a value in a command. Longer values are left out of the command."""
+
+
+REPORT = Name("report.html")
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,10 @@ def advise_next_steps(check: Check) -> list[NextStep]:
 
 
 def _build_no_action_step() -> NextStep:
-    reason = "No action is needed: by default this verdict blocks nothing. For a PASS, main needs stored runs that list"
-    return NextStep((f"{reason} the files that they loaded; ", Name("regbot baseline refresh"), " stores them."))
+    no_action = "No action is needed: by default this verdict blocks nothing. Maintainer: "
+    return NextStep(
+        (no_action, Name("regbot baseline refresh"), " on main stores what such a change needs for a PASS.")
+    )
 
 
 def _advise_on_sharding(check: Check) -> list[NextStep]:
@@ -91,7 +97,6 @@ def _advise_on_both_failures(check: Check) -> list[NextStep]:
     return [
         *_list_finding_steps(check),
         _build_reproduction_step(check),
-        *_list_retiming_steps(check),
         *_list_declaration_steps(check),
     ]
 
@@ -109,28 +114,38 @@ def _advise_on_slowdown(check: Check) -> list[NextStep]:
 
 
 def _advise_on_undecided_times(check: Check) -> list[NextStep]:
-    if any(is_gate_contradicted(entry.throughput) for entry in check.decisive if entry.throughput):
-        words = (
-            "More pairs decide nothing on this node class. Find out what disturbs its nodes, and calibrate the gate "
-            "again with 'regbot calibrate'. Or time on another node class:"
+    sections = [entry.throughput for entry in check.decisive if entry.throughput]
+    if any(map(is_gate_contradicted, sections)):
+        words: Words = (
+            (
+                "The change is unproven, and more pairs on this node class decide nothing. Maintainer: find out what "
+                "disturbs its nodes, and run 'regbot calibrate' again. Or time on another node class:"
+            ),
         )
-        return [NextStep((words,), (_build_timed_command(check),))]
-    if any(_is_unfinished(entry.throughput) for entry in check.decisive if entry.throughput):
+        return [NextStep(words, (_build_timed_command(check),))]
+    if _is_stored_comparison(check):
+        return _list_retiming_steps(check)
+    if any(map(_is_unfinished, sections)):
         words = (
-            "The session has not run all its pairs. Repeat the command that started it, with --resume. Or time this "
-            "workload alone, with --budget for more minutes:"
+            (
+                "The session has not run all its pairs. Repeat the command that started it, with --resume. "
+                "Or start a new session with more minutes:"
+            ),
         )
-        return [NextStep((words,), (_build_timed_command(check),))]
-    if any(entry.throughput.pass_withheld for entry in check.decisive if entry.throughput):
+        return [NextStep(words, (_build_timed_command(check, ("--budget MINUTES",)),))]
+    if any(section.pass_withheld for section in sections):
         words = (
-            "Find out why these launches of head were slow. The report has their steps and the health of the node. "
-            "You can also repeat the timing, and its pairs are added to these:"
+            "Find out why these launches of head were slow. ",
+            REPORT,
+            " has their steps and the health of the node. If you repeat the timing, its pairs are added to these:",
         )
         return _list_retiming_steps(check, words)
-    if any(entry.throughput.decision_without_luck for entry in check.decisive if entry.throughput):
+    if any(section.decision_without_luck for section in sections):
         words = (
-            "Run 'regbot calibrate' on this node class, and add the result to main. The next check then knows by how "
-            "much a new compilation changes the speed, and need not assume it. Or add pairs with new compiler caches:"
+            (
+                "Maintainer: run 'regbot calibrate' on this node class, and commit the file that it adds to the store "
+                "(baselines/) to main. Or repeat the check, which compiles anew and adds its pairs to these:"
+            ),
         )
         return _list_retiming_steps(check, words)
     return _list_retiming_steps(check, _describe_noise(check))
@@ -161,16 +176,28 @@ def _advise_on_broken_head(check: Check) -> list[NextStep]:
     return [*hints, *_list_log_steps(check), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
+def _advise_on_missing_record(check: Check) -> list[NextStep]:
+    """Return the steps where a traced run ended without a record. If the code under test ended the process, the log
+    rarely shows it, so the first step says what to look for."""
+    entry = check.decisive[0]
+    traced = [run for run in (entry.base, entry.head) if run is not None]
+    ended = [run.arm.name for run in traced if run.outcome == "no_record"]
+    ran = "".join(f" ({run.arm.name} ran)" for run in traced if run.outcome == "ok")
+    words = f"Find what ends the process of {' and '.join(ended)} before its step is counted{ran}."
+    hints = [NextStep((words,))] if ended else []
+    return [*hints, *_advise_on_broken_head(check)]
+
+
 def _advise_on_doubtful_crash(check: Check) -> list[NextStep]:
-    words = (
-        "Read the reason above. If it names code of regbot or a key that regbot sets, update regbot or report it. "
-        "Otherwise run the head on real ranks, to see whether it crashes there too."
-    )
+    if check.is_unsupported:
+        words = "Maintainer: update regbot. If its newest version fails too, report the reason above."
+    else:
+        words = "If the reason above names no remedy, run the head on real ranks, to see whether it crashes there too."
     return [NextStep((words,)), *_advise_on_broken_head(check)]
 
 
 def _advise_on_both_broken(check: Check) -> list[NextStep]:
-    words = "Read the end of the logs below. The base fails too, so look first at the base and at this machine."
+    words = "Maintainer: the base fails too, so look first at the base and at this machine. The logs are folded below."
     return [NextStep((words,)), _build_reproduction_step(check, timed=_only_breaks_when_timed(check))]
 
 
@@ -178,10 +205,10 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
     """Return the steps where base fails. Usually the pull request adds regbot, so its base lacks the code to
     measure."""
     words: Words = (
-        "There is nothing to compare with until the base can be measured. If this pull request adds ",
+        "If this pull request adds ",
         Name("regbot.toml"),
-        " or the code that it names, commit both to the main branch first, then open pull requests. Otherwise fix ",
-        "the base.",
+        " or the code that it names, add both to the main branch first, in a pull request of their own. Otherwise ",
+        "fix on the main branch what the reason above names.",
     )
     return [
         NextStep(words),
@@ -192,21 +219,21 @@ def _advise_on_broken_base(check: Check) -> list[NextStep]:
 
 def _advise_on_foreign_code(check: Check) -> list[NextStep]:
     words: Words = (
-        "Make the package importable from the checkout: add its folder to ",
+        "Maintainer: remove the installed copy of the package. Then add the package's folder in the checkout to ",
         Name("source_roots"),
-        " in regbot.toml, or build it in the checkout. Remove the installed copy that shadows it.",
+        " in regbot.toml, or build it in the checkout.",
     )
     return [NextStep(words), _build_reproduction_step(check)]
 
 
 def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
-    words = "Install the requested dispatcher on this machine, or run the timing on a node that has it. "
-    step = NextStep((words, Name("regbot doctor"), " says what is missing."))
-    return [step, *_list_retiming_steps(check, "Run the timing on a node with the dispatcher:")]
+    words = "Maintainer: install the requested dispatcher on this machine ("
+    step = NextStep((words, Name("regbot doctor"), " says what is missing)."))
+    return [step, *_list_retiming_steps(check, ("Repeat the timing there, or on a node that has the dispatcher:",))]
 
 
 def _advise_on_missing_times(check: Check) -> list[NextStep]:
-    return [*_list_log_steps(check), *_list_retiming_steps(check, "Repeat the timing:")]
+    return [*_list_log_steps(check), *_list_retiming_steps(check, ("Repeat the timing:",))]
 
 
 _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
@@ -218,7 +245,7 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
     State.BASE_BREAKS: _advise_on_broken_base,
     State.FOREIGN_CODE: _advise_on_foreign_code,
     State.DOUBTFUL_CRASH: _advise_on_doubtful_crash,
-    State.NO_RECORD: _advise_on_broken_head,
+    State.NO_RECORD: _advise_on_missing_record,
     State.ENVIRONMENT: _advise_on_missing_dispatcher,
     State.UNTIMED: _advise_on_missing_times,
     State.UNMEASURED: _advise_on_broken_head,
@@ -243,31 +270,41 @@ def _build_times_step(check: Check) -> NextStep:
     """Return the step that points to the plots of the report."""
     ratios = "" if _is_stored_comparison(check) else ", the ratio of every pair"
     contents = f"every run{ratios} and the time of every rank"
-    return NextStep((f"Look at the step times in the report to see what a step now waits for. It shows {contents}.",))
+    words: Words = ("Look at the step times in ", REPORT, " to see what a step now waits for. It shows ", contents, ".")
+    return NextStep(words)
 
 
 def _list_loss_steps(check: Check) -> list[NextStep]:
     if all(entry.verdict.validity.status != "REVIEW" for entry in check.entries):
         return []
-    words = "Compare the losses in the report step by step, and ask whether the change is intended to affect training."
-    return [NextStep((words,))]
+    compare: Words = ("Compare the losses step by step in ", REPORT)
+    if check.state is not State.TRAINS_DIFFERENTLY:
+        return [NextStep((*compare, ", and find out whether the difference is intended."))]
+    accept: Words = (
+        ". If the difference is intended, a reviewer accepts it, on GitHub with ",
+        Name("/regbot accept"),
+        ".",
+    )
+    return [NextStep((*compare, *accept))]
 
 
-def _describe_noise(check: Check) -> str:
+def _describe_noise(check: Check) -> Words:
     """Return why the pairs are undecided, and what to do. It depends on the smallest slowdown that a full session on
     this node can detect."""
     threshold = check.session.header.throughput.threshold_pct
     full_mdes = [entry.throughput.mde_full_pct for entry in check.decisive if entry.throughput]
     known_mdes = [mde_pct for mde_pct in full_mdes if mde_pct is not None]
     if known_mdes and (worst_mde := max(known_mdes)) > threshold:
-        return (
+        words = (
             f"This machine is too noisy to detect a slowdown of {size(threshold)}. Even a full session can only detect "
             f"{at_most(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with nothing else "
             "running:"
         )
+        return (words,)
     return (
-        "The change is too close to the threshold for these pairs. The report shows every pair. Repeat the timing on a "
-        "quiet node of the same class:"
+        "The change is too close to the threshold for these pairs. ",
+        REPORT,
+        " shows every pair. Repeat the timing on a quiet node of the same class:",
     )
 
 
@@ -284,10 +321,10 @@ def _only_breaks_when_timed(check: Check) -> bool:
 
 def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
     """Return the step that repeats the check of the worst workload. It has timed runs only if ``timed`` is set."""
-    worst = next(iter(check.decisive), None)
+    worst = [entry.name for entry in check.decisive[:1]]
     if timed:
-        return NextStep(("Reproduce it:",), (check_command(check, worst.name if worst else None),))
-    repeat_command = check_command(check, worst.name if worst else None, ("--no-timing",))
+        return NextStep(("Reproduce it:",), (check_command(check, worst),))
+    repeat_command = check_command(check, worst, ("--no-timing",))
     place: Words = ("on your machine",)
     if check.session.header.command == "demo":
         place = ("in the demo's ", Name("repository"), " folder")
@@ -295,15 +332,18 @@ def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
 
 
 def _list_retiming_steps(
-    check: Check, words: str = "Repeat the timing on a quiet node of the same class:"
+    check: Check, words: Words = ("Repeat the timing on a quiet node of the same class:",)
 ) -> list[NextStep]:
     """Return the step that repeats the timing on the same node class. Times of different node classes cannot be
     compared."""
     budget = check.session.header.budget_min
     flags = (f"--budget {budget:g}",) if budget is not None else ()
     if _is_stored_comparison(check):
-        words, flags = "Time base and head in pairs on a quiet node of the same class:", ("--gate pairs", *flags)
-    return [NextStep((words,), (_build_timed_command(check, flags),))]
+        words = (
+            "Time base and head in pairs on a quiet node of the same class, to see whether head or the node is slower:",
+        )
+        flags = ("--gate pairs", *flags)
+    return [NextStep(words, (_build_timed_command(check, flags),))]
 
 
 def _is_stored_comparison(check: Check) -> bool:
@@ -313,8 +353,7 @@ def _is_stored_comparison(check: Check) -> bool:
 
 
 def _build_timed_command(check: Check, flags: Sequence[str] = ()) -> str:
-    entries = check.slower if check.state is State.BOTH_FAIL else check.decisive
-    return check_command(check, entries[0].name if entries else None, flags)
+    return check_command(check, [entry.name for entry in check.decisive], flags)
 
 
 def _list_declaration_steps(check: Check) -> list[NextStep]:
@@ -331,13 +370,18 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     more = f" ({len(rules) - MAX_RULES} more rules of this form)" if len(rules) > MAX_RULES else ""
     if not options:
         return []
-    words = f"If the change is intended, add this option to 'regbot check'{more}. It is then reported as accepted:"
-    return [NextStep((words,), options)]
+    noun = "this option" if len(options) == 1 else f"these options{more}"
+    words: Words = (
+        f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
+        Name("/regbot expect"),
+        "). It is then accepted:",
+    )
+    return [NextStep(words, options)]
 
 
-def check_command(check: Check, workload: str | None, flags: Sequence[str] = ()) -> str:
-    """Return the shell command that repeats this check with the same arms and declarations. ``workload``: the only
-    workload to check; None for all. ``flags``: further options."""
+def check_command(check: Check, workloads: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """Return the shell command that repeats this check with the same arms and declarations. ``workloads``: the
+    workloads to check. If there are none or too many, the command checks all. ``flags``: further options."""
     parts = [
         "regbot check",
         f"--base {short_commit(check.verdict.base.commit)}",
@@ -346,8 +390,8 @@ def check_command(check: Check, workload: str | None, flags: Sequence[str] = ())
     for arm in (check.verdict.base, check.verdict.head):
         settings = [f"{key}={value}" for key, value in arm.overrides.items()]
         parts += [f"--{arm.name}-set {shlex.quote(setting)}" for setting in settings if _is_typable(setting)]
-    if workload is not None and _is_typable(workload):
-        parts.append(f"--workload {shlex.quote(workload)}")
+    if len(workloads) <= MAX_WORKLOADS and all(map(_is_typable, workloads)):
+        parts += [f"--workload {shlex.quote(workload)}" for workload in workloads]
     declared = [rule for rule in check.session.header.expectations if _is_typable(rule)]
     parts += [f"--expect {_quote_rule(rule)}" for rule in declared[:MAX_RULES]]
     return " ".join([*parts, *flags])

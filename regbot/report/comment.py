@@ -71,8 +71,7 @@ def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
         _build_environment()
         .get_template("comment.md.j2")
         .render(
-            base=_format_arm(verdict.base),
-            head=_format_arm(verdict.head),
+            arms=_format_arms(verdict.base, verdict.head),
             subject=Name(verdict.head.subject),
             answers=_write_answers(check),
             tables=_write_tables(check),
@@ -89,6 +88,14 @@ def comment_parts(verdict: Verdict, session: Session) -> CommentParts:
     )
     room = LIMIT - len(MARKER) - len(heading) - len(body)
     return CommentParts(heading, body.strip(), _write_folded_sections(folded.folded_sections(check), room))
+
+
+def _format_arms(base: Arm, head: Arm) -> Markdown:
+    """Return the commits of both arms with their overrides. If they are one commit, it is named once."""
+    if base.commit == head.commit and base.overrides and head.overrides:
+        settings = (code(wording.overrides(arm)) for arm in (base, head))
+        return Markdown(f"commit {code(short_commit(head.commit))} with {' → '.join(settings)}")
+    return Markdown(f"base {_format_arm(base)} → head {_format_arm(head)}")
 
 
 def _format_arm(arm: Arm) -> Markdown:

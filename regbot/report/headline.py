@@ -18,10 +18,12 @@ from regbot.report.throughput import (
     describe_undecided,
     exclude_slowdowns,
     has_times,
+    is_undecided_by_noise,
     select_mean_only_test,
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
 from regbot.text.clip import clip
+from regbot.text.percentages import at_most
 from regbot.text.words import count
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
@@ -99,7 +101,7 @@ def _neither_runs_headline(check: Check) -> Words:
 def _base_breaks_headline(check: Check) -> Words:
     total = len(check.entries)
     if len(check.decisive) == total > 1:
-        return (f"the base can be measured in none of the {total} workloads, so there is nothing to compare with",)
+        return (f"the base cannot be measured in any of the {total} workloads, so there is nothing to compare with",)
     scope = _count_workloads(check.decisive, check)
     return (f"the base cannot be measured in {scope}, so there is nothing to compare with",)
 
@@ -116,6 +118,8 @@ def _foreign_code_headline(check: Check) -> Words:
 
 def _doubtful_crash_headline(check: Check) -> Words:
     scope = _count_workloads(check.decisive, check)
+    if check.is_unsupported:
+        return (f"the trace of the head crashes in {scope}, because regbot does not support this revision",)
     return (f"the head crashes in {scope}, and nothing shows that the change is the cause",)
 
 
@@ -131,17 +135,16 @@ def _no_record_headline(check: Check) -> Words:
         "",
     )
     scope = _count_workloads(invalid, check)
-    return (f"the {arm} ended without a usable record in {scope}, so its collectives are unknown",)
+    return (f"the {arm} ended without a usable result in {scope}, so its collectives are unknown",)
 
 
 def _environment_headline(check: Check) -> Words:
     runs = [timed_run.run for entry in check.decisive for timed_run in entry.timed.runs]
     backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
-    scope = f" in {_count_workloads(check.decisive, check)}; the runs used "
-    lacking, unusable = "this machine lacks the requested dispatcher", ", so their times cannot be used"
-    if backend is None:
-        return (lacking, scope, "another one", unusable)
-    return (lacking, " ", Name(backend.requested), scope, Name(backend.executed), unusable)
+    requested: Words = (" ", Name(backend.requested)) if backend else ()
+    executed = Name(backend.executed) if backend else "another one"
+    scope = f" did not run on this machine in {_count_workloads(check.decisive, check)}; the runs used "
+    return ("the requested dispatcher", *requested, scope, executed, ", so their times cannot be used")
 
 
 def _untimed_headline(check: Check) -> Words:
@@ -182,9 +185,14 @@ def _inconclusive_headline(check: Check) -> Words:
     unchanged = "" if check.changed else "the sharding is unchanged; "
     timed = [entry.throughput for entry in undecided if entry.throughput]
     if not any(has_times(section) for section in timed):
-        return (f"{unchanged}there are no step times yet in {_count_timed_workloads(undecided, check)}",)
+        planned = sum(entry.throughput is not None for entry in check.entries)
+        scope = f" in {_format_count(len(timed), planned, 'workload')}" if planned > 1 else ""
+        return (f"{unchanged}nothing has been timed yet{scope}",)
     causes = [describe_undecided(section) for section in timed]
     cause = next((f": {text}" for text in causes if text), "")
+    detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
+    if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
+        cause = f": the smallest detectable slowdown is {at_most(min(detectable))} to {at_most(max(detectable))}"
     return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
 
 
@@ -258,7 +266,8 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
     scope = _count_timed_workloads(changed, check)
     if section and select_mean_only_test(section):
         return (f"a training step is on average {up_to}{change_text} in {scope}, because a few steps stall",)
-    return (f"a training step is {up_to}{change_text} in {scope}",)
+    untimed_base = " (base was not timed)" if section and section.by == "stored" else ""
+    return (f"a training step is {up_to}{change_text} in {scope}{untimed_base}",)
 
 
 def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
@@ -366,7 +375,12 @@ def _describe_line_change(line: CollectiveLine) -> Words:
 
 
 def _count_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
-    return _format_count(len(entries), len(check.entries), "workload")
+    """Return the number of ``entries`` among all workloads, or among the timed ones if only timed runs show the state
+    of the check: ``1 of 4 workloads`` or ``the one timed workload``."""
+    if check.is_about_timed_runs and all(entry.throughput is not None for entry in entries):
+        return _count_timed_workloads(entries, check)
+    total = len(check.entries)
+    return _format_count(len(entries), total, "checked workload" if total == 1 else "workload")
 
 
 def _count_timed_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
@@ -375,10 +389,10 @@ def _count_timed_workloads(entries: Sequence[WorkloadSection], check: Check) -> 
 
 
 def _format_count(number: int, total: int, noun: str) -> str:
-    """Return text like ``both workloads``, ``all 4 workloads``, ``1 of 4 workloads`` or ``the workload``."""
+    """Return text like ``both workloads``, ``all 4 workloads``, ``1 of 4 workloads`` or ``the one timed workload``."""
     if number != total:
         return f"{number} of {total} {noun}s"
-    return {1: f"the {noun}", 2: f"both {noun}s"}.get(total, f"all {total} {noun}s")
+    return {1: f"the one {noun}", 2: f"both {noun}s"}.get(total, f"all {total} {noun}s")
 
 
 def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
@@ -393,8 +407,8 @@ _BASE_OUTCOMES: dict[Outcome, str] = {"short": "runs all its steps", "diverged":
 OUTCOMES: dict[Outcome, str] = {
     "crashed": "crashes",
     "hung": "hangs",
-    "no_record": "ends without a record",
-    "bad_record": "ends without a record",
+    "no_record": "ends without a result",
+    "bad_record": "ends without a result",
     "short": "stops before its last step",
     "diverged": "does not train",
 }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from regbot.records.session import SessionHeader
-from regbot.records.verdict import Verdict
+from regbot.records.verdict import Verdict, WorkloadVerdict
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.text.clip import clip
 
@@ -34,15 +34,30 @@ def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operat
     parts: list[Words] = _describe_unconcerned(verdict)
     measured = [entry for entry in verdict.workloads if not entry.unconcerned]
     if measured and not any(entry.throughput for entry in measured):
-        is_timing_off = (
-            not header.timing and verdict.verdict != "INVALID"
-        )  # in an INVALID check, workloads that cannot be traced are not timed either
-        advice = TIMING_ADVICE[header.command] if is_timing_off else ()
         operators = (f" {OTHER_OPERATORS}",) if has_other_operators else ()
-        parts.append(("Throughput: not measured.", *advice, *operators))
+        parts.append((*_describe_untimed(measured, header), *operators))
     if header.left_out:
         parts.append(_describe_left_out(header))
     return parts
+
+
+def _describe_untimed(measured: Sequence[WorkloadVerdict], header: SessionHeader) -> Words:
+    """Return why nothing was timed. regbot times only commands and workloads whose traces it can compare, so the option
+    that turns timing on is named only if there is such a workload."""
+    sections = [entry.sharding for entry in measured if entry.sharding is not None]
+    comparable = [section for section in sections if section.status != "INVALID"]
+    has_command = any(entry.name in header.untraced for entry in measured)
+    if not comparable and not has_command:
+        return ("Throughput: not measured, because no workload has usable traces of both base and head.",)
+    if header.timing:
+        return ("Throughput: not measured.",)
+    if header.command == "check" and not has_command and all(section.identical_program for section in comparable):
+        return (
+            "Throughput: not measured. Without ",
+            Name("--no-timing"),
+            ", it is measured if code, packages or configuration differ.",
+        )
+    return ("Throughput: not measured.", *TIMING_ADVICE[header.command])
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from regbot.judge.crashes import involves_regbot
 from regbot.records.run import Outcome
 from regbot.records.session import Session
 from regbot.records.verdict import Status, Verdict, WorkloadVerdict
@@ -49,6 +50,9 @@ class State(Enum):
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
 """Outcomes of a run that did not finish its steps."""
 
+_TIMED_STATES = (State.ENVIRONMENT, State.UNTIMED, State.TRAINS_DIFFERENTLY)
+_FAILED_STATES = (State.HEAD_BREAKS, State.NEITHER_RUNS, State.BASE_BREAKS)
+
 BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
 """Outcomes of a base run after which there is nothing to compare head with. "skipped" is left out, because a run that
 was not started shows nothing about base."""
@@ -69,6 +73,20 @@ class Check:
     def is_passing_but_unproven(self) -> bool:
         """Whether every workload that was run passes, and the verdict is INCONCLUSIVE because of other workloads."""
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
+
+    @property
+    def is_about_timed_runs(self) -> bool:
+        """Whether only timed runs show the state of the check, so that untimed workloads say nothing about it."""
+        if self.state in _TIMED_STATES:
+            return True
+        failed = [run for entry in self.decisive for run in entry.failed]
+        return self.state in _FAILED_STATES and bool(failed) and all(run.tier == "timed" for run in failed)
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether every decisive head crashed in regbot's own code, or over a key that regbot sets."""
+        crashes = [entry.head.crash if entry.head is not None else None for entry in self.decisive]
+        return bool(crashes) and all(crash is not None and involves_regbot(crash) for crash in crashes)
 
     @property
     def has_only_other_operators(self) -> bool:

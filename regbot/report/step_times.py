@@ -69,12 +69,14 @@ def _write_table(
 def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
     sign = ICONS[throughput.status]
     pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
+    pairs = pairs if throughput.pairs or throughput.void_pairs else "none" if throughput.by == "stored" else ""
+    summary = " (median)" if select_mean_only_test(throughput) else ""
     return (
         code(entry.name),
-        _format_step_time(throughput.base_step_s) + (" (stored)" if throughput.by == "stored" else ""),
-        _format_step_time(throughput.head_step_s),
+        _format_step_time(throughput.base_step_s) + (" (stored)" if throughput.by == "stored" else summary),
+        _format_step_time(throughput.head_step_s) + summary,
         _format_change_cell(throughput),
-        pairs if throughput.pairs or throughput.void_pairs else "",
+        pairs,
         f"{sign} {describe_decision(throughput, thresholds)}",
     )
 

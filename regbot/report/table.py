@@ -80,7 +80,9 @@ def _format_head_volume(line: CollectiveLine) -> str:
     head_volume = volume(line, line.head)
     if line.base.count == line.head.count:
         return head_volume if volume(line, line.base) == head_volume else f"**{head_volume}**"
-    return f"**{'▲' if line.head.count > line.base.count else '▼'} {head_volume}**"
+    missing = line.list_missing_layers()
+    gone = f"0 in {listed([code(layer, 40) for layer in missing], MAX_LISTED)}, " if missing else ""
+    return f"**{'▲' if line.head.count > line.base.count else '▼'} {gone}{head_volume}**"
 
 
 def _format_bytes(line: CollectiveLine) -> str:
@@ -143,7 +145,8 @@ def _name_unchanged_lines(entries: Sequence[WorkloadSection]) -> list[str]:
         for line in entry.lines
         if not line.changed
     )
-    return [f"Unchanged in these workloads: {listed(list(unchanged), MAX_LISTED)}."] if unchanged else []
+    scope = "this workload" if len(entries) == 1 else "these workloads"
+    return [f"Unchanged in {scope}: {listed(list(unchanged), MAX_LISTED)}."] if unchanged else []
 
 
 def _name_unchanged_workloads(check: Check) -> list[str]:

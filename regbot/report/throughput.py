@@ -7,7 +7,6 @@ numbers. All numbers come from the verdict.
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from regbot.judge.reasons import describe_withheld_decision
 from regbot.records.settings import ThroughputThresholds as Thresholds
 from regbot.records.verdict import Decision, PrimaryTest, Throughput
 from regbot.report.markdown import Name, UntrustedText, Words
@@ -26,8 +25,8 @@ EXAMPLE_SLOWDOWN_PCT = 10.0
 
 FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in a few slow steps"
 _LUCK_NOT_KNOWN = "How much a new compilation of one commit changes its speed here is not known"
-GATE_CONTRADICTED = "calibration shows that the gate errs too often on this node class"
-LUCK_UNKNOWN = "no calibration shows by how much a new compilation of one commit changes its speed on this node class"
+GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
+LUCK_UNKNOWN = "and no calibration of this node class shows how much that changes the speed"
 PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
 
 
@@ -157,8 +156,12 @@ def describe_reference(section: Throughput) -> str:
     return f"the last {count(section.sessions, 'session')} of main" if section.by in ("screen", "stored") else "base"
 
 
-def _describe_undecided(section: Throughput, _: Thresholds) -> str:
-    return f"undecided{f': {cause}' if (cause := describe_undecided(section)) else ''}"
+def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
+    """Return why nothing is decided. If the pairs are too noisy, the limits of the decisions come first."""
+    if not (cause := describe_undecided(section)):
+        return "undecided"
+    limits = f" (FAIL: above {size(thresholds.indifference_pct)}, PASS: below {size(thresholds.threshold_pct)})"
+    return f"undecided{limits if is_undecided_by_noise(section) else ''}: {cause}"
 
 
 def describe_undecided(section: Throughput) -> str:
@@ -167,8 +170,21 @@ def describe_undecided(section: Throughput) -> str:
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
     if section.decision_without_luck:
-        return f"{LUCK_UNKNOWN}{describe_withheld_decision(section.decision_without_luck)}"
+        return f"{_PAIRS_WITHOUT_LUCK.get(section.decision_without_luck, _SLOWDOWN_RULED_OUT)}, {LUCK_UNKNOWN}"
     return PASS_WITHHELD if section.pass_withheld else describe_power(section)
+
+
+_PAIRS_WITHOUT_LUCK: dict[Decision, str] = {
+    "regressed": "the pairs show a slowdown, but compiling anew may have caused it",
+    "improved": "the pairs show that head is faster, but compiling anew may have caused it",
+}
+_SLOWDOWN_RULED_OUT = "the pairs show no slowdown, but compiling anew may hide one"
+"""What the pairs show if the luck of an arm is left out of their interval."""
+
+
+def is_undecided_by_noise(section: Throughput) -> bool:
+    """Return whether an undecided section has no other cause than the noise of its pairs."""
+    return not (is_gate_contradicted(section) or section.decision_without_luck or section.pass_withheld)
 
 
 def is_gate_contradicted(section: Throughput) -> bool:

@@ -259,8 +259,8 @@ def _determine_outcome(
     if missing:
         if result.exit_code == 0:
             return "no_record", (
-                f"ended without an error, and {missing_ranks} without a record: something in the code under test ended "
-                "the process (os._exit, exec, sys.exit in a thread) before its steps were done"
+                f"something in the code under test ended {missing_ranks} with exit code 0 (os._exit, exec, sys.exit in "
+                "a thread) before the steps were done"
             )
         return "crashed", f"{describe_exit(result.exit_code)} before {missing_ranks} wrote a record; see its last lines"
     if result.exit_code != 0:

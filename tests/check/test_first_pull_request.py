@@ -9,7 +9,7 @@ from support.command_cases import CONFIG as COMMAND
 from support.command_cases import train
 from support.layers import CONFIG, GOOD_LAYER
 
-ADVICE = "commit both to the main branch first, then open pull requests."
+ADVICE = "add both to the main branch first, in a pull request of their own."
 LAYER = {"userpkg/__init__.py": "", "userpkg/moe.py": GOOD_LAYER}
 
 
@@ -27,7 +27,10 @@ def comment_of_check(home: Path, base: dict[str, str], change: dict[str, str], *
 @pytest.mark.slow
 def test_the_configuration_and_the_layer_belong_on_main_first(tmp_path: Path) -> None:
     text = comment_of_check(tmp_path, {}, {"regbot.toml": CONFIG, **LAYER}, "--no-timing")
-    assert "### ⛔ INVALID: the base cannot be measured in the workload, so there is nothing to compare with\n" in text
+    assert (
+        "### ⛔ INVALID: the base cannot be measured in the one checked workload, so there is nothing to compare with\n"
+        in text
+    )
     assert ADVICE in text
     assert "the base has no regbot.toml; the head's was used" in text
 

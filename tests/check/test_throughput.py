@@ -217,7 +217,7 @@ def test_a_failure_that_was_not_repeated_yet_is_invalid() -> None:
 def test_code_from_outside_of_the_worktree_in_one_run_invalidates() -> None:
     runs = play(noisy(1.5, 0.01))
     runs[4] = runs[4].model_copy(update={"code": CodeProof(watched={}, foreign={"moe": "/usr/lib/moe"}, files={})})
-    assert "outside its worktree" in entry(runs).validity.reasons[0]
+    assert "outside the checkout" in entry(runs).validity.reasons[0]
 
 
 def test_runs_of_two_nodes_are_no_pairs() -> None:

@@ -104,8 +104,8 @@ def test_a_change_of_comments_and_documents_is_not_timed(case: Case) -> None:
 HANG = "time.sleep(3600)"
 FAULTS = {
     "crash": ("sys.exit('no such kernel')", "crashed", "head crashed"),
-    "hang": (HANG, "hung", "head ran into its time limit"),
-    "no record": ("sys.exit()", "no_record", "head ended without a record"),
+    "hang": (HANG, "hung", "head ran into the time limit"),
+    "no record": ("sys.exit()", "no_record", "head ended without a result"),
     "fewer steps": ("[shorten(each, 2) for each in records]; seconds = total()", "short", "after 2 of 3 steps"),
     "no number for a loss": ("records[0]['loss'][1] = None", "diverged", "head did not train: its loss is not finite"),
     "a skipped step": ("records[1]['skipped_steps'] = 1", "diverged", "the optimizer skipped 1 of 3 steps"),

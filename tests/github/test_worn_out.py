@@ -58,7 +58,7 @@ def test_a_strict_verdict_cannot_be_hidden_behind_many_pull_requests(bench: Benc
     post(bench, number)
     assert bench.check(number).conclusion == "failure"
     assert str(bench.check(number).title).startswith(f"conclusion of #{failing} (FAIL): ")
-    assert "and " not in str(bench.check(number).summary).split("👥")[1].split(". A required check")[0]
+    assert "and " not in str(bench.check(number).summary).split("👥")[1].split(". A required")[0]
 
 
 def test_many_pull_requests_with_one_head_are_named_in_short(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def test_many_pull_requests_with_one_head_are_named_in_short(bench: Bench) -> No
     for _ in range(checks.MAX_NAMED_PEERS + 3):
         add_twin(bench, number)
     post(bench, number)
-    assert "#11 (PASS) and 3 more. A required check" in str(bench.check(number).summary)
+    assert "#11 (PASS) and 3 more. A required" in str(bench.check(number).summary)
 
 
 def test_pull_requests_that_were_not_looked_up_count_as_open(bench: Bench) -> None:

@@ -54,9 +54,12 @@ def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(hea
     assert (section.decision, section.pairs, section.decision_without_luck) == ("undecided", 12, "regressed")
     assert section.assumed_luck_pct == 100 * ASSUMED_LUCK
     (reason,) = [text for text in section.reasons if "autotuned" in text]
-    assert "assumes 0.4% (standard deviation); without this doubt, the pairs would prove a slowdown" in reason
+    assert "assumes 0.4% (standard deviation)" in reason
     assert "'regbot calibrate'" in reason
-    assert describe_undecided(section) == f"{LUCK_UNKNOWN}; without this doubt, the pairs would prove a slowdown"
+    assert (
+        describe_undecided(section)
+        == f"the pairs show a slowdown, but compiling anew may have caused it, {LUCK_UNKNOWN}"
+    )
 
 
 def test_a_calibrated_class_needs_no_assumed_luck() -> None:
@@ -74,8 +77,7 @@ def test_a_session_that_measures_the_luck_assumes_none() -> None:
 def test_a_clear_answer_does_not_need_a_calibration_and_says_that_luck_is_assumed(head: float, decision: str) -> None:
     section = section_of(head, planned())
     assert (section.decision, section.decision_without_luck) == (decision, None)
-    (reason,) = [text for text in section.reasons if "autotuned" in text]
-    assert "without this doubt" not in reason
+    assert any("autotuned" in text for text in section.reasons)
 
 
 def test_noise_that_decides_nothing_is_not_blamed_on_luck() -> None:

@@ -353,12 +353,12 @@ def test_the_last_usable_run_answers() -> None:
 
 def test_two_arms_that_crash_are_invalid() -> None:
     runs = [failed(arm, "crashed", attempt) for arm in ("base", "head") for attempt in (1, 2)]
-    assert why_invalid(smoke_session(*runs)) == "base crashed\nhead crashed"
+    assert why_invalid(smoke_session(*runs)) == "base and head crashed"
 
 
 def test_a_base_that_crashes_is_invalid() -> None:
     runs = [failed("base", "hung", attempt) for attempt in (1, 2)]
-    assert why_invalid(smoke_session(*runs, smoke_run(HEAD, A2A))) == "base ran into its time limit"
+    assert why_invalid(smoke_session(*runs, smoke_run(HEAD, A2A))) == "base ran into the time limit"
 
 
 @pytest.mark.parametrize("outcome", ["bad_record", "refused"])
@@ -374,12 +374,12 @@ def test_every_outcome_has_words() -> None:
 def test_a_skipped_run_is_invalid_with_its_reason() -> None:
     skipped = failed("head", "skipped", reason="not started: mixtral-8x7b@1/ep of the same arm hung before it")
     assert why_invalid(smoke_session(smoke_run(BASE, A2A), skipped)) == (
-        "head was not measured: not started: mixtral-8x7b@1/ep of the same arm hung before it"
+        "head did not run: not started: mixtral-8x7b@1/ep of the same arm hung before it"
     )
 
 
 def test_a_skipped_base_is_invalid_too() -> None:
-    assert why_invalid(smoke_session(failed("base", "skipped"), smoke_run(HEAD, A2A))) == "base was not measured"
+    assert why_invalid(smoke_session(failed("base", "skipped"), smoke_run(HEAD, A2A))) == "base did not run"
 
 
 @pytest.mark.parametrize("outcomes", [("hung", "skipped"), ("skipped", "hung")])
@@ -405,7 +405,14 @@ def test_a_crash_after_a_refusal_counts_once() -> None:
 
 def test_foreign_code_is_invalid_and_named() -> None:
     code = CodeProof(watched={}, foreign={"moe": "/opt/site-packages/moe"}, files={})
-    assert "head imported moe from /opt/site-packages/moe, outside its worktree" in why_invalid(pair(code=code))
+    assert "head imported moe from /opt/site-packages/moe, outside the checkout" in why_invalid(pair(code=code))
+
+
+def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
+    code = CodeProof(watched={}, foreign={"moe": "/opt/site-packages/moe"}, files={})
+    session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
+    (entry,) = verdict_of(session).workloads
+    assert [reason.partition(" from ")[0] for reason in entry.validity.reasons] == ["base and head imported moe"]
 
 
 def test_a_run_without_proof_of_code_is_invalid() -> None:

@@ -315,9 +315,8 @@ def test_if_only_the_mean_is_slower_both_changes_and_the_reason_are_reported() -
 
 def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_show() -> None:
     text = top("inconclusive")
-    assert (
-        "throughput is undecided in both timed workloads: these 12 pairs can detect a slowdown of 7.7% or more" in text
-    )
+    assert "undecided in both timed workloads: the smallest detectable slowdown is 4.8% to 7.7%" in text
+    assert "undecided (FAIL: above 1%, PASS: below 2%): these 12 pairs can detect a slowdown of 7.7% or more" in text
     assert "to detect 2% takes about 406 pairs" in text
     assert "This machine is too noisy to detect a slowdown of 2%" in text
 
@@ -327,10 +326,19 @@ def test_a_session_with_pairs_left_is_advised_to_go_on() -> None:
     assert "The session has not run all its pairs" not in top("inconclusive")
 
 
+def test_a_crash_outside_of_regbots_code_is_not_called_unsupported() -> None:
+    verdict, session = CASES["invalid_unknown_revision"]()
+    runs = [run.model_copy(update={"crash": None}) for run in session.runs]
+    text = comment(verdict, session.model_copy(update={"runs": runs}))
+    assert "the head crashes in all 4 workloads, and nothing shows that the change is the cause" in text
+    assert "run the head on real ranks" in text
+    assert "run the head on real ranks" not in top("invalid_unknown_revision")
+
+
 def test_times_of_another_dispatcher_decide_nothing() -> None:
     assert row("invalid_environment")[1:3] == ["115 ms", "115 ms"]
     assert "nothing decided: the requested dispatcher did not run" in row("invalid_environment")[5]
-    sentence = "lacks the requested dispatcher `deepep` in 1 of 4 workloads; the runs used `alltoall`"
+    sentence = "`deepep` did not run on this machine in the one timed workload; the runs used `alltoall`"
     assert sentence in top("invalid_environment").splitlines()[1]
 
 
@@ -391,7 +399,7 @@ def test_a_slower_head_that_also_trains_differently_gets_both_steps() -> None:
     text = comment(verdict.model_copy(update={"workloads": [drifting, *rest]}), session)
     assert "a training step is 47.4% slower" in text.splitlines()[1]
     assert "**Trust** ⚠️ the head trains differently" in text
-    assert "Compare the losses in the report" in text
+    assert "Compare the losses step by step in `report.html`" in text
 
 
 def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:
@@ -413,8 +421,8 @@ def test_the_headline_says_how_the_head_breaks_when_timed() -> None:
         top("validity_fail_head_diverges")
         .splitlines()[1]
         .endswith(
-            "the head does not train in 1 of 4 workloads: its loss is not finite in 28 of 50 steps, first in step 23; "
-            "the base trains"
+            "the head does not train in the one timed workload: its loss is not finite in 28 of 50 steps, first in "
+            "step 23; the base trains"
         )
     )
     assert "the head stops before its last step" in top("validity_fail_head_short").splitlines()[1]
@@ -482,7 +490,7 @@ def test_a_verdict_without_workloads_is_reported() -> None:
 def test_a_planned_workload_without_a_run_has_its_reason() -> None:
     verdict, session = CASES["invalid_crash_both"]()
     text = comment(verdict, session.model_copy(update={"runs": []}))
-    assert "INVALID: could not be measured in all 4 workloads: base crashed" in text
+    assert "INVALID: could not be measured in all 4 workloads: base and head crashed" in text
 
 
 HOSTILE_COMMENTS = {"one finding": report_cases.hostile, "many findings": lambda: report_cases.hostile(500)}

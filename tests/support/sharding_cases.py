@@ -3,7 +3,7 @@
 The ledgers are those of the smoke model: Qwen3-30B-A3B in full on 16 and 64 ranks, Mixtral-8x7B on 8 and 16.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -369,7 +369,15 @@ def _twice(base: Ledger, head: Ledger) -> str:
     return found.text
 
 
-def _broken(shape: Shape, broken: Layers, modules: Sequence[str]) -> tuple[Ledger, Ledger, Sharding]:
+DISPATCHER_CHANGED = {"dispatcher": ("alltoall", "allgather")}
+
+
+def _broken(
+    shape: Shape,
+    broken: Layers,
+    modules: Sequence[str],
+    config_changes: Mapping[str, tuple[Scalar, Scalar]] = DISPATCHER_CHANGED,
+) -> tuple[Ledger, Ledger, Sharding]:
     base, head = ledger(shape), ledger(shape, broken, program="b")
     found = finding(MAPPED_TWICE, "FAIL", base, head, _twice(base, head), modules=list(modules))
     section = sharding(
@@ -378,7 +386,7 @@ def _broken(shape: Shape, broken: Layers, modules: Sequence[str]) -> tuple[Ledge
         "FAIL",
         [found],
         [f"{MAPPED_TWICE}: {found.text}"],
-        config_changes={"dispatcher": ("alltoall", "allgather")},
+        config_changes=config_changes,
     )
     return base, head, section
 
@@ -390,7 +398,7 @@ def sharding_fail() -> Case:
 
 def sharding_fail_one_layer() -> Case:
     """One layer of Qwen3 falls back; Mixtral's has another number of layers and the same fault."""
-    return compared(lambda shape: _broken(shape, lambda layer: layer == 17, ["layers.17.moe"]))
+    return compared(lambda shape: _broken(shape, lambda layer: layer == 17, ["layers.17.moe"], config_changes={}))
 
 
 def demo() -> Case:
@@ -479,12 +487,17 @@ def _crash(shape: Shape, arm: Arm, attempt: int = 1) -> Run:
 
 def invalid_crash_both() -> Case:
     """Neither arm runs."""
-    return unmeasured(lambda shape: (_crash(shape, BASE), _crash(shape, HEAD)), "INVALID", f"base crashed: {CRASH}")
+    return unmeasured(
+        lambda shape: (_crash(shape, BASE), _crash(shape, HEAD)), "INVALID", f"base and head crashed: {CRASH}"
+    )
 
 
 def invalid_base_without_entry() -> Case:
     """The pull request that adds the entry: base has none."""
-    reason = "entry 'moe_train.moe:build_layer': there is no module 'moe_train' in the checkout; set 'entry'"
+    reason = (
+        "entry 'moe_train.moe:build_layer': there is no module 'moe_train' in the checkout; set 'entry' in regbot.toml "
+        "to 'package.module:function', and 'source_roots' to the folders that contain the packages"
+    )
 
     def runs(shape: Shape) -> Sequence[Run]:
         return [run(shape, BASE, None, "refused", exit_code=10, reason=reason), run(shape, HEAD, ledger(shape))]
@@ -508,10 +521,16 @@ def invalid_unknown_revision() -> Case:
         "regbot_guest/frameworks/torchtitan_data.py:33 in SyntheticData.build, called from torchtitan/trainer.py:438 "
         f"in __init__. Base ran, but head crashed: {RENAMED}"
     )
+    own = {"file": "torchtitan/trainer.py", "line": 438, "function": "__init__", "owner": "checkout"}
+    stub = {"file": "torchtitan_data.py", "line": 33, "function": "SyntheticData.build", "owner": "regbot"}
+    crash = {"frames": [own, stub]}
     return unmeasured(
         lambda shape: (
             run(shape, BASE, ledger(shape)),
-            *(run(shape, HEAD, None, "crashed", attempt, exit_code=10, reason=RENAMED) for attempt in (1, 2)),
+            *(
+                run(shape, HEAD, None, "crashed", attempt, exit_code=10, reason=RENAMED, crash=crash)
+                for attempt in (1, 2)
+            ),
         ),
         "INVALID",
         reason,
@@ -526,7 +545,8 @@ def invalid_foreign_code() -> Case:
         return [run(shape, arm, ledger(shape), code=foreign) for arm in (BASE, HEAD)]
 
     reason = (
-        "base imported moe_train from site-packages/moe_train, outside its worktree; uninstall it or fix 'source_roots'"
+        "base and head imported moe_train from site-packages/moe_train, outside the checkout; uninstall it or fix "
+        "'source_roots'"
     )
     return unmeasured(runs, "INVALID", reason)
 
@@ -538,7 +558,7 @@ def invalid_no_record() -> Case:
         base = run(shape, BASE, None, "no_record", exit_code=0, reason=NO_RECORD, log_tail="step 0\n")
         return base, run(shape, HEAD, ledger(shape))
 
-    return unmeasured(runs, "INVALID", f"base ended without a record: {NO_RECORD}")
+    return unmeasured(runs, "INVALID", f"base ended without a result: {NO_RECORD}")
 
 
 def overrides_shown_not_judged() -> Case:

@@ -14,6 +14,7 @@ from regbot.judge.reasons import describe_slow_launches, explain_withheld
 from regbot.judge.stored_comparison import compare_times
 from regbot.judge.stored_ledger import compare_head_with_stored
 from regbot.judge.throughput import primary_test, slow_launches
+from regbot.judge.timed_validity import list_failures
 from regbot.ledgers.catalogue import COUNTS_ADDED
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
@@ -247,8 +248,8 @@ def stored_fail() -> Case:
 def continued() -> Case:
     """The same code was timed before. All pairs count, by the always-valid interval."""
     reason = (
-        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together, by an interval "
-        "that stays valid however often one looks (99% instead of 95%)"
+        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together. Each new test is "
+        "another chance of a false alarm, so the interval is wider (99% instead of 95%)"
     )
 
     def times(shape: Shape) -> Times:
@@ -273,7 +274,7 @@ def without_a_vote() -> Case:
         "most 5% are allowed"
     )
     calibration = CALIBRATED.model_copy(update={"false_flags": flags, "contradicted": why})
-    reason = f"the gate does not decide on this node class: {why}; see 'regbot calibrate'"
+    reason = f"regbot judges no step times on this node class: {why}; see 'regbot calibrate'"
 
     def times(shape: Shape) -> Times:
         runs, section = timed_at(shape, 1.05, 4)
@@ -374,7 +375,9 @@ def _undecided_at(shape: Shape, ratio: float) -> Times:
 
 def not_begun() -> Case:
     """The budget was spent before this workload was timed."""
-    reason = "nothing has been timed yet (the step runs other operators); go on with --resume"
+    reason = (
+        "nothing has been timed yet, and timing is needed because the step runs other operators; go on with --resume"
+    )
     section = Throughput(status="INCONCLUSIVE", reasons=[reason], decision="undecided", by="pairs")
     return with_times(passed(), lambda _: ([], section), [QWEN], budget_min=5.0)
 
@@ -492,19 +495,16 @@ def _drifting(shape: Shape) -> Times:
 
 
 def with_a_void_pair() -> Case:
-    """One head run of the first block was killed; its block was repeated."""
-
-    def times(shape: Shape) -> Times:
-        clock = timed_cases.Clock(shape.entry, BASE, HEAD, noise=0.001)
-        clock.launch("base", 0.127, 0, 0)
-        clock.launch("head", 0.127, 0, 1)
-        clock.launch("base", 0.115, 1, 0)
-        killed = "the guest was ended by signal 9; something outside it ended it, the kernel for memory perhaps"
-        clock.launch("head", None, 1, 1, outcome="crashed", exit_code=-9, reason=killed, log_tail="step 12\nKilled\n")
-        clock.block(1, 0.115, 0.115, attempt=2)
-        for number in (2, 3, 4):
-            clock.block(number, 0.115, 0.115)
-        runs = clock.runs
-        return runs, timed_cases.throughput(runs)
-
-    return with_times(passed(), times, [QWEN])
+    """One head run of the first block was killed; its block was repeated. The judge warns of the failed run."""
+    clock = timed_cases.Clock(QWEN.entry, BASE, HEAD, noise=0.001)
+    clock.launch("base", 0.127, 0, 0)
+    clock.launch("head", 0.127, 0, 1)
+    clock.launch("base", 0.115, 1, 0)
+    killed = "the training process was killed by signal 9 before rank 0 wrote a record; see its last lines"
+    clock.launch("head", None, 1, 1, outcome="crashed", exit_code=-9, reason=killed, log_tail="step 12\nKilled\n")
+    clock.block(1, 0.115, 0.115, attempt=2)
+    for number in (2, 3, 4):
+        clock.block(number, 0.115, 0.115)
+    section = timed_cases.throughput(clock.runs)
+    warnings = [f"{QWEN.entry}: {failure}" for failure in list_failures(clock.runs)]
+    return with_times(passed(), lambda _: (clock.runs, section), [QWEN], warnings=warnings)

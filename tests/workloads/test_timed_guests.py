@@ -150,7 +150,7 @@ def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
 def test_a_process_that_exits_with_0_before_its_steps_are_done_has_measured_nothing(tmp_path: Path) -> None:
     run = run_of(tmp_path, spoilt("os._exit(0)"))
     assert run.outcome == "no_record"
-    assert "ranks 0, 1 without a record" in run.reason
+    assert "ended ranks 0, 1 with exit code 0" in run.reason
 
 
 @pytest.mark.slow
@@ -301,8 +301,8 @@ FORGERIES = [
     ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
     ("del records[0]['steps'], records[1]['steps']", "bad_record", "rank 0 has no step times"),
     ("marks = []", "bad_record", "a mark of the first or the last step is missing"),
-    ("records.pop(1)", "no_record", "rank 1 without a record"),
-    ("records.clear()", "no_record", "ranks 0, 1 without a record"),
+    ("records.pop(1)", "no_record", "ended rank 1 with exit code 0"),
+    ("records.clear()", "no_record", "ended ranks 0, 1 with exit code 0"),
     ("records[1]['rank'] = 0", "bad_record", "claims to be of rank 0"),
     ("records[0]['request'] = 'old'", "bad_record", "answers another request"),
     ("records[0]['skipped_steps'] = 2", "diverged", "the optimizer skipped 2 of 6 steps"),
