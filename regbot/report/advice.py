@@ -374,7 +374,7 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     words: Words = (
         f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
         Name("/regbot expect"),
-        "). It is then accepted:",
+        "). The finding is then accepted; a slower step is judged all the same:",
     )
     return [NextStep(words, options)]
 

@@ -49,10 +49,13 @@ def headline(check: Check) -> Words:
     words = _HEADLINES[check.state](check)
     if not check.entries or not check.is_passing_but_unproven:
         return words
-    other_count = len(check.unconcerned)
-    was, its = ("was", "its") if other_count == 1 else ("were", "their")
-    others = f"; {count(other_count, 'other workload')} {was} not traced, because no changed file matches {its} paths"
-    return (*words, others, " (no stored run proves that the paths cover every file that is loaded)")
+    untraced, total = len(check.unconcerned), len(check.unconcerned) + len(check.entries)
+    was, its, affect = ("was", "its", "it") if untraced == 1 else ("were", "their", "them")
+    reason = (
+        f"{untraced} of {total} workloads {was} not traced (no changed file matches {its} paths), and it is not proven "
+        f"that the change cannot affect {affect}; "
+    )
+    return (reason, *words)
 
 
 def word(check: Check) -> str:
@@ -236,7 +239,9 @@ def _identical_headline(check: Check) -> Words:
 def _unchanged_headline(check: Check) -> Words:
     sentence = f"the sharding is unchanged in {_count_workloads(check.entries, check)}"
     throughput = _append_throughput(check)
-    return (sentence, *(throughput or (_describe_untimed_difference(check),)))
+    if throughput or check.is_passing_but_unproven:  # then the headline already has its reason
+        return (sentence, *throughput)
+    return (sentence, _describe_untimed_difference(check))
 
 
 def _describe_untimed_difference(check: Check) -> str:
