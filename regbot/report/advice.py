@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from regbot.ledgers.catalogue import AXIS_LOST, BYTES_UP, MAPPED_TWICE
 from regbot.records.verdict import Finding, Throughput
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
@@ -13,6 +14,8 @@ from regbot.report.throughput import is_gate_contradicted
 from regbot.text.clip import short_commit
 from regbot.text.percentages import at_most
 
+DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
+"""Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
 MAX_RULES = 4
 MAX_WORKLOADS = 4
 COMMAND_CHARACTERS = 160
@@ -262,15 +265,37 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
             continue
         place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
-        steps.append(NextStep(("Look at ", place, f" in this diff: {hint}.")))
+        dispatchers = _find_dispatcher_change(check, item.workloads)
+        if item.finding.pattern in (MAPPED_TWICE, AXIS_LOST, BYTES_UP) and dispatchers:
+            old, new = map(Name, dispatchers)
+            steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
+        else:
+            steps.append(NextStep(("Look at ", place, f" in this diff: {hint}.")))
     return list(dict.fromkeys(steps))[:2]
+
+
+def _find_dispatcher_change(check: Check, workloads: Sequence[str]) -> tuple[str, str] | None:
+    """Return the dispatchers of base and head in the configurations of one of ``workloads``; None if they are equal."""
+    for entry in check.entries:
+        sharding = entry.verdict.sharding if entry.name in workloads else None
+        changes = sharding.config_changes if sharding is not None else {}
+        for key, (old, new) in changes.items():
+            if key.rpartition(".")[2] in DISPATCHER_KEYS and old != new:
+                return str(old), str(new)
+    return None
 
 
 def _build_times_step(check: Check) -> NextStep:
     """Return the step that points to the plots of the report."""
     ratios = "" if _is_stored_comparison(check) else ", the ratio of every pair"
     contents = f"every run{ratios} and the time of every rank"
-    words: Words = ("Look at the step times in ", REPORT, " to see what a step now waits for. It shows ", contents, ".")
+    words: Words = (
+        "Look at the step times in ",
+        REPORT,
+        " to see where a step now spends more time. It shows ",
+        contents,
+        ".",
+    )
     return NextStep(words)
 
 

@@ -31,7 +31,7 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]
     if check.state is State.UNCONCERNED:
-        return QuestionAnswer(question, "Sharding", None, "not concerned")
+        return QuestionAnswer(question, "Sharding", None, _describe_unconcerned(check))
     if not known_sections:
         return QuestionAnswer(question, "Sharding", None, "unknown")
     status = select_gravest_status(section.status for section in known_sections)
@@ -39,6 +39,10 @@ def _answer_sharding(check: Check) -> QuestionAnswer:
     small_variants = name_small_variants(known_sections)
     variant_note = f" ({small_variants} variant, not the full model)" if small_variants else ""
     return QuestionAnswer(question, "Sharding", status, f"{words}{_count_unknown(sections)}{variant_note}")
+
+
+def _describe_unconcerned(check: Check) -> str:
+    return "not concerned" if check.verdict.verdict == "PASS" else "not measured"
 
 
 def _describe_passing_sharding(sections: list[Sharding]) -> str:
@@ -63,7 +67,7 @@ def _answer_throughput(check: Check) -> QuestionAnswer:
     question = "Did throughput change?"
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
     if check.state is State.UNCONCERNED:
-        return QuestionAnswer(question, "Throughput", None, "not concerned")
+        return QuestionAnswer(question, "Throughput", None, _describe_unconcerned(check))
     if not timed:
         return QuestionAnswer(question, "Throughput", None, "not measured")
     status = select_gravest_status(section.status for section in timed)

@@ -24,7 +24,6 @@ from regbot.report.throughput import (
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
 from regbot.text.clip import clip
 from regbot.text.percentages import at_most
-from regbot.text.words import count
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
 
