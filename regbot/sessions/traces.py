@@ -84,7 +84,9 @@ class TraceRunner:
         groups: dict[tuple[str, str], list[Job]] = {}
         batches: list[list[Job]] = []
         for arm, task in jobs:
-            if self._devices.is_on_paper(task):
+            # A program of Megatron Bridge keeps buffers of one mesh, which another one cannot use.
+            is_recipe = bool(task.workload.program and task.workload.recipe)
+            if self._devices.is_on_paper(task) and not is_recipe:
                 groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
             else:
                 batches.append([(arm, task)])

@@ -30,8 +30,8 @@ MEGABYTE = 2**20
 COMPILING_ADAPTERS = ("maxtext",)
 """Adapters whose guest writes a compiled program. regbot computes the ledger from this program."""
 
-BRIDGE_PACKAGES = ("megatron/bridge", "megatron/core")
-"""Folders of the packages that a checkout of Megatron Bridge has in its source roots. The second one is a submodule."""
+BRIDGE_PACKAGES = ("megatron.bridge", "megatron.core")
+"""Packages that must come from a checkout of Megatron Bridge. The second one is in a submodule."""
 
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
@@ -337,15 +337,18 @@ def _framework_package(task: Task, root: Path) -> list[str]:
 
     The guest does not find it by itself if it is a namespace package without ``__init__.py``. Megatron's always is, and
     MaxText's was until April 2026. Megatron Bridge uses packages of the namespace ``megatron`` from elsewhere too, so
-    only its own ones are returned.
+    for its recipes only its own ones are returned, whether the checkout has them or not.
     """
-    adapter, roots = task.workload.adapter, [root / folder for folder in task.workload.source_roots]
-    if adapter == "megatron" and any((folder / "megatron/bridge").is_dir() for folder in roots):
-        packages = [name for name in BRIDGE_PACKAGES if any((folder / name).is_dir() for folder in roots)]
-        return [name.replace("/", ".") for name in packages]
-    if adapter not in ("megatron", "maxtext"):
+    workload = task.workload
+    if workload.adapter == "megatron" and workload.program and workload.recipe:
+        return list(BRIDGE_PACKAGES)
+    if workload.adapter not in ("megatron", "maxtext"):
         return []
-    return [adapter] if any((folder / adapter).is_dir() for folder in roots) else []
+    return (
+        [workload.adapter]
+        if any((root / folder / workload.adapter).is_dir() for folder in workload.source_roots)
+        else []
+    )
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:

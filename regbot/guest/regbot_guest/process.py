@@ -31,7 +31,11 @@ REGBOT_KEYS = {
     ),
     "megatron": (("megatron_settings", "GPU_FIELDS"),),
     "megatron_lm": (("megatron_lm", "OFFLINE_FLAGS"), ("megatron_lm", "DEFAULT_FLAGS")),
-    "megatron_bridge": (("megatron_bridge", "OFFLINE_OVERRIDES"),),
+    "megatron_bridge": (
+        ("megatron_bridge", "OFFLINE_OVERRIDES"),
+        ("megatron_bridge", "TOKENIZER_OVERRIDES"),
+        ("megatron_bridge", "REQUEST_KEYS"),
+    ),
     "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
 }
 """Names of the tables with the configuration keys that regbot sets, each with its module, by adapter."""

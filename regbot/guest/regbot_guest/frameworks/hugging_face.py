@@ -66,6 +66,10 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Published ``config.json`` by the name of the model's repository. Keys without influence on a step are left out."""
+TOKENS: Mapping[str, int] = dict.fromkeys(CONFIGS, 151_669)
+"""Number of tokens of the tokenizer, by the name of the model's repository. Qwen3's has 151,643 tokens and 26 added
+ones.
+"""
 
 
 @contextmanager

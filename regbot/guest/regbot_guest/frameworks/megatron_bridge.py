@@ -8,9 +8,10 @@ workload's ``config`` has the user's overrides.
 import dataclasses
 import difflib
 import importlib
-import json
 import math
 import os
+import re
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from typing import Any
 from torch import nn
 
 from regbot_guest.contract import ContractError
+from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
     FLEX,
+    add_python_to_path,
     describe_attention,
     describe_dispatcher,
     get_model_chunks,
-    set_variables,
 )
 from regbot_guest.frameworks.megatron_settings import flatten_config
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
@@ -42,12 +44,13 @@ RESTART_MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
 """Variable with the number of the process that the script has restarted to set a recipe's environment variables. The
 script does not restart a process with this number.
 """
+NULL_TOKENIZER = "NullTokenizer"
+PRETRAINING = "_pretrain_"
+"""Part of the name of a recipe for pretraining. The script infers the mode from the name."""
+LAYOUT = "model.pipeline_model_parallel_layout"
 MOCKED = "tokenizer and data are Bridge's own mocks; nothing is saved, evaluated or logged to a service"
 
 OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
-    "tokenizer.tokenizer_type": "NullTokenizer",
-    "tokenizer.tokenizer_model": None,
-    "tokenizer.use_tokenizer_vocab_size": False,
     "checkpoint.save": None,
     "checkpoint.load": None,
     "logger.tensorboard_dir": None,
@@ -55,6 +58,20 @@ OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
     "dataset.num_workers": 0,
 }
 """Overrides with which the script needs no files and no network, and starts no processes for its data."""
+SERVICE_KEYS = (
+    "dataset.blend", "dataset.blend_per_split", "logger.wandb_project", "logger.mlflow_experiment",
+    "logger.comet_project",
+)  # fmt: skip
+"""Keys that name data or a service. They are set to null if the recipe sets them."""
+TOKENIZER_OVERRIDES: Mapping[str, Scalar] = {
+    "tokenizer.tokenizer_type": NULL_TOKENIZER,
+    "tokenizer.tokenizer_model": None,
+}
+REQUEST_KEYS = (
+    "tokenizer.vocab_size", "train.global_batch_size", "model.moe_token_dispatcher_type",
+    "model.moe_flex_dispatcher_backend",
+)  # fmt: skip
+"""Further keys that regbot sets, with values that depend on the request and the recipe."""
 FIXED_KEYS = {
     "model.expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
     "train.global_batch_size": "regbot traces as few micro-batches as possible",
@@ -77,7 +94,9 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     if request.routing == "skewed":
         raise ContractError("config", "routing of Bridge's own program is balanced or natural; use another variant")
-    set_variables()
+    if PRETRAINING not in f"_{request.recipe.rpartition(':')[2]}_":
+        raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
+    add_python_to_path()
     os.environ[RESTART_MARKER] = str(os.getpid())
     job = _RecipeJob(request, device)
     program = TrainingProgram(
@@ -116,11 +135,11 @@ class _RecipeJob:
         container = self._load_recipe()
         recipe_settings = flatten_config(container)
         user_overrides = read_user_overrides(request.config)
-        settings = {**recipe_settings, **user_overrides}
+        settings = {**recipe_settings, LAYOUT: container.model.pipeline_model_parallel_layout, **user_overrides}
         own_overrides: dict[str, Scalar] = {
             **OFFLINE_OVERRIDES,
-            # The null tokenizer adds one token for the end of a document.
-            "tokenizer.vocab_size": _read_size(settings, "model.vocab_size") - 1,
+            **{key: None for key in SERVICE_KEYS if recipe_settings.get(key)},
+            **_tokenizer_overrides(settings),
             "train.global_batch_size": self._choose_global_batch(settings),
             **_dispatcher_overrides(request),
         }
@@ -130,28 +149,37 @@ class _RecipeJob:
             geometry = dataclasses.replace(request.geometry, experts=experts, top_k=top_k)
             choice = make_expert_choice(dataclasses.replace(request, geometry=geometry))
             self._device.set_expert_choice(experts, choice)
-        return [f"{key}={_format_value(value)}" for key, value in {**own_overrides, **user_overrides}.items()]
+        return [f"{key}={format_value(value)}" for key, value in {**own_overrides, **user_overrides}.items()]
 
     def _load_recipe(self) -> Any:
-        """Return the recipe's configuration. Raises ContractError."""
+        """Return the recipe's configuration. Raises ContractError. An error in the recipe's own code is passed on."""
+        request = self._request
         try:
-            load_recipe = importlib.import_module(RECIPES).load_recipe
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise ContractError(
-                "revision",
-                f"regbot does not support this revision: there is no {RECIPES}.load_recipe beside "
-                f"{self._request.program} ({error}). Update regbot, or compare revisions that have it",
-            ) from error
+            runner = importlib.import_module(RECIPES)
+        except ModuleNotFoundError as error:
+            if error.name != RECIPES:
+                raise
+            raise self._make_refusal(f"there is no {RECIPES} beside {request.program}") from error
+        if not hasattr(runner, "load_recipe"):
+            raise self._make_refusal(f"there is no {RECIPES}.load_recipe")
         try:
-            return load_recipe(self.name)
+            container = call_unchanged(runner.load_recipe, (self.name,), {})
         except AttributeError as error:
-            raise ContractError("config", f"recipe {self._request.recipe!r} cannot be loaded: {error}") from error
+            if traceback.extract_tb(error.__traceback__)[-1].name != "load_recipe":
+                raise
+            raise ContractError("config", f"recipe {request.recipe!r} cannot be loaded: {error}") from error
+        if not dataclasses.is_dataclass(container) or getattr(container, "model", None) is None:
+            raise ContractError("config", f"recipe {request.recipe!r} returns {container!r:.80}, not a configuration")
+        return container
 
-    def _choose_global_batch(self, settings: Mapping[str, Scalar]) -> int:
+    def _make_refusal(self, reason: str) -> ContractError:
+        advice = "Update regbot, or compare revisions that have it"
+        return ContractError("revision", f"regbot does not support this revision: {reason}. {advice}")
+
+    def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
         """Return the number of sequences of a step with as few micro-batches as possible.
 
-        It has one on each rank; with an interleaved pipeline one for each stage, which Megatron requires. Raises
-        ContractError if the requested mesh does not fit the recipe.
+        Raises ContractError if the requested mesh does not fit the recipe.
         """
         request = self._request
         sizes = {short: _read_size(settings, f"model.{name}") for name, short in MODEL_PARALLEL.items()}
@@ -164,17 +192,16 @@ class _RecipeJob:
                 f"recipe {request.recipe!r} has EP {recipe_ep}, {axes}, but {request.world} ranks with EP {request.ep} "
                 f"were requested; trace it with --ep {recipe_ep} and a multiple of {model_parallel} ranks",
             )
-        is_interleaved = _read_size(settings, "model.virtual_pipeline_model_parallel_size") > 1
-        micro_batches = sizes["PP"] if is_interleaved else 1
-        sequences = _read_size(settings, "train.micro_batch_size") * request.world // model_parallel
-        recipe_batch = _read_size(settings, "train.global_batch_size")
-        if recipe_batch != micro_batches * sequences:
+        micro_batches = _count_micro_batches(settings, sizes["PP"])
+        micro_batch, recipe_batch = (_read_size(settings, f"train.{key}_batch_size") for key in ("micro", "global"))
+        global_batch = micro_batches * micro_batch * request.world // model_parallel
+        if recipe_batch != global_batch:
             traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
             self._warnings.append(
-                f"the traced step has {traced} on each rank; that of the recipe has {recipe_batch / sequences:g}, "
-                "which repeat what a micro-batch does"
+                f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global "
+                f"batch has {recipe_batch}). Further micro-batches repeat what these do"
             )
-        return micro_batches * sequences
+        return global_batch
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
         """Return the model chunks, given the arguments of
@@ -246,6 +273,43 @@ def _suggest_keys(key: str, known_keys: Sequence[str]) -> str:
     return f"; the nearest keys are {', '.join(similar)}" if similar else ""
 
 
+def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the overrides for a null tokenizer with as many tokens as the recipe's tokenizer.
+
+    A recipe may take the model's vocabulary from its tokenizer. Raises ContractError if it does, and the number of
+    tokens is unknown.
+    """
+    if settings.get("tokenizer.tokenizer_type") == NULL_TOKENIZER:
+        return {}
+    name = settings.get("tokenizer.tokenizer_model")
+    tokens = settings.get("tokenizer.vocab_size") or hugging_face.TOKENS.get(str(name))
+    is_from_tokenizer = settings.get("tokenizer.use_tokenizer_vocab_size") or settings.get("model.vocab_size") is None
+    if tokens is None and is_from_tokenizer:
+        raise ContractError(
+            "config",
+            f"the recipe takes its vocabulary from the tokenizer {name}; set 'tokenizer.vocab_size' in the workload's "
+            "config to the tokenizer's number of tokens",
+        )
+    return {**TOKENIZER_OVERRIDES, "tokenizer.vocab_size": tokens or settings["model.vocab_size"]}
+
+
+def _count_micro_batches(settings: Mapping[str, Any], stages: int) -> int:
+    """Return the smallest number of micro-batches on each rank. Megatron requires several for an interleaved pipeline,
+    in which a rank has several stages.
+    """
+    layout = settings.get(LAYOUT)
+    parts = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
+    is_interleaved = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), parts // stages) > 1
+    group = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
+    return max(stages, group) if is_interleaved else 1
+
+
+def _count_stages(layout: str) -> int:
+    """Return the number of stages in a layout such as ``Et*12|t*12|(t|)*2L``."""
+    module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
+    return int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
+
+
 def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
     if not request.dispatcher:
         return {}
@@ -256,7 +320,7 @@ def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
     }
 
 
-def _read_size(settings: Mapping[str, Scalar], key: str) -> int:
+def _read_size(settings: Mapping[str, Any], key: str) -> int:
     """Return a positive number of the settings; 1 if it is not set. Raises ContractError."""
     value = settings.get(key)
     if value is None:
@@ -266,9 +330,21 @@ def _read_size(settings: Mapping[str, Scalar], key: str) -> int:
     return value
 
 
-def _format_value(value: Scalar) -> str:
-    """Return a value as the script's overrides need it. JSON's null, numbers and quoted texts are valid there."""
-    return json.dumps(value)
+def format_value(value: Scalar) -> str:
+    """Return a value in the grammar of Hydra, which parses the script's overrides.
+
+    A text in brackets is a list, and the text null is no value. Raises ContractError for an interpolation.
+    """
+    if value is None or value == "null":
+        return "null"
+    if not isinstance(value, str):
+        return str(value).lower() if isinstance(value, bool) else repr(value)
+    if "${" in value:
+        raise ContractError("config", f"the value {value!r} contains ${{, which would insert another key's value")
+    if value.startswith("[") and value.endswith("]"):
+        return value
+    escaped = re.sub(r"(\\*)'", lambda match: 2 * match[1] + "\\'", value)
+    return "'" + re.sub(r"\\+$", lambda match: 2 * match[0], escaped) + "'"
 
 
 def _read_versions() -> dict[str, str]:

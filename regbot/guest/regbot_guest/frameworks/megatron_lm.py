@@ -103,7 +103,8 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
-    set_variables()
+    add_python_to_path()
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     arguments, user_flags = command_line(request), read_user_flags(request.config)
     flags = [word for word in arguments if word.startswith("--")]
     program = TrainingProgram(
@@ -120,15 +121,14 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     return count_own_step(request, device, program)
 
 
-def set_variables() -> None:
-    """Set the environment variables with which Megatron starts on a node.
+def add_python_to_path() -> None:
+    """Put this interpreter's folders first on PATH.
 
     Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. They must be those of the
     interpreter that runs here. A virtual environment has no python3-config.
     """
     folders = [str(Path(sys.executable).parent), str(Path(sys.base_prefix, "bin")), os.environ.get("PATH", "")]
     os.environ["PATH"] = os.pathsep.join(folders)
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
 def command_line(request: Request) -> list[str]:
@@ -276,8 +276,9 @@ def describe_dispatcher(
     counts: dict[str, int] = {}
     for key, times in counter.tally.count.items():
         # A schedule that overlaps layers calls their parts outside of the modules, so that the path is empty.
-        is_of_experts = key.via in FLEX or not key.where or ".mlp" in key.where
-        if key.role == "payload" and "ep" in key.axis.split("_") and is_of_experts:
+        is_outside = not key.where and key.phase in ("forward", "backward")
+        is_of_experts = key.via in FLEX or is_outside or ".mlp" in key.where
+        if key.role == "payload" and "ep" in re.split(r"[_|]", key.axis) and is_of_experts:
             exchange = key.via if key.via in FLEX else key.kind
             counts[exchange] = counts.get(exchange, 0) + times
     dispatcher_by_kind = {"all_to_all": "alltoall", "all_gather": "allgather"}

@@ -387,7 +387,7 @@ def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserErro
         return ContractError(
             "config",
             f"{program.name} refused its command line; its last lines of output say why. The command line: "
-            f"{' '.join(program.arguments)}",
+            f"{' '.join(sys.argv[1:])}",
         )
     error = errors[-1]
     named_flags = _FLAG.findall(error.message)

@@ -1,7 +1,7 @@
 """A script like Megatron Bridge's: a recipe by its name, and overrides ``key=value`` of the recipe's configuration."""
 
 import argparse
-import json
+import ast
 import os
 import sys
 
@@ -17,7 +17,8 @@ configuration = load_recipe(arguments.recipe)
 for override in overrides:
     key, _, value = override.partition("=")
     section, _, name = key.partition(".")
-    setattr(getattr(configuration, section), name, json.loads(value))
+    known = {"null": None, "true": True, "false": False}
+    setattr(getattr(configuration, section), name, known[value] if value in known else ast.literal_eval(value))
 if os.environ.get(MARKER) != str(os.getpid()):  # a trace would end here
     os.environ[MARKER] = str(os.getpid())
     os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])

@@ -17,6 +17,8 @@ class Model:
     tensor_model_parallel_size: int = 2
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int | None = None
+    pipeline_model_parallel_layout: str | None = None
+    microbatch_group_size_per_vp_stage: int | None = None
     context_parallel_size: int = 1
     expert_model_parallel_size: int = 4
     moe_token_dispatcher_type: str = "flex"
@@ -33,7 +35,7 @@ class Train:
 @dataclass
 class Tokenizer:
     tokenizer_type: str = "HuggingFaceTokenizer"
-    tokenizer_model: str | None = "a/b"
+    tokenizer_model: str | None = "Qwen/Qwen3-30B-A3B"
     use_tokenizer_vocab_size: bool = True
     vocab_size: int | None = None
 
@@ -47,6 +49,7 @@ class Checkpoint:
 @dataclass
 class Logger:
     tensorboard_dir: str | None = "/nemo/logs"
+    wandb_project: str | None = "nights"
 
 
 @dataclass
@@ -68,6 +71,26 @@ class Container:
     logger: Logger = field(default_factory=Logger)
     validation: Validation = field(default_factory=Validation)
     dataset: Dataset = field(default_factory=Dataset)
+
+
+def own_tokenizer_pretrain_config():
+    container = Container()
+    container.tokenizer.tokenizer_model = "a/b"
+    return container
+
+
+def null_tokenizer_pretrain_config():
+    container = Container()
+    container.tokenizer = Tokenizer("NullTokenizer", None, True, 777)
+    return container
+
+
+def broken_pretrain_config():
+    return Container().no_such_section.value
+
+
+def empty_pretrain_config():
+    return None
 
 
 def qwen3_30b_a3b_pretrain_config():

@@ -10,7 +10,9 @@ def pretrain(configuration):
     assert (
         configuration.checkpoint.save is configuration.checkpoint.load is configuration.logger.tensorboard_dir is None
     )
-    assert configuration.tokenizer.vocab_size == configuration.model.vocab_size - 1
+    assert configuration.logger.wandb_project is None
+    assert configuration.tokenizer.use_tokenizer_vocab_size
+    configuration.model.vocab_size = configuration.tokenizer.vocab_size
     dist.init_process_group("nccl")
     torch.cuda.set_device(0)
     model = configuration.model
