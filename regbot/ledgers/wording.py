@@ -283,7 +283,7 @@ def _name_traffic(claim: Claim) -> str:
     """Return what the volumes of a finding count: the payload if the claim has any, else the control collectives."""
     roles = {cell.signature.role for cell in claim.cells}
     if "payload" not in roles:
-        return "the exchange of token counts"
+        return "the traffic of control collectives (small integers, such as token counts)"
     return "the payload (without the exchange of token counts)" if "control" in roles else "the payload"
 
 
