@@ -134,9 +134,9 @@ def culprit_model(
     """Return the model with priors for all unknowns.
 
     ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``no_culprit`` is the
-    prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as
-    log-ratios. ``noise`` is the recorded standard deviation of one run, estimated from ``pairs`` pairs. With 0 pairs it is stated,
-    and counts as ``STATED_NOISE_PAIRS``. Raises ValueError if an effect or the noise is not positive.
+    prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as log-
+    ratios. ``noise`` is the recorded standard deviation of one run, estimated from ``pairs`` pairs. With 0 pairs it is
+    stated, and counts as ``STATED_NOISE_PAIRS``. Raises ValueError if an effect or the noise is not positive.
     """
     if not 0 < smallest < math.inf:
         raise ValueError(f"the smallest effect is {smallest}; it must be positive")
