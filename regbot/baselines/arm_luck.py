@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from regbot.records.calibration import PlaceboSession
+from regbot.records.calibration import CalibrationSession
 from regbot.records.calibration_summary import ArmLuck
 from regbot.records.reference import Reference
 from regbot.stats.arm_luck import SMALL_LUCK, LuckEstimate, estimate_luck
@@ -11,7 +11,7 @@ from regbot.stats.correlation import CorrelationEstimate
 
 
 def estimate_stored_luck(
-    placebos: Iterable[PlaceboSession], lag: CorrelationEstimate | None = None
+    placebos: Iterable[CalibrationSession], lag: CorrelationEstimate | None = None
 ) -> LuckEstimate | None:
     """Estimate the luck of an arm from placebo sessions, of which neighbouring pairs are correlated by ``lag``. Return
     None if it is not known.

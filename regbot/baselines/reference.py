@@ -21,7 +21,7 @@ from regbot.baselines.query import (
 )
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
-from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import CalibrationSummary, Correlation, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Clock
@@ -243,7 +243,7 @@ def _find_group_environment(
 
 
 def _resampled_false_flags(
-    placebos: Sequence[PlaceboSession], primary_tests: int, thresholds: Thresholds
+    placebos: Sequence[CalibrationSession], primary_tests: int, thresholds: Thresholds
 ) -> float | None:
     """Return the share of resampled placebo sessions that are flagged; None if there are too few pairs."""
     pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}

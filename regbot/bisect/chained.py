@@ -28,7 +28,7 @@ CONFIRMED_POSTERIOR = 0.99
 
 @dataclass(frozen=True)
 class CheckLease:
-    """The machine that a check held, and the end of its last run."""
+    """Lease of a check: the machine that it held, and the end of its last run."""
 
     engine: str
     host: str

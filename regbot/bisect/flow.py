@@ -71,9 +71,11 @@ def bisect(
     """
     setup = prepare(options)
     if len(setup.noisy_span.points) < 2 and not setup.header.exact:
-        return _discard_results(options, same_code_answer(setup.header))
+        _discard_results(options)
+        return same_code_answer(setup.header)
     if (reason := find_obstacle(setup.header, setup.noisy_span, setup.reused_runs)) and not options.anyway:
-        return _discard_results(options, refused_answer(setup.header, f"{reason} (--anyway starts it nevertheless)"))
+        _discard_results(options)
+        return refused_answer(setup.header, f"{reason} (--anyway starts it nevertheless)")
     log = _run_log(options.out)
     with log.lock(), ExitStack() as stack:
         header, observations = _open_log(log, setup)
@@ -132,9 +134,8 @@ def bisect(
         return result
 
 
-def _discard_results(options: BisectionOptions, bisection: Bisection) -> Bisection:
-    """Return an answer without measurements, and delete old results that could be mistaken for results of this
-    bisection.
+def _discard_results(options: BisectionOptions) -> None:
+    """Delete results of an earlier bisection, which could be mistaken for results of this one.
 
     With ``--resume`` nothing is deleted, because the results in the folder belong to the log there.
     """
@@ -142,7 +143,6 @@ def _discard_results(options: BisectionOptions, bisection: Bisection) -> Bisecti
         log = _run_log(options.out)
         with log.lock():
             log.remove_results()
-    return bisection
 
 
 def _stop_reasons(stop_reason: StopReason, header: BisectionHeader) -> list[str]:

@@ -62,13 +62,13 @@ def simulate(
         current = posterior(model, samples)
         best = int(np.argmax(current.culprit))
         runs_left = runs_before_none(model, samples, "search", available)
-        if current.none >= target and not runs_left:
+        if current.no_culprit >= target and not runs_left:
             return Trial(None, run_count, len(built))
         if current.culprit[best] >= target:
             return Trial(best, run_count, len(built))
         if run_count == most_runs:
             break
-        if current.none >= target:
+        if current.no_culprit >= target:
             point = runs_left[0]
         else:
             point = choose_next_run(model, samples, "search", available)

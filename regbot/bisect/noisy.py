@@ -210,7 +210,7 @@ def _compute_state(
             return state
         if not is_noise_known(model, analysis.samples):
             break
-        if analysis.posterior.none >= settings.posterior:
+        if analysis.posterior.no_culprit >= settings.posterior:
             chances = _measurement_chances(span, analysis, observations)
             if span.remainder or span.merge or not runs_before_none(model, analysis.samples, stratum, chances):
                 state.status = "none"
@@ -271,7 +271,7 @@ def _compute_state(
     if not chances.any():
         state.status = "undecided"
         return state
-    if is_noise_known(model, analysis.samples) and analysis.posterior.none >= settings.posterior:
+    if is_noise_known(model, analysis.samples) and analysis.posterior.no_culprit >= settings.posterior:
         places = runs_before_none(model, analysis.samples, stratum, chances, running)
         if not places:
             return state

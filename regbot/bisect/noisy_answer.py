@@ -52,7 +52,7 @@ def noisy_answer(setup: BisectionSetup, observations: Sequence[Observation], mea
             "version": first.candidates[0].point.version if first is not None and is_sole else "",
             "candidates": candidates,
             "posterior": min(1.0, probability),
-            "none_probability": min(1.0, analysis.posterior.none),
+            "none_probability": min(1.0, analysis.posterior.no_culprit),
             "changes": [changes[0], *(other for other in ordered if other is not changes[0])] if changes else [],
             "remainders": list(_build_remainders(root)),
             "places": _build_places(root),
@@ -83,7 +83,7 @@ def decide_outcome(
         names = ", ".join(root.span.points[place].name for place in root.cleared_places)
         return "none", [f"the gate has cleared {names}, and no other candidate remains: no slowdown is confirmed"]
     if root.status == "none":
-        certainty = f"with probability {share(analysis.posterior.none)}"
+        certainty = f"with probability {share(analysis.posterior.no_culprit)}"
         return "none", [
             f"{certainty} no commit made it {header.smallest_pct:.3g}% slower or more",
             *_unmeasured_shares_reason(root),
@@ -100,7 +100,7 @@ def decide_outcome(
         f"the likeliest commit has {100 * analysis.probability:.0f}%, less than the {100 * header.posterior:.0f}% of "
         "--posterior"
     )
-    if analysis.posterior.none >= header.posterior:
+    if analysis.posterior.no_culprit >= header.posterior:
         best_candidate = (
             "good and bad do not differ, but some commits between them, which could show an undone slowdown, were not "
             "run"
@@ -270,8 +270,8 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
         for name, child in state.children.items():
             if name not in ("before", "after") or child.analysis is None or child.status == "found":
                 continue
-            none = child.analysis.posterior.none
-            likely = f"{share(none)} likely"
+            no_culprit = child.analysis.posterior.no_culprit
+            likely = f"{share(no_culprit)} likely"
             unknown = f"known whether another slowdown lies {name} it ({likely} that there is none)"
             words = {
                 "none": f"no slowdown of {percent_words(child.span.smallest)} or more {name} it ({likely})",
@@ -282,7 +282,7 @@ def _build_remainders(root: noisy.SearchState) -> Iterator[Remainder]:
             yield Remainder(
                 where="before" if name == "before" else "after",
                 culprit=state.span.points[state.place].key,
-                none_probability=min(1.0, none),
+                none_probability=min(1.0, no_culprit),
                 text=words[child.status],
             )
 

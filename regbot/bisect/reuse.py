@@ -37,7 +37,9 @@ class ReusedRuns:
     run_s: float | None = None
     warnings: tuple[str, ...] = ()
     lease: CheckLease | None = None
-    """The machine of the check; None if it cannot be held any more, as after a job of a scheduler."""
+    """Lease of the check: the node on which a bisection may continue its session. None if there is no such node, as
+    after a job of a scheduler.
+    """
 
 
 class ReuseOptions(Protocol):
@@ -136,7 +138,11 @@ def _reuse_session(session: Session, header: BisectionHeader) -> ReusedRuns:
 
 
 def _find_lease(session: Session, last_run: Run) -> CheckLease | None:
-    """Return the lease of the check from its last run. A job of a scheduler is over when its check is."""
+    """Return the node that the check still holds, with the end of its last run.
+
+    None if a scheduler allocated the node, because such a job ends with its check. None too if the last run comes from
+    an earlier session, or if its node is unknown.
+    """
     allocation, start = last_run.allocation, last_run.started_unix_s
     if allocation is None or start is None or allocation.job or last_run.joined:
         return None

@@ -52,7 +52,7 @@ class NoisySpan:
     """[places - 1, places] Which places contain which candidate, as in ``stats.culprit``."""
     places: Mapping[str, int]
     """Key of every point -> number of its place."""
-    none: float
+    no_culprit: float
     """Prior probability that no place is the culprit."""
     smallest: float
     """Smallest slowdown to look for, as a log-ratio."""
@@ -76,7 +76,7 @@ class NoisySpan:
             return parent_place
         return int(np.flatnonzero(~self.affected[place - 1][:place])[-1])
 
-    def part(self, name: str, first: int, last: int, none: float, smallest: float) -> "NoisySpan":
+    def part(self, name: str, first: int, last: int, no_culprit: float, smallest: float) -> "NoisySpan":
         """Return the span from ``first`` to ``last``, in which a further culprit is searched."""
         return replace(
             self,
@@ -85,7 +85,7 @@ class NoisySpan:
             weights=self.weights[first:last],
             affected=self.affected[first:last, first : last + 1],
             places={key: place - first for key, place in self.places.items() if first <= place <= last},
-            none=none,
+            no_culprit=no_culprit,
             smallest=smallest,
             remainder=True,
         )
@@ -108,7 +108,7 @@ class SpanAnalysis:
 
 
 def build_span(
-    points: Sequence[Point], affected: Bools, none: float, smallest: float, name: str = "", merge: str = ""
+    points: Sequence[Point], affected: Bools, no_culprit: float, smallest: float, name: str = "", merge: str = ""
 ) -> NoisySpan:
     """Build the span of a range. ``affected`` is [points - 1, points], as ``containment_matrix`` returns it."""
     classes = code_classes([point.same_as_before for point in points])
@@ -120,7 +120,7 @@ def build_span(
         weights=tuple(points[first].weight for first in class_starts[1:]),
         affected=affected[[first - 1 for first in class_starts[1:]]][:, class_starts],
         places={point.key: place_by_class[first] for point, first in zip(points, classes, strict=True)},
-        none=none,
+        no_culprit=no_culprit,
         smallest=smallest,
         merge=merge,
     )
@@ -130,7 +130,7 @@ def build_culprit_model(span: NoisySpan, noise: Noise, cleared_places: Sequence[
     """Build the culprit model of a span. ``cleared_places`` are places that a confirmation has cleared."""
     weights: Floats = np.array(span.weights, dtype=float)
     weights[[place - 1 for place in cleared_places]] = 0.0
-    return culprit_model(span.affected, weights, span.none, span.smallest, noise.sd, noise.pairs)
+    return culprit_model(span.affected, weights, span.no_culprit, span.smallest, noise.sd, noise.pairs)
 
 
 def analyse_span(

@@ -30,7 +30,7 @@ from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
 from regbot.judge.pairs import PairSet, pair_up
 from regbot.nodes import Fitness, nodes_folder
 from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
-from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import ArmLuck, CalibrationSummary
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
@@ -168,11 +168,11 @@ def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
             revision=last_run.arm.revision,
             regbot=header.regbot,
         ),
-        sessions=[_judge_placebo(session) for session in sessions],
+        sessions=[_judge_session(session) for session in sessions],
     )
 
 
-def _judge_placebo(session: Session) -> PlaceboSession:
+def _judge_session(session: Session) -> CalibrationSession:
     """Judge a session and compare its intervals with the injected slowdown. The judge does not use the injected
     slowdown.
     """
@@ -181,7 +181,7 @@ def _judge_placebo(session: Session) -> PlaceboSession:
     section = judge(session, Config(throughput=session.header.throughput)).workloads[0].throughput
     looks = decide_so_far(session.runs, session.header, plan)
     tests = [interval for _, interval in looks.tests.values()]
-    return PlaceboSession(
+    return CalibrationSession(
         session=session_digest(session.header),
         injected_pct=plan.injected_pct,
         decision=(section.decision if section is not None else None) or "undecided",
@@ -193,7 +193,7 @@ def _judge_placebo(session: Session) -> PlaceboSession:
 
 
 def _list_draws(pair_set: PairSet) -> list[int]:
-    """Return the number of the fresh compiler caches of each valid pair."""
+    """Return the number of the draw of each valid pair. Pairs with the same number used the same compiler caches."""
     positions = [pair.head.position for pair in pair_set.valid]
     return [position.draw for position in positions if position is not None and position.draw is not None]
 

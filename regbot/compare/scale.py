@@ -60,10 +60,10 @@ def _usual_step_s(file: StepFile) -> float:
 def _count_compile_steps(file: StepFile) -> int:
     """Return the number of leading steps that may take minutes because they compile. Every comparison leaves them out.
 
-    The detected cut is not used: if the unit changes within a file, the steps before the change can look like a
-    warm-up.
+    The detected cut is only an upper limit: if the unit changes within a file, the steps before the change can look
+    like a warm-up.
     """
-    if file.steady is None:
+    if file.steady is None:  # the user gave the cut with --skip
         return file.cut
     steps = len(file.step_s)
     return min(MIN_CUT if steps >= SHORT_LOG_STEPS else -(-steps // SHORT_LOG_CUT_DIVISOR), file.cut)

@@ -1,4 +1,5 @@
-"""``regbot doctor --workload``: compare what a workload needs to be traced with its interpreter and this machine.
+"""``regbot doctor --workload``: list what tracing a workload requires, and check which of it the workload's interpreter
+and this machine have.
 
 The lists are those of ``regbot/workloads/framework_needs.py``. A revision of the framework that imports more than they
 have is not recognised here; its trace names the missing module.

@@ -365,7 +365,10 @@ def _is_visible(program: Path, folders: Iterable[Path]) -> bool:
 
 def python_prefixes(program: Path) -> list[Path]:
     """Return the Python prefixes that ``program`` needs. These are the prefixes of all links on the way to the program,
-    and the base prefix of a virtual environment."""
+    and the base prefix of a virtual environment.
+
+    A prefix that contains the home folder is left out, because code under test could then read all files there.
+    """
     roots: list[Path] = []
     path = program
     for _ in range(40):

@@ -76,7 +76,7 @@ class HeadChecks:
         return bool(self.foreign_runs and self.runs) and self.foreign_runs[-1].id > self.runs[-1].id
 
     def is_hidden_by_pull(self, conclusion: Conclusion | None, peers: Sequence[Stamp]) -> bool:
-        """Return whether GitHub shows the check run of another pull request, completed with another conclusion than
+        """Return whether GitHub shows a completed check run of another pull request whose conclusion differs from
         ``conclusion``. The check runs of ``peers`` do not count: ``regbot.github.same_head`` writes them too.
 
         A pull request that was closed leaves such a check run behind.

@@ -96,7 +96,7 @@ class _RefreshNight:
         return reports[0].model_copy(
             update={
                 "status": select_gravest_status(report.status for report in reports),
-                "workloads": [night for report in reports for night in report.workloads],
+                "workloads": [workload for report in reports for workload in report.workloads],
                 "warnings": list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
                 "files": [],
                 "branch": None,
@@ -182,17 +182,20 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     check_night(branch, night.proposals, measured_config)
     message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
     night_commit = make_commit(branch, night.proposals, message, parse_time(night.proposals[0].created), night.now)
-    if night_commit.in_main and pull is None:
+    if night_commit.is_already_in_main and pull is None:
         return _report_unchanged(night, None, "Main already has all of it.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
     rejected = closed[0].number if closed and not closed[0].merged and pull is None else None
     commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)
     body = write_pull_body(night.proposals, report, night_commit, commits, rejected, night.run_url)
-    if night_commit.commit != branch.parent:
+    added_commit = night_commit.commit != branch.parent
+    if added_commit:
         if not remote.push(night_commit.commit, BRANCH, tip):
-            return None
+            return None  # somebody else moved the branch
     elif read_last_night(branch) != night.digest:
+        # The branch has the whole night already, and a later night is on top of it.
         return _report_unchanged(night, pull, "The pull request already has a later night.")
+    # The night is the newest one on the branch: it was pushed now, or by an earlier attempt of this job.
     return _write_pull(night, proposal_title(report), body, pull, config)
 
 

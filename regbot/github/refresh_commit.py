@@ -49,7 +49,7 @@ class NightCommit:
     """Files below the folder of references that the merge into main changes."""
     conflicts: tuple[str, ...]
     """Files in conflict: main and the branch changed them differently."""
-    in_main: bool
+    is_already_in_main: bool
     """Whether main already contains everything that is on the branch."""
     earlier_problems: tuple[str, ...]
     """Problems that the store had before this commit."""
@@ -102,7 +102,7 @@ def make_commit(
         commit=commit,
         files=tuple(name for name in names.split("\0") if name),
         conflicts=tuple(conflicts),
-        in_main=merged_tree == git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip(),
+        is_already_in_main=merged_tree == git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip(),
         earlier_problems=tuple(problems_before),
     )
 

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Literal
 
@@ -24,8 +25,28 @@ from regbot.records.base import Record
 from regbot.text.printable import printable
 
 Action = Literal["created", "kept", "unchanged", "upgraded", "overwritten", "outdated", "edited", "removed"]
+"""What ``regbot init`` does with a file:
+
+- created: regbot writes a file that did not exist.
+- kept: ``regbot.toml`` exists; regbot never changes it.
+- unchanged: the file has the text that regbot would write.
+- upgraded: regbot replaces a text of its own that nobody edited.
+- overwritten: with --force, regbot replaces a file that it did not write, or that a user edited.
+- outdated: regbot wrote another text and nobody edited it. It stays until --upgrade or --force.
+- edited: a user edited the file, or regbot did not write it. It stays until --force.
+- removed: regbot deletes a workflow that the options exclude.
+"""
 WRITTEN: frozenset[Action] = frozenset({"created", "upgraded", "overwritten", "removed"})
 WAITING: frozenset[Action] = frozenset({"outdated", "edited"})
+
+
+class Unreadable(Enum):
+    """State of a file that exists and cannot be read as text."""
+
+    UNREADABLE = "unreadable"
+
+
+UNREADABLE = Unreadable.UNREADABLE
 
 
 @dataclass(frozen=True)
@@ -75,10 +96,10 @@ def workflow_path(name: str) -> str:
 
 def read_configuration(root: Path) -> Config | None:
     """Return the repository's configuration; None if it has no ``regbot.toml``. Raises ConfigError if it is invalid."""
-    installed = _installed(root, FILE_NAME)
+    installed = _read_installed(root, FILE_NAME)
     if installed is None:
         return None
-    if not isinstance(installed, str):
+    if installed is UNREADABLE:
         raise ConfigError(f"{FILE_NAME}: cannot be read as text", "nothing was written. Repair or move the file")
     return parse_config(installed, FILE_NAME)
 
@@ -99,16 +120,15 @@ def plan_workflow(root: Path, name: str, settings: WorkflowSettings, options: In
     """Plan the workflow ``name``, which is to be installed. Raises ConfigError if its path contains a link or cannot be
     written."""
     path = workflow_path(name)
-    content = _installed(root, path)
-    installed = content if isinstance(content, str) else None
-    wanted = render(name, settings, installed)
-    if content is None:
-        return PlannedFile(InitFile(path=path, action="created"), wanted)
+    installed = _read_installed(root, path)
     if installed is None:
+        return PlannedFile(InitFile(path=path, action="created"), render(name, settings, None))
+    if installed is UNREADABLE:
         reason = "cannot be read as text"
         if options.force:
-            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), wanted)
+            return PlannedFile(InitFile(path=path, action="overwritten", why=reason), render(name, settings, None))
         return PlannedFile(InitFile(path=path, action="edited", why=reason))
+    wanted = render(name, settings, installed)
     file_state = compare_installed(installed, wanted)
     if file_state == "unchanged":
         return PlannedFile(InitFile(path=path, action="unchanged"))
@@ -172,8 +192,8 @@ def sources_after(root: Path, planned_files: Sequence[PlannedFile]) -> list[str]
     ]
 
 
-def _installed(root: Path, path: str) -> str | bytes | None:
-    """Return the text of a file; b"" if it is not text; None if it does not exist.
+def _read_installed(root: Path, path: str) -> str | Unreadable | None:
+    """Return the text of a file; UNREADABLE if it is not text; None if it does not exist.
 
     Raises ConfigError if the path contains a link, is a folder, or has a file in place of a folder.
     """
@@ -191,7 +211,7 @@ def _installed(root: Path, path: str) -> str | bytes | None:
     if target.is_dir():
         raise ConfigError(f"{path}: is a folder", "nothing was written. Move the folder")
     text = read_text(root, path)
-    return b"" if text is None else text
+    return UNREADABLE if text is None else text
 
 
 def _diff(path: str, installed: str, wanted: str) -> str:

@@ -73,8 +73,8 @@ def _has_usable_ledger(run: Run) -> bool:
 def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
     """Yield a message if the profiles of one arm's runs show different collectives.
 
-    Only one of them is compared, so the other arm may be like it by chance. Phases may differ: they depend on the
-    thread that issued a call.
+    The verdict compares only one profile of each arm. If an arm's profiles differ from each other, that comparison may
+    come out equal by chance. Phases may differ: they depend on the thread that issued a call.
     """
     ledgers = [
         run.ledger

@@ -44,6 +44,11 @@ class Signature(NamedTuple):
     phase: Phase
     role: Role
 
+    @property
+    def group(self) -> tuple[str, int]:
+        """Axis and size of the process group."""
+        return self.axis, self.group_size
+
 
 CellKey = tuple[str, Signature]
 

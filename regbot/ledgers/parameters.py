@@ -66,26 +66,26 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
     population = frozenset().union(*(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell)))
     for unit in losing_units:
-        sums = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
+        gradient_reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
         if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
-            sums = [cell for cell in sums if cell.shrinks]
-        if not sums:
+            gradient_reductions = [cell for cell in gradient_reductions if cell.shrinks]
+        if not gradient_reductions:
             continue
-        shrinking_groups = {(cell.place, cell.signature.axis) for cell in sums if cell.shrinks}
-        growing_groups = {(cell.place, cell.signature.axis) for cell in sums if cell.grows}
+        shrinking_groups = {(cell.place, cell.signature.axis) for cell in gradient_reductions if cell.shrinks}
+        growing_groups = {(cell.place, cell.signature.axis) for cell in gradient_reductions if cell.grows}
         gathers = [
             cell
             for cell in view.open_cells(unit)
             if _gathers_parameters(view, cell)
             and (cell.place, cell.signature.axis) in (shrinking_groups if cell.shrinks else growing_groups)
         ]
-        lossy_cells = [cell for cell in sums if cell.shrinks] or sums
+        lossy_cells = [cell for cell in gradient_reductions if cell.shrinks] or gradient_reductions
         changed_modules = frozenset().union(*(cell.issuers_before for cell in lossy_cells)) or frozenset().union(
-            *(cell.issuers for cell in sums)
+            *(cell.issuers for cell in gradient_reductions)
         )
         axes = frozenset(cell.signature.axis for cell in lossy_cells)
-        pattern = OPTIMIZER_SUM_REMOVED if _sums_statistics(view, [*sums, *gathers]) else GRADIENT_LOST
-        yield Claim(pattern, (), axes, (*sums, *gathers), changed_modules, population)
+        pattern = OPTIMIZER_SUM_REMOVED if _sums_statistics(view, [*gradient_reductions, *gathers]) else GRADIENT_LOST
+        yield Claim(pattern, (), axes, (*gradient_reductions, *gathers), changed_modules, population)
 
 
 def detect_reshards(view: View) -> Iterator[Claim]:
@@ -101,13 +101,15 @@ def detect_reshards(view: View) -> Iterator[Claim]:
         for cell in cells:
             if cell.signature.phase != "backward" or not view.is_open(cell) or not _gathers_parameters(view, cell):
                 continue
-            peers = [peer for peer in cells if peer.place == cell.place and peer.signature[1:3] == cell.signature[1:3]]
+            peers = [
+                peer for peer in cells if peer.place == cell.place and peer.signature.group == cell.signature.group
+            ]
             forward = [peer for peer in peers if peer.signature == cell.signature._replace(phase="forward")]
-            sums = [peer for peer in peers if _reduces_gradients(view, peer)]
+            gradient_reductions = [peer for peer in peers if _reduces_gradients(view, peer)]
             regathered = (
                 not cell.before.count and bool(forward) and not forward[0].changed and cell.after == forward[0].after
             )
-            if regathered and sums:
+            if regathered and gradient_reductions:
                 yield Claim(RESHARDS, (), frozenset({cell.signature.axis}), (cell,), cell.issuers_after, population)
 
 
@@ -208,7 +210,7 @@ def _is_rewrapped(view: View, before: Reductions, after: Reductions, change: Map
             for by_unit in (before, after)
         )
         reduced_growth = {unit: after_elements[unit] - before_elements[unit] for unit in change}
-        gathers = [cell for cell in view.cells if cell.signature[1:3] in groups and _gathers_parameters(view, cell)]
+        gathers = [cell for cell in view.cells if cell.signature.group in groups and _gathers_parameters(view, cell)]
         forward = [cell for cell in gathers if cell.signature.phase == "forward"]
         gathered_growth = {
             unit: _sum_growth([cell for cell in forward or gathers if find_unit(cell.place) == unit]) for unit in change

@@ -27,8 +27,8 @@ from regbot.records.verdict import Decision
 LogRatios = dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]]
 
 
-class PlaceboSession(Record):
-    """One session of a commit against itself, with the gate's decision."""
+class CalibrationSession(Record):
+    """One placebo or injected session, with the gate's decision."""
 
     session: Digest = Field(description="identity of the session, which counts only once")
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(description="slowdown of head; 0 for a placebo")
@@ -40,7 +40,8 @@ class PlaceboSession(Record):
     log_ratios: LogRatios = Field(description="log(head / base) of all valid pairs, in session order")
     draws: list[Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
-        description="of each pair, the number of its fresh compiler caches; None where the arms shared one cache",
+        description="for each pair, the number of the draw it belongs to (1, 2, ...): pairs with the same number used "
+        "the same compiler caches; None where the arms shared one cache",
     )
 
 
@@ -62,6 +63,6 @@ class Calibration(Record):
     primary_tests: Positive = Field(description="number of tests that share the error of a look")
     environment: EnvironmentKey
     provenance: Provenance
-    sessions: Annotated[list[PlaceboSession], Field(min_length=1, max_length=10_000)]
+    sessions: Annotated[list[CalibrationSession], Field(min_length=1, max_length=10_000)]
 
     _measured = field_validator("measured")(require_canonical_time)

@@ -116,7 +116,8 @@ class GpuUsage(Record):
         description="processes of others, seen during the run"
     )
     unplaced: Count = Field(
-        default=0, description="processes with a number of another namespace, which may be the run's own"
+        default=0,
+        description="number of processes whose PID belongs to another PID namespace; they may be processes of this run",
     )
     lost: bool = Field(default=False, description="it stopped answering")
 

@@ -35,9 +35,9 @@ class Proposal(Record):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        for night in self.refreshed.workloads:
-            if ENTRY_PATTERN.fullmatch(night.name) is None:
-                raise ValueError(f"{clip(night.name, 80)!r} is not the name of a verdict's entry")
+        for workload in self.refreshed.workloads:
+            if ENTRY_PATTERN.fullmatch(workload.name) is None:
+                raise ValueError(f"{clip(workload.name, 80)!r} is not the name of a workload")
         return self
 
     @property

@@ -48,12 +48,13 @@ class Arm(Record):
     overrides: dict[str, Scalar] = Field(default_factory=dict)
     behaviour: Digest | None = Field(
         default=None,
-        description="head only: digest of everything in the commit that may affect a run, from git; comments, "
-        "docstrings and documentation are left out; null if it is unknown",
+        description="head only, so that heads of different sessions can be compared: digest of everything in the "
+        "commit that may affect a run, from git; comments, docstrings and documentation are left out; null if it is "
+        "unknown",
     )
 
     def behaves_like(self, other: "Arm") -> bool:
-        """Whether both arms run the same code with the same overrides."""
+        """Whether this arm runs the same code and overrides as ``other``, which may be an arm of another session."""
         same_code = self.tree == other.tree or (self.behaviour is not None and self.behaviour == other.behaviour)
         return same_code and self.overrides == other.overrides
 

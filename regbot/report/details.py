@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from regbot.records.run import Run
-from regbot.report.evidence import collect_timed_evidence, compare_evidence, format_outcome
+from regbot.report.evidence import collect_evidence, format_outcome
 from regbot.report.markdown import code, fence, fit, prose, sentence
 from regbot.report.quantities import milliseconds
 from regbot.report.state import Check
@@ -143,7 +143,7 @@ def _list_trust_facts(check: Check) -> list[str]:
 
 def _format_facts(entry: WorkloadSection) -> list[str]:
     facts = [f"- {prose(reason, 400)}" for reason in entry.verdict.validity.reasons]
-    arm_facts = [*compare_evidence(entry.base, entry.head), *collect_timed_evidence(entry.timed)]
+    arm_facts = collect_evidence(entry.base, entry.head, entry.timed)
     fact_lines = [f"- {arm}: {sentence(fact)}" for arm, fact in arm_facts]
     return [*facts, *fact_lines]
 

@@ -1,5 +1,7 @@
 """List the evidence that a run can be trusted: which code ran, on which backends, and whether the counter worked."""
 
+from collections.abc import Callable, Sequence
+
 from regbot.records.run import Run
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.timed_runs import TimedRuns
@@ -7,28 +9,82 @@ from regbot.report.timed_runs import TimedRuns
 MAX_FACTS = 8
 """Maximum number of facts of one kind. A normal run has few, but a hostile run can report any number."""
 
+REPLACEMENT = "regbot's replacement for tracing without a GPU"
+"""Label of one of a ledger's ``patches``."""
 
-def list_evidence(run: Run) -> list[Words]:
-    """Return the facts about one run, one sentence each."""
-    facts: list[Words] = []
-    if run.code is not None:
-        facts.append((f"{len(run.code.files)} source files of the checkout ran",))
-        facts += [
+
+def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
+    """Return the facts about a workload, each with the name of its arm.
+
+    ``base`` and ``head`` are the runs whose ledgers are compared. Equal facts of both arms appear once, under "base and
+    head". The backends of traces and of timed runs stand next to each other, because they may differ.
+    """
+    timed_facts = [_list_warnings(run.run.warnings) for run in timed.runs]
+    return [
+        *_compare_facts(base, head, _list_code),
+        *_collect_backends(base, head, timed),
+        *_compare_facts(base, head, _list_counter_facts),
+        *_merge_timed_facts(timed, timed_facts),
+    ]
+
+
+def _collect_backends(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
+    """Return the backends of the traces, and those of the timed runs. The label says which runs used them."""
+    is_traced = all(run is None or run.tier == "static" for run in (base, head))
+    traced = _compare_facts(base, head, _describe_backends) if is_traced else []
+    return [
+        *((f"{arm}, traced", fact) for arm, fact in traced),
+        *_merge_timed_facts(timed, [_describe_backends(run.run) for run in timed.runs]),
+    ]
+
+
+def _compare_facts(
+    base: Run | None, head: Run | None, list_facts: Callable[[Run], list[Words]]
+) -> list[tuple[str, Words]]:
+    base_facts, head_facts = (list_facts(run) if run else [] for run in (base, head))
+    return [
+        *(("base and head", fact) for fact in base_facts if fact in head_facts),
+        *(("base", fact) for fact in base_facts if fact not in head_facts),
+        *(("head", fact) for fact in head_facts if fact not in base_facts),
+    ]
+
+
+def _merge_timed_facts(timed: TimedRuns, facts_by_run: Sequence[Sequence[Words]]) -> list[tuple[str, Words]]:
+    """Return the facts about the timed runs, without duplicates. ``facts_by_run``: those of each of the timed runs."""
+    arms_by_fact: dict[Words, set[str]] = {}
+    for run, facts in zip(timed.runs, facts_by_run, strict=True):
+        for fact in facts:
+            arms_by_fact.setdefault(fact, set()).add(run.arm)
+    arms = {fact: "base and head" if len(names) > 1 else min(names) for fact, names in arms_by_fact.items()}
+    return [(f"{arm}, timed", fact) for fact, arm in list(arms.items())[: 2 * MAX_FACTS]]
+
+
+def _list_code(run: Run) -> list[Words]:
+    """Return which code ran."""
+    if run.code is None:
+        return []
+    return [
+        (f"{len(run.code.files)} source files of the checkout ran",),
+        *(
             ("package ", Name(package), " was imported from ", Name(folder or "."), " of the checkout")
             for package, folder in _first_items(run.code.watched)
-        ]
-        facts += [
+        ),
+        *(
             ("foreign code: ", Name(package), " came from ", Name(path))
             for package, path in _first_items(run.code.foreign)
-        ]
-    facts += _describe_backends(run)
+        ),
+    ]
+
+
+def _list_counter_facts(run: Run) -> list[Words]:
+    """Return whether the counter worked, what was replaced, the software, and the warnings."""
+    facts: list[Words] = []
     if run.ledger is not None:
         if run.ledger.liveness is not None:
             liveness = run.ledger.liveness
             facts.append((f"the counter saw {liveness.seen} of {liveness.planted} planted collectives",))
-        facts += [
-            ("changed to count without a GPU: ", UntrustedText(patch)) for patch in run.ledger.patches[:MAX_FACTS]
-        ]
+        label = REPLACEMENT if run.tier == "static" else "regbot's replacement"
+        facts += [(f"{label}: ", UntrustedText(format_replacement(patch))) for patch in run.ledger.patches[:MAX_FACTS]]
     if run.environment is not None:
         framework, version = "torch", run.environment.torch or "absent"
         if run.environment.jax:
@@ -41,33 +97,20 @@ def list_evidence(run: Run) -> list[Words]:
                 UntrustedText(run.environment.python),
             )
         )
-    warnings = dict.fromkeys([*run.warnings, *(run.ledger.warnings if run.ledger else [])])
-    return [*facts, *(("warning: ", UntrustedText(warning)) for warning in list(warnings)[:MAX_FACTS])]
+    return [*facts, *_list_warnings([*run.warnings, *(run.ledger.warnings if run.ledger else [])])]
 
 
-def compare_evidence(base: Run | None, head: Run | None) -> list[tuple[str, Words]]:
-    """Return the facts about the runs of both arms, each with the name of its arm. Equal facts of both arms appear
-    once, under "base and head"."""
-    base_facts, head_facts = (list_evidence(run) if run else [] for run in (base, head))
-    shared = [("base and head", fact) for fact in base_facts if fact in head_facts]
-    return [
-        *shared,
-        *(("base", fact) for fact in base_facts if fact not in head_facts),
-        *(("head", fact) for fact in head_facts if fact not in base_facts),
-    ]
+def _list_warnings(warnings: Sequence[str]) -> list[Words]:
+    return [("warning: ", UntrustedText(warning)) for warning in list(dict.fromkeys(warnings))[:MAX_FACTS]]
 
 
-def collect_timed_evidence(timed: TimedRuns) -> list[tuple[str, Words]]:
-    """Return the backends and warnings of the timed runs, without duplicates."""
-    arms_by_fact: dict[Words, set[str]] = {}
-    for run in timed.runs:
-        for fact in [
-            *_describe_backends(run.run),
-            *(("warning: ", UntrustedText(warning)) for warning in run.run.warnings[:MAX_FACTS]),
-        ]:
-            arms_by_fact.setdefault(fact, set()).add(run.arm)
-    arms = {fact: "base and head" if len(names) > 1 else names.copy().pop() for fact, names in arms_by_fact.items()}
-    return [(f"{arm}, timed", fact) for fact, arm in list(arms.items())[: 2 * MAX_FACTS]]
+def format_replacement(patch: str) -> str:
+    """Return a ledger's description of a replacement with its explanation in parentheses: ``name (explanation)``.
+
+    The description in the ledger is ``name: explanation``, or has no explanation.
+    """
+    name, colon, explanation = patch.partition(": ")
+    return f"{name} ({explanation})" if colon and "(" not in patch else patch
 
 
 def _describe_backends(run: Run) -> list[Words]:

@@ -92,11 +92,11 @@ def _head_breaks_headline(check: Check) -> Words:
 
 
 def _neither_runs_headline(check: Check) -> Words:
-    invalid = check.decisive
-    timed = all(run is not None and run.outcome == "ok" for entry in invalid for run in (entry.base, entry.head))
-    condition = " when they are timed" if timed else ""
+    entries = check.decisive
+    traces_ran = all(run is not None and run.outcome == "ok" for entry in entries for run in (entry.base, entry.head))
+    condition = " when they are timed" if traces_ran else ""
     return (
-        f"base and head both fail to run{condition} in {_count_workloads(invalid, check)}, so nothing can be compared",
+        f"base and head both fail to run{condition} in {_count_workloads(entries, check)}, so nothing can be compared",
     )
 
 
@@ -109,12 +109,12 @@ def _base_breaks_headline(check: Check) -> Words:
 
 
 def _foreign_code_headline(check: Check) -> Words:
-    invalid = check.decisive
-    packages = [name for entry in invalid for name in entry.foreign]
+    entries = check.decisive
+    packages = [name for entry in entries for name in entry.foreign]
     return (
         "the code that ran is not the code of the commit: ",
         Name(packages[0] if packages else ""),
-        f" was imported from outside the checkout in {_count_workloads(invalid, check)}",
+        f" was imported from outside the checkout in {_count_workloads(entries, check)}",
     )
 
 
@@ -126,8 +126,8 @@ def _doubtful_crash_headline(check: Check) -> Words:
 
 
 def _no_record_headline(check: Check) -> Words:
-    invalid = check.decisive
-    first_entry = invalid[0]
+    entries = check.decisive
+    first_entry = entries[0]
     arm = next(
         (
             name
@@ -136,7 +136,7 @@ def _no_record_headline(check: Check) -> Words:
         ),
         "",
     )
-    scope = _count_workloads(invalid, check)
+    scope = _count_workloads(entries, check)
     return (f"the {arm} ended without a usable result in {scope}, so its collectives are unknown",)
 
 
@@ -150,19 +150,19 @@ def _environment_headline(check: Check) -> Words:
 
 
 def _untimed_headline(check: Check) -> Words:
-    invalid = check.decisive
+    entries = check.decisive
     return (
         "the step times could not be measured in ",
-        _count_workloads(invalid, check),
-        *_append_first_reason(invalid),
+        _count_workloads(entries, check),
+        *_append_first_reason(entries),
     )
 
 
 def _unmeasured_headline(check: Check) -> Words:
-    invalid = check.decisive
+    entries = check.decisive
     if not check.entries:
         return ("there was no workload to measure",)
-    return ("could not be measured in ", _count_workloads(invalid, check), *_append_first_reason(invalid))
+    return ("could not be measured in ", _count_workloads(entries, check), *_append_first_reason(entries))
 
 
 def _trains_differently_headline(check: Check) -> Words:

@@ -15,7 +15,7 @@ from regbot.report import headline as wording
 from regbot.report.answers import answer_questions
 from regbot.report.baseline_row import describe_stored
 from regbot.report.curves import draw_losses, draw_step_curves
-from regbot.report.evidence import collect_timed_evidence, compare_evidence, format_outcome
+from regbot.report.evidence import collect_evidence, format_outcome
 from regbot.report.markdown import Name, UntrustedText, Words, log, visible
 from regbot.report.not_measured import list_unmeasured
 from regbot.report.picture import KINDS, draw_bars, draw_ledgers
@@ -103,8 +103,7 @@ def build_environment() -> Environment:
     environment.globals.update(
         draw_ledgers=draw_ledgers,
         draw_bars=draw_bars,
-        compare_evidence=compare_evidence,
-        collect_timed_evidence=collect_timed_evidence,
+        collect_evidence=collect_evidence,
         format_outcome=format_outcome,
         answer_questions=answer_questions,
         describe_power=describe_power,

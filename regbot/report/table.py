@@ -80,9 +80,14 @@ def _format_head_volume(line: CollectiveLine) -> str:
     head_volume = volume(line, line.head)
     if line.base.count == line.head.count:
         return head_volume if volume(line, line.base) == head_volume else f"**{head_volume}**"
-    missing = line.list_missing_layers()
-    gone = f"0 in {listed([code(layer, 40) for layer in missing], MAX_LISTED)}, " if missing else ""
-    return f"**{'▲' if line.head.count > line.base.count else '▼'} {gone}{head_volume}**"
+    if missing := line.list_missing_layers():
+        layers = listed([code(layer, 40) for layer in missing], MAX_LISTED)
+        # If every layer of base has the same count, "per layer" is shorter than "in 47 of 48 layers".
+        is_uniform = len(line.base.layers) == line.reach and len(set(line.base.layers.values())) == 1
+        head_volume = (
+            f"{line.head.count} ({line.describe_count(line.base if is_uniform else line.head)}, 0 in {layers})"
+        )
+    return f"**{'▲' if line.head.count > line.base.count else '▼'} {head_volume}**"
 
 
 def _format_bytes(line: CollectiveLine) -> str:

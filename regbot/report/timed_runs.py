@@ -32,7 +32,7 @@ class TimedRun:
     @property
     def role_words(self) -> str:
         """What the run counts as, in words for a reader."""
-        return "compared with stored" if self.verdict.role == "stored" else self.verdict.role
+        return "compared with stored runs" if self.verdict.role == "stored" else self.verdict.role
 
     @property
     def steady_s(self) -> list[float]:

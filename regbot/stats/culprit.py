@@ -74,7 +74,7 @@ class CulpritModel:
     affected: Bools
     """[hypotheses, points] Whether the point contains the commit of the hypothesis."""
     prior: Floats
-    """[hypotheses] Prior probabilities; their sum is 1 minus the prior of "none"."""
+    """[hypotheses] Prior probabilities; their sum is 1 minus ``no_culprit``."""
     effects: Floats
     widths: Floats
     """[effects] Means and standard deviations of the Gaussians of the effect's prior. All Gaussians have the same
@@ -86,8 +86,8 @@ class CulpritModel:
     noise_on_record: bool = True
 
     @cached_property
-    def none(self) -> float:
-        """Prior probability of "none": no commit is the culprit."""
+    def no_culprit(self) -> float:
+        """Prior probability that no commit is the culprit."""
         return max(0.0, 1.0 - float(self.prior.sum()))
 
     @cached_property
@@ -106,8 +106,9 @@ class Posterior:
     """Posterior of the culprit, the noise and the effect."""
 
     culprit: Floats
-    """[hypotheses] Probabilities. Their sum is 1 minus ``none``."""
-    none: float
+    """[hypotheses] Probabilities. Their sum is 1 minus ``no_culprit``."""
+    no_culprit: float
+    """Probability that no commit is the culprit."""
     noise: float
     """Standard deviation of a run's log time: root mean square over the posterior."""
     effect: float
@@ -123,7 +124,7 @@ def affected_on_line(points: int) -> Bools:
 def culprit_model(
     affected: Bools,
     weights: Sequence[float] | Floats,
-    none: float,
+    no_culprit: float,
     smallest: float,
     noise: float | None,
     pairs: int = 0,
@@ -132,10 +133,10 @@ def culprit_model(
 ) -> CulpritModel:
     """Return the model with priors for all unknowns.
 
-    ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``none`` is the prior
-    probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as log-ratios.
-    ``noise`` is the recorded standard deviation of one run, estimated from ``pairs`` pairs. With 0 pairs it is stated,
-    and counts as ``STATED_NOISE_PAIRS``. Raises ValueError if an effect or the noise is not positive.
+    ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``no_culprit`` is the
+    prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as log-
+    ratios. ``noise`` is the recorded standard deviation of one run, estimated from ``pairs`` pairs. With 0 pairs it is
+    stated, and counts as ``STATED_NOISE_PAIRS``. Raises ValueError if an effect or the noise is not positive.
     """
     if not 0 < smallest < math.inf:
         raise ValueError(f"the smallest effect is {smallest}; it must be positive")
@@ -157,7 +158,7 @@ def culprit_model(
     shares = np.asarray(weights, dtype=float)
     return CulpritModel(
         affected=affected,
-        prior=shares / shares.sum() * (1 - none),
+        prior=shares / shares.sum() * (1 - no_culprit),
         effects=effects,
         widths=widths,
         noises=noises,
@@ -169,16 +170,16 @@ def culprit_model(
 def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
     """Return the posterior after ``samples``."""
     beliefs = group_posterior(model, samples)
-    group_mass = beliefs.groups.sum(axis=(1, 2))
+    group_mass = beliefs.posterior.sum(axis=(1, 2))
     if (total := float(group_mass.sum())) > 0:
-        spread = beliefs.groups.sum(axis=2) / total
+        spread = beliefs.posterior.sum(axis=2) / total
         effect = float((spread * beliefs.effect_mean).sum())
         square = float((spread * (beliefs.effect_mean**2 + beliefs.effect_var)).sum())
     else:
         effect, square = float(model.effects.mean()), float((model.effects**2).mean())
     return Posterior(
-        culprit=split_groups(model, beliefs.labels, group_mass, beliefs.mass),
-        none=beliefs.none,
+        culprit=split_groups(model, beliefs.labels, group_mass, beliefs.prior),
+        no_culprit=beliefs.no_culprit,
         noise=beliefs.noise,
         effect=effect,
         effect_sd=math.sqrt(max(0.0, square - effect**2)),
@@ -206,12 +207,14 @@ class GroupPosterior(NamedTuple):
     """[hypotheses] Group of each hypothesis."""
     first: NDArray[np.intp]
     """[groups] One hypothesis of each group, which represents the group."""
-    mass: Floats
+    prior: Floats
     """[groups] Prior probabilities."""
-    groups: Floats
-    """[groups, effects, noises] Posterior probabilities."""
-    none: float
+    posterior: Floats
+    """[groups, effects, noises] Posterior probabilities. Their sum is 1 minus ``no_culprit``."""
+    no_culprit: float
+    """Posterior probability that no commit is the culprit."""
     noise: float
+    """Standard deviation of a run's log time: root mean square over the posterior."""
     effect_mean: Floats
     effect_var: Floats
     """[groups, effects] Mean and variance of the effect's Gaussians, at the noise ``noise``."""
@@ -234,12 +237,12 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     table = _tabulate_runs(samples)
     labels, first = _label_rows(model.affected[:, table.points])
     hits = model.contains[first][:, table.points].astype(float)  # [groups, measured points]: 1 if affected
-    mass = np.bincount(labels, weights=model.prior).astype(float)
+    prior = np.bincount(labels, weights=model.prior).astype(float)
     with np.errstate(divide="ignore"):
-        log_mass = np.log(np.append(mass, model.none))
+        log_group_prior = np.log(np.append(prior, model.no_culprit))
         log_noise_prior = np.log(model.noise_prior)
     smallest, largest = float(model.effects[0]), float(model.effects[-1])
-    terms = EvidenceTerms(hits, log_mass, model.noises, log_noise_prior, smallest, largest)
+    terms = EvidenceTerms(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
     outliers = plausible_sets(table, terms)
     fit = inner_products(table, hits, outliers)
     variances = model.noises**2
@@ -252,35 +255,38 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     weight, slope = (product[:, :, None, None] / variances for product in (fit.affected, fit.slope))
     variance_ratio = 1 + weight * widths**2  # variance of the effect: prior / posterior
     exponent = slope * effects + slope**2 * widths**2 / 2 - weight * effects**2 / 2
-    groups = (
-        scale[:, None, None, :] + log_mass[:-1, None, None] + exponent / variance_ratio - np.log(variance_ratio) / 2
+    group_posteriors = (
+        scale[:, None, None, :]
+        + log_group_prior[:-1, None, None]
+        + exponent / variance_ratio
+        - np.log(variance_ratio) / 2
     )
-    groups += _log_positive((effects + widths**2 * slope) / (widths * np.sqrt(variance_ratio)))
-    groups -= math.log(len(model.effects))
-    none = scale + log_mass[-1]
-    top = max(float(groups.max(initial=-math.inf)), float(none.max()))
-    groups, none = np.exp(groups - top), np.exp(none - top)
-    total = float(groups.sum() + none.sum())
-    groups, none = groups / total, none / total
-    noise = math.sqrt(float((groups.sum(axis=(0, 1, 2)) + none.sum(axis=0)) @ variances))
+    group_posteriors += _log_positive((effects + widths**2 * slope) / (widths * np.sqrt(variance_ratio)))
+    group_posteriors -= math.log(len(model.effects))
+    no_culprit = scale + log_group_prior[-1]
+    top = max(float(group_posteriors.max(initial=-math.inf)), float(no_culprit.max()))
+    group_posteriors, no_culprit = np.exp(group_posteriors - top), np.exp(no_culprit - top)
+    total = float(group_posteriors.sum() + no_culprit.sum())
+    group_posteriors, no_culprit = group_posteriors / total, no_culprit / total
+    noise = math.sqrt(float((group_posteriors.sum(axis=(0, 1, 2)) + no_culprit.sum(axis=0)) @ variances))
     variance_ratio = 1 + fit.affected[:, :, None] / noise**2 * model.widths**2
     mean = (model.effects + model.widths**2 * fit.slope[:, :, None] / noise**2) / variance_ratio
     var = model.widths**2 / variance_ratio  # [sets, groups, effects]
-    by_effect = groups.sum(axis=3)
+    by_effect = group_posteriors.sum(axis=3)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = by_effect / by_effect.sum(axis=0)
     shares[:, by_effect.sum(axis=0) == 0] = 1 / len(outliers)
     effect_mean = (shares * mean).sum(axis=0)
     effect_var = (shares * (var + mean**2)).sum(axis=0) - effect_mean**2
-    weights = (groups.sum(axis=(1, 2, 3)) + none.sum(axis=1)) @ outlier_weights(outliers)
+    weights = (group_posteriors.sum(axis=(1, 2, 3)) + no_culprit.sum(axis=1)) @ outlier_weights(outliers)
     sums = table.sum_strata(weights[None, :])
     strata = Strata(table.strata, table.points, sums.counts[0], sums.sums[0])
     return GroupPosterior(
         labels,
         first,
-        mass,
-        groups.sum(axis=0),
-        float(none.sum()),
+        prior,
+        group_posteriors.sum(axis=0),
+        float(no_culprit.sum()),
         noise,
         effect_mean,
         np.maximum(effect_var, 0.0),

@@ -174,8 +174,8 @@ def split_worth(part: Floats, total: float) -> Floats:
 def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, chances: Floats | Bools) -> NDArray[np.intp]:
     """Return points that may be informative: measured points, and points that split the hypotheses."""
     available_points = np.flatnonzero(chances)
-    group_mass = beliefs.groups.sum(axis=(1, 2))
-    all_groups = split_groups(model, beliefs.labels, group_mass, beliefs.mass)
+    group_mass = beliefs.posterior.sum(axis=(1, 2))
+    all_groups = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
     likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
     rows = [all_groups, *(np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups)]
     reach = (np.array(rows, dtype=np.float32) @ model.contains)[:, available_points]  # [1 + groups, points]
@@ -199,11 +199,11 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     The value of a run under a group of hypotheses is approximated by two Gaussians: one for the case that the point is
     affected, one for the case that it is not.
     """
-    group_mass = beliefs.groups.sum(axis=(1, 2))
+    group_mass = beliefs.posterior.sum(axis=(1, 2))
     group_ids = np.flatnonzero(group_mass > NEGLIGIBLE)
     with np.errstate(invalid="ignore", divide="ignore"):
         # distribution of the effect in each group
-        spread = beliefs.groups[group_ids].sum(axis=2) / group_mass[group_ids, None]
+        spread = beliefs.posterior[group_ids].sum(axis=2) / group_mass[group_ids, None]
     if not group_ids.size:
         return np.zeros(len(points))
     hits = model.contains[beliefs.first[group_ids]][:, beliefs.strata.points].astype(float)
@@ -223,7 +223,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
         [
             group_mass[group_ids] * (1 - fractions),
             group_mass[group_ids] * fractions,
-            np.full((len(points), 1), beliefs.none),
+            np.full((len(points), 1), beliefs.no_culprit),
         ],
         axis=1,
     )
@@ -252,10 +252,10 @@ def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple
 def _affected_share(model: CulpritModel, beliefs: GroupPosterior, point: int, group_ids: NDArray[np.intp]) -> Floats:
     """Return [groups] the share of each group's prior mass that belongs to hypotheses that affect ``point``."""
     affected_mass = np.bincount(
-        beliefs.labels, weights=model.prior * model.affected[:, point], minlength=len(beliefs.mass)
+        beliefs.labels, weights=model.prior * model.affected[:, point], minlength=len(beliefs.prior)
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        share: Floats = np.where(beliefs.mass > 0, affected_mass / beliefs.mass, 0.0)[group_ids]
+        share: Floats = np.where(beliefs.prior > 0, affected_mass / beliefs.prior, 0.0)[group_ids]
     return np.clip(share, 0.0, 1.0)
 
 
@@ -267,7 +267,7 @@ def imagine_outcomes(
         return [[]]
     beliefs = group_posterior(model, samples)
     probabilities = np.append(
-        split_groups(model, beliefs.labels, beliefs.groups.sum(axis=(1, 2)), beliefs.mass), beliefs.none
+        split_groups(model, beliefs.labels, beliefs.posterior.sum(axis=(1, 2)), beliefs.prior), beliefs.no_culprit
     )
     middle = math.fsum(sample.value for sample in samples) / len(samples) if samples else 0.0
     rng = np.random.default_rng([seed, len(samples), len(pending)])

@@ -130,8 +130,8 @@ class EvidenceTerms(NamedTuple):
 
     hits: Floats
     """[groups, measured points] 1 where the group affects the point."""
-    log_mass: Floats
-    """[groups + 1] Logarithm of the prior probability of each group, "none" last."""
+    log_group_prior: Floats
+    """[groups + 1] Logarithm of the prior probability of each group. The last value is for no culprit."""
     noises: Floats
     log_noise_prior: Floats
     """[noises]"""
@@ -189,8 +189,8 @@ def approximate_evidence(table: RunTable, terms: EvidenceTerms, outliers: Bools)
         best = np.clip(np.where(affected > 0, slope / affected, terms.smallest), terms.smallest, terms.largest)
         width = np.log(2 * math.pi * variances / affected) / 2 - np.log(best * math.log(terms.largest / terms.smallest))
     gain = (slope * best - affected * best**2 / 2) / variances + np.minimum(width, 0.0)  # [sets, groups, noises]
-    by_group = scale[:, None, :] + terms.log_mass[:-1, None] + gain
-    with_none = np.concatenate([by_group, (scale + terms.log_mass[-1])[:, None, :]], axis=1)
+    by_group = scale[:, None, :] + terms.log_group_prior[:-1, None] + gain
+    with_none = np.concatenate([by_group, (scale + terms.log_group_prior[-1])[:, None, :]], axis=1)
     return _log_sum_rows(with_none.reshape(len(outliers), -1))
 
 

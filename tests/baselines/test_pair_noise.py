@@ -8,7 +8,7 @@ import pytest
 from regbot.baselines.reference import load_references
 from regbot.baselines.store import Store
 from regbot.records.baseline import AnchorComparison, Baseline
-from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.session import Session
 from regbot.stats.paired import Thresholds
 from support.baseline_builder import distilled, put
@@ -27,15 +27,15 @@ def night(number: int, *log_ratios: float) -> Baseline:
     return baseline.model_copy(update={"against": against})
 
 
-def placebo(number: int, injected_pct: float, *log_ratios: float) -> PlaceboSession:
+def placebo(number: int, injected_pct: float, *log_ratios: float) -> CalibrationSession:
     both = {"median": [*log_ratios], "mean": [2 * value for value in log_ratios]}
-    return PlaceboSession(
+    return CalibrationSession(
         session=f"{number:064x}", injected_pct=injected_pct, decision="undecided", pairs=len(log_ratios), covered=None,
         log_ratios=both,
     )  # fmt: skip
 
 
-def calibration(like: Baseline, *sessions: PlaceboSession, steps: int = PLAN.steps) -> Calibration:
+def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN.steps) -> Calibration:
     return Calibration(
         measured="2026-01-02T00:00:00Z", session="d" * 64, workload=like.workload, variant=like.variant,
         shape_version=like.shape_version, node_class=like.node_class, world_size=PLAN.world_size, steps=steps,

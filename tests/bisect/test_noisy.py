@@ -115,7 +115,7 @@ def test_a_search_that_ends_before_it_looked_between_good_and_bad_is_undecided()
     result = search(span(64, smallest=8 * SD), Runs(lambda _: 0.0), replace(TERMS, most_runs=4))
     assert result.root.status == "undecided"
     assert result.root.analysis is not None
-    assert result.root.analysis.posterior.none > 0.95
+    assert result.root.analysis.posterior.no_culprit > 0.95
 
 
 @pytest.mark.parametrize("noise", [Noise(SD), Noise(None)])
@@ -677,7 +677,7 @@ def test_the_place_before_one_is_its_first_parent_or_the_last_that_does_not_cont
 def test_a_part_of_a_span_is_a_span_of_its_own() -> None:
     part = span(16, same=[4, 5]).part("after", 3, 9, 0.7, 0.02)
     assert [number_of(point) for point in part.points] == [3, 6, 7, 8, 9, 10, 11]
-    assert (part.is_line, part.remainder, part.none, part.smallest) == (True, True, 0.7, 0.02)
+    assert (part.is_line, part.remainder, part.no_culprit, part.smallest) == (True, True, 0.7, 0.02)
     assert part.places[key(5)] == 0
     assert part.places[key(3)] == 0
     assert part.places[key(11)] == 6

@@ -9,7 +9,7 @@ from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
 from regbot.baselines.verify import verify
 from regbot.calibrate.flow import describe_luck, summary_lines
-from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.session import read_session
 from regbot.stats.paired import Thresholds
@@ -64,9 +64,11 @@ def test_a_program_that_draws_its_speed_per_cache_loses_the_vote_and_its_comment
         assert {run.position.draw for run in runs if run.position} >= {1, 2}, "a check draws the caches anew"
 
 
-def session(draws: list[int] | None, ratios: list[float], number: int) -> PlaceboSession:
+def session(draws: list[int] | None, ratios: list[float], number: int) -> CalibrationSession:
     fields = {"session": f"{number:064x}", "injected_pct": 0.0, "decision": "no_change", "pairs": 4, "covered": True}
-    return PlaceboSession.model_validate({**fields, "log_ratios": {"median": ratios, "mean": ratios}, "draws": draws})
+    return CalibrationSession.model_validate(
+        {**fields, "log_ratios": {"median": ratios, "mean": ratios}, "draws": draws}
+    )
 
 
 def summary(calibration: Calibration, draws: list[int] | None) -> CalibrationSummary:

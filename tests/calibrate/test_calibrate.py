@@ -11,7 +11,7 @@ from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
 from regbot.calibrate.flow import summary_lines
 from regbot.cli.app import app
-from regbot.records.calibration import Calibration, PlaceboSession
+from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.stats.paired import Thresholds
 
@@ -105,7 +105,7 @@ def test_a_program_that_breaks_calibrates_nothing(folder: Path) -> None:
     assert not (folder / "baselines").exists()
 
 
-def session(decision: str, covered: bool | None, ratios: list[float], injected: float = 0.0) -> PlaceboSession:
+def session(decision: str, covered: bool | None, ratios: list[float], injected: float = 0.0) -> CalibrationSession:
     fields = {
         "session": f"{random.getrandbits(255):064x}",
         "injected_pct": injected,
@@ -114,7 +114,7 @@ def session(decision: str, covered: bool | None, ratios: list[float], injected: 
         "covered": covered,
         "log_ratios": {"median": ratios, "mean": ratios},
     }
-    return PlaceboSession.model_validate(fields)
+    return CalibrationSession.model_validate(fields)
 
 
 def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_does_not_do_that(folder: Path) -> None:

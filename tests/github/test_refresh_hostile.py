@@ -90,7 +90,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "a variant that climbs": (lambda d: _first_session(d).update(variant="../x"), "variant: String should"),
     "a night of no entry": (
         lambda d: _night(d).update(name="x](http://evil) @team"),
-        "is not the name of a verdict's entry",
+        "is not the name of a workload",
     ),
     "a commit that is none": (lambda d: d["refreshed"].update(commit="HEAD"), "commit: String should"),
     "another commit": (lambda d: _first_session(d).update(commit="f" * 40), "not in this repository's history"),

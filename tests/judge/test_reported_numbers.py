@@ -119,7 +119,7 @@ def cell(seconds: float | None) -> str:
 
 
 def words_of(run: RunVerdict) -> str:
-    return "compared with stored" if run.role == "stored" else run.role
+    return "compared with stored runs" if run.role == "stored" else run.role
 
 
 def role_of(run: RunVerdict) -> str:

@@ -34,7 +34,7 @@ SD = 0.01
 
 def linear_model(count: int, **more: Any) -> CulpritModel:
     """Return the model of a linear range with ``count`` candidates."""
-    terms: dict[str, Any] = {"weights": [1.0] * count, "none": 0.1, "smallest": 0.01, "noise": SD, **more}
+    terms: dict[str, Any] = {"weights": [1.0] * count, "no_culprit": 0.1, "smallest": 0.01, "noise": SD, **more}
     return culprit_model(affected_on_line(count + 1), **terms)
 
 
@@ -53,7 +53,7 @@ def anywhere(culprit_model: CulpritModel) -> Bools:
 
 
 def all_of(result: Posterior) -> Floats:
-    return np.append(result.culprit, result.none)
+    return np.append(result.culprit, result.no_culprit)
 
 
 # ---- against brute force
@@ -87,7 +87,7 @@ def by_brute_force(model: CulpritModel, samples: Sequence[Sample]) -> tuple[Floa
             ]
             step = levels[1] - levels[0]  # the level is flat
             likelihood[k, number] = np.prod([values.sum(axis=1) * step for values in value], axis=0)
-    weights = np.append(model.prior, model.none)[:, None, None] * model.noise_prior[:, None] * prior_of_effect
+    weights = np.append(model.prior, model.no_culprit)[:, None, None] * model.noise_prior[:, None] * prior_of_effect
     result = likelihood * weights / (likelihood * weights).sum()
     noise = math.sqrt(float(result.sum(axis=(0, 2)) @ model.noises**2))
     of_culprits = result[:-1].sum(axis=(0, 1))
@@ -253,7 +253,7 @@ def test_runs_of_two_strata_are_never_compared_with_each_other() -> None:
     """A slow node that ran only the bad end does not create a culprit."""
     model = linear_model(6)
     other = [*runs([0.0] * 7, 2), *(Sample(6, 0.3 + 0.001 * n, "slow node") for n in range(6))]
-    assert posterior(model, other).none > 0.5
+    assert posterior(model, other).no_culprit > 0.5
 
 
 @pytest.mark.parametrize("noise", [SD, None])
@@ -273,9 +273,9 @@ def test_the_prior_counts_as_it_should() -> None:
     heavy = posterior(linear_model(4, weights=[1, 1, 3, 1]), samples)
     assert heavy.culprit[2] / heavy.culprit[1] == pytest.approx(3 * plain.culprit[2] / plain.culprit[1])
     assert heavy.culprit[3] / heavy.culprit[1] == pytest.approx(plain.culprit[3] / plain.culprit[1])
-    doubtful = posterior(linear_model(4, none=0.5), samples)
-    assert doubtful.none / doubtful.culprit.sum() == pytest.approx(9 * plain.none / plain.culprit.sum())
-    assert posterior(linear_model(4, none=0.0), samples).none == 0
+    doubtful = posterior(linear_model(4, no_culprit=0.5), samples)
+    assert doubtful.no_culprit / doubtful.culprit.sum() == pytest.approx(9 * plain.no_culprit / plain.culprit.sum())
+    assert posterior(linear_model(4, no_culprit=0.0), samples).no_culprit == 0
     cleared = posterior(linear_model(4, weights=[1, 1, 0, 1]), samples)
     assert cleared.culprit[2] == 0
     assert all_of(cleared).sum() == pytest.approx(1)
@@ -298,7 +298,7 @@ def test_a_step_is_located_at_its_commit(at: int, noise: float | None) -> None:
 
 @pytest.mark.parametrize("noise", [SD, None])
 def test_without_a_step_there_is_no_culprit(noise: float | None) -> None:
-    assert posterior(linear_model(6, noise=noise, smallest=0.02), runs([0.0] * 7, 8)).none > 0.95
+    assert posterior(linear_model(6, noise=noise, smallest=0.02), runs([0.0] * 7, 8)).no_culprit > 0.95
 
 
 @pytest.mark.parametrize("noise", [SD, None])
@@ -324,7 +324,7 @@ def test_equal_values_have_no_culprit(noise: float | None) -> None:
     model = linear_model(6, noise=noise)
     result = posterior(model, [Sample(place, 0.25, "a") for place in range(7)] * 6)
     assert np.isfinite([*all_of(result), result.effect, result.effect_sd, result.noise]).all()
-    assert result.none > 0.9
+    assert result.no_culprit > 0.9
 
 
 def test_a_merge_history_is_not_treated_as_a_line() -> None:
@@ -568,7 +568,7 @@ def test_no_search_stalls() -> None:
         at = int(rng.integers(64))
         samples: list[Sample] = []
         result = posterior(model, samples)
-        while max(result.none, float(result.culprit.max())) < 0.95:
+        while max(result.no_culprit, float(result.culprit.max())) < 0.95:
             assert len(samples) < 150
             point = choose_next_run(model, samples, "a", anywhere(model))
             samples.append(Sample(point, float(2 * SD * model.affected[at, point] + rng.normal(0, SD)), "a"))
@@ -578,7 +578,7 @@ def test_no_search_stalls() -> None:
 
 
 def test_without_recorded_noise_the_search_repeats_runs_first() -> None:
-    unknown = culprit_model(affected_on_line(2), [1.0], none=0.1, smallest=0.02, noise=None)
+    unknown = culprit_model(affected_on_line(2), [1.0], no_culprit=0.1, smallest=0.02, noise=None)
     available = np.ones(2, dtype=bool)
     samples: list[Sample] = []
     order = []
@@ -587,5 +587,5 @@ def test_without_recorded_noise_the_search_repeats_runs_first() -> None:
         order.append(choose_next_run(unknown, samples, "here", available))
         samples.append(Sample(order[-1], value, "here"))
     assert (sorted(order), is_noise_known(unknown, samples)) == ([0, 0, 1, 1], True)
-    known = culprit_model(affected_on_line(2), [1.0], none=0.1, smallest=0.02, noise=0.05)
+    known = culprit_model(affected_on_line(2), [1.0], no_culprit=0.1, smallest=0.02, noise=0.05)
     assert is_noise_known(known, [])

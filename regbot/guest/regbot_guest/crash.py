@@ -31,7 +31,7 @@ def call_unchanged(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     """Call ``function`` and return its result.
 
     A watch that observes a call, and changes nothing of it, makes the call here. The watch's frames are then left out
-    of a crash, because they cannot have caused it.
+    of the crash's traceback, because they cannot have caused it.
     """
     return function(*args, **kwargs)
 

@@ -1,7 +1,7 @@
 """The transformer around the MoE layer: embedding, attention, norms, output head, loss.
 
 The harness uses this transformer for every layer under test. ``build_layer`` builds the layer, which becomes
-``layers.N.moe``. In the dense control, one SwiGLU MLP is in the same place.
+``layers.N.moe``. In the dense counterpart, one SwiGLU MLP is in the same place.
 """
 
 from collections.abc import Callable
@@ -100,7 +100,7 @@ class Attention(nn.Module):
 
 
 class DenseMLP(nn.Module):
-    """The dense control: one SwiGLU MLP with as many active weights as the routed experts of a token."""
+    """The dense counterpart: one SwiGLU MLP with as many active weights as the routed experts of a token."""
 
     def __init__(self, shape: Geometry, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class Geometry:
 
     @property
     def dense_width(self) -> int:
-        """Width of the MLP in the dense control. This MLP has as many active weights as the routed experts of a
+        """Width of the MLP in the dense counterpart. This MLP has as many active weights as the routed experts of a
         token.
         """
         return self.top_k * self.expert_width

@@ -62,7 +62,7 @@ def run_request(request: Request, device: Device | None, record: dict[str, Any])
     Raises ContractError.
     """
     if request.mlp != "moe":
-        raise ContractError("config", "torchtitan has no dense control; use the smoke model's, or another variant")
+        raise ContractError("config", "torchtitan has no dense counterpart; use the smoke model's, or another variant")
     if request.routing == "skewed":
         raise ContractError("config", "torchtitan can force balanced routing only, not skewed; use another variant")
     if request.mode != "static":

@@ -12,8 +12,8 @@ NAME = "fused_weight_gradient_mlp_cuda"
 
 
 def stand_in(device: Device) -> StandIn:
-    plain = {"wgrad_gemm_accum_fp32": _accumulate, "wgrad_gemm_accum_fp16": _accumulate}
-    return StandIn(NAME, device, {}, plain)
+    uncounted = {"wgrad_gemm_accum_fp32": _accumulate, "wgrad_gemm_accum_fp16": _accumulate}
+    return StandIn(NAME, device, {}, uncounted)
 
 
 def _accumulate(rows: Tensor, gradient: Tensor, main_gradient: Tensor) -> None:

@@ -48,8 +48,8 @@ class Refusing(metaclass=RefusingType):
 class StandIn(ModuleType):
     """A module of functions that compute shapes.
 
-    Calls of functions in ``kernels`` are counted as launches. Values and functions in ``plain`` become attributes as
-    they are, and their calls are not counted. Any other name that begins with a capital letter, or with a prefix in
+    Calls of functions in ``kernels`` are counted as launches. Values and functions in ``uncounted`` become attributes
+    as they are, and their calls are not counted. Any other name that begins with a capital letter, or with a prefix in
     ``enumerations``, is an enumeration or a class: its members are numbers, and it refuses to be called. All remaining
     names are functions that refuse to be called.
     """
@@ -59,7 +59,7 @@ class StandIn(ModuleType):
         name: str,
         device: Device,
         kernels: Mapping[str, Callable[..., Any]],
-        plain: Mapping[str, Any],
+        uncounted: Mapping[str, Any],
         enumerations: tuple[str, ...] = (),
     ) -> None:
         super().__init__(name)
@@ -68,7 +68,7 @@ class StandIn(ModuleType):
         self._device, self._enumerations = device, enumerations
         for key, function in kernels.items():
             setattr(self, key, self._make_counted(key, function))
-        for key, value in plain.items():
+        for key, value in uncounted.items():
             setattr(self, key, value)
 
     def __getattr__(self, name: str) -> Any:

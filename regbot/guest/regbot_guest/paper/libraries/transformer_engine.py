@@ -90,7 +90,7 @@ def stand_in(device: Device) -> StandIn:
     kernels |= dict.fromkeys(("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_scale",
         "multi_tensor_adam_capturable_master", "multi_tensor_adam_param_remainder", "multi_tensor_sgd",
         "multi_tensor_scale_tensor"), lambda *_, **__: None)  # fmt: skip
-    plain: dict[str, Any] = {
+    uncounted: dict[str, Any] = {
         "DType": DType,
         "NVTE_Fused_Attn_Backend": FusedAttention,
         "__version__": importlib.metadata.version(PACKAGE) if importlib.util.find_spec(PACKAGE) else "2.20.2",
@@ -105,7 +105,7 @@ def stand_in(device: Device) -> StandIn:
         "ubuf_built_with_mpi": lambda: False,
         "get_grouped_gemm_setup_workspace_size": lambda *_: 1 << 20,
     }
-    return StandIn(NAME, device, kernels, plain, enumerations=("NVTE", "FP8"))
+    return StandIn(NAME, device, kernels, uncounted, enumerations=("NVTE", "FP8"))
 
 
 @torch.no_grad()  # as in a compiled function
