@@ -292,7 +292,7 @@ def test_a_refactoring_stays_silent(traced: Traced) -> None:
         ({"config": {"overlap_moe_expert_parallel_comm": True}}, "without a GPU and Transformer Engine"),
         ({"config": {"ddp.use_megatron_fsdp": True}}, "regbot builds no such model"),
         ({"recipe": "no/such.yaml"}, "there is no such file in the checkout"),
-        ({"recipe": "no.such:recipe"}, "cannot be loaded"),
+        ({"recipe": "no.such:recipe"}, "for a recipe of Megatron Bridge set 'program' too"),
     ],
 )
 def test_a_request_that_cannot_be_traced_is_refused_with_the_reason(
