@@ -204,6 +204,11 @@ class Workload(Record):
                 raise ValueError(f"source_roots: {str(root)!r} is not checked out; add it to sparse")
         return self
 
+    @property
+    def runs_bridge(self) -> bool:
+        """Whether the workload is a recipe of Megatron Bridge, run by Bridge's own program."""
+        return self.adapter == "megatron" and bool(self.program and self.recipe)
+
     @model_validator(mode="after")
     def _check_own_meshes(self) -> "Workload":
         for mesh in self.meshes:

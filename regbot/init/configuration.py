@@ -57,7 +57,7 @@ def _workload(facts: RepositoryFacts) -> str:
         others = [f"# also found: {other.text} in {other.file}" for other in facts.other_entries[:3]]
         return _module(facts.entry.text, facts.entry.root, f"found in {facts.entry.file}", others)
     if facts.stack is not None:
-        return _STACKS[facts.stack.framework](facts.stack)
+        return _STACKS[facts.stack.traced](facts.stack)
     comments = [
         "# No build_layer(config, mesh, device, dtype) was found. Write one that returns your MoE layer, and name",
         "# it here (docs/module.md). Until then every check is INVALID.",
@@ -111,8 +111,6 @@ timed = []  # {remark}time real training with the workload below
 
 
 def _bridge(stack: Stack) -> str:
-    if not stack.program or not stack.recipe:
-        return _megatron(stack)
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted.
 [workloads.bridge]

@@ -48,7 +48,7 @@ class RepositoryFacts:
         """What the framework to trace needs; None if there is no framework, or its needs are unknown."""
         if self.stack is None or self.entry is not None:
             return None
-        return FRAMEWORK_NEEDS.get(self.stack.framework)
+        return FRAMEWORK_NEEDS.get(self.stack.traced)
 
     @property
     def hosted_packages(self) -> list[str]:

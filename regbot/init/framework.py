@@ -88,6 +88,13 @@ class Stack:
     recipe: str = ""
     program: str = ""
 
+    @property
+    def traced(self) -> Framework:
+        """The framework that a trace runs. Without a recipe and its program, Megatron Bridge cannot run, and parts of
+        Megatron-core are traced in its place."""
+        can_run = self.framework != "megatron-bridge" or bool(self.program and self.recipe)
+        return self.framework if can_run else "megatron"
+
 
 def find_stacks(repository: Repository, texts: dict[str, str]) -> list[Stack]:
     """Return the frameworks that the repository contains or uses, the best one first.

@@ -143,9 +143,7 @@ def _workload_steps(facts: RepositoryFacts) -> list[SetupStep]:
 
 def _workload_to_trace(facts: RepositoryFacts) -> str:
     if facts.entry is None and facts.stack is not None:
-        is_recipe = bool(facts.stack.program and facts.stack.recipe)
-        uses_parts = facts.stack.framework == "megatron-bridge" and not is_recipe
-        return WORKLOADS["megatron" if uses_parts else facts.stack.framework]
+        return WORKLOADS[facts.stack.traced]
     return "moe:mixtral-8x7b"
 
 

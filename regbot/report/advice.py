@@ -399,7 +399,7 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     words: Words = (
         f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
         Name("/regbot expect"),
-        "). The finding is then accepted; a slower step is judged all the same:",
+        "). The change is then accepted; a slower step is judged all the same:",
     )
     return [NextStep(words, options)]
 

@@ -85,8 +85,7 @@ class TraceRunner:
         batches: list[list[Job]] = []
         for arm, task in jobs:
             # A program of Megatron Bridge keeps buffers of one mesh, which another one cannot use.
-            is_recipe = bool(task.workload.program and task.workload.recipe)
-            if self._devices.is_on_paper(task) and not is_recipe:
+            if self._devices.is_on_paper(task) and not task.workload.runs_bridge:
                 groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
             else:
                 batches.append([(arm, task)])

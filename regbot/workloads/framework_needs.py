@@ -177,6 +177,6 @@ OWN_MODEL_NEEDS = FrameworkNeeds(
 
 def needs_of(workload: Workload) -> FrameworkNeeds:
     """Return what a workload needs to be traced."""
-    if workload.adapter == "megatron" and workload.program and workload.recipe:
+    if workload.runs_bridge:
         return FRAMEWORK_NEEDS["megatron-bridge"]
     return FRAMEWORK_NEEDS.get(workload.adapter, OWN_MODEL_NEEDS)

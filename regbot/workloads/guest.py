@@ -340,7 +340,7 @@ def _framework_package(task: Task, root: Path) -> list[str]:
     for its recipes only its own ones are returned, whether the checkout has them or not.
     """
     workload = task.workload
-    if workload.adapter == "megatron" and workload.program and workload.recipe:
+    if workload.runs_bridge:
         return list(BRIDGE_PACKAGES)
     if workload.adapter not in ("megatron", "maxtext"):
         return []

@@ -10,3 +10,8 @@ class ContractError(Exception):
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def refuse_revision(reason: str) -> ContractError:
+    """Return the refusal of a revision of a framework that regbot does not support."""
+    return ContractError("revision", f"regbot does not support this revision: {reason}")

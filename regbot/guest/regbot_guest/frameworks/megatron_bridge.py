@@ -6,7 +6,6 @@ workload's ``config`` has the user's overrides.
 """
 
 import dataclasses
-import difflib
 import importlib
 import math
 import os
@@ -18,9 +17,10 @@ from typing import Any
 
 from torch import nn
 
-from regbot_guest.contract import ContractError
+from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
+from regbot_guest.frameworks.keys import list_keys, suggest
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
     FLEX,
@@ -94,14 +94,14 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     if request.routing == "skewed":
         raise ContractError("config", "routing of Bridge's own program is balanced or natural; use another variant")
-    if PRETRAINING not in f"_{request.recipe.rpartition(':')[2]}_":
+    if PRETRAINING not in f"_{request.recipe}_":
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
     add_python_to_path()
     os.environ[RESTART_MARKER] = str(os.getpid())
     job = _RecipeJob(request, device)
     program = TrainingProgram(
         start=script,
-        arguments=["--recipe", job.name],
+        arguments=["--recipe", request.recipe],
         regbot_flags=["--recipe"],
         late_arguments=job.overrides,
         step=STEP,
@@ -123,7 +123,6 @@ class _RecipeJob:
         self._container: Any = None
         """The program's configuration, a ConfigContainer of Bridge."""
         self._warnings: list[str] = []
-        self.name = request.recipe.rpartition(":")[2]
 
     def overrides(self) -> list[str]:
         """Return the overrides for the script: regbot's, and then the user's.
@@ -135,7 +134,8 @@ class _RecipeJob:
         container = self._load_recipe()
         recipe_settings = flatten_config(container)
         user_overrides = read_user_overrides(request.config)
-        settings = {**recipe_settings, LAYOUT: container.model.pipeline_model_parallel_layout, **user_overrides}
+        layout = getattr(container.model, LAYOUT.rpartition(".")[2], None)  # a list, or a text
+        settings = {**recipe_settings, LAYOUT: layout, **user_overrides}
         own_overrides: dict[str, Scalar] = {
             **OFFLINE_OVERRIDES,
             **{key: None for key in SERVICE_KEYS if recipe_settings.get(key)},
@@ -159,11 +159,11 @@ class _RecipeJob:
         except ModuleNotFoundError as error:
             if error.name != RECIPES:
                 raise
-            raise self._make_refusal(f"there is no {RECIPES} beside {request.program}") from error
+            raise refuse_revision(f"there is no {RECIPES} beside {request.program}") from error
         if not hasattr(runner, "load_recipe"):
-            raise self._make_refusal(f"there is no {RECIPES}.load_recipe")
+            raise refuse_revision(f"there is no {RECIPES}.load_recipe")
         try:
-            container = call_unchanged(runner.load_recipe, (self.name,), {})
+            container = call_unchanged(runner.load_recipe, (request.recipe,), {})
         except AttributeError as error:
             if traceback.extract_tb(error.__traceback__)[-1].name != "load_recipe":
                 raise
@@ -171,10 +171,6 @@ class _RecipeJob:
         if not dataclasses.is_dataclass(container) or getattr(container, "model", None) is None:
             raise ContractError("config", f"recipe {request.recipe!r} returns {container!r:.80}, not a configuration")
         return container
-
-    def _make_refusal(self, reason: str) -> ContractError:
-        advice = "Update regbot, or compare revisions that have it"
-        return ContractError("revision", f"regbot does not support this revision: {reason}. {advice}")
 
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
         """Return the number of sequences of a step with as few micro-batches as possible.
@@ -244,33 +240,14 @@ def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return overrides
 
 
-def list_keys(container: Any, prefix: str = "") -> list[str]:
-    """Return the dotted keys of all fields of a configuration, which is a dataclass of dataclasses."""
-    keys: list[str] = []
-    for field in dataclasses.fields(container):
-        value, key = getattr(container, field.name, None), f"{prefix}{field.name}"
-        is_section = dataclasses.is_dataclass(value) and not isinstance(value, type)
-        keys += list_keys(value, f"{key}.") if is_section else [key]
-    return keys
-
-
 def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]) -> None:
     """Raise ContractError if the recipe's configuration lacks a key that an override sets, with the nearest keys."""
     for key in user_overrides:
         if key not in known_keys:
-            raise ContractError("config", f"the recipe has no key {key}{_suggest_keys(key, known_keys)}")
+            raise ContractError("config", f"the recipe has no key {key}{suggest(key, known_keys)}")
     for key in own_overrides:
         if key not in known_keys:
-            raise ContractError(
-                "revision",
-                f"regbot does not support this revision: the recipe has no key {key}, which regbot sets"
-                f"{_suggest_keys(key, known_keys)}",
-            )
-
-
-def _suggest_keys(key: str, known_keys: Sequence[str]) -> str:
-    similar = difflib.get_close_matches(key, known_keys, 3)
-    return f"; the nearest keys are {', '.join(similar)}" if similar else ""
+            raise refuse_revision(f"the recipe has no key {key}, which regbot sets{suggest(key, known_keys)}")
 
 
 def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:

@@ -8,7 +8,6 @@ defaults and their checks come from the checkout. This module does not judge whe
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,7 +16,8 @@ from typing import Any
 
 import torch
 
-from regbot_guest.contract import ContractError
+from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.frameworks.keys import suggest
 from regbot_guest.frameworks.megatron_cpu import import_attribute
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.request import Request
@@ -232,13 +232,8 @@ def construct(class_path: tuple[str, str], arguments: Mapping[str, Any]) -> Any:
     """
     known = _list_fields(class_path)
     if unknown := sorted(set(arguments) - set(known)):
-        close = difflib.get_close_matches(unknown[0], known, 3, 0.5)
-        nearest = f"; the nearest fields are {', '.join(close)}" if close else ""
-        raise ContractError(
-            "revision",
-            f"regbot does not support this revision: Megatron's {class_path[1]} has no field {unknown[0]!r}, which "
-            f"regbot sets{nearest}",
-        )
+        nearest = suggest(unknown[0], known, "fields")
+        raise refuse_revision(f"Megatron's {class_path[1]} has no field {unknown[0]!r}, which regbot sets{nearest}")
     try:
         return import_attribute(*class_path)(**arguments)
     except (AssertionError, ValueError, TypeError) as error:

@@ -8,7 +8,6 @@ This module does not depend on any framework. A ``TrainingProgram`` says which s
 """
 
 import argparse
-import difflib
 import importlib
 import re
 import runpy
@@ -25,9 +24,10 @@ from torch import nn
 
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
-from regbot_guest.contract import ContractError
+from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.count import plant_on_groups, timed_stage
 from regbot_guest.crash import call_unchanged
+from regbot_guest.frameworks.keys import suggest
 from regbot_guest.frameworks.training_loop import Scalar, track_phases
 from regbot_guest.guesses import as_ledger_fields
 from regbot_guest.module_tracker import ModuleTracker
@@ -119,8 +119,8 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
         stack.enter_context(_command_line(program))
         stack.enter_context(program.replacements())
         stack.enter_context(_wrap_step_function(program, watch))
-        sys.argv += program.late_arguments()
         try:
+            sys.argv += program.late_arguments()
             with timed_stage("program", watch.seconds):
                 _run_program(program)
         except _StopProgram:
@@ -314,9 +314,8 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
 
 
 def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
-    return ContractError(
-        "revision",
-        f"regbot does not support this revision: there is no {module}.{name}, which makes a training step in the "
+    return refuse_revision(
+        f"there is no {module}.{name}, which makes a training step in the "
         f"revisions that it knows ({error}). Update regbot, or compare revisions that have it",
     )
 
@@ -395,14 +394,7 @@ def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserErro
     if own := [flag for flag in named_flags if flag in program.regbot_flags]:
         flag = own[0]
         reason = f"has no flag {flag}" if is_unknown else f"does not accept {flag} as before ({error.message})"
-        nearest = _suggest_flags(flag, error.flags) if is_unknown else ""
-        return ContractError(
-            "revision", f"regbot does not support this revision: {program.name} {reason}, which regbot sets{nearest}"
-        )
-    nearest = _suggest_flags(named_flags[0], error.flags) if is_unknown and named_flags else ""
+        nearest = suggest(flag, error.flags, "flags") if is_unknown else ""
+        return refuse_revision(f"{program.name} {reason}, which regbot sets{nearest}")
+    nearest = suggest(named_flags[0], error.flags, "flags") if is_unknown and named_flags else ""
     return ContractError("config", f"{program.name} refused its command line: {error.message}{nearest}")
-
-
-def _suggest_flags(flag: str, flags: Sequence[str]) -> str:
-    similar = difflib.get_close_matches(flag, flags, 3)
-    return f"; the nearest flags are {', '.join(similar)}" if similar else ""

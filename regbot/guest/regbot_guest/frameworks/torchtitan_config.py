@@ -14,11 +14,11 @@ import importlib
 import importlib.util
 import typing
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.contract import ContractError
+from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.frameworks.keys import list_keys, suggest
 from regbot_guest.frameworks.torchtitan_replacements import import_torchtitan
 from regbot_guest.frameworks.torchtitan_shape import (
     CHECKPOINTING,
@@ -51,8 +51,6 @@ REQUEST_KEYS = ("parallelism.expert_parallel_degree", "debug.moe_force_load_bala
 """Keys that regbot sets to values of the request."""
 
 MODEL_SPEC = "model_spec"
-NEAREST_KEYS = 3
-"""Number of keys that a refusal of an unknown key names."""
 OWNED_KEYS = {
     "parallelism.expert_parallel_degree": "--ep",
     "training.steps": "'steps' of the session",
@@ -94,11 +92,8 @@ def configure(config: Any, request: Request) -> list[str]:
             warnings.append(f"this torchtitan has no key {key}, which regbot sets to {value!r}")
     for key, value in _request_fields(request).items():
         if not has_key(config, key):
-            raise ContractError(
-                "revision",
-                f"regbot does not support this revision: torchtitan's configuration has no key {key!r}, "
-                "which regbot sets"
-                f"{_suggest_keys(config, key)}",
+            raise refuse_revision(
+                f"torchtitan's configuration has no key {key!r}, which regbot sets{_suggest_keys(config, key)}"
             )
         set_field(config, key, value)
     for key, value in request.config.items():
@@ -125,8 +120,7 @@ def has_key(config: Any, key: str) -> bool:
 
 
 def _suggest_keys(config: Any, key: str) -> str:
-    nearest = get_close_matches(key, _list_keys(config), n=NEAREST_KEYS, cutoff=0.5)
-    return f"; the nearest keys are {', '.join(nearest)}" if nearest else ""
+    return suggest(key, list_keys(config, left_out=(MODEL_SPEC,)))
 
 
 def set_field(config: Any, key: str, value: Scalar) -> None:
@@ -150,18 +144,6 @@ def _find_owner(config: Any, key: str) -> Any:
         owner = getattr(owner, section, None)
     is_field = dataclasses.is_dataclass(owner) and name in {field.name for field in dataclasses.fields(owner)}
     return owner if is_field else None
-
-
-def _list_keys(config: Any, path: str = "") -> list[str]:
-    """Return the dotted paths of all fields, without those of the model."""
-    keys = []
-    for field in dataclasses.fields(config):
-        value, key = getattr(config, field.name, None), f"{path}{field.name}"
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            keys += _list_keys(value, f"{key}.") if field.name != MODEL_SPEC else []
-        else:
-            keys.append(key)
-    return keys
 
 
 def validate(config: Any) -> None:
@@ -196,9 +178,8 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
         return module, name
     known = sorted(_list_modules(), key=len, reverse=True)
     if not known:
-        raise ContractError(
-            "revision",
-            "regbot does not support this revision: there is no torchtitan/models/*/config_registry.py, which holds "
+        raise refuse_revision(
+            "there is no torchtitan/models/*/config_registry.py, which holds "
             "the recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
         )
     owner = next((model for model in known if recipe.startswith(model)), None)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regbot_guest.contract import ContractError
+from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 
 DESCRIPTIONS = {
@@ -67,9 +67,8 @@ def replacements(
         manager = import_torchtitan("torchtitan.config").ConfigManager
         load = getattr(manager, "_load_config", None)
         if load is None:
-            raise ContractError(
-                "revision",
-                "regbot does not support this revision: there is no torchtitan.config.ConfigManager._load_config, "
+            raise refuse_revision(
+                "there is no torchtitan.config.ConfigManager._load_config, "
                 "which loads the recipe in the revisions that it knows. Update regbot, or compare revisions that have "
                 "it",
             )

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from regbot_guest.contract import ContractError
+from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.request import Geometry, Request
 
 MODELS = "torchtitan.models"
@@ -55,10 +55,8 @@ def read_routing(config: Any) -> tuple[int, int]:
         for name in ("num_experts", "top_k")
     )
     if experts is None or top_k is None:
-        raise ContractError(
-            "revision",
-            "regbot does not support this revision: the configuration of its MoE layers has no num_experts or no "
-            "top_k. Update regbot",
+        raise refuse_revision(
+            "the configuration of its MoE layers has no num_experts or no top_k. Update regbot",
         )
     return experts, top_k
 
@@ -94,9 +92,8 @@ def _batch_keys(training: Any) -> tuple[str, str, str]:
     for names in BATCH_KEYS:
         if all(hasattr(training, name) for name in names):
             return names
-    raise ContractError(
-        "revision",
-        "regbot does not support this revision: torchtitan's training configuration has neither "
+    raise refuse_revision(
+        "torchtitan's training configuration has neither "
         f"{' nor '.join(' and '.join(names) for names in BATCH_KEYS)}. Update regbot",
     )
 
