@@ -1,19 +1,19 @@
 """The command line with which Megatron-LM's own script is started: flags of the shape, the mesh and the user."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from regbot.shapes import load_shape
 from regbot_guest.contract import ContractError
-from regbot_guest.frameworks.megatron_lm import command_line
+from regbot_guest.frameworks.megatron_lm import command_line, describe_dispatcher
 from regbot_guest.request import Geometry, Request
 
 
-def flags(config: dict[str, Any], world: int = 16) -> dict[str, str]:
-    """Values by flag; '' for a flag without a value."""
+def make_request(config: dict[str, Any], world: int = 16) -> Request:
     variant = load_shape("mixtral-8x7b").variant("full")
-    request = Request(
+    return Request(
         request="x",
         workload="mixtral-8x7b@1/ep",
         variant="full",
@@ -26,8 +26,12 @@ def flags(config: dict[str, Any], world: int = 16) -> dict[str, str]:
         program="pretrain_gpt.py",
         config=config,
     )
+
+
+def flags(config: dict[str, Any], world: int = 16) -> dict[str, str]:
+    """Values by flag; '' for a flag without a value."""
     values: dict[str, str] = {}
-    for word in command_line(request):
+    for word in command_line(make_request(config, world)):
         if word.startswith("--"):
             name = word
             values[name] = ""
@@ -71,3 +75,33 @@ def test_a_key_that_would_change_the_shape_is_refused(config: dict[str, Any], me
     with pytest.raises(ContractError, match=message) as refusal:
         flags(config)
     assert refusal.value.kind == "config"
+
+
+class ExchangeKey(NamedTuple):
+    """The fields of a tally's key that tell what an exchange belongs to."""
+
+    role: str
+    axis: str
+    where: str
+    phase: str
+    via: str = "fake"
+    kind: str = "all_to_all"
+
+
+@pytest.mark.parametrize(
+    ("where", "phase", "axis", "executed"),
+    [
+        ("layers.3.mlp", "forward", "ep", "alltoall"),
+        ("", "backward", "tp_ep", "alltoall"),
+        ("", "forward", "dp|ep", "alltoall"),
+        ("", "optimizer", "ep", "none"),
+        ("layers.3.self_attention", "forward", "ep", "none"),
+        ("layers.3.mlp", "forward", "dep", "none"),
+    ],
+)
+def test_the_dispatcher_is_the_exchange_of_expert_layers(where: str, phase: str, axis: str, executed: str) -> None:
+    """A schedule that overlaps layers calls their parts outside of the modules, so that ``where`` is empty."""
+    key = ExchangeKey("payload", axis, where, phase)
+    counter: Any = SimpleNamespace(tally=SimpleNamespace(count={key: 4}))
+    entry = describe_dispatcher(make_request({}), counter, {"moe_token_dispatcher_type": "alltoall"})["dispatcher"]
+    assert entry["executed"] == executed

@@ -35,3 +35,4 @@ def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper
         "submodule": True,
         "version": "2.1.0",
     }
+    assert all(answer["autograd"].values()), answer["autograd"]

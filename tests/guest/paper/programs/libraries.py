@@ -55,6 +55,22 @@ LOOKUPS = {
 }
 
 
+weight = torch.nn.Parameter(torch.ones(3, 3, device="cuda"))
+product, *_ = extension.generic_gemm(
+    rows, False, rows, True, weight, None, None, None, None, False, None, True, None, 0, True
+)
+wgrad.wgrad_gemm_accum_fp32(rows, rows, weight)
+loss, factor = extension.fused_moe_aux_loss_fwd(probs=weight, tokens_per_expert=weight, coeff=0.1)
+gradient = extension.fused_moe_aux_loss_bwd(
+    Const_buf=factor, tokens_per_expert=weight, num_rows=3, num_cols=3, grad_aux_loss=loss
+)
+AUTOGRAD = {
+    "a product is added to a parameter": product is weight,
+    "arguments by name": list(gradient.shape) == [3, 3],
+}
+"""What is true of compiled functions, which autograd does not know."""
+
+
 def use(function: Callable[[], Any]) -> str:
     try:
         return f"returned {function()}"
@@ -64,4 +80,8 @@ def use(function: Callable[[], Any]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-print(json.dumps({"uses": {name: use(function) for name, function in USES.items()}, "lookups": LOOKUPS}))
+print(
+    json.dumps(
+        {"uses": {name: use(function) for name, function in USES.items()}, "lookups": LOOKUPS, "autograd": AUTOGRAD}
+    )
+)

@@ -16,6 +16,7 @@ def stand_in(device: Device) -> StandIn:
     return StandIn(NAME, device, {}, uncounted)
 
 
+@torch.no_grad()  # as in a compiled function
 def _accumulate(rows: Tensor, gradient: Tensor, main_gradient: Tensor) -> None:
     """Compute ``main_gradient += gradientᵀ rows``. This uses torch's matrix product, so that it is counted as a matrix
     product.

@@ -88,8 +88,7 @@ class StandIn(ModuleType):
         def launch(*args: Any, **kwargs: Any) -> Any:
             tensors = [tensor for value in (*args, *kwargs.values()) for tensor in flatten(value)]
             self._device.launch(operator, [tensor for tensor in tensors if tensor.is_cuda])
-            with torch.no_grad():  # compiled functions are unknown to autograd; some write to parameters
-                return function(*args, **kwargs)
+            return function(*args, **kwargs)
 
         launch.__name__ = name
         return launch
