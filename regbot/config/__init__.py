@@ -18,11 +18,13 @@ from regbot.config.loading import (
 )
 from regbot.config.schema import (
     AXIS_KEYS,
+    BRIDGE_PROGRAM,
     ENGINES,
     FILE_NAME,
     FRAMEWORKS,
     GEOMETRY_KEYS,
     LIBRARY_DISPATCHERS,
+    MEGATRON_PROGRAM,
     PLACEHOLDER_ENTRY,
     SMOKE_DISPATCHERS,
     Config,
@@ -38,12 +40,14 @@ from regbot.config.schema import (
 
 __all__ = [
     "AXIS_KEYS",
+    "BRIDGE_PROGRAM",
     "DEFAULTS",
     "ENGINES",
     "FILE_NAME",
     "FRAMEWORKS",
     "GEOMETRY_KEYS",
     "LIBRARY_DISPATCHERS",
+    "MEGATRON_PROGRAM",
     "PLACEHOLDER_ENTRY",
     "SMOKE_DISPATCHERS",
     "Config",

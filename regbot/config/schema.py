@@ -36,7 +36,9 @@ Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "comma
 ENGINES = ("local", "slurm")
 FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
 PROGRAM_ADAPTERS = ("megatron",)
-"""Adapters that can trace a training script of the framework (the key ``program``)."""
+"""Adapters that trace a training script of the framework (the key ``program``)."""
+MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
+"""Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
 AXIS_KEYS: dict[str, dict[str, str]] = {
     "smoke": {},
     "module": {},
@@ -83,8 +85,8 @@ class Workload(Record):
     )
     program: str = Field(
         default="",
-        description="megatron adapter: the training script of the checkout, such as pretrain_gpt.py, traced unmodified "
-        "on a paper GPU; '' for a model that regbot builds of the framework's parts",
+        description="megatron adapter: the training script of the checkout, traced unmodified on a paper GPU; default: "
+        "pretrain_gpt.py, or scripts/training/run_recipe.py for a recipe of Megatron Bridge",
     )
     command: list[str] = Field(default=[], description="command adapter: program and arguments of one run")
     log: str = Field(
@@ -206,8 +208,17 @@ class Workload(Record):
 
     @property
     def runs_bridge(self) -> bool:
-        """Whether the workload is a recipe of Megatron Bridge, run by Bridge's own program."""
-        return self.adapter == "megatron" and bool(self.program and self.recipe)
+        """Whether the workload is a recipe of Megatron Bridge, run by Bridge's own program. A recipe of Megatron-LM is
+        a file of flags.
+        """
+        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.endswith((".yaml", ".yml"))
+
+    @property
+    def training_script(self) -> str:
+        """Path of the script that the adapter ``megatron`` runs, in the checkout. '' for other adapters."""
+        if self.adapter not in PROGRAM_ADAPTERS:
+            return ""
+        return self.program or (BRIDGE_PROGRAM if self.runs_bridge else MEGATRON_PROGRAM)
 
     @model_validator(mode="after")
     def _check_own_meshes(self) -> "Workload":
@@ -220,7 +231,7 @@ class Workload(Record):
             if missing := [axis for axis, size in mesh.axis_sizes.items() if size > 1 and axis not in keys]:
                 known = ", ".join(["world", "ep", *keys])
                 raise ValueError(f"meshes: adapter {self.adapter!r} has no axis {missing[0]!r}; it has {known}")
-            written_keys = {(key.replace("-", "_") if self.program else key): key for key in self.config}
+            written_keys = {(key.replace("-", "_") if self.training_script else key): key for key in self.config}
             if clash := sorted(written_keys[key] for key in keys.values() if key in written_keys):
                 raise ValueError(f"config.{clash[0]}: a mesh of this workload sets it; remove it from config")
         if self.timed and all(isinstance(mesh, OwnMesh) for mesh in self.meshes):
@@ -239,9 +250,10 @@ class Workload(Record):
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
         if self.program and self.adapter not in PROGRAM_ADAPTERS:
             raise ValueError(f"adapter {self.adapter!r} takes no program; {', '.join(PROGRAM_ADAPTERS)} does")
-        if self.program and self.timed != []:
+        if self.training_script and self.timed != []:
             raise ValueError(
-                "program: the script is traced and not timed; set timed = [], and time it with adapter = 'command'"
+                f"timed: {self.training_script} is traced and not timed; set timed = [], and time it with adapter = "
+                "'command'"
             )
         if self.adapter == "command" and not self.command:
             raise ValueError("adapter 'command' needs command = ['program', 'argument', ...] (see docs/frameworks.md)")

@@ -76,9 +76,7 @@ def examine_workload(name: str, folder: Path, engine: Engine | None = None) -> D
 def _collect_needs(workload: Workload, *, compiler: bool) -> _Needs:
     framework = needs_of(workload)
     for_torch = [framework.torch, NUMPY] if framework.torch else []
-    for_program = framework.for_program if workload.program else ()
-    commands = list(framework.commands_for_program) if workload.program else []
-    return _Needs(framework, [*for_torch, *framework.packages, *for_program], commands, compiler)
+    return _Needs(framework, [*for_torch, *framework.packages], list(framework.commands), compiler)
 
 
 def _query_packages(python: str, needs: _Needs, variables: Mapping[str, str], engine: Engine) -> dict[str, Any]:
@@ -199,5 +197,6 @@ def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -
     packages = [text for text in needs.requirements if text != framework.torch]
     commands.append(f"{install} {shlex.join(packages)}")
     if framework.distribution and not in_checkout:
-        commands.append(f"{install} --no-deps {framework.distribution}  # only if the checkout does not have it")
+        source = f"-e {framework.source}" if framework.source else framework.distribution
+        commands.append(f"{install} --no-deps {source}  # only if the checkout does not have it")
     return commands

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from regbot.config import FILE_NAME, PLACEHOLDER_ENTRY, Config
+from regbot.config import FILE_NAME, MEGATRON_PROGRAM, PLACEHOLDER_ENTRY, Config
 from regbot.init.detection import RepositoryFacts
 from regbot.init.framework import MEGATRON_SUBMODULE, Stack
 
@@ -97,17 +97,23 @@ adapter = "torchtitan"
 
 def _megatron(stack: Stack) -> str:
     watch = 'watch = ["megatron"]  # a run proves that it comes from the checkout\n' if stack.own else ""
-    program = f"program = {_text(stack.program)}  # the script itself, unmodified\n" if stack.program else ""
-    remark = "" if stack.program else "the traced layers are not those of real training; "
+    script = stack.program if stack.framework == "megatron" else ""
     return f"""\
 # {_evidence_comment(stack)}; docs/frameworks/megatron.md says what is run and counted.
-[workloads.megatron]
+{"" if script else _NO_SCRIPT}[workloads.megatron]
 adapter = "megatron"
-{program}{_root(stack)}{watch}shapes = ["mixtral-8x7b", "qwen3-30b-a3b"]
+program = {_text(script or MEGATRON_PROGRAM)}  # the script itself, unmodified
+{_root(stack)}{watch}shapes = ["mixtral-8x7b", "qwen3-30b-a3b"]
 dispatcher = "alltoall"  # Megatron's own default is allgather
-timed = []  # {remark}time real training with the workload below
+timed = []  # time real training with the workload below
 # python = ".venv/bin/python"  # an interpreter with Megatron's dependencies; default: regbot's own interpreter
 {_COMMAND}"""
+
+
+_NO_SCRIPT = """\
+# No script that calls megatron.training.pretrain was found. Name yours in 'program'; until then every check is INVALID.
+# A training loop without it is not traced: write a layer for adapter = "module" (docs/module.md).
+"""
 
 
 def _bridge(stack: Stack) -> str:

@@ -67,7 +67,7 @@ class RepositoryFacts:
         """What the repository's own framework needs besides torch and numpy; [] if it has none, or none is known."""
         if self.stack is None or not self.stack.own or self.needs is None:
             return []
-        return [*self.needs.packages, *(self.needs.for_program if self.stack.program else ())]
+        return list(self.needs.packages)
 
 
 def detect(repository: Repository, branch: str | None = None) -> RepositoryFacts:

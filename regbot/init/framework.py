@@ -7,7 +7,7 @@ and for Megatron Bridge also a recipe.
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import tomllib
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from regbot.config import BRIDGE_PROGRAM, MEGATRON_PROGRAM
 from regbot.init.repository import Repository
 
 Framework = Literal["torchtitan", "megatron", "megatron-bridge", "maxtext"]
@@ -56,8 +57,10 @@ _IMPORTED: dict[str, Framework] = {
 _ORDER: tuple[Framework, ...] = tuple(framework for framework, _ in _PATHS)
 
 _RECIPE = re.compile(r"qwen3_30b_a3b\w*pretrain\w*config|qwen3_30b_a3b_pretrain\w*|mixtral_8x7b\w*pretrain\w*")
-_PROGRAMS: dict[Framework, str] = {"megatron": "pretrain_gpt.py", "megatron-bridge": "scripts/training/run_recipe.py"}
-"""Training scripts that regbot runs unmodified, by framework. Paths are relative to the root of the repository."""
+_MEGATRON_SCRIPT = re.compile(
+    r"^from megatron\.training(?:\.training)? import (?:\([^)]*?|.*?)\bpretrain\b", re.MULTILINE
+)
+"""Matches in a training script for Megatron: such a script calls ``megatron.training.pretrain``."""
 MEGATRON_SUBMODULE = "3rdparty/Megatron-LM"
 """Folder of Megatron-core's sources in a repository of Megatron Bridge."""
 _OLD_MAXTEXT = "MaxText/configs/base.yml"
@@ -90,8 +93,8 @@ class Stack:
 
     @property
     def traced(self) -> Framework:
-        """The framework that a trace runs. Without a recipe and its program, Megatron Bridge cannot run, and parts of
-        Megatron-core are traced in its place."""
+        """The framework that a trace runs. Without its script and a recipe, Megatron Bridge cannot run. Then a training
+        script for Megatron is needed."""
         can_run = self.framework != "megatron-bridge" or bool(self.program and self.recipe)
         return self.framework if can_run else "megatron"
 
@@ -132,11 +135,28 @@ def _find_own(
         if root and not root.endswith("/"):
             continue  # only the end of a folder's name matches, as in nottorchtitan/train.py
         recipe = _recipe(root, texts) if framework == "megatron-bridge" else ""
-        program = _PROGRAMS.get(framework, "")
-        is_runnable = repository.has(program) and not (framework == "megatron" and root) if program else False
+        program = _find_program(repository, framework, texts)
         evidence = f"{name} is in the repository"
-        return Stack(framework, True, evidence, root.rstrip("/") or ".", recipe, program if is_runnable else "")
+        return Stack(framework, True, evidence, root.rstrip("/") or ".", recipe, program)
     return None
+
+
+def _find_program(repository: Repository, framework: Framework, texts: dict[str, str]) -> str:
+    """Return the training script that regbot can run unmodified; '' if there is none. Of several scripts for Megatron,
+    Megatron's own is best, and then one in the fewest folders.
+    """
+    if framework == "megatron-bridge":
+        return BRIDGE_PROGRAM if repository.has(BRIDGE_PROGRAM) else ""
+    if framework != "megatron":
+        return ""
+    scripts = [name for name, text in texts.items() if _MEGATRON_SCRIPT.search(text)]
+    own = [name for name in repository.names_ending(MEGATRON_PROGRAM) if PurePosixPath(name).name == MEGATRON_PROGRAM]
+    candidates = {*scripts, *own}
+    return min(
+        candidates,
+        key=lambda name: (PurePosixPath(name).name != MEGATRON_PROGRAM, name.count("/"), name),
+        default="",
+    )
 
 
 def _recipe(root: str, texts: dict[str, str]) -> str:
@@ -178,7 +198,12 @@ def _find_used(repository: Repository, texts: dict[str, str]) -> dict[Framework,
     for name, text in sorted(texts.items()):
         for module in _IMPORT.findall(text):
             stacks.setdefault(_IMPORTED[module], Stack(_IMPORTED[module], False, f"{name} imports {module}"))
-    return stacks
+    return {
+        framework: replace(stack, program=_find_program(repository, "megatron", texts))
+        if framework == "megatron"
+        else stack
+        for framework, stack in stacks.items()
+    }
 
 
 # ---- requirements

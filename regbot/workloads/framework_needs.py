@@ -18,10 +18,9 @@ class FrameworkNeeds:
     """An environment for traces. ``python`` is a version such as 3.12, and ``packages`` are requirements.
 
     ``torch`` is the requirement for torch, which may come from another index than ``packages``; '' if the framework
-    does not use torch. ``for_program``: packages that only the workload key ``program`` needs.
-    ``commands_for_program``: commands that must be on PATH for it. ``module`` is the framework's own, which a checkout
-    has in a source root. If the checkout lacks it, ``distribution`` is the package to install; '' if only the
-    checkout's code is traced.
+    does not use torch. ``commands`` must be on PATH. ``module`` is the framework's own, which a checkout has in a
+    source root. If the checkout lacks it, ``distribution`` is the package to install; '' if only the checkout's code is
+    traced. ``source`` is a folder to install it from, if its packages on an index are incomplete.
     """
 
     python: str
@@ -29,8 +28,8 @@ class FrameworkNeeds:
     packages: tuple[str, ...]
     module: str = ""
     distribution: str = ""
-    for_program: tuple[str, ...] = ()
-    commands_for_program: tuple[str, ...] = ()
+    source: str = ""
+    commands: tuple[str, ...] = ()
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -86,6 +85,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         torch="torch==2.13.0",
         module="megatron.core",
         distribution="megatron-core",
+        source="path/to/Megatron-LM",  # its packages lack the Makefile of the dataset helpers
         packages=(
             "triton",
             "einops",
@@ -97,11 +97,10 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
             "pydantic",
             "onnx",
             "onnxscript",
+            "regex",  # Megatron-LM's main branch imports it up to February 2026
+            "transformer_engine==2.20.2",  # only Python code, because its extras are left out
         ),
-        # Megatron-LM's main branch imports regex up to February 2026. Without its extras transformer_engine has only
-        # Python code. megatron.core alone refuses to be imported beside it.
-        for_program=("regex", "transformer_engine==2.20.2"),
-        commands_for_program=("make",),  # compiles Megatron's helpers for datasets
+        commands=("make",),  # compiles Megatron's helpers for datasets
     ),
     "megatron-bridge": FrameworkNeeds(
         python="3.12",
@@ -133,7 +132,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
             "tensorboard",
             "transformer_engine==2.20.2",
         ),
-        commands_for_program=("make",),
+        commands=("make",),
     ),
     "maxtext": FrameworkNeeds(
         python="3.12",

@@ -302,7 +302,7 @@ def request_document(task: Task, root: Path, record: RawRecord, absent: Sequence
         "adapter": workload.adapter,
         "recipe": workload.recipe,
         "entry": workload.entry,
-        "program": workload.program,
+        "program": workload.training_script,
         "source_roots": [] if is_smoke else workload.source_roots,
         "watch": workload.watch or _framework_package(task, root),
         "sparse": bool(absent) and not is_smoke,

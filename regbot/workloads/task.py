@@ -11,7 +11,7 @@ from regbot.shapes import MeshName, OwnMesh, Parallelism, Shape, ShapeError, Var
 
 PAPER_ADAPTERS = ("smoke", "module")
 """Adapters whose programs can run on a paper GPU, and on a CPU."""
-GPU_ADAPTERS = ("torchtitan",)
+GPU_ADAPTERS = ("torchtitan", "megatron")
 """Adapters that run the framework's own program, which needs GPUs: a paper GPU for traces, real ones for times."""
 SMALL_NODES = (4, 2, 1)
 """Numbers of ranks on nodes with fewer GPUs than the mesh ``ep`` of the size ``smoke`` has ranks. All ranks are one
@@ -43,7 +43,7 @@ class Task:
     @property
     def has_cpu_program(self) -> bool:
         """Whether this task can be traced as a CPU program if no paper GPU is available."""
-        return not self.workload.program and self.workload.adapter not in GPU_ADAPTERS
+        return self.workload.adapter not in GPU_ADAPTERS
 
     @property
     def timed_device(self) -> Literal["cpu", "cuda"]:

@@ -1,6 +1,8 @@
-"""Megatron-core: its counts without a GPU, compared with real ranks, and with regressions planted in its sources.
+"""Megatron-core: one step of a training script on a paper GPU, also with regressions planted in Megatron's sources.
 
-Set REGBOT_TORCH_FRAMEWORKS to a Python with megatron-core (docs/frameworks/megatron.md). A trace takes 3 to 10 seconds.
+Set REGBOT_TORCH_FRAMEWORKS to a Python with the packages of requirements/torch-frameworks*.txt. The checkout of each
+test has ``megatron.core`` and ``megatron.training`` of that package, and the script in ``own_trainer/``. A trace takes
+5 to 10 seconds.
 """
 
 import os
@@ -24,7 +26,8 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.shapes import OwnMesh, load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
-from support.guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, Shared, answer, ask, counts, rows
+from support.guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, Shared, answer, ask, rows
+from support.paper_runs import find_library
 
 PYTHON = os.environ.get("REGBOT_TORCH_FRAMEWORKS", "")
 pytestmark = [
@@ -33,30 +36,29 @@ pytestmark = [
 ]
 
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
+SCRIPT = Path(__file__).parent / "own_trainer" / "pretrain_gpt.py"
 Traced = Callable[..., Run]
 Edit = tuple[str, str, str]
-"""File under megatron/core, its original text, and the replacement."""
+"""File under megatron/, its original text, and the replacement."""
 
 
 @pytest.fixture
-def traced(shared: Shared) -> Traced:
-    return tracer(shared)
+def traced(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    return tracer(shared, find_library(PYTHON, tmp_path_factory.getbasetemp()))
 
 
-def tracer(shared: Shared) -> Traced:
-    """``traced(name, task...)``: one static run, executed once per test run and cached by name.
+def tracer(shared: Shared, library: Path) -> Traced:
+    """``traced(name, task, edits, files)``: one trace, made once per test run and kept by its name."""
 
-    With ``edits`` the checkout has Megatron's edited sources, otherwise it is empty.
-    """
-
-    def once(name: str, task: Task, edits: list[Edit] | None = None) -> Run:
+    def once(name: str, task: Task, edits: list[Edit] | None = None, files: dict[str, str] | None = None) -> Run:
         def make(folder: Path) -> None:
             root = folder / "checkout"
-            root.mkdir()
-            if edits is not None:
-                copy_megatron(root, edits)
-            found = trace(task, Checkout(ARM, root), LocalEngine(), Scratch(folder / "scratch", Limits()))
-            write_record(folder / "run.json", found)
+            copy_megatron(root, edits or [])
+            for file, text in (files or {}).items():
+                (root / file).write_text(text, encoding="utf-8")
+            scratch = Scratch(folder / "scratch", Limits())
+            write_record(folder / "run.json", trace(task, Checkout(ARM, root), LocalEngine(), scratch, paper=library))
+            shutil.rmtree(root)
 
         return read_record(shared(f"megatron-{name}", make) / "run.json", Run)
 
@@ -71,7 +73,7 @@ def task(
     ep: int = 8,
     **changes: Any,
 ) -> Task:
-    workload = Workload(adapter="megatron", python=PYTHON, shapes=[shape], variant=variant, **changes)
+    workload = Workload(adapter="megatron", python=PYTHON, shapes=[shape], variant=variant, timed=[], **changes)
     chosen = single_task("megatron", workload, load_shape(shape), "ep", world, ep)
     numbers = chosen.variant.geometry.model_copy(update={"layers": 2} if geometry is None else geometry)
     return replace(chosen, variant=chosen.variant.model_copy(update={"geometry": numbers}))
@@ -80,16 +82,22 @@ def task(
 def installed() -> Path:
     code = "import importlib.util; print(importlib.util.find_spec('megatron.core').origin)"
     found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
-    return Path(found.stdout.strip()).parent
+    return Path(found.stdout.strip()).parent.parent
 
 
 def copy_megatron(root: Path, edits: list[Edit]) -> None:
-    core = root / "megatron" / "core"
-    shutil.copytree(installed(), core, ignore=shutil.ignore_patterns("__pycache__"))
+    """Write a checkout: the installed Megatron with ``edits``, and a training script.
+
+    The package has the compiled helpers of the datasets, but no Makefile, which Megatron runs before it trains.
+    """
+    package = root / "megatron"
+    shutil.copytree(installed(), package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "core" / "datasets" / "Makefile").write_text("all:\n", encoding="utf-8")
+    shutil.copy(SCRIPT, root)
     for name, before, after in edits:
-        source = (core / name).read_text(encoding="utf-8")
+        source = (package / name).read_text(encoding="utf-8")
         assert source.count(before) == 1, f"{name} has this text {source.count(before)} times: {before}"
-        (core / name).write_text(source.replace(before, after), encoding="utf-8")
+        (package / name).write_text(source.replace(before, after), encoding="utf-8")
 
 
 def ledger_of(run: Run) -> Ledger:
@@ -98,41 +106,41 @@ def ledger_of(run: Run) -> Ledger:
     return run.ledger
 
 
-def per_step(ledger: Ledger, axis: str | None = None) -> dict[tuple[str, str], int]:
-    """Return counts by kind and role, on one axis if given."""
-    found: Counter[tuple[str, str]] = Counter()
+def per_step(ledger: Ledger, axis: str | None = None) -> dict[tuple[str, str, str], int]:
+    """Return counts by kind, role and library, on one axis if given."""
+    counts: Counter[tuple[str, str, str]] = Counter()
     for entry in ledger.entries:
         if axis in (None, entry.axis):
-            found[entry.kind, entry.role] += entry.count
-    return dict(found)
+            counts[entry.kind, entry.role, "" if entry.via == "fake" else entry.via] += entry.count
+    return dict(counts)
 
 
 def patterns(base: Ledger, head: Ledger) -> list[tuple[str, str, str]]:
     return [(found.pattern, found.axis, found.status) for found in judge_ledgers(base, head, Config()).findings]
 
 
-ALLTOALL = {("all_to_all", "payload"): 6, ("all_gather", "control"): 1}
-ALLGATHER = {("all_gather", "control"): 1, ("all_gather", "payload"): 3, ("reduce_scatter", "payload"): 3}
+ALLTOALL = {("all_to_all", "payload", ""): 6, ("all_gather", "control", ""): 1}
+ALLGATHER = {("all_gather", "control", ""): 1, ("all_gather", "payload", ""): 3, ("reduce_scatter", "payload", ""): 3}
+DEEPEP, HYBRIDEP = ({("all_to_all", "payload", library): 4} for library in ("deepep", "hybridep"))
+LAYERS = [("alltoall", ALLTOALL), ("allgather", ALLGATHER), ("deepep", DEEPEP), ("hybridep", HYBRIDEP)]
 
 
-@pytest.mark.parametrize(("dispatcher", "per_layer"), [("alltoall", ALLTOALL), ("allgather", ALLGATHER)])
+@pytest.mark.parametrize(("dispatcher", "per_layer"), LAYERS)
 @pytest.mark.parametrize(("shape", "world"), [(MIXTRAL, 8), (QWEN, 16)])
 def test_a_full_width_layer_has_the_collectives_of_its_dispatcher(
-    traced: Traced, shape: str, world: int, dispatcher: str, per_layer: dict[tuple[str, str], int]
+    traced: Traced, shape: str, world: int, dispatcher: str, per_layer: dict[tuple[str, str, str], int]
 ) -> None:
-    for layers in (2, 4):
-        request_task = task(shape, geometry={"layers": layers}, world=world, ep=world, dispatcher=dispatcher)
-        run = traced(f"{dispatcher}-{shape}-{layers}", request_task)
-        assert per_step(ledger_of(run), "ep") == {key: layers * count for key, count in per_layer.items()}
-        backend = run.backends["dispatcher"]
-        assert (backend.requested, backend.resolved, backend.executed) == (dispatcher,) * 3
+    run = traced(f"{dispatcher}-{shape}", task(shape, world=world, ep=world, dispatcher=dispatcher))
+    assert per_step(ledger_of(run), "ep") == {key: 2 * count for key, count in per_layer.items()}
+    backend = run.backends["dispatcher"]
+    assert (backend.requested, backend.resolved, backend.executed) == (dispatcher,) * 3
 
 
 def test_without_a_requested_dispatcher_megatrons_default_runs_and_is_recorded(traced: Traced) -> None:
     run = traced("default", task())
     backend = run.backends["dispatcher"]
     assert (backend.requested, backend.resolved, backend.executed) == ("allgather",) * 3
-    assert "MoEAllGatherTokenDispatcher x2" in backend.evidence
+    assert backend.evidence == "exchanges of expert layers on axis ep: 6 all_gather, 6 reduce_scatter"
     assert ledger_of(run).config["moe_token_dispatcher_type"] == "allgather"
 
 
@@ -146,70 +154,37 @@ def test_expert_gradients_are_reduced_over_the_expert_data_group(traced: Traced)
     assert reduced.keys() == {"edp", "dp"}
 
 
-def _run(request: Path, ranks: int) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [PYTHON, *launcher, str(GUEST), str(request)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-@pytest.mark.parametrize(
-    ("shape", "world", "changes"),
-    [
-        (MIXTRAL, 2, {"dispatcher": "alltoall"}),
-        (QWEN, 2, {"dispatcher": "allgather"}),
-        (QWEN, 4, {"dispatcher": "alltoall"}),
-        (MIXTRAL, 2, {"config": {"recompute_granularity": "selective", "recompute_modules": "moe"}}),
-        (MIXTRAL, 2, {"config": {"ddp.overlap_param_gather": False, "ddp.overlap_grad_reduce": False}}),
-    ],
-    ids=["alltoall", "allgather", "expert-data", "recompute", "no-overlap"],
-)
-def test_real_ranks_issue_what_the_fake_world_counts(
-    tmp_path: Path, shape: str, world: int, changes: dict[str, Any]
-) -> None:
-    for mode, ranks in (("static", 0), ("real", world)):
-        request = ask(tmp_path, mode, shape, world=world, ep=2, adapter="megatron", mode=mode, **changes)
-        _run(request, ranks)
-    real, fake = answer(tmp_path, "real"), answer(tmp_path, "static")
-    assert rows(real) == rows(fake)
-    proof = real["ledger"]["liveness"]
-    assert proof["sequence_advance"] == proof["sequence_counted"] == sum(counts(real).values())
-    assert real["loss"][1] < real["loss"][0]
-    assert all(counts(answer(tmp_path, "real", rank)) == counts(real) for rank in range(world))
-
-
-def test_the_second_and_third_step_have_equal_counts(tmp_path: Path) -> None:
-    for steps in (2, 3):
-        _run(ask(tmp_path, f"s{steps}", MIXTRAL, adapter="megatron", dispatcher="alltoall", steps=steps), 0)
-    assert rows(answer(tmp_path, "s2")) == rows(answer(tmp_path, "s3"))
-
-
-def test_a_timed_run_times_its_steps_and_counts_one_more(tmp_path: Path) -> None:
-    request = ask(
-        tmp_path, "timed", MIXTRAL, adapter="megatron", mode="timed", dispatcher="alltoall", steps=4, warmup=1
-    )
-    _run(request, 2)
-    record = answer(tmp_path, "timed")
-    assert len(record["steps"]["step_s"]) == 4
-    assert record["skipped_steps"] == 0
-    assert counts(record)["all_to_all"] == 12
-
-
 def test_megatron_of_the_checkout_is_traced_and_its_code_is_proven(traced: Traced) -> None:
     run = traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), [])
     assert run.code is not None
     assert run.code.foreign == {}
     assert run.code.watched["megatron"].startswith("megatron/core/")
     assert "megatron/core/transformer/moe/token_dispatcher.py" in run.code.files
+    assert "megatron/training/training.py" in run.code.files
     assert ledger_of(run).warnings == []
-    assert per_step(ledger_of(run)) == per_step(ledger_of(traced(f"alltoall-{MIXTRAL}-2", task(dispatcher="alltoall"))))
+    assert ledger_of(run).software["megatron-core"] == "0.19.2"
+
+
+def test_the_third_step_has_the_counts_of_the_second(tmp_path: Path) -> None:
+    library = find_library(PYTHON, tmp_path)
+    steps = {}
+    for number in (2, 3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        copy_megatron(folder / "checkout", [])
+        request = ask(
+            folder, "run", MIXTRAL, adapter="megatron", program="pretrain_gpt.py", root=str(folder / "checkout"),
+            dispatcher="alltoall", routing="balanced", steps=number, paper=str(library),
+        )  # fmt: skip
+        subprocess.run([PYTHON, str(GUEST), str(request)], check=True, capture_output=True, timeout=TIMEOUT_S)
+        steps[number] = rows(answer(folder, "run"))
+    assert steps[2] == steps[3]
 
 
 def test_a_silently_replaced_dispatcher_is_found(traced: Traced) -> None:
     base = traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), [])
     edit = (
-        "transformer/moe/moe_layer.py",
+        "core/transformer/moe/moe_layer.py",
         'if config.moe_token_dispatcher_type == "allgather":',
         'if config.moe_token_dispatcher_type in ("allgather", "alltoall"):',
     )
@@ -227,18 +202,18 @@ def test_recompute_that_dispatches_again_is_found_with_its_setting(traced: Trace
     base = ledger_of(traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), []))
     edits = [
         (
-            "transformer/transformer_config.py",
+            "core/transformer/transformer_config.py",
             "    recompute_granularity: Optional[Literal['full', 'selective']] = None\n",
             "    recompute_granularity: Optional[Literal['full', 'selective']] = 'selective'\n",
         ),
         (
-            "transformer/transformer_config.py",
+            "core/transformer/transformer_config.py",
             "    recompute_modules: Optional[List[str]] = None\n",
             "    recompute_modules: Optional[List[str]] = field(default_factory=lambda: ['moe'])\n",
         ),
     ]
     head = ledger_of(traced("planted-recompute", task(dispatcher="alltoall", watch=["megatron"]), edits))
-    assert per_step(head, "ep") == {("all_to_all", "payload"): 18, ("all_gather", "control"): 4}
+    assert per_step(head, "ep") == {("all_to_all", "payload", ""): 18, ("all_gather", "control", ""): 4}
     assert [axis for _, axis, status in patterns(base, head) if status == "FAIL"] == ["ep"]
     changed = {key: head.config[key] for key in head.config if head.config[key] != base.config[key]}
     assert changed == {"recompute_granularity": "selective", "recompute_modules": "moe"}
@@ -253,7 +228,7 @@ def test_expert_gradients_that_are_no_longer_reduced_are_found(traced: Traced) -
             return
 """
     here = "        # Coalesce communication kernels across buckets in the bucket group.\n"
-    edit = ("distributed/param_and_grad_buffer.py", here, skipped)
+    edit = ("core/distributed/param_and_grad_buffer.py", here, skipped)
     base, head = (
         ledger_of(traced("edp", request_task, [])),
         ledger_of(traced("planted-reduction", request_task, [edit])),
@@ -272,7 +247,7 @@ def test_a_refactoring_stays_silent(traced: Traced) -> None:
             group,
             probs_to_send,
 """
-    edit = ("transformer/moe/token_dispatcher.py", before, after)
+    edit = ("core/transformer/moe/token_dispatcher.py", before, after)
     head = traced("refactored", task(dispatcher="alltoall", watch=["megatron"]), [edit])
     assert patterns(ledger_of(base), ledger_of(head)) == []
     assert ledger_of(base).program == ledger_of(head).program
@@ -283,16 +258,13 @@ def test_a_refactoring_stays_silent(traced: Traced) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"dispatcher": "flex"}, "cannot be traced without a GPU"),
-        ({"dispatcher": "nccl"}, "Megatron has no dispatcher 'nccl'"),
-        ({"config": {"moe_router_topk": 1}}, "config.moe_router_topk: fixed by the shape"),
-        ({"config": {"moe_aux_loss_coef": 0.1}}, "this Megatron has no such field"),
-        ({"config": {"ddp.overlap": True}}, "this Megatron has no such field"),
-        ({"config": {"recompute_granularity": "full"}}, "Megatron rejects this configuration: "),
-        ({"config": {"overlap_moe_expert_parallel_comm": True}}, "without a GPU and Transformer Engine"),
-        ({"config": {"ddp.use_megatron_fsdp": True}}, "regbot builds no such model"),
-        ({"recipe": "no/such.yaml"}, "there is no such file in the checkout"),
-        ({"recipe": "no.such:recipe"}, "for a recipe of Megatron Bridge set 'program' too"),
+        ({"dispatcher": "nccl"}, "pretrain_gpt.py refused its command line: argument --moe-token-dispatcher-type"),
+        ({"config": {"moe_router_topk": 1}}, "config.moe_router_topk cannot be set: it is fixed by the shape"),
+        ({"config": {"moe_aux_loss_coef": 0.1}}, "the nearest flags are --moe-aux-loss-coeff"),
+        ({"config": {"recompute_granularity": "none"}}, "argument --recompute-granularity: invalid choice"),
+        ({"program": "train/mine.py"}, "the checkout has no train/mine.py; set 'program' to the training script"),
+        ({"recipe": "no/such.yaml"}, "recipe 'no/such.yaml': there is no such file in the checkout"),
+        ({"recipe": "no.such:recipe"}, "the checkout has no scripts/training/run_recipe.py"),
     ],
 )
 def test_a_request_that_cannot_be_traced_is_refused_with_the_reason(
@@ -303,38 +275,31 @@ def test_a_request_that_cannot_be_traced_is_refused_with_the_reason(
     assert words in run.reason
 
 
-def test_a_replacement_without_its_target_is_refused_by_name(traced: Traced) -> None:
-    edits = [
-        ("transformer/moe/router.py", "    apply_random_logits,\n", "    apply_random_logits as random_logits,\n"),
-        ("transformer/moe/router.py", "logits = apply_random_logits(logits)", "logits = random_logits(logits)"),
-    ]
-    run = traced("untargeted", task(variant="cpu", geometry={}, world=2, ep=2, watch=["megatron"]), edits)
+def test_a_revision_without_the_step_function_is_refused_by_its_name(traced: Traced) -> None:
+    edits = [("training/training.py", "def train_step(", "def run_one_step(")]
+    run = traced("renamed-step", task(variant="cpu", geometry={}, world=2, ep=2, watch=["megatron"]), edits)
     assert run.outcome == "refused"
-    assert "there is no megatron.core.transformer.moe.router.apply_random_logits" in run.reason
-    assert "0.19.2" in run.reason
+    assert "there is no megatron.training.training.train_step" in run.reason
 
 
-def test_a_geometry_that_differs_from_the_shape_is_refused(traced: Traced) -> None:
-    edit = (
-        "transformer/moe/router.py",
-        "self.topk = self.config.moe_router_topk",
-        "self.topk = 1",
-    )
-    run = traced("geometry", task(variant="cpu", geometry={}, world=2, ep=2), [edit])
+def test_a_flag_that_the_revision_renamed_is_refused_with_the_nearest(traced: Traced) -> None:
+    edits = [("training/arguments.py", "'--mock-data'", "'--mocked-data'")]
+    run = traced("renamed-flag", task(variant="cpu", geometry={}, world=2, ep=2, watch=["megatron"]), edits)
     assert run.outcome == "refused"
-    assert "top-k: {1} instead of {2}" in run.reason
+    assert "has no flag --mock-data, which regbot sets; the nearest flags are --mocked-data" in run.reason
 
 
-def test_an_unknown_version_is_traced_with_a_warning(traced: Traced) -> None:
-    edit = ("package_info.py", "PATCH = 2\n", "PATCH = 99\n")
-    ledger = ledger_of(traced("version", task(variant="cpu", geometry={}, world=2, ep=2), [edit]))
-    assert ledger.warnings == ["regbot is not tested with megatron-core 0.19.99, only with 0.19.2"]
-    assert ledger.software["megatron-core"] == "0.19.99"
+def test_a_script_with_other_numbers_than_the_shape_is_refused(traced: Traced) -> None:
+    line = "        validate_args(args, args_defaults)\n"
+    edit = ("training/arguments.py", line, f"        args.num_layers = 1\n{line}")
+    run = traced("geometry", task(variant="cpu", world=2, ep=2), [edit])
+    assert run.outcome == "refused", run.reason
+    assert "num_layers is 1, not 2" in run.reason
 
 
 def test_an_error_in_the_code_under_test_is_recorded_with_its_line(traced: Traced) -> None:
     edit = (
-        "transformer/moe/token_dispatcher.py",
+        "core/transformer/moe/token_dispatcher.py",
         "        global_probs = all_to_all(\n",
         "        raise RuntimeError('no such kernel')\n        global_probs = all_to_all(\n",
     )
@@ -369,9 +334,11 @@ MODEL_ARGS:
   --group-query-attention: true
   --num-query-groups: 4
   --seq-length: 512
+  --max-position-embeddings: 512
   --attention-dropout: 0.0
   --hidden-dropout: 0.0
-  --lr-warmup-samples: 3906252
+  --train-samples: 20000
+  --lr: 1e-4
   --expert-model-parallel-size: 4
   --expert-tensor-parallel-size: 1
   --num-experts: 8
@@ -380,29 +347,45 @@ MODEL_ARGS:
   --moe-aux-loss-coeff: 1e-2
   --moe-token-dispatcher-type: alltoall
   --bf16: true
+  --log-num-zeros-in-grad: true
 """
 
 
-def test_a_test_case_of_megatron_lm_is_traced_with_its_own_numbers(tmp_path: Path) -> None:
-    (tmp_path / "model_config.yaml").write_text(TEST_CASE)
-    request = ask(tmp_path, "recipe", MIXTRAL, world=16, ep=4, adapter="megatron", recipe="model_config.yaml")
-    _run(request, 0)
-    record = answer(tmp_path, "recipe")
-    config = record["ledger"]["config"]
+def test_a_test_case_of_megatron_lm_is_traced_with_its_own_numbers(traced: Traced) -> None:
+    chosen = task(world=16, ep=4, geometry={}, recipe="model_config.yaml")
+    run = traced("test-case", chosen, files={"model_config.yaml": TEST_CASE})
+    ledger = ledger_of(run)
+    config = ledger.config
     assert (config["num_layers"], config["hidden_size"], config["moe_aux_loss_coeff"]) == (4, 512, 0.01)
-    assert (config["moe_grouped_gemm"], config["transformer_impl"]) == (True, "transformer_engine")
-    assert (config["ddp.overlap_grad_reduce"], config["ddp.grad_reduce_in_fp32"]) == (False, True)
-    assert config["recipe.lr_warmup_samples"] == 3906252
+    assert (config["pipeline_model_parallel_size"], config["overlap_grad_reduce"]) == (4, False)
+    assert (config["global_batch_size"], config["recipe"]) == (2, "model_config.yaml")
     assert not [key for key, value in config.items() if "DATA" in str(value)]
-    assert record["backends"]["dispatcher"]["executed"] == "alltoall"
-    assert counts(record, "kind", "axis", "role")["all_to_all", "ep", "payload"] == 6 * 4
-    warned = [warning for warning in record["ledger"]["warnings"] if "4 pipeline stages" in warning]
-    assert len(warned) == 1
+    assert run.backends["dispatcher"].executed == "alltoall"
+    assert per_step(ledger, "ep")["all_to_all", "payload", ""] == 6, "one of the four layers is on the first stage"
+    assert per_step(ledger, "pp") == {("send_recv", "payload", ""): 2}
+    assert [text for text in ledger.warnings if "log_num_zeros_in_grad" in text] == ledger.warnings
+
+
+def test_a_test_case_on_other_ranks_is_refused_with_those_it_needs(traced: Traced) -> None:
+    chosen = task(world=8, ep=8, geometry={}, recipe="model_config.yaml")
+    run = traced("test-case-ranks", chosen, files={"model_config.yaml": TEST_CASE})
+    assert run.outcome == "refused"
+    assert "recipe 'model_config.yaml' has EP 4, and 8 ranks work on one micro-batch" in run.reason
+    assert "trace it with --ep 4 and a multiple of 8 ranks" in run.reason
+
+
+def test_flash_attention_is_counted_where_its_python_part_is_installed(traced: Traced) -> None:
+    run = traced("flash", task(dispatcher="alltoall", config={"attention_backend": "flash"}))
+    attention = run.backends["attention"]
+    assert attention.evidence == "launched flash_attn_2_cuda::fwd x2"
+    assert per_step(ledger_of(run), "ep") == {key: 2 * count for key, count in ALLTOALL.items()}
 
 
 def test_a_mesh_of_the_workload_sets_the_axes_of_megatron(traced: Traced) -> None:
     mesh = OwnMesh(world=8, ep=2, tp=2, etp=2)
-    workload = Workload(adapter="megatron", python=PYTHON, shapes=[MIXTRAL], config={"sequence_parallel": True})
+    workload = Workload(
+        adapter="megatron", python=PYTHON, shapes=[MIXTRAL], timed=[], config={"sequence_parallel": True}
+    )
     chosen = single_task("megatron", workload, load_shape(MIXTRAL), mesh)
     numbers = chosen.variant.geometry.model_copy(update={"layers": 2})
     small = replace(chosen, variant=chosen.variant.model_copy(update={"geometry": numbers}))
@@ -416,7 +399,7 @@ def test_a_mesh_of_the_workload_sets_the_axes_of_megatron(traced: Traced) -> Non
         "edp": 2,
     }
     assert ledger.world_size == 8
-    assert per_step(ledger, "tp")["reduce_scatter", "payload"] == 6
+    assert per_step(ledger, "tp")["reduce_scatter", "payload", ""] == 6
 
 
 @pytest.mark.parametrize(("shape", "world", "layers"), [(MIXTRAL, 8, 32), (QWEN, 16, 48)])

@@ -22,6 +22,7 @@ from regbot.preflight.facts import Facts
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Sharding
 from support.guest_runs import Shared
+from support.paper_runs import find_library
 
 pytestmark = pytest.mark.frameworks
 Edit = tuple[str, str, str]
@@ -49,16 +50,16 @@ def titan(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     """``titan(name, task, edits)``: the ledger of a checkout of torchtitan with ``edits``."""
     if not torchtitan.PYTHON:
         pytest.skip("REGBOT_TORCH_FRAMEWORKS names no Python with torchtitan")
-    traced = torchtitan.tracer(shared, torchtitan.find_library(tmp_path_factory.getbasetemp()))
+    traced = torchtitan.tracer(shared, find_library(torchtitan.PYTHON, tmp_path_factory.getbasetemp()))
     return lambda name, task, *edits: torchtitan.ledger_of(traced(f"r-{name}", task, torchtitan.edited(*edits)))
 
 
 @pytest.fixture
-def mcore(shared: Shared) -> Callable[..., Ledger]:
+def mcore(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ledger]:
     """As ``titan``, for Megatron-core: Mixtral, two layers, EP 8 on 16 ranks."""
     if not megatron.PYTHON:
         pytest.skip("REGBOT_TORCH_FRAMEWORKS names no Python with megatron-core")
-    traced = megatron.tracer(shared)
+    traced = megatron.tracer(shared, find_library(megatron.PYTHON, tmp_path_factory.getbasetemp()))
 
     def ledger(name: str, *edits: Edit, dispatcher: str = "alltoall") -> Ledger:
         asked = megatron.task(world=16, ep=8, dispatcher=dispatcher, watch=["megatron"])
@@ -130,9 +131,9 @@ def test_r7_a_dispatcher_that_was_asked_for_and_silently_replaced(mcore: Callabl
 
 def test_r5_a_loss_coefficient_whose_default_moved(mcore: Callable[..., Ledger]) -> None:
     moved = (
-        "transformer/transformer_config.py",
-        "    moe_aux_loss_coeff: Union[float, List[float]] = 0.0\n",
-        "    moe_aux_loss_coeff: Union[float, List[float]] = 1e-4\n",
+        "training/arguments.py",
+        "'--moe-aux-loss-coeff', type=float, nargs='+', default=0.0,",
+        "'--moe-aux-loss-coeff', type=float, nargs='+', default=1e-4,",
     )
     base, head = mcore("mcore"), mcore("r5", moved)
     assert changed_config(base, head)["moe_aux_loss_coeff"] == (0.0, 1e-4)
@@ -174,7 +175,7 @@ def test_r17_an_expert_parallel_size_that_was_overridden(titan: Callable[..., Le
 
 def test_r19_a_value_that_the_host_waits_for_in_every_layer(mcore: Callable[..., Ledger]) -> None:
     reads = (
-        "transformer/moe/router.py",
+        "core/transformer/moe/router.py",
         MEGATRON_ROUTER,
         f"        assert logits.max().item() < 1e9\n{MEGATRON_ROUTER}",
     )
@@ -198,19 +199,19 @@ HARMLESS = {
     "titan-named-result": Harmless("titan", torchtitan.REFACTORED[1]),
     "titan-named-input": Harmless("titan", torchtitan.REFACTORED[2]),
     "mcore-comment": Harmless(
-        "mcore", ("transformer/moe/router.py", MEGATRON_ROUTER, f"        # tokens first\n{MEGATRON_ROUTER}")
+        "mcore", ("core/transformer/moe/router.py", MEGATRON_ROUTER, f"        # tokens first\n{MEGATRON_ROUTER}")
     ),
     "mcore-renamed-local": Harmless(
         "mcore",
         (
-            "transformer/moe/router.py",
+            "core/transformer/moe/router.py",
             MEGATRON_ROUTER,
             MEGATRON_ROUTER.replace(
                 "seq_length, bsz = logits.shape[:2]", "shape = logits.shape\n        seq_length, bsz = shape[:2]"
             ),
         ),
     ),
-    "mcore-extracted": Harmless("mcore", ("transformer/moe/router.py", MEGATRON_ROUTER, MEGATRON_EXTRACTED)),
+    "mcore-extracted": Harmless("mcore", ("core/transformer/moe/router.py", MEGATRON_ROUTER, MEGATRON_EXTRACTED)),
     "maxtext-comment": Harmless(
         "maxtext",
         ("layers/moe.py", "    expert_mask_fused = jnp.reshape(", "    # fused\n    expert_mask_fused = jnp.reshape("),

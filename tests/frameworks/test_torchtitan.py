@@ -22,9 +22,9 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.shapes import load_shape
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
-from regbot.workloads.paper import NoPaperGpuError, library_for
 from support.guest_runs import GUEST, SCRIPTS, Shared, answer, ask, rows
 from support.judged_heads import judge_head
+from support.paper_runs import find_library
 
 PYTHON = os.environ.get("REGBOT_TORCH_FRAMEWORKS", "")
 pytestmark = [
@@ -62,14 +62,7 @@ def task(shape: str = "qwen3-30b-a3b", variant: str = "cpu", world: int = 16, ep
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper GPU for the torch of the frameworks' interpreter. Skips where it cannot be built."""
-    return find_library(tmp_path_factory.getbasetemp())
-
-
-def find_library(spare: Path) -> Path:
-    try:
-        return library_for(PYTHON, Path(os.environ["REGBOT_PAPER_CACHE"]), spare).path
-    except NoPaperGpuError as error:
-        pytest.skip(f"no paper GPU can be built: {error}")
+    return find_library(PYTHON, tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture

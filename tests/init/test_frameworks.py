@@ -95,7 +95,7 @@ def test_the_hosted_job_of_a_clone_installs_what_the_framework_needs(framework: 
     assert static_job(repo)["python"] == needs.python
     *torch_calls, last = pip_calls(repo, tmp_path / "job")
     assert [call[-1] for call in torch_calls] == ([needs.torch] if needs.torch else [])
-    packages = [*needs.packages, *needs.for_program]
+    packages = list(needs.packages)
     if framework == "torchtitan":  # it has a requirements.txt, whose versions apply
         packages = ["-r", "code/requirements.txt", *package_names(packages)]
     assert last[last.index("numpy>=1.26") + 1 :] == packages
@@ -113,10 +113,36 @@ def test_a_clone_of_megatron_lm_runs_its_own_script(tmp_path: Path) -> None:
     repo = clone(tmp_path / "r", "megatron")
     init(repo)
     assert config(repo).workloads["megatron"].program == "pretrain_gpt.py"
-    parts = repository(tmp_path / "parts", {"vendor/megatron/core/__init__.py": TRAP, "pretrain_gpt.py": TRAP})
-    init(parts)
-    assert config(parts).workloads["megatron"].program == ""
-    assert "transformer_engine" not in workflow(parts, "regbot-static").read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "program"),
+    [
+        ({"vendor/megatron/core/__init__.py": TRAP, "pretrain_gpt.py": TRAP}, "pretrain_gpt.py"),
+        (
+            {
+                "requirements.txt": "megatron-core\n",
+                "train/ours.py": "from megatron.training import (\n    get_args,\n    pretrain,\n)\n",
+                "train/args.py": "from megatron.training import get_args, pretrain_config\n",
+            },
+            "train/ours.py",
+        ),
+        (
+            {
+                "3rdparty/Megatron-LM/pretrain_gpt.py": TRAP,
+                "a.py": "from megatron.training.training import pretrain\n",
+                "requirements.txt": "megatron-core\n",
+            },
+            "3rdparty/Megatron-LM/pretrain_gpt.py",
+        ),
+    ],
+    ids=["vendored", "own-script", "submodule"],
+)
+def test_a_script_that_trains_with_megatron_is_found(tmp_path: Path, files: dict[str, str], program: str) -> None:
+    repo = repository(tmp_path / "r", files)
+    init(repo)
+    assert config(repo).workloads["megatron"].program == program
+    assert "No script" not in (repo.path / "regbot.toml").read_text()
 
 
 def test_a_clone_of_megatron_bridge_runs_its_own_script_with_a_recipe(tmp_path: Path) -> None:
@@ -131,11 +157,12 @@ def test_a_clone_of_megatron_bridge_runs_its_own_script_with_a_recipe(tmp_path: 
     assert any(step.command == "regbot ledger trace bridge:qwen3-30b-a3b" for step in report.next_steps)
 
 
-def test_a_megatron_bridge_without_its_script_is_traced_by_parts_of_megatron(tmp_path: Path) -> None:
+def test_a_megatron_bridge_without_its_script_needs_the_name_of_another(tmp_path: Path) -> None:
     files = {name: text for name, text in CLONES["megatron-bridge"].items() if "run_recipe" not in name}
     repo = repository(tmp_path / "r", files)
     report = init(repo)
-    assert config(repo).workloads["megatron"].program == ""
+    assert config(repo).workloads["megatron"].program == "pretrain_gpt.py"
+    assert "# No script that calls megatron.training.pretrain was found" in (repo.path / "regbot.toml").read_text()
     assert any(step.command == "regbot ledger trace megatron:mixtral-8x7b" for step in report.next_steps)
 
 
@@ -175,4 +202,4 @@ def test_the_page_of_a_framework_prints_the_list(framework: str) -> None:
     page = (ROOT / "docs" / "frameworks" / f"{framework}.md").read_text()
     needs = FRAMEWORK_NEEDS[framework]
     (line,) = re.findall(rf"pip install ({re.escape(needs.torch)} .*)", page)
-    assert line.replace('"', "").split() == [needs.torch, "numpy", *needs.packages, *needs.for_program]
+    assert line.replace('"', "").split() == [needs.torch, "numpy", *needs.packages]

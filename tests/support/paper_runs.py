@@ -8,10 +8,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from regbot.workloads.paper import NoPaperGpuError, library_for
 from support.guest_runs import GUEST
 
 PROGRAMS = Path(__file__).parents[1] / "guest" / "paper" / "programs"
 TIMEOUT_S = 600
+
+
+def find_library(python: str, spare: Path) -> Path:
+    """The paper GPU for the torch of the interpreter ``python``. Skips the test where it cannot be built."""
+    try:
+        return library_for(python, Path(os.environ["REGBOT_PAPER_CACHE"]), spare).path
+    except NoPaperGpuError as error:
+        pytest.skip(f"no paper GPU can be built: {error}")
 
 
 def run_program(

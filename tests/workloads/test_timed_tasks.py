@@ -37,7 +37,7 @@ def test_a_node_with_gpus_times_the_smoke_size_in_one_expert_parallel_group(gpus
 
 def test_a_framework_and_a_mesh_with_data_groups_need_all_gpus_of_their_mesh() -> None:
     assert timed(4, meshes=["ep-dp"], shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep-dp", "cpu", 4)]
-    assert timed(4, adapter="megatron", shapes=["qwen3-30b-a3b"]) == [("qwen3-30b-a3b@1/ep", "cpu", 2)]
+    assert timed(4, shapes=["qwen3-30b-a3b"]) == [("qwen3-30b-a3b@1/ep", "smoke", 4)]
     assert timed(4, adapter="torchtitan", shapes=["qwen3-30b-a3b"]) == [], "torchtitan has no program for processors"
 
 
@@ -121,7 +121,14 @@ def test_a_shape_that_is_timed_and_not_traced_is_refused() -> None:
         timed(shapes=["mixtral-8x7b"], timed=["qwen3-30b-a3b"])
 
 
+@pytest.mark.parametrize("program", ["pretrain_gpt.py", ""])
+def test_the_script_of_megatron_is_traced_and_never_timed(program: str) -> None:
+    with pytest.raises(ValueError, match=r"timed: pretrain_gpt\.py is traced and not timed; set timed = \[\]"):
+        timed(8, adapter="megatron", program=program)
+    assert timed(8, adapter="megatron", program=program, timed=[]) == []
+
+
 def test_a_framework_cannot_run_a_model_without_vocabulary() -> None:
     assert timed(8, timed_variant="smoke-moe", shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "smoke-moe", 8)]
-    with pytest.raises(ConfigError, match="adapter 'megatron' cannot run smoke-moe: its models have a vocabulary"):
-        timed(8, adapter="megatron", timed_variant="smoke-moe", shapes=["mixtral-8x7b"])
+    with pytest.raises(ConfigError, match="adapter 'torchtitan' cannot run smoke-moe: its models have a vocabulary"):
+        timed(8, adapter="torchtitan", timed_variant="smoke-moe", shapes=["mixtral-8x7b"])

@@ -29,7 +29,6 @@ REGBOT_KEYS = {
         ("torchtitan_config", "FORCED_KEYS"),
         ("torchtitan_config", "REQUEST_KEYS"),
     ),
-    "megatron": (("megatron_settings", "GPU_FIELDS"),),
     "megatron_lm": (("megatron_lm", "OFFLINE_FLAGS"), ("megatron_lm", "DEFAULT_FLAGS")),
     "megatron_bridge": (
         ("megatron_bridge", "OFFLINE_OVERRIDES"),
@@ -195,18 +194,13 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
 
         torchtitan.run_request(request, device, record)
         return
-    if request.program and device is None:
-        raise ContractError("config", f"{request.program} runs on a paper GPU only, and there is none")
-    if request.program:
+    if request.adapter == "megatron":
+        if device is None:
+            raise ContractError("config", f"{request.program} runs on a paper GPU only, and there is none")
         from regbot_guest.frameworks import megatron_bridge, megatron_lm
 
-        count_step_of_program = megatron_bridge.count_step if request.recipe else megatron_lm.count_step
+        count_step_of_program = megatron_bridge.count_step if request.runs_bridge else megatron_lm.count_step
         record |= count_step_of_program(request, device)
-        return
-    if request.adapter == "megatron":
-        from regbot_guest.frameworks import megatron
-
-        megatron.run_request(request, record)
         return
     if request.adapter not in OWN_MODEL_ADAPTERS:
         raise ContractError("config", f"the guest cannot run the adapter {request.adapter!r}")
@@ -260,8 +254,8 @@ def _describe_code_error(error: BaseException, request: Request, stage: str = ""
 def _regbot_keys(request: Request) -> list[str]:
     """Return the configuration keys that regbot sets for the request's adapter, except those that the user has set."""
     adapter = request.adapter
-    if request.program:
-        adapter = "megatron_bridge" if request.recipe else "megatron_lm"
+    if adapter == "megatron":
+        adapter = "megatron_bridge" if request.runs_bridge else "megatron_lm"
     keys: list[str] = []
     for module, name in REGBOT_KEYS.get(adapter, ()):
         keys += getattr(sys.modules.get(f"regbot_guest.frameworks.{module}"), name, ())

@@ -67,9 +67,7 @@ class Request:
     used.
     """
     program: str = ""
-    """Path of the framework's own training script in the checkout, which runs unmodified. '' means that regbot builds
-    the model.
-    """
+    """Path of the framework's own training script in the checkout, which runs unmodified."""
     entry: str | None = None
     source_roots: list[str] = field(default_factory=lambda: ["."])
     watch: list[str] = field(default_factory=list)
@@ -114,6 +112,13 @@ class Request:
     def load(path: Path) -> "Request":
         document = json.loads(path.read_text(encoding="utf-8"))
         return Request(**{**document, "geometry": Geometry(**document["geometry"])})
+
+    @property
+    def runs_bridge(self) -> bool:
+        """Whether ``program`` is Megatron Bridge's and ``recipe`` one of its recipes. A recipe of Megatron-LM is a file
+        of flags.
+        """
+        return bool(self.recipe) and not self.recipe.endswith((".yaml", ".yml"))
 
     def layer_config(self) -> dict[str, Any]:
         """Return the ``config`` of the module contract: dimensions, requested routing and dispatcher, and the user's

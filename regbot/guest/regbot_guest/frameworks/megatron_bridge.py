@@ -21,6 +21,7 @@ from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.keys import list_keys, suggest
+from regbot_guest.frameworks.megatron_flat import flatten_config
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
     FLEX,
@@ -29,7 +30,6 @@ from regbot_guest.frameworks.megatron_lm import (
     describe_dispatcher,
     get_model_chunks,
 )
-from regbot_guest.frameworks.megatron_settings import flatten_config
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter

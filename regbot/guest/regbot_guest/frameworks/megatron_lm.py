@@ -1,4 +1,4 @@
-"""Megatron-LM's own ``pretrain_gpt.py``: the command line for a shape, and the contents of the record.
+"""Megatron-LM's own ``pretrain_gpt.py``: the command line for a shape or a test case, and the contents of the record.
 
 All code of the step comes from the checkout. Data and tokenizer are Megatron's own mocks. Nothing is saved, evaluated
 or uploaded.
@@ -9,12 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.megatron_test_case import MegatronTestCase, read_test_case, set_variables
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
@@ -104,17 +106,29 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     add_python_to_path()
+    test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
+    if test_case is not None:
+        set_variables(test_case)
+        experts, top_k = test_case.size("num_experts"), test_case.size("moe_router_topk")
+        request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    arguments, user_flags = command_line(request), read_user_flags(request.config)
-    flags = [word for word in arguments if word.startswith("--")]
+    arguments = command_line(request, test_case)
+    # Values of these flags come from the user: from keys of the workload, or from the test case.
+    users_flags = {
+        *read_user_flags(request.config),
+        *_dispatcher_flags(request),
+        *(test_case.flags if test_case else ()),
+    }
     program = TrainingProgram(
         start=script,
         arguments=arguments,
-        regbot_flags=[flag for flag in flags if flag[2:].replace("-", "_") not in user_flags],
+        regbot_flags=[
+            word for word in arguments if word.startswith("--") and word[2:].replace("-", "_") not in users_flags
+        ],
         step=STEP,
         models=get_model_chunks,
         axes=lambda *_: name_axes(AXES),
-        describe=lambda counter: _describe_program(request, counter),
+        describe=lambda counter: _describe_program(request, counter, test_case.warnings if test_case else ()),
         experts=request.geometry.experts,
         patches=[MOCKED],
     )
@@ -131,15 +145,18 @@ def add_python_to_path() -> None:
     os.environ["PATH"] = os.pathsep.join(folders)
 
 
-def command_line(request: Request) -> list[str]:
-    """Return the command line: the flags of the shape and the mesh, and then the user's own flags. Raises
-    ContractError.
+def command_line(request: Request, test_case: MegatronTestCase | None = None) -> list[str]:
+    """Return the command line: the flags of the test case, or those of the shape and the mesh, and then the user's own
+    flags. Raises ContractError.
     """
     if request.routing == "skewed":
         raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
     user_flags = read_user_flags(request.config)
-    shape_flags = _shape_flags(request, _count_model_parallel_ranks(user_flags))
-    flags = {**shape_flags, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **_dispatcher_flags(request), **user_flags}
+    if test_case is not None:
+        flags = _test_case_flags(request, replace(test_case, flags={**test_case.flags, **user_flags}))
+    else:
+        flags = {**_shape_flags(request, _count_model_parallel_ranks(user_flags)), **DEFAULT_FLAGS}
+    flags = {**flags, **OFFLINE_FLAGS, **_dispatcher_flags(request), **user_flags}
     arguments: list[str] = []
     for key, value in flags.items():
         flag = f"--{key.replace('_', '-')}"
@@ -202,13 +219,31 @@ def _shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scala
     return flags
 
 
-def _count_model_parallel_ranks(user_flags: Mapping[str, Scalar]) -> int:
+def _test_case_flags(request: Request, test_case: MegatronTestCase) -> dict[str, Scalar]:
+    """Return the flags of the smallest step of a test case on the requested ranks. Raises ContractError if the test
+    case cannot have these ranks.
+    """
+    model_parallel_ranks = _count_model_parallel_ranks(test_case.flags)
+    ep = test_case.size("expert_model_parallel_size")
+    if ep != request.ep or request.world % model_parallel_ranks:
+        raise ContractError(
+            "config",
+            f"recipe {request.recipe!r} has EP {ep}, and {model_parallel_ranks} ranks work on one micro-batch, but "
+            f"{request.world} ranks with EP {request.ep} were requested; trace it with --ep {ep} and a multiple of "
+            f"{model_parallel_ranks} ranks",
+        )
+    global_batch = test_case.micro_batches * test_case.size("micro_batch_size") * request.world // model_parallel_ranks
+    vocabulary = {} if "vocab_size" in test_case.flags else {"vocab_size": request.geometry.vocabulary - 1}
+    return {**test_case.flags, **vocabulary, "global_batch_size": global_batch}
+
+
+def _count_model_parallel_ranks(flags: Mapping[str, Scalar]) -> int:
     """Return the number of ranks that work on the same micro-batch. Raises ContractError."""
     product = 1
     for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
-        text = str(user_flags.get(key) or 1)
+        text = str(flags.get(key) or 1)
         if not text.isdecimal() or int(text) == 0:
-            raise ContractError("config", f"config.{key} must be a number of ranks, not {text!r}")
+            raise ContractError("config", f"{key} must be a number of ranks, not {text!r}")
         product *= int(text)
     return product
 
@@ -225,15 +260,18 @@ def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence
     return list(model) if isinstance(model, (list, tuple)) else [model]
 
 
-def _describe_program(request: Request, counter: PaperCounter) -> ProgramDescription:
+def _describe_program(request: Request, counter: PaperCounter, warnings: Sequence[str]) -> ProgramDescription:
     arguments = vars(_megatron_arguments())
-    check_shape(arguments, request)
-    config = {name: value for name, value in sorted(arguments.items()) if _is_scalar(value)}
+    if not request.recipe:
+        check_shape(arguments, request)
+    scalars = {name: _to_scalar(value) for name, value in sorted(arguments.items())}
+    config = {name: value for name, value in scalars.items() if _is_scalar(value)}
     core = importlib.import_module("megatron.core")
     return ProgramDescription(
-        config={**config, "routing": request.routing, "mlp": request.mlp},
+        config={**config, "recipe": request.recipe, "routing": request.routing, "mlp": request.mlp},
         software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
+        warnings=warnings,
     )
 
 
@@ -255,6 +293,11 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
 
 def _megatron_arguments() -> Any:
     return importlib.import_module("megatron.training").get_args()
+
+
+def _to_scalar(value: Any) -> Any:
+    """Return a list as a text such as ``moe,layernorm``, and other values as they are."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _is_scalar(value: Any) -> bool:

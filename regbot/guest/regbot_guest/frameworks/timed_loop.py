@@ -35,5 +35,5 @@ def time_loop(
     }
     source = StepSource(loop.step, loop.axes, loop.groups, loop.device, loop.config, loop.software)
     if not profile_if_uncountable(request, source, describe_replays(), record):
-        counted_part = count_loop(request, loop, None, 1)
+        counted_part = count_loop(request, loop, 1)
         record |= {name: counted_part[name] for name in ("ledger", "backends", "peak_rss_bytes")}

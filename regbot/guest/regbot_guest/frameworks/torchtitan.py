@@ -117,7 +117,7 @@ def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
         if timed:
             time_loop(request, loop, job.trainer.optimizers.optimizers, record)
         else:
-            record |= count_loop(request, loop, None, max(STEPS, request.steps))
+            record |= count_loop(request, loop, max(STEPS, request.steps))
         dist.destroy_process_group()  # not after an error; see join_ranks
 
 

@@ -19,18 +19,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
 from regbot_guest.count import measure_sequence_advance, plant_on_groups, read_sequence_numbers
 from regbot_guest.crash import call_unchanged
-from regbot_guest.guesses import as_ledger_fields
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request
-from regbot_guest.shadow_values import ShadowValues
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
 from regbot_guest.uncounted_collectives import UncountedWatch
@@ -62,20 +59,17 @@ class TrainingLoop:
     device: torch.device | None = None
 
 
-def count_loop(request: Request, loop: TrainingLoop, shadows: ShadowValues | None, steps: int) -> dict[str, Any]:
-    """Run ``steps`` steps, count the last step, and return its part of the raw record. Raises ContractError.
-
-    In static mode, ``shadows`` supplies values, and the caller has entered a FakeTensorMode. On real ranks ``shadows``
-    is None.
+def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
+    """Run ``steps`` steps on real ranks, count the last step, and return its part of the raw record. Raises
+    ContractError.
     """
-    static = shadows is not None
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     losses: list[float] = []
     liveness: dict[str, Any] = {}
     numbers_before = None
     with compile_watch, ExitStack() as modes:
         tracker = modes.enter_context(ModuleTracker(*loop.models))
-        observer = Observer(loop.axes, tracker, shadows)
+        observer = Observer(loop.axes, tracker)
         modes.enter_context(track_phases(loop.models, observer))
         for number in range(steps):
             is_last = number == steps - 1
@@ -86,7 +80,7 @@ def count_loop(request: Request, loop: TrainingLoop, shadows: ShadowValues | Non
             observer.phase = "forward"
             start = time.perf_counter()
             with ExitStack() as counting:
-                if static or is_last:
+                if is_last:
                     counting.enter_context(uncounted_watch)
                     counting.enter_context(observer)
                 loss = loop.step()
@@ -117,7 +111,6 @@ def count_loop(request: Request, loop: TrainingLoop, shadows: ShadowValues | Non
             "config": dict(loop.config),
             "software": dict(loop.software),
             "patches": list(loop.patches),
-            **as_ledger_fields(shadows.guesses if shadows is not None else {}),
             "warnings": list(loop.warnings),
         },
         "loss": losses if all_finite else [],
@@ -126,21 +119,6 @@ def count_loop(request: Request, loop: TrainingLoop, shadows: ShadowValues | Non
         "peak_rss_bytes": peak_resident_bytes(),
         "warnings": loss_warnings,
     }
-
-
-@contextmanager
-def fake_world(size: int) -> Iterator[FakeTensorMode]:
-    """Open a fake world of ``size`` ranks, in which this process is rank 0. Yield a FakeTensorMode, which the caller
-    enters.
-    """
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
-
-    torch.set_num_threads(1)
-    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
-    try:
-        yield FakeTensorMode(allow_non_fake_inputs=True)
-    finally:
-        dist.destroy_process_group()
 
 
 class _TrackedEngine:

@@ -5,8 +5,8 @@ library with such code. The functions of a stand-in return outputs of the right 
 counter which kernels the library would launch and which exchanges it would make. A call of a function that the stand-in
 lacks is refused, with the names of the library and the function.
 
-Stand-ins are loaded only on a paper GPU. For Transformer Engine and Triton, the Python part of the library must be
-installed. ``deep_ep`` needs no installation, because no package index offers it.
+Stand-ins are loaded only on a paper GPU. For Transformer Engine, flash-attn and Triton, the Python part of the library
+must be installed. ``deep_ep`` needs no installation, because no package index offers it.
 """
 
 import importlib.abc
@@ -18,11 +18,12 @@ from types import ModuleType
 from typing import Any
 
 from regbot_guest.paper.device import Device
-from regbot_guest.paper.libraries import deep_ep, flex_attention, fused_wgrad, transformer_engine, triton
+from regbot_guest.paper.libraries import deep_ep, flash_attn, flex_attention, fused_wgrad, transformer_engine, triton
 
 MAKERS: dict[str, Callable[[Device], ModuleType]] = {
     transformer_engine.NAME: transformer_engine.stand_in,
     fused_wgrad.NAME: fused_wgrad.stand_in,
+    flash_attn.NAME: flash_attn.stand_in,
     deep_ep.NAME: lambda device: deep_ep.stand_in(deep_ep.NAME, device),
 }
 """For each compiled module, the function that creates its stand-in. It is called when the program first imports the

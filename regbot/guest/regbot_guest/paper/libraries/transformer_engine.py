@@ -87,6 +87,9 @@ def stand_in(device: Device) -> StandIn:
     kernels |= dict.fromkeys(("swiglu", "geglu", "reglu", "glu"), _gated)
     kernels |= dict.fromkeys(("dswiglu", "dgeglu", "dreglu", "dglu", "dgelu", "drelu", "dsilu"), _empty_like_second)
     kernels |= dict.fromkeys(("gelu", "relu", "silu", "srelu"), lambda rows, *_: torch.empty_like(rows))
+    for softmax in ("scaled_softmax", "scaled_masked_softmax", "scaled_upper_triang_masked_softmax",
+                    "scaled_aligned_causal_masked_softmax"):  # fmt: skip
+        kernels |= dict.fromkeys((f"{softmax}_forward", f"{softmax}_backward"), lambda rows, *_: torch.empty_like(rows))
     kernels |= dict.fromkeys(("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_scale",
         "multi_tensor_adam_capturable_master", "multi_tensor_adam_param_remainder", "multi_tensor_sgd",
         "multi_tensor_scale_tensor"), lambda *_, **__: None)  # fmt: skip

@@ -1,0 +1,88 @@
+"""Stand-in for ``flash_attn_2_cuda``, the compiled module of flash-attn 2.
+
+The Python part of flash-attn runs as it is installed. The functions here follow its calls in
+``flash_attn/flash_attn_interface.py`` of version 2.8.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.stand_in import StandIn
+
+NAME = "flash_attn_2_cuda"
+ROWS_OF_A_BLOCK = 128
+"""The kernels pad the number of queries to a multiple of this number."""
+SEED_WORDS = 2
+"""Number of elements in the random state that forward keeps for backward."""
+
+
+def stand_in(device: Device) -> StandIn:
+    """Return the stand-in module. Its decoding with a cache of keys and values is refused."""
+    kernels: dict[str, Callable[..., Any]] = {
+        "fwd": _forward,
+        "varlen_fwd": _packed_forward,
+        "bwd": _backward,
+        "varlen_bwd": _packed_backward,
+    }
+    return StandIn(NAME, device, kernels, {})
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the output, the log-sum-exp, an empty mask and the random state. ``query`` is ``[batch, queries, heads,
+    width]``.
+    """
+    batch, queries, heads = query.shape[:3]
+    return _results(query, (batch, heads, queries))
+
+
+def _packed_forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As ``_forward``, for sequences of different lengths. ``query`` is ``[queries of all, heads, width]``."""
+    queries, heads = query.shape[:2]
+    return _results(query, (heads, queries))
+
+
+def _results(query: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    log_sum_exp = torch.empty(rows, dtype=torch.float32, device=query.device)
+    mask = query.new_empty(0)  # only tests of flash-attn ask for it
+    return torch.empty_like(query), log_sum_exp, mask, torch.empty(SEED_WORDS, dtype=torch.int64, device=query.device)
+
+
+def _backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, log_sum_exp: Tensor,
+    query_gradient: "Tensor | None", key_gradient: "Tensor | None", value_gradient: "Tensor | None", *_: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of query, key and value, and the sums that the softmax needs. Gradients are written to the
+    given tensors.
+    """
+    batch, queries, heads = query.shape[:3]
+    padded = -(-queries // ROWS_OF_A_BLOCK) * ROWS_OF_A_BLOCK
+    sums = torch.empty(batch, heads, padded, dtype=torch.float32, device=query.device)
+    return (*_gradients((query, key, value), (query_gradient, key_gradient, value_gradient)), sums)
+
+
+def _packed_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, log_sum_exp: Tensor,
+    query_gradient: "Tensor | None", key_gradient: "Tensor | None", value_gradient: "Tensor | None",
+    query_starts: Tensor, *_: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As ``_backward``, for sequences of different lengths. ``query_starts`` has one more element than there are
+    sequences.
+    """
+    queries, heads = query.shape[:2]
+    padded = queries + ROWS_OF_A_BLOCK * (query_starts.numel() - 1)
+    sums = torch.empty(heads, padded, dtype=torch.float32, device=query.device)
+    return (*_gradients((query, key, value), (query_gradient, key_gradient, value_gradient)), sums)
+
+
+def _gradients(
+    inputs: tuple[Tensor, Tensor, Tensor], given: "tuple[Tensor | None, Tensor | None, Tensor | None]"
+) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = (
+        torch.empty_like(tensor) if gradient is None else gradient
+        for tensor, gradient in zip(inputs, given, strict=True)
+    )
+    return query, key, value
