@@ -114,6 +114,23 @@ def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, check
     assert "deep_ep is a stand-in whose functions give shapes" in record["ledger"]["patches"]
 
 
+@pytest.mark.skipif(
+    shutil.which("nvcc") is not None or "CUDA_HOME" in os.environ or Path("/usr/local/cuda").exists(),
+    reason="this machine has a CUDA toolkit",
+)
+def test_a_release_that_asks_for_nvcc_starts_without_it(checkout: Path, paper_library: Path) -> None:
+    legacy = checkout / "megatron" / "legacy"
+    legacy.mkdir()
+    (legacy / "fused_kernels.py").write_text("def load(args):\n    raise TypeError('there is no nvcc')\n")
+    edit(
+        checkout, "pretrain_gpt.py", "set_args(arguments)\n",
+        "set_args(arguments)\nfrom megatron.legacy import fused_kernels\nfused_kernels.load(arguments)\n",
+    )  # fmt: skip
+    record = trace(checkout, paper_library)
+    assert exchanges(record)
+    assert any("asks nvcc for its version" in patch for patch in record["ledger"]["patches"])
+
+
 def test_a_revision_without_the_step_function_is_invalid_by_its_name(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "megatron/training/training.py", "train_step", "run_one_step")
     run = trace_as_check(checkout, paper_library)

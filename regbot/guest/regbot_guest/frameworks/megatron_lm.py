@@ -8,7 +8,8 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ _FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
 FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
+NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
 TRAIN_ITERATIONS = 10_000
@@ -112,7 +114,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         experts, top_k = test_case.size("num_experts"), test_case.size("moe_router_topk")
         request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    arguments = command_line(request, test_case)
+    arguments, patches = command_line(request, test_case), [MOCKED]
     # Values of these flags come from the user: from keys of the workload, or from the test case.
     users_flags = {
         *read_user_flags(request.config),
@@ -130,9 +132,33 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         axes=lambda *_: name_axes(AXES),
         describe=lambda counter: _describe_program(request, counter, test_case.warnings if test_case else ()),
         experts=request.geometry.experts,
-        patches=[MOCKED],
+        patches=patches,
+        replacements=lambda: _without_nvcc(patches),
     )
     return count_own_step(request, device, program)
+
+
+@contextmanager
+def _without_nvcc(patches: list[str]) -> Iterator[None]:
+    """While active, releases up to 0.16 start without a CUDA toolkit. Adds what is replaced to ``patches``.
+
+    Their ``fused_kernels.load`` asks nvcc for its version, and builds nothing.
+    """
+    try:
+        fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
+    except ImportError:
+        yield
+        return
+    original = getattr(fused_kernels, "load", None)
+    if original is None or importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None:
+        yield
+        return
+    patches.append(NVCC)
+    setattr(fused_kernels, "load", lambda _: None)  # noqa: B010 (mypy rejects an assignment)
+    try:
+        yield
+    finally:
+        setattr(fused_kernels, "load", original)  # noqa: B010
 
 
 def add_python_to_path() -> None:
