@@ -17,6 +17,7 @@ REFUSED = {
     "userbuffers without arguments": "transformer_engine_torch.CommOverlapHelper was called: ",
     "subclass of userbuffers": "transformer_engine_torch.CommOverlapCore was called with tensors of [(2, 3)]: ",
     "function of the extension": "transformer_engine_torch.fp8_transpose was called with tensors of [(2, 3)]: ",
+    "decoding of flash-attn": "flash_attn_2_cuda.fwd_kvcache was called with tensors of [(2, 3), (2, 3), (2, 3)]: ",
     "function of Apex": "fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp8 was called with tensors of [(2, 3)]: ",
 }
 REASON = "the paper GPU has no stand-in for it. Report it with this line, or switch off what calls it"
@@ -36,3 +37,14 @@ def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper
         "version": "2.1.0",
     }
     assert all(answer["autograd"].values()), answer["autograd"]
+    # The shapes of the fake kernels in flash_attn/flash_attn_interface.py. Rows of the backward are padded to 128.
+    assert answer["flash"] == {
+        "forward": [[2, 100, 4, 8], [2, 4, 100], [0], [2]],
+        "packed forward": [[100, 4, 8], [4, 100], [0], [2]],
+        "backward": [[2, 100, 4, 8], [2, 100, 2, 8], [2, 100, 2, 8], [2, 4, 128]],
+        "packed backward": [[100, 4, 8], [100, 2, 8], [100, 2, 8], [4, 356]],
+        "writes to the given gradient": True,
+        "log-sum-exp": "torch.float32",
+    }
+    names = ("scaled_softmax", "scaled_masked_softmax", "scaled_upper_triang_masked_softmax")
+    assert answer["softmax"] == {name: [2, 4, 16, 16] for name in names}

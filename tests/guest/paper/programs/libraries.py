@@ -20,6 +20,7 @@ utils: Any = importlib.import_module("deep_ep.utils")
 legacy: Any = importlib.import_module("deep_ep.buffers.legacy")
 extension: Any = importlib.import_module("transformer_engine_torch")
 wgrad: Any = importlib.import_module("fused_weight_gradient_mlp_cuda")
+flash: Any = importlib.import_module("flash_attn_2_cuda")
 rows = torch.ones(2, 3, device="cuda")
 buffer = deep_ep.Buffer(None)
 
@@ -41,6 +42,7 @@ USES: dict[str, Callable[[], Any]] = {
     "userbuffers without arguments": lambda: extension.CommOverlapHelper(),
     "subclass of userbuffers": lambda: OwnOverlap(rows),
     "function of the extension": lambda: extension.fp8_transpose(rows),
+    "decoding of flash-attn": lambda: flash.fwd_kvcache(rows, rows, rows),
     "function of Apex": lambda: wgrad.wgrad_gemm_accum_fp8(rows),
 }
 LOOKUPS = {
@@ -64,6 +66,29 @@ loss, factor = extension.fused_moe_aux_loss_fwd(probs=weight, tokens_per_expert=
 gradient = extension.fused_moe_aux_loss_bwd(
     Const_buf=factor, tokens_per_expert=weight, num_rows=3, num_cols=3, grad_aux_loss=loss
 )
+# Two sequences of 100 queries, 4 heads of width 8 and 2 heads of keys; packed, the sequences have 60 and 40 queries.
+queries, keys = torch.ones(2, 100, 4, 8, device="cuda"), torch.ones(2, 100, 2, 8, device="cuda")
+packed, packed_keys = torch.ones(100, 4, 8, device="cuda"), torch.ones(100, 2, 8, device="cuda")
+starts = torch.tensor([0, 60, 100], device="cuda")
+own = torch.empty_like(queries)
+backward = flash.bwd(queries, queries, keys, keys, queries, rows, own, None, None, None, 0.0, 1.0, True)
+packed_backward = flash.varlen_bwd(packed, packed, packed_keys, packed_keys, packed, rows, None, None, None, starts)
+FLASH = {
+    "forward": [list(tensor.shape) for tensor in flash.fwd(queries, keys, keys, None, None, 0.0, 1.0, True)],
+    "packed forward": [
+        list(tensor.shape) for tensor in flash.varlen_fwd(packed, packed_keys, packed_keys, None, starts)
+    ],
+    "backward": [list(tensor.shape) for tensor in backward],
+    "packed backward": [list(tensor.shape) for tensor in packed_backward],
+    "writes to the given gradient": backward[0] is own,
+    "log-sum-exp": str(flash.fwd(queries.bfloat16(), keys, keys)[1].dtype),
+}
+scores = torch.ones(2, 4, 16, 16, device="cuda")
+SOFTMAX = {
+    name: list(getattr(extension, f"{name}_{way}")(scores, scores, 1.0).shape)
+    for name in ("scaled_softmax", "scaled_masked_softmax", "scaled_upper_triang_masked_softmax")
+    for way in ("forward", "backward")
+}
 AUTOGRAD = {
     "a product is added to a parameter": product is weight,
     "arguments by name": list(gradient.shape) == [3, 3],
@@ -82,6 +107,12 @@ def use(function: Callable[[], Any]) -> str:
 
 print(
     json.dumps(
-        {"uses": {name: use(function) for name, function in USES.items()}, "lookups": LOOKUPS, "autograd": AUTOGRAD}
+        {
+            "uses": {name: use(function) for name, function in USES.items()},
+            "lookups": LOOKUPS,
+            "autograd": AUTOGRAD,
+            "flash": FLASH,
+            "softmax": SOFTMAX,
+        }
     )
 )
