@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,9 @@ AXES = {
 """Mesh axes by the description of a process group in ``megatron.core.parallel_state``. Groups over one axis come first,
 then groups over several axes.
 """
+
+MEGATRON_FSDP = "--use-megatron-fsdp"
+"""Flag with which Megatron requires that CUDA_DEVICE_MAX_CONNECTIONS is not 1."""
 
 _FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
@@ -113,8 +116,9 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         set_variables(test_case)
         experts, top_k = test_case.size("num_experts"), test_case.size("moe_router_topk")
         request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     arguments, patches = command_line(request, test_case), [MOCKED]
+    if MEGATRON_FSDP not in arguments:
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
     # Values of these flags come from the user: from keys of the workload, or from the test case.
     users_flags = {
         *read_user_flags(request.config),
@@ -144,21 +148,19 @@ def _without_nvcc(patches: list[str]) -> Iterator[None]:
 
     Their ``fused_kernels.load`` asks nvcc for its version, and builds nothing.
     """
-    try:
+    fused_kernels: Any = None
+    with suppress(ImportError):  # an error that is active at the yield would become part of the program's tracebacks
         fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
-    except ImportError:
-        yield
-        return
     original = getattr(fused_kernels, "load", None)
     if original is None or importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None:
         yield
         return
     patches.append(NVCC)
-    setattr(fused_kernels, "load", lambda _: None)  # noqa: B010 (mypy rejects an assignment)
+    fused_kernels.load = lambda _: None
     try:
         yield
     finally:
-        setattr(fused_kernels, "load", original)  # noqa: B010
+        fused_kernels.load = original
 
 
 def add_python_to_path() -> None:

@@ -71,5 +71,7 @@ def install_functions(device: Device) -> None:
             "is_current_stream_capturing": lambda: device.is_capturing,
         },
     )
+    # Transformer Engine imports torch's compiled function by its own name.
+    setattr(torch._C, "_graph_pool_handle", lambda: (0, next(pools)))  # noqa: B010
     if not hasattr(torch._C, "_host_emptyCache"):
         setattr(torch._C, "_host_emptyCache", lambda: None)  # noqa: B010

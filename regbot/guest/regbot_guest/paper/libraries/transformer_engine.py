@@ -37,6 +37,20 @@ class FusedAttention(enum.IntEnum):
     NVTE_No_Backend, NVTE_F16_arbitrary_seqlen, NVTE_FP8 = -1, 1, 2
 
 
+class FP8FwdTensors(enum.IntEnum):
+    """Indices of the quantizers of forward, in lists of Transformer Engine's Python part."""
+
+    GEMM1_INPUT, GEMM1_WEIGHT, GEMM1_OUTPUT = 0, 1, 2
+    GEMM2_INPUT, GEMM2_WEIGHT, GEMM2_OUTPUT = 3, 4, 5
+    GEMM3_INPUT, GEMM3_WEIGHT, GEMM3_OUTPUT = 6, 7, 8
+
+
+class FP8BwdTensors(enum.IntEnum):
+    """Indices of the quantizers of backward."""
+
+    GRAD_OUTPUT1, GRAD_INPUT1, GRAD_OUTPUT2, GRAD_INPUT2, GRAD_OUTPUT3, GRAD_INPUT3 = 0, 1, 2, 3, 4, 5
+
+
 def prepare() -> None:
     """Let the installed Python part of Transformer Engine load without its compiled libraries."""
     if importlib.util.find_spec(PACKAGE) is None:
@@ -96,6 +110,8 @@ def stand_in(device: Device) -> StandIn:
     uncounted: dict[str, Any] = {
         "DType": DType,
         "NVTE_Fused_Attn_Backend": FusedAttention,
+        "FP8FwdTensors": FP8FwdTensors,
+        "FP8BwdTensors": FP8BwdTensors,
         "__version__": importlib.metadata.version(PACKAGE) if importlib.util.find_spec(PACKAGE) else "2.20.2",
         "generic_gemm": _product,
         "te_general_grouped_gemm": _grouped_product,
