@@ -4,7 +4,7 @@ The Python part of flash-attn runs as it is installed. The functions here follow
 ``flash_attn/flash_attn_interface.py`` of version 2.8.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,36 +51,31 @@ def _results(query: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, Tensor, Tens
     return torch.empty_like(query), log_sum_exp, mask, torch.empty(SEED_WORDS, dtype=torch.int64, device=query.device)
 
 
-def _backward(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, log_sum_exp: Tensor,
-    query_gradient: "Tensor | None", key_gradient: "Tensor | None", value_gradient: "Tensor | None", *_: object,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of query, key and value, and the sums that the softmax needs. Gradients are written to the
-    given tensors.
+def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value, and the sums that the softmax needs.
+
+    The arguments are the gradient, query, key, value, output, log-sum-exp, and the tensors for the three gradients or
+    None.
     """
+    query = args[1]
     batch, queries, heads = query.shape[:3]
     padded = -(-queries // ROWS_OF_A_BLOCK) * ROWS_OF_A_BLOCK
     sums = torch.empty(batch, heads, padded, dtype=torch.float32, device=query.device)
-    return (*_gradients((query, key, value), (query_gradient, key_gradient, value_gradient)), sums)
+    return (*_gradients(args[1:4], args[6:9]), sums)
 
 
-def _packed_backward(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, log_sum_exp: Tensor,
-    query_gradient: "Tensor | None", key_gradient: "Tensor | None", value_gradient: "Tensor | None",
-    query_starts: Tensor, *_: object,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As ``_backward``, for sequences of different lengths. ``query_starts`` has one more element than there are
-    sequences.
+def _packed_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As ``_backward``, for sequences of different lengths. The next argument has the start of each sequence, and the
+    end of the last one.
     """
+    query, starts = args[1], args[9]
     queries, heads = query.shape[:2]
-    padded = queries + ROWS_OF_A_BLOCK * (query_starts.numel() - 1)
+    padded = queries + ROWS_OF_A_BLOCK * (starts.numel() - 1)
     sums = torch.empty(heads, padded, dtype=torch.float32, device=query.device)
-    return (*_gradients((query, key, value), (query_gradient, key_gradient, value_gradient)), sums)
+    return (*_gradients(args[1:4], args[6:9]), sums)
 
 
-def _gradients(
-    inputs: tuple[Tensor, Tensor, Tensor], given: "tuple[Tensor | None, Tensor | None, Tensor | None]"
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(inputs: Sequence[Tensor], given: "Sequence[Tensor | None]") -> tuple[Tensor, Tensor, Tensor]:
     query, key, value = (
         torch.empty_like(tensor) if gradient is None else gradient
         for tensor, gradient in zip(inputs, given, strict=True)
