@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from regbot.errors import UserError
 from regbot.ledgers.patterns import EXPLANATIONS
-from regbot.records.verdict import Finding
+from regbot.records.verdict import RENAMED_PATTERNS, Finding
 from regbot.text.clip import clip
 
 FORM = "pattern@axis@workload: reason"
@@ -67,6 +67,7 @@ def parse_expectation(text: str) -> Expectation:
         raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
     pattern, axis, workload = parts
     names = {_normalise(name): name for name in EXPLANATIONS}
+    names |= {_normalise(old): name for old, name in RENAMED_PATTERNS.items()}
     if _normalise(pattern) not in names:
         raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(EXPLANATIONS)}")
     return Expectation(names[_normalise(pattern)], axis, workload, reason)

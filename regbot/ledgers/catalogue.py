@@ -3,7 +3,7 @@
 The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments.
 """
 
-MAPPED_TWICE = "expert axis mapped twice"
+ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"
 RESTORED = "expert-parallel all-to-all restored"
 AXIS_LOST = "expert axis lost"
 AXIS_GAINED = "expert axis gained"
@@ -21,8 +21,8 @@ MOVED = "collective moved to another axis or group"
 OTHER_LAYER = "collective moved to another layer"
 WIDENED = "payload dtype widened"
 NARROWED = "payload dtype narrowed"
-COUNTS_ADDED = "count exchange added"
-COUNTS_REMOVED = "count exchange removed"
+COUNTS_ADDED = "exchange of token counts added"
+COUNTS_REMOVED = "exchange of token counts removed"
 BYTES_UP = "payload bytes up"
 BYTES_DOWN = "payload bytes down"
 COUNT_UP = "collective count up"
@@ -34,7 +34,7 @@ OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
 EXPLANATIONS: dict[str, str] = {
-    MAPPED_TWICE: "ranks gather all tokens and sum the results; before, an all-to-all sent tokens to their experts",
+    ALL_TO_ALL_REPLACED: "every rank gathers all tokens and sums results; before, an all-to-all sent tokens to experts",
     RESTORED: "an all-to-all sends tokens to their experts again; before, every rank gathered all tokens",
     AXIS_LOST: "the experts' all-to-all is gone and nothing exchanges tokens in its place",
     AXIS_GAINED: "an all-to-all now sends tokens to their experts; before, every rank kept its own tokens",
@@ -66,7 +66,7 @@ EXPLANATIONS: dict[str, str] = {
 }
 
 _INVERSE_PAIRS = (
-    (MAPPED_TWICE, RESTORED),
+    (ALL_TO_ALL_REPLACED, RESTORED),
     (AXIS_LOST, AXIS_GAINED),
     (DISPATCHER_OFF, DISPATCHER_ON),
     (RECOMPUTES, RECOMPUTES_NOT),

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from regbot.ledgers.catalogue import (
+    ALL_TO_ALL_REPLACED,
     AXIS_LOST,
     COUNTS_ADDED,
     COUNTS_REMOVED,
     DISPATCHER_OFF,
-    MAPPED_TWICE,
     RECOMPUTES,
 )
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
@@ -92,7 +92,7 @@ def _is_mostly_gone(view: View) -> bool:
     return 2 * after.bytes < before.bytes
 
 
-def detect_mapped_twice(view: View) -> Iterator[Claim]:
+def detect_replaced_exchange(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis."""
     population = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
@@ -101,7 +101,7 @@ def detect_mapped_twice(view: View) -> Iterator[Claim]:
             axes = ", ".join(sorted({cell.signature.axis for cell in replacement}))
             cells = (*_list_exchange_cells(view, lost_exchange), *replacement)
             yield Claim(
-                MAPPED_TWICE,
+                ALL_TO_ALL_REPLACED,
                 tuple(sorted(lost_exchange.axes)),
                 lost_exchange.axes,
                 _drop_duplicates(cells),
@@ -151,7 +151,7 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
         and (view.moves_activations(cell) or not is_payload(cell))
     ]
     for direction in (view, view.reverse):
-        for claim in (*detect_mapped_twice(direction), *detect_axis_lost(direction)):
+        for claim in (*detect_replaced_exchange(direction), *detect_axis_lost(direction)):
             keys = {cell.key for cell in claim.cells}
             cells += [cell for cell in view.cells if cell.key in keys]
     changed_cells = _drop_duplicates(cells)

@@ -13,6 +13,7 @@ from regbot.config import ShardingThresholds as Thresholds
 from regbot.config import WireBandwidths as WireConfig
 from regbot.ledgers import compiled, expert, leftovers, parameters, wording
 from regbot.ledgers.catalogue import (
+    ALL_TO_ALL_REPLACED,
     AXIS_GAINED,
     AXIS_LOST,
     BYTES_UP,
@@ -20,7 +21,6 @@ from regbot.ledgers.catalogue import (
     DISPATCHER_ON,
     EXPLANATIONS,
     INVERSE,
-    MAPPED_TWICE,
     RECOMPUTES,
     RECOMPUTES_NOT,
     RESTORED,
@@ -41,7 +41,7 @@ __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 MAX_MODULES = 5
 
 EXCHANGE_PATTERNS = {
-    MAPPED_TWICE,
+    ALL_TO_ALL_REPLACED,
     RESTORED,
     AXIS_LOST,
     AXIS_GAINED,
@@ -72,8 +72,8 @@ def _run_both_ways(detect: Detector) -> Detector:
 
 
 DETECTORS: tuple[Detector, ...] = (
-    _run_both_ways(expert.detect_mapped_twice),
-    _run_both_ways(compiled.detect_mapped_twice),
+    _run_both_ways(expert.detect_replaced_exchange),
+    _run_both_ways(compiled.detect_replaced_exchange),
     _run_both_ways(parameters.detect_gradient_lost),
     leftovers.detect_other_layer,
     _run_both_ways(expert.detect_axis_lost),

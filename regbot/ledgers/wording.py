@@ -79,7 +79,7 @@ def format_seconds(value: float) -> str:
     return f"{value / 1e-6:.2g} µs" if value else "0 s"
 
 
-def _describe_mapped_twice(claim: Claim) -> str:
+def _describe_replaced_exchange(claim: Claim) -> str:
     if claim.noun == "op":
         return (
             f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} was replaced by "
@@ -201,7 +201,7 @@ def _describe_generic(claim: Claim) -> str:
 
 
 _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
-    names.MAPPED_TWICE: _describe_mapped_twice,
+    names.ALL_TO_ALL_REPLACED: _describe_replaced_exchange,
     names.RESTORED: _describe_restored,
     names.AXIS_LOST: _describe_axis_lost,
     names.AXIS_GAINED: _describe_axis_gained,

@@ -4,7 +4,7 @@ valid?"""
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from regbot.records.base import Record
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
@@ -28,6 +28,14 @@ class Volume(Record):
     bytes: int
 
 
+RENAMED_PATTERNS = {
+    "expert axis mapped twice": "all-to-all replaced by gather and sum",
+    "count exchange added": "exchange of token counts added",
+    "count exchange removed": "exchange of token counts removed",
+}
+"""Patterns that have another name in records of earlier versions. The value is the name of today."""
+
+
 class Finding(Record):
     """One change, with the name of its pattern and what it means."""
 
@@ -41,6 +49,11 @@ class Finding(Record):
         default_factory=list, description="changed modules, with layer numbers as '*'; at most a few"
     )
     accepted: Message | None = Field(default=None, description="the reason of the --expect rule that accepts it")
+
+    @field_validator("pattern")
+    @classmethod
+    def _use_name_of_today(cls, value: str) -> str:
+        return RENAMED_PATTERNS.get(value, value)
 
 
 class WireTime(Record):

@@ -17,7 +17,7 @@ import pytest
 from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge.sharding import judge_ledgers
-from regbot.ledgers.catalogue import MAPPED_TWICE
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
 from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
@@ -140,7 +140,9 @@ def test_the_difference_is_named_with_axis_ops_and_bytes(traced: Traced) -> None
     fallback = ledger_of(traced("fallback", task(geometry=TWO_LAYERS, config=FALLBACK)))
     dispatch = ledger_of(traced("dispatch", task(geometry=TWO_LAYERS, config=DISPATCH)))
     found = judge_ledgers(dispatch, fallback, Config()).findings
-    assert [(finding.pattern, finding.axis, finding.status) for finding in found] == [(MAPPED_TWICE, "ep", "FAIL")]
+    assert [(finding.pattern, finding.axis, finding.status) for finding in found] == [
+        (ALL_TO_ALL_REPLACED, "ep", "FAIL")
+    ]
     for part in ("dispatch/BSM,BSEC -> EBCM", "wo/EBCH,EHM -> EBCM", "480 MiB", "21 GiB"):
         assert part in found[0].text
     configs = {key for key in dispatch.config if dispatch.config[key] != fallback.config[key]}

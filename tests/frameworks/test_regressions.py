@@ -118,7 +118,7 @@ def test_r2_an_expert_axis_that_is_mapped_twice(shared: Shared) -> None:
         for name, config in (("dispatch", maxtext.DISPATCH), ("fallback", maxtext.FALLBACK))
     )
     section = judged(dispatch, fallback)
-    assert (section.status, named(section)) == ("FAIL", {names.MAPPED_TWICE})
+    assert (section.status, named(section)) == ("FAIL", {names.ALL_TO_ALL_REPLACED})
     assert (judged(fallback, dispatch).status, named(judged(fallback, dispatch))) == ("PASS", {names.RESTORED})
 
 
@@ -126,7 +126,7 @@ def test_r7_a_dispatcher_that_was_asked_for_and_silently_replaced(mcore: Callabl
     """Only the rows, without the evidence of the executed dispatcher: every layer gathers instead of exchanging."""
     section = judged(mcore("mcore"), mcore("r7", dispatcher="allgather"))
     assert section.status == "FAIL"
-    assert [finding.pattern for finding in section.findings if finding.status == "FAIL"] == [names.MAPPED_TWICE]
+    assert [finding.pattern for finding in section.findings if finding.status == "FAIL"] == [names.ALL_TO_ALL_REPLACED]
 
 
 def test_r5_a_loss_coefficient_whose_default_moved(mcore: Callable[..., Ledger]) -> None:

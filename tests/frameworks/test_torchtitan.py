@@ -16,7 +16,7 @@ import pytest
 from regbot.config import Config, Workload
 from regbot.engines import LocalEngine
 from regbot.judge import judge_ledgers
-from regbot.ledgers.catalogue import AXIS_LOST, KEEPS_GATHERED, MAPPED_TWICE, RECOMPUTES
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, AXIS_LOST, KEEPS_GATHERED, RECOMPUTES
 from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
@@ -266,7 +266,7 @@ PLANTED: dict[str, tuple[list[Edit], str]] = {
         [("models/qwen3/parallelize.py", CHECKPOINTING, ALWAYS_ON + CHECKPOINTING)],
         RECOMPUTES,
     ),
-    "gather-and-sum": ([(EXCHANGE, THERE, THERE + GATHERED), (EXCHANGE, BACK, BACK + SUMMED)], MAPPED_TWICE),
+    "gather-and-sum": ([(EXCHANGE, THERE, THERE + GATHERED), (EXCHANGE, BACK, BACK + SUMMED)], ALL_TO_ALL_REPLACED),
     "experts-everywhere": ([("trainer.py", DEGREES, NO_EXPERT_AXIS + DEGREES)], AXIS_LOST),
     "kept-gathered": (
         [("distributed/fsdp.py", "            return not pp_enabled\n", "            return False\n")],

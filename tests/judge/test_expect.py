@@ -4,7 +4,7 @@ import pytest
 
 from regbot.judge.expectations import Expectation, ExpectationError, accept, parse_expectation
 from regbot.ledgers.patterns import EXPLANATIONS
-from regbot.records.verdict import Finding, Status
+from regbot.records.verdict import RENAMED_PATTERNS, Finding, Status
 
 WORKLOAD = "qwen3-30b-a3b@1/ep"
 
@@ -37,6 +37,15 @@ def test_every_pattern_can_be_declared_in_both_spellings(name: str) -> None:
         assert parse_expectation(f"{spelling}@*@*: why").pattern == name
 
 
+@pytest.mark.parametrize(("old", "name"), RENAMED_PATTERNS.items())
+def test_the_former_name_of_a_pattern_covers_findings_of_today_and_of_then(old: str, name: str) -> None:
+    assert name in EXPLANATIONS
+    for spelling in (old, old.replace(" ", "-")):
+        assert accepted(f"{spelling}@ep@*: why", finding(name, "ep"))
+    stored = finding(name, "ep").model_dump(mode="json") | {"pattern": old}
+    assert Finding.model_validate(stored).pattern == name
+
+
 def test_a_reason_may_hold_colons_and_at_signs() -> None:
     assert parse_expectation("payload bytes up@dp@*: see #12: agreed with @someone").reason == (
         "see #12: agreed with @someone"
@@ -58,7 +67,10 @@ def test_an_axis_that_is_a_rank_list_keeps_its_colon() -> None:
         ("recompute re-dispatches: why", "write 'pattern@axis@workload: reason'"),
         ("@ep@*: why", "write 'pattern@axis@workload: reason'"),
         ("", "the reason is missing"),
-        ("everything@*@*: why", "unknown pattern 'everything'; the patterns are: expert axis mapped twice;"),
+        (
+            "everything@*@*: why",
+            "unknown pattern 'everything'; the patterns are: all-to-all replaced by gather and sum;",
+        ),
         ("*@*@*: why", "unknown pattern '*'"),
     ],
 )

@@ -25,7 +25,7 @@ from regbot.judge import judge
 from regbot.records.files import RecordError
 from regbot.records.schema_files import FOLDER
 from regbot.records.session import Session, parse_session
-from regbot.records.verdict import EXIT_CODES, Verdict, WorkloadVerdict
+from regbot.records.verdict import EXIT_CODES, RENAMED_PATTERNS, Verdict, WorkloadVerdict
 
 FROZEN = Path(__file__).parents[1] / "frozen"
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -111,8 +111,12 @@ def frozen_session(name: str) -> Session:
 
 
 def with_differences(frozen: dict[str, Any], difference: dict[str, Any]) -> dict[str, Any]:
-    """Return the decisions of today: those of version 0.1.0, but for the listed differences."""
+    """Return the decisions of today: those of version 0.1.0, but for the listed differences and new names."""
     workloads = frozen["workloads"] | difference.get("workloads", {})
+    text = json.dumps(workloads)
+    for old, name in RENAMED_PATTERNS.items():
+        text = text.replace(json.dumps(old), json.dumps(name))
+    workloads = json.loads(text)
     return {"verdict": difference.get("verdict", frozen["verdict"]), "workloads": workloads}
 
 
