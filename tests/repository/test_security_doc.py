@@ -214,7 +214,7 @@ def test_the_rights_of_the_apps_are_those_that_the_workflows_ask_for() -> None:
     posting = ("gate", "command", "post", "answer")
     jobs = [job for workflow in WORKFLOWS.values() for name, job in workflow["jobs"].items() if name in posting]
     needs = {right for job in jobs for right in rights(job)} - {"actions: read"}  # to write is to read
-    told = re.search(r"It needs (.*?)\. Give its token", PAGE, re.DOTALL)
+    told = re.search(r"The App needs\s(.*?)\. Give its\stoken", PAGE, re.DOTALL)
     assert told is not None
     assert set(re.findall(r"`([^`]+)`", told[1])) == needs
 

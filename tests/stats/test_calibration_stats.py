@@ -196,4 +196,4 @@ def test_the_figures_of_the_documentation_that_are_exact_are_right() -> None:
     assert not contradiction(RateEstimate.from_counts(3, 20), SOUND)
     away = 0.8 * math.sqrt(19 / 20)
     s0, low, high = estimate_pair_sd([away * (-1) ** pair for pair in range(20)])
-    assert f"20 pairs that give {s0:.2f}% say {low:.2f}% to {high:.2f}%" in words
+    assert f"an estimate of {s0:.2f}% from 20 pairs has the interval {low:.2f}% to {high:.2f}%" in words

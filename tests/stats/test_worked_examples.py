@@ -49,7 +49,7 @@ def test_the_pairs_give_the_interval_and_the_verdict(name: str) -> None:
     if name == "PASS by pairs":
         assert f"is {100 * math.expm1(bounds.high):.2f}%." in described(name)
     if name == "INCONCLUSIVE":
-        assert f"differ by {100 * bounds.sd:.3f}." in described(name)
+        assert f"a standard deviation of {100 * bounds.sd:.3f}." in described(name)
         detectable = math.expm1(session_mde([bounds], 12, THRESHOLDS.eps))
         assert f"a slowdown of {100 * detectable:.2f}% " in described(name)
     if name == "withheld":
