@@ -104,8 +104,8 @@ def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[M
             is_blocking and conclude_without_shadow(status, github) not in BLOCKING_CONCLUSIONS and not github.shadow
         )
         yield Markdown(
-            f"🔎 **Self-reported:** a job of {origin} traced this commit. {origin[:1].upper()}{origin[1:]} may have "
-            f"changed the workflow file and the code of that job. Nothing was timed."
+            f"🔎 **Self-reported:** this result comes from a job of {origin}, which may have changed the workflow file "
+            f"and the code of that job. Nothing was timed."
             f"{' The check blocks this change until somebody has it measured.' if needs_measurement else ''}"
         )
 
@@ -195,8 +195,8 @@ def _link_log(subject: Subject) -> str:
 
 
 def explain_failed_run(run: WorkflowRun) -> Words:
-    """Return why there is no verdict: the job that should have measured the commit has failed."""
-    return (f"the job that measures this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
+    """Return why there is no verdict: the job that should have traced or measured the commit has failed."""
+    return (f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
 
 
 _CONCLUSIONS = {

@@ -225,9 +225,10 @@ def name_parent(change: Change) -> str:
 
 def introduce_parent(change: Change) -> str:
     """Return the words before the name of the point that a culprit is compared with. Of several candidates, it is the
-    parent of the earliest one."""
+    parent of the first one."""
     role = name_parent(change)
-    return "the parent of the earliest one is" if len(change.candidates) > 1 and role == "its parent" else f"{role} is"
+    is_shared = len(change.candidates) > 1 and role == "its parent"
+    return "the parent of the first of them is" if is_shared else f"{role} is"
 
 
 def select_extra_text(change: Change) -> str:

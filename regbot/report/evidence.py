@@ -9,7 +9,7 @@ from regbot.report.timed_runs import TimedRuns
 MAX_FACTS = 8
 """Maximum number of facts of one kind. A normal run has few, but a hostile run can report any number."""
 
-REPLACEMENT = "regbot's replacement for tracing without a GPU"
+REPLACEMENT = "changed by regbot to trace without a GPU"
 """Label of one of a ledger's ``patches``."""
 
 

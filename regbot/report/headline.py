@@ -254,7 +254,9 @@ def _describe_untimed_difference(check: Check) -> str:
 
 def _unconcerned_headline(check: Check) -> Words:
     proven = check.verdict.verdict == "PASS"
-    end = ", and stored runs of the base load no changed file" if proven else ", so nothing was measured"
+    end = (
+        ", and stored runs of the base loaded no file outside of these paths" if proven else ", so nothing was measured"
+    )
     return (f"no changed file matches the paths of a workload{end}",)
 
 

@@ -26,7 +26,7 @@ EXAMPLE_SLOWDOWN_PCT = 10.0
 FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in a few slow steps"
 _LUCK_NOT_KNOWN = "How much a new compilation of one commit changes its speed here is not known"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
-LUCK_UNKNOWN = "and no calibration of this node class shows how much that changes the speed"
+LUCK_UNKNOWN = "no calibration of this node class shows how much a new compilation changes the speed"
 PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
 
 
@@ -170,15 +170,15 @@ def describe_undecided(section: Throughput) -> str:
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
     if section.decision_without_luck:
-        return f"{_PAIRS_WITHOUT_LUCK.get(section.decision_without_luck, _SLOWDOWN_RULED_OUT)}, {LUCK_UNKNOWN}"
+        return f"{_PAIRS_WITHOUT_LUCK.get(section.decision_without_luck, _SLOWDOWN_RULED_OUT)}; {LUCK_UNKNOWN}"
     return PASS_WITHHELD if section.pass_withheld else describe_power(section)
 
 
 _PAIRS_WITHOUT_LUCK: dict[Decision, str] = {
-    "regressed": "the pairs show a slowdown, but compiling anew may have caused it",
-    "improved": "the pairs show that head is faster, but compiling anew may have caused it",
+    "regressed": "head was slower, but its new compilation alone may explain that",
+    "improved": "head was faster, but its new compilation alone may explain that",
 }
-_SLOWDOWN_RULED_OUT = "the pairs show no slowdown, but compiling anew may hide one"
+_SLOWDOWN_RULED_OUT = "head was not slower, but its new compilation may hide a slowdown"
 """What the pairs show if the luck of an arm is left out of their interval."""
 
 

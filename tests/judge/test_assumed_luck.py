@@ -58,7 +58,7 @@ def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(hea
     assert "'regbot calibrate'" in reason
     assert (
         describe_undecided(section)
-        == f"the pairs show a slowdown, but compiling anew may have caused it, {LUCK_UNKNOWN}"
+        == f"head was slower, but its new compilation alone may explain that; {LUCK_UNKNOWN}"
     )
 
 
