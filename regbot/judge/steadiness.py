@@ -27,9 +27,7 @@ def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary |
 
 def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Return warnings if too many runs of the pairs have no steady state, else ()."""
-    return unsettled_warnings(
-        *([_is_steady(run) for run in runs] for runs in zip(*((p.base, p.head) for p in pairs), strict=True))
-    )
+    return unsettled_warnings([_is_steady(pair.base) for pair in pairs], [_is_steady(pair.head) for pair in pairs])
 
 
 def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
