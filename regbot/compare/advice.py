@@ -1,4 +1,5 @@
-"""What undecided files would need: the noise that would have to hold, and the pairs or files that would decide."""
+"""Advice for undecided files: how small the noise would have to be for a decision, and how many pairs or files would
+decide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ NODE_NOISES = (
 
 
 def pairs_advice(estimates: Mapping[str, float]) -> str:
-    """Return how many pairs would prove the estimated difference, or at least the threshold, on usual nodes.
+    """Return how many pairs would prove the larger of the estimated difference and the threshold, on usual nodes.
 
     ``estimates`` are percentages.
     """
@@ -54,7 +55,8 @@ def pairs_advice(estimates: Mapping[str, float]) -> str:
 def tipping_point(intervals: Mapping[str, Difference], single_launches: bool) -> str:
     """Return how little two launches, or two sessions, of one commit would have to differ for a decision.
 
-    Two single launches differ as launches do, so their interval from steps is not counted again.
+    ``single_launches``: an arm has only one launch, so the unknown effect is the difference between two launches. That
+    difference includes the noise inside a launch, so the interval from the steps is not added to it.
     """
     tipping = {
         name: tipping_sd(
@@ -84,11 +86,11 @@ def single_pair_power() -> str:
     )
 
 
-def sessions_advice(estimates: Mapping[str, float], sessions: int, undeclared: bool) -> str:
+def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclared: bool) -> str:
     """Return how many more base files of separate sessions would let head's files decide, on usual nodes.
 
     ``estimates`` are percentages. ``sessions`` is the number of base files that are known to be of separate sessions.
-    ``undeclared``: some base files do not show when they ran, and the user has not declared separate sessions.
+    ``has_undeclared``: some base files do not show when they ran, and the user has not declared separate sessions.
     """
     effect = math.log1p(_target_pct(estimates) / 100)
     needed = [
@@ -103,12 +105,14 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, undeclared: b
         f"these; {known} of a session of its own, and to prove {_target_text(estimates)} it takes "
         f"{_by_node([_number_text(number, MAX_SESSIONS) for number in more], 'more files')}"
     )
-    return f"{advice}; --separate-sessions says it of files that do not show when they ran" if undeclared else advice
+    if not has_undeclared:
+        return advice
+    return f"{advice}; --separate-sessions says it of files that do not show when they ran"
 
 
 def _target_pct(estimates: Mapping[str, float]) -> int:
-    """Return the difference to prove, in percent."""
-    # Use the threshold as the minimum, and whole percents, because so few runs do not support more digits.
+    """Return the difference to prove, in percent: the largest estimate, and at least the threshold."""
+    # Round to whole percents, because so few runs do not support more digits.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
     return max(round(percent(largest)), round(SETTINGS.threshold_pct))
 
@@ -131,7 +135,8 @@ def _by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[str] =
     if len({*values}) == 1:
         return f"{first} on every kind of node"
     nodes = [f"a {noise.kind} {'node' if i == 0 else 'one'}" for i, noise in enumerate(NODE_NOISES)]
-    notes = [f" ({noise}{' per pair' * (i == 0)})" for i, noise in enumerate(pair_noises)] or [""] * len(nodes)
+    notes = [f" ({noise} per pair)" if i == 0 else f" ({noise})" for i, noise in enumerate(pair_noises)]
+    notes = notes or [""] * len(nodes)
     return ", ".join(
         f"{value} on {node}{note}" for value, node, note in zip([first, *values[1:]], nodes, notes, strict=True)
     )

@@ -14,11 +14,12 @@ from regbot.records.run import Run
 
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
-    """Yield why the files cannot be compared: the faults of single files or, without any, the first other fault."""
+    """Yield why the files cannot be compared. If single files have faults, yield all of these; otherwise yield the first
+    fault of the comparison."""
     files = [*base, *head]
-    broken = [fault for file in files for fault in file.faults]
-    yield from broken
-    if broken:
+    file_faults = [fault for file in files for fault in file.faults]
+    yield from file_faults
+    if file_faults:
         return
     for file in files:
         if file.log is not None and file.log.too_coarse:

@@ -2,8 +2,8 @@
 
 A *session* is a series of launches without a long pause. If base and head ran in turn in one session on the same hosts,
 effects of node and day affect both arms alike. If each base file comes from a session of its own, the scatter of the
-files contains these effects. Files that show neither decide nothing, because a difference between two sessions looks
-like a difference between two commits.
+files contains these effects. Files that show neither of the two decide nothing, because a difference between two
+sessions looks like a difference between two commits.
 
 Host names do not separate sessions: containers on one machine have several host names.
 
@@ -77,8 +77,8 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
     """Return the session of all runs; None if the files do not show that they ran in one.
 
     The evidence is in the files: the same hosts, one launch after the other without a long pause, and base and head in
-    turn. As in a session of pairs, base and head must change places at least once for each run of the smaller arm, and
-    at least twice. Fewer changes leave the effects of hours in one arm.
+    turn. As in a session of pairs, the launches must change between base and head at least once for each run of the
+    smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
     """
     files = [*base, *head]
     hosts = {read_hosts(file) for file in files}
@@ -87,7 +87,7 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
         return None
     order = sorted(range(len(files)), key=lambda i: launches[i].start_s)
     if any(launches[later].start_s < launches[earlier].end_s for earlier, later in pairwise(order)):
-        return None  # launches at one time disturb each other, or ran on several machines with one host name
+        return None  # simultaneous launches disturb each other, or ran on several machines with one host name
     turns = sum((earlier < len(base)) != (later < len(base)) for earlier, later in pairwise(order))
     if turns < max(2, min(len(base), len(head))):
         return None

@@ -131,15 +131,15 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
     Run records are recognised first, because their text may contain lines of a log.
     """
-    head = log.head()
-    first_line = head.partition("\n")[0].rstrip()
+    beginning = log.head()
+    first_line = beginning.partition("\n")[0].rstrip()
     if _is_header(first_line):
         return None
-    if head.lstrip().startswith("{"):
-        if _REGBOT_RECORD.search(head):
+    if beginning.lstrip().startswith("{"):
+        if _REGBOT_RECORD.search(beginning):
             return None
         if not first_line.endswith("}"):  # one object over many lines, not one object per line
-            return next((log_format for log_format in DOCUMENT_FORMATS if log_format.recognises(head)), None)
+            return next((log_format for log_format in DOCUMENT_FORMATS if log_format.recognises(beginning)), None)
     return recognise_format(log)
 
 

@@ -181,7 +181,8 @@ class NvmlSession:
         return events
 
     def _reasons(self, gpu: GpuDevice) -> list[ClockReason]:
-        """Return the clock reasons. Drivers before 535 have only the older query, and new pynvml may lack it."""
+        """Return the clock reasons. Drivers before 535 have only the older query, which new versions of pynvml may
+        lack."""
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             function = getattr(self._nvml, name, None)
             bits = None if function is None else self._query(gpu, function, gpu.handle)

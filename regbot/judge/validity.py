@@ -152,9 +152,7 @@ def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
 
 
 def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
-    return [
-        run for run in session.runs if (run.tier, run.workload, run.arm.name) == ("static", workload, arm.name)
-    ]
+    return [run for run in session.runs if (run.tier, run.workload, run.arm.name) == ("static", workload, arm.name)]
 
 
 def _last_usable(runs: list[Run]) -> Run:
