@@ -14,8 +14,8 @@ from regbot.records.run import Run
 
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
-    """Yield why the files cannot be compared. If single files have faults, yield all of these; otherwise yield the first
-    fault of the comparison."""
+    """Yield why the files cannot be compared. If single files have faults, yield all of these. Otherwise yield the
+    first fault of the comparison."""
     files = [*base, *head]
     file_faults = [fault for file in files for fault in file.faults]
     yield from file_faults

@@ -25,12 +25,13 @@ OUTCOME_TEXTS = {
 
 
 def proposal_title(report: RefreshReport) -> str:
-    """Return the title of the pull request in one plain line. Workloads that were held back are named first."""
-    withheld = sum(night.series == "held" for night in report.workloads)
-    commit, stored = short_commit(report.commit), count(len(report.files), "file")
-    if withheld:
-        return f"HELD BACK: baselines of {commit} ({withheld} of {count(len(report.workloads), 'workload')}, {stored})"
-    return f"Baselines of {commit}: {stored}"
+    """Return the title of the pull request in one plain line. If workloads were held back, it begins with their
+    number."""
+    held_back = sum(night.series == "held" for night in report.workloads)
+    commit, files = short_commit(report.commit), count(len(report.files), "file")
+    if held_back:
+        return f"HELD BACK: baselines of {commit} ({held_back} of {count(len(report.workloads), 'workload')}, {files})"
+    return f"Baselines of {commit}: {files}"
 
 
 def commit_message(report: RefreshReport) -> str:

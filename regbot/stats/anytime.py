@@ -57,8 +57,8 @@ class AnytimeTest:
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch. Fewer than 8 pairs have none."""
     withheld: bool = False
-    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than base.
-    The decision is then "undecided"."""
+    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than
+    base. The decision is then "undecided"."""
 
 
 def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:

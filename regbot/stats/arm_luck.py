@@ -42,10 +42,10 @@ CHANCE = 0.03
 scatter between draws. Smaller luck is covered by the factors that widen the intervals of all looks."""
 
 SHARED_NOISE = 0.25
-"""Correlation of neighbouring placebo pairs above which an estimate widens intervals even if chance may explain it. Such
-noise lasts longer than one pair. It is common to the pairs of a draw, just as luck is, so the estimate of luck includes
-it. Without this limit, calibrations of 20 pairs miss too much of a correlation of 0.5
-(``benchmarks/disturbed_sessions.py``)."""
+"""Correlation of neighbouring placebo pairs above which an estimate widens intervals even if chance may explain it.
+Pairs are correlated by noise that lasts longer than one pair. Such noise is common to the pairs of a draw, just as luck
+is, so the estimate of luck includes it. Without this limit, calibrations of 20 pairs miss too much of a correlation of
+0.5 (``benchmarks/disturbed_sessions.py``)."""
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,8 @@ class SequentialTest:
     pairs: int
     """Pairs used at the last look."""
     look: int
-    """Number of the last look, from 1. It is 0 for look 0, and for a single look with a known sd at fewer pairs than the
-    first look needs.
+    """Number of the last look, from 1. It is 0 for look 0, and for a single look with a known sd at fewer pairs than
+    the first look needs.
     """
     alpha: float
     """Alpha of one interval at one look, after division by the number of primary tests of the check."""
@@ -134,8 +134,8 @@ class SequentialTest:
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch, at the last look. A look at 4 pairs has none."""
     withheld: bool = False
-    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than base.
-    The decision is then "undecided"."""
+    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than
+    base. The decision is then "undecided"."""
 
     @property
     def final(self) -> bool:

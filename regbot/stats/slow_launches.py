@@ -32,8 +32,8 @@ MIN_TRIMMED = 8
 """Minimum number of pairs for a trimmed interval."""
 
 WITHHOLDING_PAIRS = 12
-"""A pass is withheld if head has more than one slow launch per this many pairs, and at least one more than base per this
-many pairs. If one launch in 20 is slow by chance, a pass is withheld in at most 6% of sessions."""
+"""A pass is withheld if head has more than one slow launch per this many pairs, and at least one more than base per
+this many pairs. If one launch in 20 is slow by chance, a pass is withheld in at most 6% of sessions."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LATE_SHARE = 0.10
-"""A rank is late if its own work takes longer than that of the other ranks by more than this share. On two shared cores,
-two ranks of the smoke model without a straggler differ by less in 19 of 20 runs; ``docs/stragglers.md`` has the figures.
+"""A rank is late if its own work takes longer than that of the other ranks by more than this share. On two shared
+cores, two ranks of the smoke model without a straggler differ by less in 19 of 20 runs; ``docs/stragglers.md`` has the
+figures.
 """
 MIN_SLOWER_SHARE = 0.75
 """Minimum share of the steady steps in which a late rank is slower. A rank that is slower only by chance reaches this
