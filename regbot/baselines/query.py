@@ -121,9 +121,8 @@ def stored_ledger(
     workload_path = PurePosixPath(workload_folder(workload, variant))
     groups = [group for node_class in store.folders(workload_path) for group in store.folders(node_class)]
     for wanted_commit in (commit, None) if commit is not None else (None,):
-        candidates = [
-            (row, group) for group in groups if (row := store.index.newest_with_ledger(group, tier, wanted_commit))
-        ]
+        rows = [(store.index.newest_with_ledger(group, tier, wanted_commit), group) for group in groups]
+        candidates = [(row, group) for row, group in rows if row is not None]
         if candidates:
             break
     else:

@@ -101,7 +101,7 @@ def _work_warnings(files: Sequence[StepFile]) -> Iterator[str]:
 
 def _peak_warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
     """Yield a warning if no file of base has the same peak memory as a file of head."""
-    base_peaks, head_peaks = ({peak for file in arm if (peak := _peak_bytes(file))} for arm in (base, head))
+    base_peaks, head_peaks = ({_peak_bytes(file) for file in arm} - {0} for arm in (base, head))
     if base_peaks and head_peaks and not base_peaks & head_peaks:
         yield (
             f"base and head differ in more than their times: the peak of memory is {_format_bytes(base_peaks)} in base "

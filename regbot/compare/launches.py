@@ -82,7 +82,8 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
     """
     files = [*base, *head]
     hosts = {read_hosts(file) for file in files}
-    launches = [times for file in files if (times := read_times(file)) is not None]
+    times_of_files = [read_times(file) for file in files]
+    launches = [times for times in times_of_files if times is not None]
     if hosts == {()} or len(hosts) > 1 or len(launches) < len(files) or len(_group_by_session(launches)) > 1:
         return None
     order = sorted(range(len(files)), key=lambda i: launches[i].start_s)
@@ -115,7 +116,7 @@ def has_unknown_host(sessions: Sequence[StepFile], head: Sequence[StepFile]) -> 
 
     False if no base file names its hosts: nothing can then be said about hosts.
     """
-    base_hosts = {hosts for file in sessions if (hosts := read_hosts(file))}
+    base_hosts = {read_hosts(file) for file in sessions} - {()}
     return 0 < len(base_hosts) < MIN_NODES and not {read_hosts(file) for file in head} <= base_hosts
 
 

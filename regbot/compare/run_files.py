@@ -144,10 +144,9 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
 
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
+    step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
     faults = [
-        f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}"
-        for step in log.timed
-        if (fault := _step_fault(step.seconds or math.nan))
+        f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault
     ]
     numbers = tuple(step.number for step in log.timed)
     return StepFile(path, log.step_s, log.count_leading_values(skip or 0), numbers, _limit_faults(faults), log=log)
@@ -234,11 +233,8 @@ def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
     if run.timing is None:
         raise RecordError(f"{path}: is a {run.tier} run without step times", "give a timed one")
     values = run.timing.step_s
-    faults = [
-        f"{path}: step {number} took {value:g} s: {problem}"
-        for number, value in enumerate(values)
-        if (problem := _step_fault(value))
-    ]
+    step_faults = [(number, seconds, _step_fault(seconds)) for number, seconds in enumerate(values)]
+    faults = [f"{path}: step {number} took {seconds:g} s: {fault}" for number, seconds, fault in step_faults if fault]
     cut = run.timing.cut if skip is None else skip
     return StepFile(path, tuple(values), cut, tuple(range(len(values))), _limit_faults(faults), run)
 

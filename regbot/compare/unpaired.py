@@ -192,7 +192,7 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
 def _describe_scatter(sessions: Files) -> str:
     """Return which effects the scatter of base files of separate sessions contains, and where head must have run.
 
-    If base names only one host, head ran on this host. Otherwise its comparison was refused (``has_unknown_host``).
+    If base names only one host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
     hosts = {read_hosts(file) for file in sessions}
     same_kind = "head must have run on the same kind of node, with the same software"

@@ -114,8 +114,8 @@ class NvmlSession:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             raise NoNvmlError(f"NVML does not work: {error}") from error
-        devices = [gpu for index in range(min(self._count(), MAX_GPUS)) if (gpu := self._open(index)) is not None]
-        selected = select_visible(devices, entries)
+        opened = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
+        selected = select_visible([gpu for gpu in opened if gpu is not None], entries)
         self.gpus = selected if first is None else selected[:first] if len(selected) >= first else []
         self._events = self._watch_errors()
 

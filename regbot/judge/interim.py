@@ -1,7 +1,7 @@
 """Decide on the pairs of a workload that exist so far, by the planned looks or by an always-valid interval.
 
 One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. If the noise of
-the node class is known, head may pass after the first block already (look 0). Timing the same trees again does not
+the node class is known, head may already pass after the first block (look 0). Timing the same trees again does not
 start a new test: the pairs of both sessions are judged together by an always-valid interval, which stays valid however
 often one looks.
 """
@@ -50,8 +50,8 @@ class InterimDecision:
     withheld: bool = False
     """Whether head does not pass because it has more slow launches than base."""
     assumed_luck: float = 0.0
-    """Luck of an arm that the intervals assume, as a standard deviation on the log scale. 0 if a calibration has
-    measured the luck."""
+    """Luck of an arm that the intervals assume because no calibration has measured it, as a standard deviation on the
+    log scale. 0 if they assume none."""
     decision_without_luck: Decision | None = None
     """What the undecided pairs would decide without the assumed luck; None if they would stay undecided."""
 
@@ -134,8 +134,8 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
 def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
     """Return the noise for a look 0 on the first block, None if the gate takes no look 0 or the noise is not known.
 
-    Stored pairs are of the committed configuration, so there is no look 0 if an arm has overrides. There is none either
-    if calibration has removed the gate's vote, or if an arm has no steady state.
+    Stored pairs are of the committed configuration, so there is no look 0 if an arm has overrides. There is also no
+    look 0 if calibration has removed the gate's vote, or if an arm has no steady state.
     """
     first_block = pair_set.valid[:LOOK0_PAIRS]
     if header.throughput.gate in ("pairs", "stored") or header.base.overrides or header.head.overrides:

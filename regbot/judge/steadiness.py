@@ -33,12 +33,8 @@ def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
 def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
     """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends at the
     last change of its step-time level."""
-    warmups = [
-        steady_state.warmup_steps
-        for run in runs
-        if run.timing is not None and (steady_state := launch_steady_state(run.timing))
-    ]
-    known_steps = [steps for steps in warmups if steps is not None]
+    states = [launch_steady_state(run.timing) for run in runs if run.timing is not None]
+    known_steps = [state.warmup_steps for state in states if state is not None and state.warmup_steps is not None]
     return float(median(known_steps)) if known_steps else None
 
 

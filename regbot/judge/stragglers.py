@@ -102,11 +102,11 @@ def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
             lateness_by_location.setdefault(location, {}).setdefault(run.arm.name, []).append(lateness)
             if location[0] is not None and (load := extra_load(run, location[0])) is not None:
                 loads.setdefault(location, []).append(load)
-    stragglers = [
-        straggler
-        for location, by_arm in lateness_by_location.items()
-        if (straggler := _build_straggler(location, by_arm, loads.get(location, []))) is not None
-    ]
+    stragglers: list[Straggler] = []
+    for location, by_arm in lateness_by_location.items():
+        straggler = _build_straggler(location, by_arm, loads.get(location, []))
+        if straggler is not None:
+            stragglers.append(straggler)
     return sorted(_merge_hosts(stragglers, lateness_by_location), key=lambda straggler: -straggler.slower_pct)
 
 

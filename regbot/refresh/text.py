@@ -25,12 +25,13 @@ OUTCOME_TEXTS = {
 
 
 def proposal_title(report: RefreshReport) -> str:
-    """Return the title of the pull request in one plain line. If workloads were held back, it begins with their
-    number."""
-    held_back = sum(night.series == "held" for night in report.workloads)
+    """Return the title of the pull request in one plain line. If workloads were held back, the title begins with HELD
+    BACK and has their number."""
+    withheld_count = sum(night.series == "held" for night in report.workloads)
     commit, files = short_commit(report.commit), count(len(report.files), "file")
-    if held_back:
-        return f"HELD BACK: baselines of {commit} ({held_back} of {count(len(report.workloads), 'workload')}, {files})"
+    if withheld_count:
+        workloads = f"{withheld_count} of {count(len(report.workloads), 'workload')}"
+        return f"HELD BACK: baselines of {commit} ({workloads}, {files})"
     return f"Baselines of {commit}: {files}"
 
 

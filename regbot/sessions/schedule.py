@@ -150,8 +150,8 @@ def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
 
 
 def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
-    """Return the number of runs of a session of pairs that does not stop early, and of the runs of head alone in
-    ``runs``."""
+    """Return the number of runs of a session of pairs that does not stop early, plus the number of runs of head alone
+    in ``runs``."""
     head_only_runs, blocks = sum(is_head_only(run) for run in runs), len(block_numbers(runs, plan))
     draws = -(-blocks // DRAW_BLOCKS) if plan.fresh_caches else 1
     return head_only_runs + WARM_SLOTS * draws + BLOCK_SLOTS * blocks

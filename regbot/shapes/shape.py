@@ -219,7 +219,7 @@ class Shape(Record):
     source: str = Field(description="where the numbers come from")
     sizes: dict[SizeName, Geometry]
     meshes: dict[SizeName, dict[MeshName, Parallelism]]
-    expert_parallel_cap: Positive = Field(description="largest EP if only the number of ranks is requested")
+    expert_parallel_cap: Positive = Field(description="largest EP if no EP is requested")
     warmup_steps: Positive = 10
     timed_steps: Positive = 40
 

@@ -82,19 +82,19 @@ def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interv
     """Return an interval without the largest and the smallest log-ratios if there are at least 8 pairs and one of them
     is far off. Otherwise return ``anytime_interval``.
 
-    With h pairs left, the half width is that of h pairs, with sqrt(h) times the standard error of the trimmed mean in
-    place of the standard deviation.
+    With h pairs left, the half width is that of ``anytime_interval`` for h pairs, with sqrt(h) times the standard error
+    of the trimmed mean in place of the standard deviation.
     """
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)
     if not trimmed or not find_outliers(log_ratios):
         return anytime_interval(log_ratios, alpha)
     result = trimmed_mean(log_ratios, trimmed)
-    kept_pairs = pairs - 2 * trimmed
-    sd, width_in_sds = math.sqrt(kept_pairs) * result.standard_error, _half_width(kept_pairs, alpha)
-    half_width = width_in_sds * sd if math.isfinite(width_in_sds) else math.inf
+    error, kept_pairs = result.standard_error, pairs - 2 * trimmed
+    width_in_sds = _half_width(kept_pairs, alpha)
+    half_width = width_in_sds * math.sqrt(kept_pairs) * error if math.isfinite(width_in_sds) else math.inf
     low, high = result.mean - half_width, result.mean + half_width
-    return Interval(result.mean, low, high, result.standard_error * math.sqrt(pairs), pairs, alpha, trimmed)
+    return Interval(result.mean, low, high, error * math.sqrt(pairs), pairs, alpha, trimmed)
 
 
 def decide_anytime(

@@ -30,8 +30,8 @@ NOISE_LEVEL = 0.8
 summary."""
 
 MIN_NOISE_DF = 8
-"""Minimum degrees of freedom of the stored noise. With fewer, the 95% interval of the sd is wider than a factor of
-two."""
+"""Minimum degrees of freedom of the stored noise. With fewer, the 95% interval of the sd reaches to more than twice the
+estimate."""
 
 
 def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:

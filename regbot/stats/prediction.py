@@ -30,8 +30,8 @@ on most nodes the levels scatter more with node and day than with the single run
 
 MIN_SESSIONS = 8
 """Minimum number of stored sessions for a decision. For normal levels the interval is calibrated from two sessions on.
-But with fewer than eight sessions, the 95% interval of their standard deviation is wider than a factor of two. It is
-also impossible to check whether the levels are normal, or whether all of them come from one node.
+But with fewer than eight sessions, the 95% interval of their standard deviation reaches to more than twice the
+estimate. It is also impossible to check whether the levels are normal, or whether all of them come from one node.
 """
 
 MIN_NODES = 3
