@@ -324,9 +324,9 @@ def _draw_marks(series: HistorySeries) -> str:
     new level.
     """
     starts = [change.at for change in series.changes]
-    marks = [
-        "^" if any(point.first <= at <= point.last for at in starts) else "A" if point.anchor else " "
-        for point in series.points
-    ]
+    marks = []
+    for point in series.points:
+        mark = "A" if point.anchor else " "
+        marks.append("^" if any(point.first <= at <= point.last for at in starts) else mark)
     legend = [word for mark, word in (("^", "^ new level"), ("A", "A anchor")) if mark in marks]
     return f"{''.join(marks)}  {', '.join(legend)}" if legend else ""

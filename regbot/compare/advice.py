@@ -52,25 +52,25 @@ def pairs_advice(estimates: Mapping[str, float]) -> str:
     return f"{advice} {_by_node(numbers, 'pairs', [f'{noise.pair_pct:g}%' for noise in NODE_NOISES])}"
 
 
-def tipping_point(intervals: Mapping[str, Difference], single_launches: bool) -> str:
+def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) -> str:
     """Return how little two launches, or two sessions, of one commit would have to differ for a decision.
 
-    ``single_launches``: an arm has only one launch, so the unknown effect is the difference between two launches. That
-    difference includes the noise inside a launch, so the interval from the steps is not added to it.
+    ``has_single_launch``: an arm has only one launch, so the unknown effect is the difference between two launches.
+    That difference includes the noise inside a launch, so the interval from the steps is not added to it.
     """
     tipping = {
         name: tipping_sd(
-            interval.estimate, 0.0 if single_launches else interval.high - interval.estimate, ALPHA, THRESHOLDS
+            interval.estimate, 0.0 if has_single_launch else interval.high - interval.estimate, ALPHA, THRESHOLDS
         )
         for name, interval in intervals.items()
     }
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     sd = max(tipping[name] for name in beyond) if beyond else min(tipping.values())
-    what = "launches" if single_launches else "sessions"
+    what = "launches" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
         return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
-    usual_pct = [math.sqrt(2) * (noise.launch_pct if single_launches else noise.session_pct) for noise in NODE_NOISES]
+    usual_pct = [math.sqrt(2) * (noise.launch_pct if has_single_launch else noise.session_pct) for noise in NODE_NOISES]
     return (
         f"the difference proves {limit} only if two {what} of one commit differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_by_node([f'{pct:.1f}%' for pct in usual_pct])}"

@@ -59,10 +59,10 @@ class StepMarks:
 class Monitor:
     """Context manager that monitors one run. ``health`` is available after it exits.
 
-    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is the number of these GPUs
-    that the run uses. ``expected`` says whether this node has GPUs. If it has, unknown GPU health causes a warning.
-    Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and temperature describe the run; None
-    for the whole run.
+    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. The run uses the first ``first`` of
+    these GPUs; None for all. ``expected`` says whether this node has GPUs. If it has, unknown GPU health causes a
+    warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and temperature describe the
+    run; None for the whole run.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class _GpuThread:
     """Starts the thread that makes the GPU queries, and waits for its result."""
 
     def __init__(
-        self, connect: Callable[[], "GpuWatch"], on_sample: Callable[[], None], interval_s: float, expected: bool
+        self, connect: Callable[[], "GpuWatch"], on_sample: Callable[[], None], interval_s: float, has_gpus: bool
     ) -> None:
-        self._connect, self._on_sample, self._interval_s, self._expected = connect, on_sample, interval_s, expected
+        self._connect, self._on_sample, self._interval_s, self._has_gpus = connect, on_sample, interval_s, has_gpus
         self._ready, self._stop = threading.Event(), threading.Event()
         self._result = _GpuResult()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
@@ -152,7 +152,7 @@ class _GpuThread:
         return no_answer
 
     def _run(self) -> None:
-        watch = self._begin() if self._expected else None
+        watch = self._begin() if self._has_gpus else None
         self._ready.set()
         while not self._stop.wait(self._interval_s):
             self._result.samples += 1

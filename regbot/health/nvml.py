@@ -105,8 +105,8 @@ class NvmlSession:
     def __init__(self, nvml: Nvml, entries: Sequence[str] | None, first: int | None = None) -> None:
         """``entries`` are the entries of CUDA_VISIBLE_DEVICES; None means that all GPUs are visible.
 
-        ``first`` is the number of visible GPUs that the run uses. If fewer GPUs are visible, the run uses the CPU, and
-        no GPU is queried.
+        The run uses the first ``first`` of the visible GPUs; None for all. If fewer than ``first`` are visible, the run
+        uses the CPU, and no GPU is queried.
         """
         self._nvml = nvml
         self.lost: set[int] = set()
@@ -116,7 +116,9 @@ class NvmlSession:
             raise NoNvmlError(f"NVML does not work: {error}") from error
         opened = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
         selected = select_visible([gpu for gpu in opened if gpu is not None], entries)
-        self.gpus = selected if first is None else selected[:first] if len(selected) >= first else []
+        if first is not None:
+            selected = selected[:first] if len(selected) >= first else []
+        self.gpus = selected
         self._events = self._watch_errors()
 
     def close(self) -> None:

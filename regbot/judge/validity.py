@@ -306,7 +306,9 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
         is_repaired = "head" not in arms
         conflict = arms["base" if is_repaired else "head"]
         if severity == ("warning" if is_repaired else conflict.rule.severity):
-            owner = " of base, repaired in head" if is_repaired else "" if "base" in arms else " of head"
+            owner = " of base, repaired in head" if is_repaired else " of head"
+            if len(arms) == 2:
+                owner = ""
             yield f"preflight{owner}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 
 

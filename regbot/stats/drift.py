@@ -173,7 +173,8 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
         error = state.night_error(pairs)
         excess = (mean - max(SLACK * error, MIN_SLACK)) / error
         total = max(state.total + max(-MAX_NIGHT_STEP, min(excess, MAX_NIGHT_STEP)), 0.0)
-        since = None if total == 0 else index if state.since is None else state.since
+        rise_start = index if state.since is None else state.since
+        since = rise_start if total > 0 else None
         state = state._replace(total=min(total, state.limit + MAX_EXCESS), since=since)
         yield state
 
