@@ -13,10 +13,10 @@ from regbot.stats.correlation import CorrelationEstimate
 def estimate_stored_luck(
     placebos: Iterable[CalibrationSession], lag: CorrelationEstimate | None = None
 ) -> LuckEstimate | None:
-    """Estimate the luck of an arm from placebo sessions, of which neighbouring pairs are correlated by ``lag``. Return
-    None if it is not known.
+    """Estimate the luck of an arm from placebo sessions. Return None if there are too few draws for an estimate.
 
-    Sessions of an old calibration do not count: their arms shared compiler caches, and so the luck.
+    ``lag`` is the correlation of neighbouring pairs. Sessions without ``draws`` are left out: both of their arms used
+    the same compiler caches, and thus had the same luck.
     """
     draws: list[list[float]] = []
     for placebo in placebos:

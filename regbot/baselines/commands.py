@@ -137,11 +137,8 @@ def find_anchors(
     store: Store, workload: str, variant: str | None = None, node_class: str | None = None
 ) -> list[Anchor]:
     """Return the anchors of a workload, filtered by variant and node class. Raises BaselineError."""
-    return [
-        anchor
-        for name, class_variant, class_name in _matching_classes(store, workload, variant, node_class)
-        if (anchor := store.anchor(name, class_variant, class_name)) is not None
-    ]
+    anchors = [store.anchor(*class_key) for class_key in _matching_classes(store, workload, variant, node_class)]
+    return [anchor for anchor in anchors if anchor is not None]
 
 
 def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> Anchor:

@@ -49,7 +49,7 @@ class _Bucket:
     total: float = 0.0
     low: float = math.inf
     high: float = -math.inf
-    anchor: bool = False
+    has_anchor: bool = False
     """Whether a session of the anchor's commit is in the bucket."""
 
     @property
@@ -64,7 +64,7 @@ class _Bucket:
             level_s=math.exp(self.mean),
             low_s=math.exp(self.low),
             high_s=math.exp(self.high),
-            anchor=self.anchor,
+            anchor=self.has_anchor,
         )
 
 
@@ -196,7 +196,7 @@ def _collect_buckets(
         bucket.sessions += 1
         bucket.total += value
         bucket.low, bucket.high = min(bucket.low, value), max(bucket.high, value)
-        bucket.anchor |= level.commit == anchor
+        bucket.has_anchor |= level.commit == anchor
     collected.buckets.reverse()
     return collected
 
@@ -243,7 +243,7 @@ def _merge_buckets(buckets: Sequence[_Bucket], starts: Sequence[int]) -> list[_B
                 math.fsum(bucket.total for bucket in members),
                 min(bucket.low for bucket in members),
                 max(bucket.high for bucket in members),
-                any(bucket.anchor for bucket in members),
+                any(bucket.has_anchor for bucket in members),
             )
         )
     return merged
@@ -324,9 +324,9 @@ def _draw_marks(series: HistorySeries) -> str:
     new level.
     """
     starts = [change.at for change in series.changes]
-    marks = [
-        "^" if any(point.first <= at <= point.last for at in starts) else "A" if point.anchor else " "
-        for point in series.points
-    ]
+    marks = []
+    for point in series.points:
+        mark = "A" if point.anchor else " "
+        marks.append("^" if any(point.first <= at <= point.last for at in starts) else mark)
     legend = [word for mark, word in (("^", "^ new level"), ("A", "A anchor")) if mark in marks]
     return f"{''.join(marks)}  {', '.join(legend)}" if legend else ""

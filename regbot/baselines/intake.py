@@ -131,8 +131,8 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
 
 def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
     """Return the environment from the run's record. Traces and runs without GPUs have no driver."""
-    without_gpu = run.tier == "static" or (run.node is not None and not run.node.gpus)
-    absent = ABSENT if without_gpu else None
+    uses_no_gpu = run.tier == "static" or (run.node is not None and not run.node.gpus)
+    absent = ABSENT if uses_no_gpu else None
     software = run.environment
     framework = f"torch {software.torch}" if software is not None and software.torch else None
     if framework is None and software is not None and software.jax:

@@ -1,8 +1,8 @@
 """Selects the stored sessions that a run may be compared with: only sessions of the same node class and environment.
 
-The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used
-for. A folder contains the sessions of one workload, class and environment, so no other folder has to be
-opened. The index lists the newest sessions of the folder, and only these sessions are read completely.
+The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used for. A
+folder contains the sessions of one workload, class and environment, so no other folder has to be opened. The index
+lists the newest sessions of the folder, and only these sessions are read completely.
 """
 
 from collections.abc import Iterator
@@ -87,13 +87,13 @@ def load_rolling_reference(
     group = class_folder(query.workload, query.variant, query.node_class) / environment_folder(query.environment)
     terms = {name: getattr(query, name) for name in TERMS}
     used: dict[str, Baseline] = {}
-    other_terms = 0
+    other_terms_count = 0
     nearest: tuple[FieldDifference, ...] = ()
     for path, scalars in _newest_sessions(store, group, "timed", series, now):
         if len(used) == limit:
             break
         if differences := _find_differences(scalars, terms, TERMS):
-            other_terms += 1
+            other_terms_count += 1
             nearest = nearest or differences
         elif scalars["session"] not in used:  # if two users stored the same session, count it once
             session = store.session(path)
@@ -103,9 +103,9 @@ def load_rolling_reference(
                 raise BaselineError(path, "differs from its index entry", f"delete {FOLDER}; regbot rebuilds it")
             used[session.session] = session
     if used:
-        return RollingReference(tuple(reversed(used.values())), tuple(_warnings(query, other_terms)))
-    if other_terms:
-        return _make_refusal(query, nearest, f"the {other_terms} stored sessions")
+        return RollingReference(tuple(reversed(used.values())), tuple(_warnings(query, other_terms_count)))
+    if other_terms_count:
+        return _make_refusal(query, nearest, f"the {other_terms_count} stored sessions")
     return _explain_mismatch(store, query)
 
 
@@ -121,9 +121,8 @@ def stored_ledger(
     workload_path = PurePosixPath(workload_folder(workload, variant))
     groups = [group for node_class in store.folders(workload_path) for group in store.folders(node_class)]
     for wanted_commit in (commit, None) if commit is not None else (None,):
-        candidates = [
-            (row, group) for group in groups if (row := store.index.newest_with_ledger(group, tier, wanted_commit))
-        ]
+        rows = [(store.index.newest_with_ledger(group, tier, wanted_commit), group) for group in groups]
+        candidates = [(row, group) for row, group in rows if row is not None]
         if candidates:
             break
     else:
@@ -138,8 +137,8 @@ def stored_ledger(
 
 
 def newest_session(store: Store, workload: str, variant: str, tier: Tier, commit: str) -> Baseline | None:
-    """Return the newest stored session of a workload and tier, in any environment; None if there is none. Sessions of
-    ``commit`` come before those of other commits. Raises BaselineError."""
+    """Return the newest stored session of a workload and tier, in any environment; None if there is none. If sessions
+    of ``commit`` are stored, return the newest of those. Raises BaselineError."""
     workload_path = PurePosixPath(workload_folder(workload, variant))
     rows = [
         (row, group)
@@ -229,13 +228,13 @@ def _find_differences(
     return tuple(pair for pair in pairs if pair.stored != pair.wanted)
 
 
-def _warnings(query: ReferenceQuery, other_terms: int) -> list[str]:
+def _warnings(query: ReferenceQuery, other_terms_count: int) -> list[str]:
     warnings = []
     if query.environment.unknown:
         names = ", ".join(query.environment.unknown)
         warnings.append(f"{names} of the environment are unknown here and in store, and are assumed to be the same")
-    if other_terms:
-        warnings.append(f"{other_terms} newer stored sessions were timed with other terms and are left out")
+    if other_terms_count:
+        warnings.append(f"{other_terms_count} newer stored sessions were timed with other terms and are left out")
     return warnings
 
 

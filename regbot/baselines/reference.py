@@ -172,9 +172,10 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
 def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Baseline]) -> PairNoise | None:
     """Return the noise of a pair from placebo pairs and from nightly pairs against the anchor; None if too few exist.
 
-    All placebo pairs have the true effect 0, so they show what differs from session to session. The effect of the
-    anchor is constant within a night only, so nights show less. The noise is the larger of that of the placebo pairs
-    and that of all pairs, with the fewer degrees of freedom.
+    All placebo pairs have the true effect 0, so they also show what differs from session to session. The effect of a
+    nightly pair is constant only within its night, so nightly pairs show only the noise within a night. Two estimates
+    are made, from the placebo pairs and from all pairs. The result has the larger standard deviation and the fewer
+    degrees of freedom of the two.
     """
     placebos = {
         session.session: session.log_ratios

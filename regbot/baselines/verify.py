@@ -131,7 +131,7 @@ def _outdated_traces(content: _StoreContent) -> Iterator[str]:
 
 
 def _outdated_times(content: _StoreContent) -> Iterator[str]:
-    """Yield a note for each workload and node class that has times of other versions of regbot's model code only.
+    """Yield a note for each workload and node class whose times are all from other versions of regbot's model code.
 
     Checks do not compare with such times.
     """
@@ -158,7 +158,8 @@ def _outdated_times(content: _StoreContent) -> Iterator[str]:
 
 
 def _calibrations_without_luck(content: _StoreContent) -> Iterator[str]:
-    """Yield a note for each workload and node class whose calibrations are all of the old kind."""
+    """Yield a note for each workload and node class whose calibrations do not show the luck of an arm, because none of
+    them drew compiler caches anew."""
     folders: dict[PurePosixPath, list[bool]] = {}
     for path, has_draws in sorted(content.calibrations.items()):
         folders.setdefault(PurePosixPath(*path.parts[:2]), []).append(has_draws)

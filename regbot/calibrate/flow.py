@@ -1,8 +1,8 @@
 """``regbot calibrate``: measure how the gate decides when both arms are the same commit.
 
 In a placebo session nothing differs between the arms. In an injected session, head is slowed down by a known share.
-Every session passes through the same launches, pairs, looks and judge as a session of a pull request, and they treat it
-as one. The result is stored, and later checks of the same workload, node class and environment cite it.
+Every session is launched, paired and judged like the session of a pull request. The result is stored, and later checks
+of the same workload, node class and environment cite it.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ from regbot.text.words import count
 from regbot.workloads import Scratch, Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
-"""Default numbers of pairs without and with an injected slowdown."""
+"""Default number of placebo pairs, and of pairs with an injected slowdown."""
 
 
 @dataclass(frozen=True)
@@ -177,18 +177,18 @@ def _judge_session(session: Session) -> CalibrationSession:
     slowdown.
     """
     (plan,) = session.header.timed
-    truth = math.log1p(plan.injected_pct / 100)
+    true_effect = math.log1p(plan.injected_pct / 100)
     section = judge(session, Config(throughput=session.header.throughput)).workloads[0].throughput
-    looks = decide_so_far(session.runs, session.header, plan)
-    tests = [interval for _, interval in looks.tests.values()]
+    interim = decide_so_far(session.runs, session.header, plan)
+    intervals = interim.intervals
     return CalibrationSession(
         session=session_digest(session.header),
         injected_pct=plan.injected_pct,
         decision=(section.decision if section is not None else None) or "undecided",
-        pairs=looks.pairs,
-        covered=all(interval.low <= truth <= interval.high for interval in tests) if tests else None,
-        log_ratios=looks.pair_set.log_ratios(),
-        draws=_list_draws(looks.pair_set) if plan.fresh_caches else None,
+        pairs=interim.pairs,
+        covered=all(interval.low <= true_effect <= interval.high for interval in intervals) if intervals else None,
+        log_ratios=interim.pair_set.log_ratios(),
+        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,
     )
 
 
@@ -225,11 +225,11 @@ class _Runner:
 
     def _run_session(self, plan: TimedPlan) -> Session:
         self._number += 1
-        log, planned = _make_run_log(self._options, self._number), self._header(plan)
-        session = log.resume(planned) if self._options.resume else None
+        log, header = _make_run_log(self._options, self._number), self._header(plan)
+        session = log.resume(header) if self._options.resume else None
         if session is None:
-            log.create(planned)
-            session = Session(header=planned, runs=[])
+            log.create(header)
+            session = Session(header=header, runs=[])
         runs = list(session.runs)
 
         def write_run(run: Run) -> None:

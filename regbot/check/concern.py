@@ -1,11 +1,11 @@
 """Decide which workloads a change concerns, by the ``paths`` of each workload.
 
-Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned
-if no changed file matches its paths. That alone proves nothing, because ``paths`` may be wrong. So it passes only if
+Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned if
+no changed file matches its paths. This is no proof yet, because ``paths`` may be wrong. So the workload passes only if
 stored sessions of the base, which a trusted node measured, show that a run loads no changed file:
 
-- The runs loaded only files that match the paths. If they loaded others, the paths are wrong, and the workload is
-  measured as without paths.
+- The runs loaded only files that match the paths. If they loaded other files, the paths are wrong, and the workload is
+  measured as if it had no paths.
 - Every changed file is documentation, a stored reference, or a Python file that the base already has. A run reports the
   Python files that it loads. It does not report other files that it reads, and a new file may be loaded from now on.
 - A sparse checkout of the workload has every changed file except documentation and stored references. A run cannot load
@@ -33,7 +33,8 @@ from regbot.text.clip import clip, clip_message, short_commit
 from regbot.workloads import Task, timed_tasks
 
 ANY_GPUS = 2**20
-"""A number of GPUs that suffices for every variant. What would be timed with it must be proven too."""
+"""A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would
+time."""
 
 
 class LoadEvidence(NamedTuple):
@@ -106,11 +107,11 @@ def find_unconcerned(
                 continue
         except CheckoutError as error:  # git has compared the same trees without pathspecs
             raise ConfigError(f"workloads.{name}.paths: {error}", "correct the pathspecs (see gitglossary)") from error
-        answers = [_prove(change, task, evidence.get(task.entry, ()), store, entries) for task in group]
-        if wrong := next((answer for answer in answers if isinstance(answer, _WrongPaths)), None):
-            result.warnings.append(wrong.describe(name))
+        proofs = [_prove(change, task, evidence.get(task.entry, ()), store, entries) for task in group]
+        if wrong_paths := next((proof for proof in proofs if isinstance(proof, _WrongPaths)), None):
+            result.warnings.append(wrong_paths.describe(name))
             continue
-        result.unconcerned.extend(answer for answer in answers if isinstance(answer, UnconcernedWorkload))
+        result.unconcerned.extend(proof for proof in proofs if isinstance(proof, UnconcernedWorkload))
     return result
 
 
@@ -132,7 +133,9 @@ class _WrongPaths(NamedTuple):
 def _prove(
     change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, entries: Sequence[DiffEntry]
 ) -> UnconcernedWorkload | _WrongPaths:
-    """Return whether stored sessions prove that no changed file is loaded, or the files that make ``paths`` wrong."""
+    """Return the workload, with a proof from stored sessions that it loads no changed file, or without a proof. If a
+    stored session loaded files that no pathspec matches, return these files instead.
+    """
     if not needed:
         return _unproven(task, "a command does not report which files it loads")
     gaps: list[str] = []
@@ -150,7 +153,9 @@ def _prove(
     if unseen := _find_unseen(change, entries):
         gaps.append(f"{clip(unseen, 200)} changed, and a run does not report whether it reads such a file")
     cone = make_cone(task.workload.sparse)
-    if absent := next((entry.name for entry in entries if not cone.has(entry.name) and _matters(change, entry)), ""):
+    if absent := next(
+        (entry.name for entry in entries if not cone.has(entry.name) and _may_be_read(change, entry)), ""
+    ):
         gaps.append(f"{clip(absent, 200)} changed, and 'sparse' leaves it out, so no stored run could load it")
     if gaps:
         return _unproven(task, gaps[0])
@@ -171,8 +176,8 @@ def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str)
 
 
 def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, paths: Sequence[str]) -> Iterator[str]:
-    """Yield why a stored session does not speak for the base. It does if no file that matters differs between the two
-    commits."""
+    """Yield why a stored session shows nothing about the base. It is evidence for the base only if no file that the
+    workload may read differs between the session's commit and the base."""
     if session.tree == git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip():
         return
     name = f"the stored {evidence.words} of {short_commit(session.commit)}"
@@ -186,11 +191,11 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
 
 
 def _find_unseen(change: ChangedTrees, entries: Sequence[DiffEntry]) -> str:
-    """Return the first changed path of which a run would not report that it reads it; '' if there is none."""
-    return next((entry.name for entry in entries if not entry.is_python and _matters(change, entry)), "")
+    """Return the first changed file that a run may read without reporting it; '' if there is none."""
+    return next((entry.name for entry in entries if not entry.is_python and _may_be_read(change, entry)), "")
 
 
-def _matters(change: ChangedTrees, entry: DiffEntry) -> bool:
+def _may_be_read(change: ChangedTrees, entry: DiffEntry) -> bool:
     """Return whether a run may read the file: it is neither documentation nor a stored reference."""
-    rule = InertRule()  # knows documentation only; other rules read files, and here are only trees
+    rule = InertRule()  # this rule needs only names; other rules read files, and ``change.repo`` may have only trees
     return not rule.is_inert(entry.name) and not entry.name.startswith(f"{change.stored_folder}/")

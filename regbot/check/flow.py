@@ -140,7 +140,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
 
     engine_context = nullcontext(engine) if engine is not None else _open_engine(options, config, say)
     with engine_context as engine_in_use:
-        unconfined = (
+        sandbox_warnings = (
             [NO_SANDBOX_WARNING]
             if engine_in_use.sandbox is None and (options.untrusted or config.sandbox.untrusted)
             else []
@@ -149,7 +149,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
             _CheckContext(options, config, engine_in_use, watch, readable),
             base,
             head,
-            [*warnings, *loaded.messages(), *unconfined],
+            [*warnings, *loaded.messages(), *sandbox_warnings],
         )
 
 
@@ -223,7 +223,7 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
     # Pairs are pooled only if they come from nodes of the same kind and were confined in the same way.
     kinds = [(*engine.kind(needs_of(task)), *confined) for task in timed]
     plans, stored, notes = _load_references(context, settings, base, traced, plans, nodes)
-    # Whether tests are inert depends on head's comments too, so the digest takes only documentation for inert.
+    # Whether a folder of tests is inert can depend on comments of head, so for the digest only documentation is inert.
     behaviour = digest_behaviour(context.readable, base.commit, head.commit, InertRule().is_inert)
     head = head.model_copy(update={"behaviour": behaviour})
     is_inert = load_inert_rule(context.readable, [base.commit, head.commit]).is_inert
@@ -260,8 +260,8 @@ def _check_arms(context: _CheckContext, base: Arm, head: Arm, warnings: Sequence
 
 
 def _find_unconcerned(context: _CheckContext, base: Arm, head: Arm, tasks: Sequence[Task]) -> ConcernResult:
-    """Return the entries that the change does not concern. There are none if the user asked for a measurement: of named
-    workloads, of an identical program, or of overrides."""
+    """Return the entries that the change does not concern. There are none if the user asked for a measurement: by
+    naming workloads, by overrides, or by requesting to time identical programs."""
     options, config = context.options, context.config
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     if is_requested or not has_paths(tasks):
@@ -367,7 +367,8 @@ def _load_references(
 def _needs_timing(header: SessionHeader, runs: Sequence[Run], timed_plan: TimedPlan) -> bool:
     """Return whether a workload must be timed: both arms have a trace, and they differ in something that affects speed.
 
-    A workload that cannot be traced is always timed. So is one whose compiled code only a timed run can profile.
+    A workload that cannot be traced is always timed. A workload with compiled code is too, because only a timed run can
+    profile that code.
     """
     if timed_plan.entry in header.untraced:
         return True

@@ -1,4 +1,4 @@
-"""``regbot preflight``: check a resolved configuration against the rules. It comes from a file or from a trace."""
+"""``regbot preflight``: check a resolved configuration, from a file or from a trace, against the rules."""
 
 import os
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class PreflightResult:
 def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:
     """Return the conflicts and advice for ``target``: a file, or a workload of the ``regbot.toml`` in ``folder``.
 
-    If the file does not name a GPU, GPU and environment variables of this machine are used. Raises ConfigError,
+    If ``target`` names no GPU, the GPU and the environment variables of this machine are used. Raises ConfigError,
     RecordError, ShapeError, EngineError.
     """
     dump = (

@@ -11,7 +11,8 @@ from regbot.records.verdict import Status
 def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path | None) -> str:
     """Return why a push of ``head`` needs no check; '' if it needs one. Raises CheckoutError.
 
-    If ``base`` is None, the target branch is guessed. ``config``: the file to use instead of the commits' own.
+    If ``base`` is None, the target branch is guessed. ``config`` is the file that replaces the ``regbot.toml`` of the
+    commits; None if there is none.
     """
     if not has_commits_of_its_own(repo, base, head):
         return f"{head} has no commits that the target branch lacks, or no history in common with it"
@@ -23,7 +24,7 @@ def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path
 def stops_push(status: Status) -> bool:
     """Return whether a verdict stops a push.
 
-    Only FAIL does. A maintainer can accept a REVIEW only after the push. INVALID and INCONCLUSIVE say nothing about the
-    pushed commits. For example, the base of the push that introduces regbot cannot be measured.
+    Only FAIL stops a push. A maintainer can accept a REVIEW only after the push. INVALID and INCONCLUSIVE say nothing
+    about the pushed commits. For example, the base of the push that introduces regbot cannot be measured.
     """
     return status == "FAIL"

@@ -71,17 +71,17 @@ def trace_working_tree(
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch_name:
         scratch = Path(scratch_name)
         reason = ""
-        paper: Path | None = None
+        library: Path | None = None
         if task.wants_paper_gpu:
             try:
-                paper = library_for(interpreter(task, folder), cache, scratch / "paper", folder).path
+                library = library_for(interpreter(task, folder), cache, scratch / "paper", folder).path
             except NoPaperGpuError as error:
                 if options.device == "cuda" or options.gpu or not task.has_cpu_program:
                     raise
                 reason = str(error)
         checkout, engine_in_use = Checkout(WORKING_TREE, folder), engine or LocalEngine()
-        run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"), paper=paper)
-        if paper is not None and run.outcome != "ok" and not (options.device or options.gpu) and task.has_cpu_program:
+        run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"), paper=library)
+        if library is not None and run.outcome != "ok" and not (options.device or options.gpu) and task.has_cpu_program:
             reason = run.reason
             run = trace(task, checkout, engine_in_use, Scratch(scratch / "run"))
     if run.outcome == "ok" and run.code is not None and run.code.foreign:

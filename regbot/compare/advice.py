@@ -1,4 +1,5 @@
-"""What undecided files would need: the noise that would have to hold, and the pairs or files that would decide."""
+"""Advice for undecided files: how small the noise would have to be for a decision, and how many pairs or files would
+decide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ NODE_NOISES = (
 
 
 def pairs_advice(estimates: Mapping[str, float]) -> str:
-    """Return how many pairs would prove the estimated difference, or at least the threshold, on usual nodes.
+    """Return how many pairs would prove the larger of the estimated difference and the threshold, on usual nodes.
 
     ``estimates`` are percentages.
     """
@@ -51,24 +52,25 @@ def pairs_advice(estimates: Mapping[str, float]) -> str:
     return f"{advice} {_by_node(numbers, 'pairs', [f'{noise.pair_pct:g}%' for noise in NODE_NOISES])}"
 
 
-def tipping_point(intervals: Mapping[str, Difference], single_launches: bool) -> str:
+def tipping_point(intervals: Mapping[str, Difference], has_single_launch: bool) -> str:
     """Return how little two launches, or two sessions, of one commit would have to differ for a decision.
 
-    Two single launches differ as launches do, so their interval from steps is not counted again.
+    ``has_single_launch``: an arm has only one launch, so the unknown effect is the difference between two launches.
+    That difference includes the noise inside a launch, so the interval from the steps is not added to it.
     """
     tipping = {
         name: tipping_sd(
-            interval.estimate, 0.0 if single_launches else interval.high - interval.estimate, ALPHA, THRESHOLDS
+            interval.estimate, 0.0 if has_single_launch else interval.high - interval.estimate, ALPHA, THRESHOLDS
         )
         for name, interval in intervals.items()
     }
     beyond = [name for name, interval in intervals.items() if abs(interval.estimate) > THRESHOLDS.eps]
     sd = max(tipping[name] for name in beyond) if beyond else min(tipping.values())
-    what = "launches" if single_launches else "sessions"
+    what = "launches" if has_single_launch else "sessions"
     limit = f"more than {SETTINGS.indifference_pct:g}%" if beyond else f"less than {SETTINGS.threshold_pct:g}%"
     if sd == 0:
         return f"the runs of an arm differ too much among themselves to prove {limit}, even if sessions did not differ"
-    usual_pct = [math.sqrt(2) * (noise.launch_pct if single_launches else noise.session_pct) for noise in NODE_NOISES]
+    usual_pct = [math.sqrt(2) * (noise.launch_pct if has_single_launch else noise.session_pct) for noise in NODE_NOISES]
     return (
         f"the difference proves {limit} only if two {what} of one commit differ by less than {100 * sd:.2f}% (standard "
         f"deviation); in simulations they differ by {_by_node([f'{pct:.1f}%' for pct in usual_pct])}"
@@ -84,11 +86,11 @@ def single_pair_power() -> str:
     )
 
 
-def sessions_advice(estimates: Mapping[str, float], sessions: int, undeclared: bool) -> str:
+def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclared: bool) -> str:
     """Return how many more base files of separate sessions would let head's files decide, on usual nodes.
 
     ``estimates`` are percentages. ``sessions`` is the number of base files that are known to be of separate sessions.
-    ``undeclared``: some base files do not show when they ran, and the user has not declared separate sessions.
+    ``has_undeclared``: some base files do not show when they ran, and the user has not declared separate sessions.
     """
     effect = math.log1p(_target_pct(estimates) / 100)
     needed = [
@@ -103,12 +105,14 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, undeclared: b
         f"these; {known} of a session of its own, and to prove {_target_text(estimates)} it takes "
         f"{_by_node([_number_text(number, MAX_SESSIONS) for number in more], 'more files')}"
     )
-    return f"{advice}; --separate-sessions says it of files that do not show when they ran" if undeclared else advice
+    if not has_undeclared:
+        return advice
+    return f"{advice}; --separate-sessions says it of files that do not show when they ran"
 
 
 def _target_pct(estimates: Mapping[str, float]) -> int:
-    """Return the difference to prove, in percent."""
-    # Use the threshold as the minimum, and whole percents, because so few runs do not support more digits.
+    """Return the difference to prove, in percent: the largest estimate, and at least the threshold."""
+    # Round to whole percents, because so few runs do not support more digits.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
     return max(round(percent(largest)), round(SETTINGS.threshold_pct))
 
@@ -131,7 +135,8 @@ def _by_node(values: Sequence[str], unit: str = "", pair_noises: Sequence[str] =
     if len({*values}) == 1:
         return f"{first} on every kind of node"
     nodes = [f"a {noise.kind} {'node' if i == 0 else 'one'}" for i, noise in enumerate(NODE_NOISES)]
-    notes = [f" ({noise}{' per pair' * (i == 0)})" for i, noise in enumerate(pair_noises)] or [""] * len(nodes)
+    notes = [f" ({noise} per pair)" if i == 0 else f" ({noise})" for i, noise in enumerate(pair_noises)]
+    notes = notes or [""] * len(nodes)
     return ", ".join(
         f"{value} on {node}{note}" for value, node, note in zip([first, *values[1:]], nodes, notes, strict=True)
     )

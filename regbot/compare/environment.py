@@ -84,23 +84,24 @@ def _read_facts(path: Path) -> dict[str, str]:
 
 def _work_warnings(files: Sequence[StepFile]) -> Iterator[str]:
     """Yield a warning if the files differ in the work of a step, as the frameworks count FLOPs per device."""
-    work: dict[str, float] = {}
+    step_tflop: dict[str, float] = {}
     for file in files:
         steps = file.log.timed[file.cut :] if file.log is not None else ()
-        step_tflops = [step.tflops * step.seconds for step in steps if step.tflops and step.seconds]
-        if step_tflops and median(step.tflops or 0.0 for step in steps) >= MIN_TFLOPS:
-            work[file.name] = median(step_tflops)
-    if work and max(work.values()) > MAX_WORK_RATIO * min(work.values()):
-        smallest, largest = min(work, key=lambda name: work[name]), max(work, key=lambda name: work[name])
+        tflop_by_step = [step.tflops * step.seconds for step in steps if step.tflops and step.seconds]
+        if tflop_by_step and median(step.tflops or 0.0 for step in steps) >= MIN_TFLOPS:
+            step_tflop[file.name] = median(tflop_by_step)
+    if step_tflop and max(step_tflop.values()) > MAX_WORK_RATIO * min(step_tflop.values()):
+        smallest = min(step_tflop, key=lambda name: step_tflop[name])
+        largest = max(step_tflop, key=lambda name: step_tflop[name])
         yield (
-            f"the work of a step differs: {work[largest]:.4g} TFLOP per device in {largest}, {work[smallest]:.4g} in "
-            f"{smallest}; the batch, the devices or the way of counting differ"
+            f"the work of a step differs: {step_tflop[largest]:.4g} TFLOP per device in {largest}, "
+            f"{step_tflop[smallest]:.4g} in {smallest}; the batch, the devices or the way of counting differ"
         )
 
 
 def _peak_warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
     """Yield a warning if no file of base has the same peak memory as a file of head."""
-    base_peaks, head_peaks = ({peak for file in arm if (peak := _peak_bytes(file))} for arm in (base, head))
+    base_peaks, head_peaks = ({_peak_bytes(file) for file in arm} - {0} for arm in (base, head))
     if base_peaks and head_peaks and not base_peaks & head_peaks:
         yield (
             f"base and head differ in more than their times: the peak of memory is {_format_bytes(base_peaks)} in base "

@@ -14,11 +14,12 @@ from regbot.records.run import Run
 
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
-    """Yield why the files cannot be compared: the faults of single files or, without any, the first other fault."""
+    """Yield why the files cannot be compared. If single files have faults, yield all of these. Otherwise yield the
+    first fault of the comparison."""
     files = [*base, *head]
-    broken = [fault for file in files for fault in file.faults]
-    yield from broken
-    if broken:
+    file_faults = [fault for file in files for fault in file.faults]
+    yield from file_faults
+    if file_faults:
         return
     for file in files:
         if file.log is not None and file.log.too_coarse:
@@ -124,11 +125,14 @@ def _log_warnings(files: Sequence[StepFile]) -> Iterator[str]:
     yield from merge_warnings(
         (file.name, warning) for file in files if file.log is not None for warning in file.log.warnings
     )
-    kinds: dict[str, StepFile] = {}
+    first_files: dict[str, StepFile] = {}
     for file in files:
-        kinds.setdefault(file.log.format if file.log is not None else "record" if file.run else "csv", file)
-    if len(kinds) > 1 and any(file.log is not None for file in files):
-        (first_format, first_file), (other_format, other_file), *_ = kinds.items()
+        file_format = "record" if file.run else "csv"
+        if file.log is not None:
+            file_format = file.log.format
+        first_files.setdefault(file_format, file)
+    if len(first_files) > 1 and any(file.log is not None for file in files):
+        (first_format, first_file), (other_format, other_file), *_ = first_files.items()
         yield (
             f"{first_file.name} has the format {first_format}, but {other_file.name} has {other_format}: they may time "
             "different parts of a step"

@@ -2,8 +2,8 @@
 
 A *session* is a series of launches without a long pause. If base and head ran in turn in one session on the same hosts,
 effects of node and day affect both arms alike. If each base file comes from a session of its own, the scatter of the
-files contains these effects. Files that show neither decide nothing, because a difference between two sessions looks
-like a difference between two commits.
+files contains these effects. Files that show neither of the two decide nothing, because a difference between two
+sessions looks like a difference between two commits.
 
 Host names do not separate sessions: containers on one machine have several host names.
 
@@ -77,17 +77,18 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
     """Return the session of all runs; None if the files do not show that they ran in one.
 
     The evidence is in the files: the same hosts, one launch after the other without a long pause, and base and head in
-    turn. As in a session of pairs, base and head must change places at least once for each run of the smaller arm, and
-    at least twice. Fewer changes leave the effects of hours in one arm.
+    turn. As in a session of pairs, the launches must change between base and head at least once for each run of the
+    smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
     """
     files = [*base, *head]
     hosts = {read_hosts(file) for file in files}
-    launches = [times for file in files if (times := read_times(file)) is not None]
+    times_of_files = [read_times(file) for file in files]
+    launches = [times for times in times_of_files if times is not None]
     if hosts == {()} or len(hosts) > 1 or len(launches) < len(files) or len(_group_by_session(launches)) > 1:
         return None
     order = sorted(range(len(files)), key=lambda i: launches[i].start_s)
     if any(launches[later].start_s < launches[earlier].end_s for earlier, later in pairwise(order)):
-        return None  # launches at one time disturb each other, or ran on several machines with one host name
+        return None  # simultaneous launches disturb each other, or ran on several machines with one host name
     turns = sum((earlier < len(base)) != (later < len(base)) for earlier, later in pairwise(order))
     if turns < max(2, min(len(base), len(head))):
         return None
@@ -115,7 +116,7 @@ def has_unknown_host(sessions: Sequence[StepFile], head: Sequence[StepFile]) -> 
 
     False if no base file names its hosts: nothing can then be said about hosts.
     """
-    base_hosts = {hosts for file in sessions if (hosts := read_hosts(file))}
+    base_hosts = {read_hosts(file) for file in sessions} - {()}
     return 0 < len(base_hosts) < MIN_NODES and not {read_hosts(file) for file in head} <= base_hosts
 
 

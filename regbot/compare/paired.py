@@ -68,7 +68,7 @@ def paired_section(
 
 
 def _tested_section(
-    base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios, test: SequentialTest, known_noise: bool
+    base: Sequence[StepFile], head: Sequence[StepFile], ratios: Ratios, test: SequentialTest, is_noise_known: bool
 ) -> Throughput:
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     median_interval = test.tests["median"][1]
@@ -76,8 +76,8 @@ def _tested_section(
         estimates = {name: percent(estimate.estimate) for name, (_, estimate) in test.tests.items()}
         return unsteady_section(base, head, unsteady_reasons, estimates, fields)
     fields |= {
-        "mde_pct": percent(session_mde(_intervals(test), test.pairs, THRESHOLDS.eps, known_noise)),
-        "mde_full_pct": percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise)),
+        "mde_pct": percent(session_mde(_intervals(test), test.pairs, THRESHOLDS.eps, is_noise_known)),
+        "mde_full_pct": percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, is_noise_known)),
         "slow_launches": slow_launches(test.outliers),
         "pass_withheld": test.withheld,
         "tests": [
@@ -86,11 +86,11 @@ def _tested_section(
         ],
     }
     return decided_section(
-        test.decision, median_interval, test.alpha, [*_reasons(test, known_noise)], base, head, fields=fields
+        test.decision, median_interval, test.alpha, [*_reasons(test, is_noise_known)], base, head, fields=fields
     )
 
 
-def _reasons(test: SequentialTest, known_noise: bool) -> Iterator[str]:
+def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
     if test.withheld:
         yield explain_withheld(test.outliers)
     else:
@@ -112,8 +112,8 @@ def _reasons(test: SequentialTest, known_noise: bool) -> Iterator[str]:
         yield f"the next look is after {LOOKS[test.look]} pairs: give {missing_pairs} more of each arm"
     if test.withheld:
         return
-    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=known_noise)
-    detectable = at_most(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise)))
+    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
+    detectable = at_most(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, is_noise_known)))
     yield (
         f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {detectable} or "
         f"more; to detect {SETTINGS.threshold_pct:g}% takes {_pairs_text(needed)}"

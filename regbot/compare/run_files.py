@@ -131,23 +131,22 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
     Run records are recognised first, because their text may contain lines of a log.
     """
-    head = log.head()
-    first_line = head.partition("\n")[0].rstrip()
+    beginning = log.head()
+    first_line = beginning.partition("\n")[0].rstrip()
     if _is_header(first_line):
         return None
-    if head.lstrip().startswith("{"):
-        if _REGBOT_RECORD.search(head):
+    if beginning.lstrip().startswith("{"):
+        if _REGBOT_RECORD.search(beginning):
             return None
         if not first_line.endswith("}"):  # one object over many lines, not one object per line
-            return next((log_format for log_format in DOCUMENT_FORMATS if log_format.recognises(head)), None)
+            return next((log_format for log_format in DOCUMENT_FORMATS if log_format.recognises(beginning)), None)
     return recognise_format(log)
 
 
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
+    step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
     faults = [
-        f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}"
-        for step in log.timed
-        if (fault := _step_fault(step.seconds or math.nan))
+        f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault
     ]
     numbers = tuple(step.number for step in log.timed)
     return StepFile(path, log.step_s, log.count_leading_values(skip or 0), numbers, _limit_faults(faults), log=log)
@@ -234,11 +233,8 @@ def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
     if run.timing is None:
         raise RecordError(f"{path}: is a {run.tier} run without step times", "give a timed one")
     values = run.timing.step_s
-    faults = [
-        f"{path}: step {number} took {value:g} s: {problem}"
-        for number, value in enumerate(values)
-        if (problem := _step_fault(value))
-    ]
+    step_faults = [(number, seconds, _step_fault(seconds)) for number, seconds in enumerate(values)]
+    faults = [f"{path}: step {number} took {seconds:g} s: {fault}" for number, seconds, fault in step_faults if fault]
     cut = run.timing.cut if skip is None else skip
     return StepFile(path, tuple(values), cut, tuple(range(len(values))), _limit_faults(faults), run)
 

@@ -28,8 +28,8 @@ the noisiest node of the simulations, single pairs scatter by an eighth of this 
 """
 
 MAX_NOISE_RATIO = 2.0
-"""If the observed noise is more than this many times the noise of --noise, the observed noise is used. By chance alone,
-four pairs show the doubled noise in less than one of a hundred sessions.
+"""If the observed noise is more than this many times the noise of --noise, the observed noise is used. If --noise is
+right, four pairs show more than twice this noise in fewer than one of a hundred sessions.
 """
 
 

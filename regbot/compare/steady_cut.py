@@ -70,8 +70,8 @@ def find_unsteady(base: Files, head: Files) -> list[str]:
 
 
 def _is_unsteady(file: StepFile) -> bool:
-    on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
-    return file.steady is not None and not file.steady.steady and not on_cpu
+    is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
+    return file.steady is not None and not file.steady.steady and not is_on_cpu
 
 
 def warnings(files: Files) -> Iterator[str]:

@@ -85,8 +85,8 @@ def unpaired_section(
     sessions = select_separate_sessions(base, separate_sessions)
     if len(sessions) >= MIN_SESSIONS and not has_unknown_host(sessions, head):
         return _prediction_section(sessions, base, head), warnings
-    undeclared = not separate_sessions and any(read_times(file) is None for file in base)
-    return _undecided_section(base, head, columns, len(sessions), undeclared), warnings
+    has_undeclared = not separate_sessions and any(read_times(file) is None for file in base)
+    return _undecided_section(base, head, columns, len(sessions), has_undeclared), warnings
 
 
 def _summary_columns(base: Files, head: Files) -> Columns:
@@ -103,7 +103,7 @@ def _common_session_section(
     base: Files, head: Files, columns: Columns, session: CommonSession, known_sd: float | None
 ) -> tuple[Throughput, list[str]]:
     estimates = _estimate_pct(columns)
-    enough_runs = min(len(base), len(head)) >= MIN_RUNS
+    has_enough_runs = min(len(base), len(head)) >= MIN_RUNS
     warnings: list[str] = []
     if known_sd is not None:
         observed_sd = max(observed_pair_sd(*column) or 0.0 for column in columns.values())
@@ -114,9 +114,9 @@ def _common_session_section(
             )
             warnings = [warning]
             known_sd = None
-        elif not enough_runs:
+        elif not has_enough_runs:
             known_sd, warnings = raise_known_noise(known_sd, base, head)
-    if known_sd is None and not enough_runs:
+    if known_sd is None and not has_enough_runs:
         runs = f"{count(len(base), 'base run')} and {count(len(head), 'head run')}"
         reasons = [
             f"{runs} decide nothing; at least {MIN_RUNS} runs of each arm are needed",
@@ -192,7 +192,7 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
 def _describe_scatter(sessions: Files) -> str:
     """Return which effects the scatter of base files of separate sessions contains, and where head must have run.
 
-    head ran on the host of base if base names only one.
+    If base names only one host, head ran on this host: ``unpaired_section`` excludes unknown hosts.
     """
     hosts = {read_hosts(file) for file in sessions}
     same_kind = "head must have run on the same kind of node, with the same software"
@@ -203,11 +203,11 @@ def _describe_scatter(sessions: Files) -> str:
     return "the effects of sessions on one host; head ran there too, and its software must be the same"
 
 
-def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int, undeclared: bool) -> Throughput:
-    """Describe what the interval of these runs is worth.
+def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int, has_undeclared: bool) -> Throughput:
+    """Return the section that describes what the interval of these runs is worth.
 
-    ``sessions`` is the number of separate sessions of base. ``undeclared``: some base files do not show when they ran,
-    and the user has not said that their sessions are separate.
+    ``sessions`` is the number of separate sessions of base. ``has_undeclared``: some base files do not show when they
+    ran, and the user has not said that their sessions are separate.
     """
     estimates = _estimate_pct(columns)
     intervals = _intervals_of_these_runs(base, head, columns)
@@ -231,7 +231,7 @@ def _undecided_section(base: Files, head: Files, columns: Columns, sessions: int
         reasons.append(single_pair_power())
     reasons.append(pairs_advice(estimates))
     if sessions < MIN_SESSIONS:
-        reasons.append(sessions_advice(estimates, sessions, undeclared))
+        reasons.append(sessions_advice(estimates, sessions, has_undeclared))
     fields: dict[str, Any] = {
         "by": "runs",
         "tests": [primary_test(name, "undecided", interval, []) for name, interval in intervals.items()],

@@ -61,7 +61,7 @@ class ConfigWarning(StrEnum):
     """Facts about the configuration that a reader of the verdict must know."""
 
     BASE_HAS_NONE = "base has none"
-    """The base commit has no ``regbot.toml``, so that another source was used."""
+    """The base commit has no ``regbot.toml``, so another source was used."""
     HEAD_DIFFERS = "head differs"
     """Base and head have different ``regbot.toml`` files. The file of the base was used."""
 
@@ -87,8 +87,8 @@ class LoadedConfig:
             return f"{FILE_NAME} differs between base and head; the base's was used, {reason}"
         if self.source.kind is SourceKind.HEAD:
             return f"the base has no {FILE_NAME}; the head's was used"
-        default = self.source.kind is SourceKind.DEFAULT_BRANCH
-        branch = "the default branch" if default else f"the target branch {self.source.short_name}"
+        is_default = self.source.kind is SourceKind.DEFAULT_BRANCH
+        branch = "the default branch" if is_default else f"the target branch {self.source.short_name}"
         return f"the base commit has no {FILE_NAME}; that of {branch} was used"
 
 

@@ -149,7 +149,7 @@ class Workload(Record):
     def _check_entry(cls, value: str | None) -> str | None:
         if value is not None:
             module, colon, function = value.partition(":")
-            if not colon or not function.isidentifier() or not all(p.isidentifier() for p in module.split(".")):
+            if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
                 raise ValueError(f"{value!r} is not an entry point; write it as 'package.module:function'")
         return value
 
@@ -401,8 +401,8 @@ Label = Annotated[str, Field(min_length=1, max_length=50)]
 class GitHub(Record):
     """What regbot posts to GitHub, and which changed paths need an explicit approval (docs/github.md).
 
-    This table is read from the default branch. All other tables are read from the base commit of a pull request. The
-    reason is that this table says how the repository is run today.
+    This table is read from the default branch, because it says how the repository is run today. All other tables are
+    read from the base commit of a pull request.
     """
 
     shadow: bool = Field(default=False, description="check everything, block nothing: conclusions are neutral")
@@ -419,13 +419,15 @@ class GitHub(Record):
         description="what is done with a merge group; timed: a node measures it like a pull request",
     )
     labels: dict[Status, Label] = Field(default={}, description="label of a pull request by verdict; default: none")
-    run_label: Label = Field(default="regbot: measure", description="label that has a pull request's head measured")
+    run_label: Label = Field(
+        default="regbot: measure", description="label that requests a measurement of a pull request's head"
+    )
     protected: list[str] = Field(
         default=[".github/**", "regbot.toml", "runners/**", "baselines/**"],
         description="paths whose change needs an explicit approval; ** matches across folders",
     )
     bot: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?$")] = Field(
-        default="github-actions[bot]", description="login that the workflows' token comments under"
+        default="github-actions[bot]", description="login under which the workflows' token writes comments"
     )
 
     @field_validator("labels")

@@ -1,7 +1,8 @@
 """Find faults of the node in the health data of a run, and say for each whether the run itself may have caused it.
 
 A fault comes from outside of the run only if code under test cannot produce it. Code can produce heat and power draw.
-So a GPU that slows down while it computes is not judged here, but over all runs of both arms.
+So a GPU that slows down while it computes is not judged here. ``regbot.judge.health`` judges it, over all runs of both
+arms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,14 +52,14 @@ NODE_ADVICE = "take the node out of service until it has been inspected"
 
 def find_causes(before: NodeSnapshot, during: NodeUsage) -> list[Cause]:
     """Return the causes that the health data of a run show. Causes from outside of the run come first."""
-    idle = {snapshot.index: snapshot for snapshot in before.gpus}
+    gpus_before = {snapshot.index: snapshot for snapshot in before.gpus}
     causes = [
         cause
         for gpu in during.gpus
         for cause in (
             *_find_errors(gpu),
-            *_find_other_processes(gpu, idle.get(gpu.index)),
-            *_find_earlier_slowdown(gpu, idle.get(gpu.index)),
+            *_find_other_processes(gpu, gpus_before.get(gpu.index)),
+            *_find_earlier_slowdown(gpu, gpus_before.get(gpu.index)),
             *_find_low_clock(gpu, during.gpus),
         )
     ]
@@ -86,21 +87,21 @@ def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
         )
 
 
-def _find_other_processes(gpu: GpuUsage, idle: GpuSnapshot | None) -> Iterator[Cause]:
+def _find_other_processes(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
     fix = "give the run GPUs of its own"
     if gpu.others:
         yield _cause("other_process", gpu, f"{_name_processes(gpu.others)} used it during the run; {fix}")
-    elif idle is not None and idle.processes:
-        yield _cause("other_process", gpu, f"{_name_processes(idle.processes)} was on it before the run began; {fix}")
-    elif idle is not None and (idle.used_bytes or 0) > OTHER_PROCESS_BYTES:
-        used = f"{(idle.used_bytes or 0) / 2**30:.1f} GiB of its memory were in use before the run began"
+    elif before is not None and before.processes:
+        yield _cause("other_process", gpu, f"{_name_processes(before.processes)} was on it before the run began; {fix}")
+    elif before is not None and (before.used_bytes or 0) > OTHER_PROCESS_BYTES:
+        used = f"{(before.used_bytes or 0) / 2**30:.1f} GiB of its memory were in use before the run began"
         yield _cause("other_process", gpu, f"{used}, by processes that cannot be seen from here; {fix}")
 
 
-def _find_earlier_slowdown(gpu: GpuUsage, idle: GpuSnapshot | None) -> Iterator[Cause]:
-    if idle is not None and (reasons := [reason for reason in HARDWARE_SLOWDOWNS if reason in idle.reasons]):
+def _find_earlier_slowdown(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
+    if before is not None and (reasons := [reason for reason in HARDWARE_SLOWDOWNS if reason in before.reasons]):
         fault = f"its hardware slowed it down ({_join(reasons)}) before the run began"
-        heat = f", at {idle.temperature_c} C" if idle.temperature_c is not None else ""
+        heat = f", at {before.temperature_c} C" if before.temperature_c is not None else ""
         yield _cause("hardware_slowdown", gpu, f"{fault}{heat}; look at its cooling and its power supply")
 
 

@@ -1,9 +1,9 @@
 """The processors of this machine during a run: the share of time that other processes take, and the clock frequencies.
 
 The numbers come from /proc/stat, only for the cores that this process may use. Other cores do not affect the run. The
-CPU time of the run itself is known exactly, without a look at its processes. When a process waits for a child that has
-ended, the kernel adds the child's CPU time to the parent's. The supervisor waits for all processes of a run, and this
-process waits for the supervisor.
+CPU time of the run itself is known exactly, and the run's processes need not be queried. When a process waits for a
+child that has ended, the kernel adds the child's CPU time to the parent's. The supervisor waits for all processes of a
+run, and this process waits for the supervisor.
 
 This works only for runs that this process starts, one at a time. It does not work for processes on another machine. On
 systems other than Linux only the load is known.

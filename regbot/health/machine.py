@@ -45,7 +45,8 @@ def this_node() -> Node:
 
 
 def without_gpus(node: Node) -> Node:
-    """Return this machine's ``node`` as runs on its processors see it, so that their times get no GPU's class."""
+    """Return ``node`` without its GPUs, for runs that use only its processors. The times of such runs belong to the
+    class of the processors, not to that of the GPUs."""
     if not node.gpus:
         return node
     return node.model_copy(
@@ -56,7 +57,7 @@ def without_gpus(node: Node) -> Node:
 def image_digest(image: str) -> str | None:
     """Return the digest in ``image``, the value of REGBOT_CONTAINER; None if the value has no digest.
 
-    A name or a tag does not identify an image, because it may denote another image tomorrow.
+    A name or a tag does not identify an image, because it may denote another image later.
     """
     match = DIGEST.search(image)
     return match.group() if match else None

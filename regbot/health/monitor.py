@@ -59,10 +59,10 @@ class StepMarks:
 class Monitor:
     """Context manager that monitors one run. ``health`` is available after it exits.
 
-    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. ``first`` is the number of these GPUs
-    that the run uses. ``expected`` says whether this node has GPUs. If it has, unknown GPU health causes a warning.
-    Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and temperature describe the run; None
-    for the whole run.
+    ``gpus`` has the entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs. The run uses the first ``first`` of
+    these GPUs; None for all. ``expected`` says whether this node has GPUs. If it has, unknown GPU health causes a
+    warning. Otherwise no GPU is queried. ``steps`` marks the steps whose clocks, power and temperature describe the
+    run; None for the whole run.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class _GpuThread:
     """Starts the thread that makes the GPU queries, and waits for its result."""
 
     def __init__(
-        self, connect: Callable[[], "GpuWatch"], on_sample: Callable[[], None], interval_s: float, expected: bool
+        self, connect: Callable[[], "GpuWatch"], on_sample: Callable[[], None], interval_s: float, has_gpus: bool
     ) -> None:
-        self._connect, self._on_sample, self._interval_s, self._expected = connect, on_sample, interval_s, expected
+        self._connect, self._on_sample, self._interval_s, self._has_gpus = connect, on_sample, interval_s, has_gpus
         self._ready, self._stop = threading.Event(), threading.Event()
         self._result = _GpuResult()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
@@ -152,7 +152,7 @@ class _GpuThread:
         return no_answer
 
     def _run(self) -> None:
-        watch = self._begin() if self._expected else None
+        watch = self._begin() if self._has_gpus else None
         self._ready.set()
         while not self._stop.wait(self._interval_s):
             self._result.samples += 1
@@ -205,12 +205,13 @@ class GpuWatch:
         """
 
     def before(self) -> list[GpuSnapshot]:
-        """Return the current state of the GPUs. Wait up to SETTLE_S while they still show the previous run."""
+        """Return the current state of the GPUs. Wait up to SETTLE_S while they still show effects of the previous
+        run."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             snapshots = [self._gpus.snapshot(gpu) for gpu in self._gpus.gpus]
-            unsettled = any(gpu.processes or set(gpu.reasons) & {"hw_thermal", "hw_slowdown"} for gpu in snapshots)
-            if not unsettled or time.monotonic() > deadline:
+            is_unsettled = any(gpu.processes or set(gpu.reasons) & {"hw_thermal", "hw_slowdown"} for gpu in snapshots)
+            if not is_unsettled or time.monotonic() > deadline:
                 break
             time.sleep(SETTLE_STEP_S)
         for samples in self._by_index.values():
@@ -249,10 +250,10 @@ class GpuWatch:
         return self._steps is None or self._steps.are_running()
 
     def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
-        own = self._is_own(process.pid, os.getpid())
-        if own:
+        is_own = self._is_own(process.pid, os.getpid())
+        if is_own:
             self._can_attribute = True
-        elif own is None:
+        elif is_own is None:
             samples.unplaced.add(process.pid)
         elif len(samples.others) < MAX_PROCESSES:
             samples.others[process.pid] = process
@@ -288,8 +289,8 @@ class _GpuSamples:
         if snapshot.temperature_c is not None:
             self.temperature = max(snapshot.temperature_c, self.temperature or snapshot.temperature_c)
 
-    def summary(self, ecc: int | None, attributed: bool, lost: bool) -> GpuUsage:
-        """Summarize the samples. ``attributed`` says whether process ids could be attributed to the run or to
+    def summary(self, ecc: int | None, can_attribute: bool, is_lost: bool) -> GpuUsage:
+        """Summarize the samples. ``can_attribute`` says whether process ids could be attributed to the run or to
         others."""
         gpu = self.gpu
         return GpuUsage(
@@ -305,7 +306,7 @@ class _GpuSamples:
             power_limit_w=gpu.power_limit_w,
             uncorrected_ecc=max(0, ecc - self.ecc) if ecc is not None and self.ecc is not None else None,
             xids=sorted(set(self.xids))[:MAX_XIDS],
-            others=list(self.others.values()) if attributed else [],
-            unplaced=len(self.unplaced) + (0 if attributed else len(self.others)),
-            lost=lost,
+            others=list(self.others.values()) if can_attribute else [],
+            unplaced=len(self.unplaced) + (0 if can_attribute else len(self.others)),
+            lost=is_lost,
         )

@@ -105,8 +105,8 @@ class NvmlSession:
     def __init__(self, nvml: Nvml, entries: Sequence[str] | None, first: int | None = None) -> None:
         """``entries`` are the entries of CUDA_VISIBLE_DEVICES; None means that all GPUs are visible.
 
-        ``first`` is the number of visible GPUs that the run uses. If fewer GPUs are visible, the run uses the CPU, and
-        no GPU is queried.
+        The run uses the first ``first`` of the visible GPUs; None for all. If fewer than ``first`` are visible, the run
+        uses the CPU, and no GPU is queried.
         """
         self._nvml = nvml
         self.lost: set[int] = set()
@@ -114,9 +114,11 @@ class NvmlSession:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             raise NoNvmlError(f"NVML does not work: {error}") from error
-        devices = [gpu for index in range(min(self._count(), MAX_GPUS)) if (gpu := self._open(index)) is not None]
-        selected = select_visible(devices, entries)
-        self.gpus = selected if first is None else selected[:first] if len(selected) >= first else []
+        opened = [self._open(index) for index in range(min(self._count(), MAX_GPUS))]
+        selected = select_visible([gpu for gpu in opened if gpu is not None], entries)
+        if first is not None:
+            selected = selected[:first] if len(selected) >= first else []
+        self.gpus = selected
         self._events = self._watch_errors()
 
     def close(self) -> None:
@@ -181,7 +183,8 @@ class NvmlSession:
         return events
 
     def _reasons(self, gpu: GpuDevice) -> list[ClockReason]:
-        """Return the clock reasons. Drivers before 535 have only the older query, and new pynvml may lack it."""
+        """Return the clock reasons. Drivers before 535 have only the older query, which new versions of pynvml may
+        lack."""
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             function = getattr(self._nvml, name, None)
             bits = None if function is None else self._query(gpu, function, gpu.handle)

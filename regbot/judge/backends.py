@@ -33,10 +33,11 @@ def dispatcher_change(base: Run, head: Run) -> DispatcherChange | None:
 
 
 def dispatcher_problems(base: Run, head: Run) -> Iterator[str]:
-    """Yield a message for each arm that did not execute the requested dispatcher, which makes the comparison invalid.
+    """Yield a message for each arm that did not execute the requested dispatcher. Such a message makes the comparison
+    invalid.
 
-    If both arms requested the same dispatcher and one arm executed it, the difference is a finding. Nothing is yielded
-    then.
+    If both arms requested the same dispatcher and exactly one arm executed it, nothing is yielded, because the
+    difference is then a finding.
     """
     if dispatcher_change(base, head) is not None:
         return
@@ -60,14 +61,14 @@ def uncertain_dispatcher(runs: Sequence[Run], requested: str) -> Iterator[str]:
     ``requested`` is the dispatcher that the workload requests, '' if the layer chooses one.
     """
     name = runs[0].arm.name
-    # A failed profile costs the run no times. Another run of the arm may show the dispatcher.
-    expected = [run for run in runs if run.profile is None or run.ledger is not None]
-    if not any(DISPATCHER in run.backends for run in expected):
-        expected = list(runs)
+    # A run whose profile failed still has step times. Another run of the arm may show the dispatcher.
+    counted_runs = [run for run in runs if run.profile is None or run.ledger is not None]
+    if not any(DISPATCHER in run.backends for run in counted_runs):
+        counted_runs = list(runs)
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if len(executed) > 1:
         yield f"{name} executed different dispatchers in different runs: {', '.join(sorted(executed))}"
-    elif requested and not all(DISPATCHER in run.backends for run in expected):
+    elif requested and not all(DISPATCHER in run.backends for run in counted_runs):
         yield (
             f"{name} requested dispatcher {requested!r}, and a run does not show which one it executed, because its "
             "step was not counted"

@@ -40,9 +40,9 @@ def _check_run(run: Run) -> Iterator[str]:
     if run.tier != "timed" or run.outcome != "ok" or timing is None:
         return
     name = f"a timed run of {run.arm.name}"
-    claimed = max(sum(rank.step_s) for rank in timing.ranks.values())
-    if claimed > run.wall_s + TOLERANCE_S:
-        yield f"{name} claims {claimed:.4g} s for its steps, but the process ran for {run.wall_s:.4g} s"
+    claimed_s = max(sum(rank.step_s) for rank in timing.ranks.values())
+    if claimed_s > run.wall_s + TOLERANCE_S:
+        yield f"{name} claims {claimed_s:.4g} s for its steps, but the process ran for {run.wall_s:.4g} s"
     if timing.clock == "log":
         return  # the program printed these times itself, so there is no clock of the harness to compare with
     if timing.harness_s is None or (timing.harness_steady_s is None and len(timing.step_s) > timing.cut):
@@ -51,18 +51,18 @@ def _check_run(run: Run) -> Iterator[str]:
     for rank in timing.ranks.values():
         if _is_contradicted(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
             yield _describe_contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
-        steady = sum(rank.step_s[timing.cut :])
-        if timing.harness_steady_s is not None and _is_steady_contradicted(steady, timing):
-            yield _describe_contradiction(name, "its steps after the warm-up", steady, timing.harness_steady_s)
+        steady_s = sum(rank.step_s[timing.cut :])
+        if timing.harness_steady_s is not None and _is_steady_contradicted(steady_s, timing):
+            yield _describe_contradiction(name, "its steps after the warm-up", steady_s, timing.harness_steady_s)
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
-    timed = sum(run.wall_s for run in runs if run.tier == "timed")
-    if timed > job_s + JOB_TOLERANCE_S:
-        yield f"the timed runs together claim {timed:.0f} s, but the whole job took {job_s:.0f} s"
-    longest = max((run.wall_s for run in runs if run.tier == "static"), default=0.0)
-    if longest > job_s + JOB_TOLERANCE_S:
-        yield f"one trace claims {longest:.0f} s, but the whole job took {job_s:.0f} s"
+    timed_s = sum(run.wall_s for run in runs if run.tier == "timed")
+    if timed_s > job_s + JOB_TOLERANCE_S:
+        yield f"the timed runs together claim {timed_s:.0f} s, but the whole job took {job_s:.0f} s"
+    longest_trace_s = max((run.wall_s for run in runs if run.tier == "static"), default=0.0)
+    if longest_trace_s > job_s + JOB_TOLERANCE_S:
+        yield f"one trace claims {longest_trace_s:.0f} s, but the whole job took {job_s:.0f} s"
 
 
 def _is_steady_contradicted(claimed_s: float, timing: Timing) -> bool:

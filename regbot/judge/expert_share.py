@@ -1,5 +1,5 @@
-"""Find the share of the routed experts in a timed step. A change of the experts' time changes the step time by about
-this share of it, so a small share hides a regression of the MoE layers."""
+"""Find the share of the routed experts in the model FLOPs of a step. If the experts become slower by some percentage,
+the step becomes slower by about this share of it. A small share therefore hides a regression of the MoE layers."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ SHAPE_ADAPTERS = ("smoke", "module")
 
 def find_expert_share(plan: TimedPlan, runs: Sequence[Run]) -> float | None:
     """Return the share of the routed experts in the model FLOPs of a step, in (0, 1). None for a variant without
-    experts, for other models than that of a shape, and for shapes that this version does not have."""
+    experts, for a model that is not a shape, and for a shape that this version of regbot does not have."""
     match = ENTRY_PATTERN.fullmatch(plan.entry)
     if match is None or any(run.adapter not in SHAPE_ADAPTERS for run in runs):
         return None

@@ -43,7 +43,7 @@ STEAL_SHARE = 0.02
 """Stolen time counts as affecting step times if the hypervisor gives at least this share of the cores' time to other
 machines."""
 SLOW_CORES = 0.9
-"""Cores count as slow if their clock is below this ratio to the clock in the session's fastest run."""
+"""Cores count as slow in a run if their clock, divided by the highest clock of any run, is below this value."""
 
 
 def describe_outside_cause(run: Run) -> str:
@@ -68,15 +68,15 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
         if run.position is not None and run.position.block > 0 and (cause := _hardware_slowdown(run)):
             slowed.setdefault((run.position.block, run.attempt), {})[run.arm.name] = cause
     return {
-        block: f"in runs of both arms of a block {cause['head']}; look at the node's cooling and power supply"
-        for block, cause in slowed.items()
-        if len(cause) == 2
+        block: f"in runs of both arms of a block {cause_by_arm['head']}; look at the node's cooling and power supply"
+        for block, cause_by_arm in slowed.items()
+        if len(cause_by_arm) == 2
     }
 
 
 def health_findings(runs: Sequence[Run]) -> list[str]:
-    """Return sentences on how the node affected the runs of one entry. Warm launches are left out. No run becomes void
-    by these findings."""
+    """Return sentences on how the node affected the runs of one entry. Warm launches are left out. These findings make
+    no run void."""
     counted = [run for run in runs if run.health is not None and not _is_warm(run)]
     return [
         *_driver_errors(counted),
@@ -111,7 +111,9 @@ def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
     for arm in ("base", "head"):
         arm_runs = [run for run in runs if run.arm.name == arm]
         texts_by_run = [
-            {c.text for c in run.health.causes if c.kind == "xid" and not c.outside} for run in arm_runs if run.health
+            {cause.text for cause in run.health.causes if cause.kind == "xid" and not cause.outside}
+            for run in arm_runs
+            if run.health
         ]
         for text in sorted(set().union(*texts_by_run)):
             yield f"{arm}: {text} ({_run_count(sum(text in texts for texts in texts_by_run), len(arm_runs))})"
@@ -169,8 +171,8 @@ def _median_clock(runs: Sequence[Run], index: int) -> float | None:
 def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a warning if the settings of the node keep the clocks low. Such settings affect both arms alike.
 
-    ``Cause.outside`` is true if code under test cannot have caused a fault, so that its run is void. A clock that the
-    settings keep low has false there, because it voids no run.
+    ``Cause.outside`` is true if code under test cannot have caused a fault, so that the run is void. It is false for a
+    clock that the settings keep low, because such a clock makes no run void.
     """
     causes_by_run = [
         [cause for cause in run.health.causes if cause.kind == "low_clock" and not cause.outside]
@@ -187,20 +189,20 @@ def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
 def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
     """Yield one sentence for each kind of load on the processors: other work, stolen time, low clocks."""
     during = [run.health.during.cpu for run in runs if run.health is not None]
-    other = [cpu.other_share or 0.0 for cpu in during]
-    if hits := [share for share in other if share >= BUSY_SHARE]:
+    other_shares = [cpu.other_share or 0.0 for cpu in during]
+    if hits := [share for share in other_shares if share >= BUSY_SHARE]:
         yield f"other work used up to {100 * max(hits):.0f}% of the cores during {_run_count(len(hits), len(runs))}"
-    steal = [cpu.steal_share or 0.0 for cpu in during]
-    if hits := [share for share in steal if share >= STEAL_SHARE]:
+    steal_shares = [cpu.steal_share or 0.0 for cpu in during]
+    if hits := [share for share in steal_shares if share >= STEAL_SHARE]:
         yield (
             f"the hypervisor gave up to {100 * max(hits):.0f}% of the cores' time to other machines during "
             f"{_run_count(len(hits), len(runs))}"
         )
-    clocks = [cpu.mhz.median for cpu in during if cpu.mhz is not None]
-    if slow := [mhz for mhz in clocks if mhz < SLOW_CORES * max(clocks)]:
+    clocks_mhz = [cpu.mhz.median for cpu in during if cpu.mhz is not None]
+    if slow_mhz := [mhz for mhz in clocks_mhz if mhz < SLOW_CORES * max(clocks_mhz)]:
         yield (
-            f"the cores ran at only {min(slow):.0f} MHz or more in {_run_count(len(slow), len(runs))}, and at up to "
-            f"{max(clocks):.0f} MHz in the others"
+            f"the cores ran at only {min(slow_mhz):.0f} MHz or more in {_run_count(len(slow_mhz), len(runs))}, and at "
+            f"up to {max(clocks_mhz):.0f} MHz in the others"
         )
 
 

@@ -1,9 +1,9 @@
 """Decide on the pairs of a workload that exist so far, by the planned looks or by an always-valid interval.
 
-One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. Where the noise
-of the node class is known, the pairs of the first block may already pass (look 0). Timing the same
-trees again does not start a new test. The pairs of both sessions are then judged together by an always-valid interval:
-one that stays valid however often one looks.
+One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. If the noise of
+the node class is known, head may already pass after the first block (look 0). Timing the same trees again does not
+start a new test: the pairs of both sessions are judged together by an always-valid interval, which stays valid however
+often one looks.
 """
 
 import math
@@ -50,9 +50,10 @@ class InterimDecision:
     withheld: bool = False
     """Whether head does not pass because it has more slow launches than base."""
     assumed_luck: float = 0.0
-    """Assumed luck of an arm, by which the intervals are widened if no calibration has measured it. 0 if one has."""
+    """Luck of an arm that the intervals assume because no calibration has measured it, as a standard deviation on the
+    log scale. 0 if they assume none."""
     decision_without_luck: Decision | None = None
-    """What undecided pairs would decide without the assumed luck; None if they would not decide."""
+    """What the undecided pairs would decide without the assumed luck; None if they would stay undecided."""
 
     @property
     def intervals(self) -> list[Interval]:
@@ -93,18 +94,18 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
     assumed_luck = _assumed_sd(luck)
-    # Later pairs exist only if look 0 has not passed, so it is taken on a session of one block only.
+    # If there are more pairs, look 0 has already been taken and has not passed.
     if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
-        first = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
+        first_look = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
         return InterimDecision(
             pair_set,
-            first.decision,
+            first_look.decision,
             pairs,
             0,
-            first.final,
+            first_look.final,
             False,
-            first.alpha,
-            first.tests,
+            first_look.alpha,
+            first_look.tests,
             class_noise=noise,
             assumed_luck=assumed_luck,
         )
@@ -113,8 +114,8 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
         return InterimDecision(pair_set)
     without_luck: Decision = "undecided"
     if assumed_luck and result.decision == "undecided" and not result.withheld:
-        certain = sequential_test(ratios, count_primary_tests(header), thresholds(header))
-        without_luck = certain.decision if certain is not None else "undecided"
+        result_without_luck = sequential_test(ratios, count_primary_tests(header), thresholds(header))
+        without_luck = result_without_luck.decision if result_without_luck is not None else "undecided"
     return InterimDecision(
         pair_set,
         result.decision,
@@ -133,8 +134,8 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
 def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
     """Return the noise for a look 0 on the first block, None if the gate takes no look 0 or the noise is not known.
 
-    Stored pairs are of the committed configuration, so arms with overrides have no look 0. It is also left out where
-    calibration has removed the gate's vote, and where an arm has no steady state.
+    Stored pairs are of the committed configuration, so there is no look 0 if an arm has overrides. There is also no
+    look 0 if calibration has removed the gate's vote, or if an arm has no steady state.
     """
     first_block = pair_set.valid[:LOOK0_PAIRS]
     if header.throughput.gate in ("pairs", "stored") or header.base.overrides or header.head.overrides:
@@ -148,8 +149,8 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
-    """Return the luck that the intervals must contain, None if they need none. It is assumed if no calibration has
-    measured it. Pairs of a session without fresh caches share one draw."""
+    """Return the luck by which the intervals are widened, None if they are not. If no calibration has measured the
+    luck, it is assumed. In a session without fresh caches, all pairs share one draw."""
     if not pair_set.valid or plan.measures_luck:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)
@@ -162,7 +163,7 @@ def _assumed_sd(luck: SharedLuck | None) -> float:
 
 
 def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
-    """Return the luck that pairs of these ``draws`` share, by the calibration of their node class; None if it is 0."""
+    """Return the luck in pairs with these ``draws``, from the calibration of their node class; None if it is 0."""
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
     luck = calibrated.arm_luck
@@ -172,10 +173,10 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
 def _decide_joined(pair_set: PairSet, first_pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
     """Decide on all pairs by the always-valid interval.
 
-    The first ``first_pairs`` pairs belong to the first session. If that session decided by its looks, this decision
+    The first ``first_pairs`` pairs belong to the first session. If that session decided by its looks, its decision
     stays until the always-valid interval decides. A few more pairs can therefore not turn a decision into "undecided",
-    unless they show that head has more slow launches than base. A decision of look 0 does not stay, because it rests on
-    stored noise, and more pairs show the noise themselves.
+    unless they show that head has more slow launches than base. A decision of look 0 does not stay: it rests on stored
+    noise, and with more pairs the noise can be estimated from the pairs.
     """
     pairs = len(pair_set.valid)
     luck = _find_luck(pair_set, plan)

@@ -1,7 +1,7 @@
 """Judge one session. The same records always give the same verdict.
 
 Sharding is judged by the traced runs, and throughput by the timed runs. If the step is compiled, the timed runs have
-profiles of it, and sharding is judged by these too. Both kinds of runs can make the verdict INVALID.
+profiles of it, and sharding is also judged by these profiles. Both kinds of runs can make the verdict INVALID.
 """
 
 from collections.abc import Iterable, Sequence
@@ -108,7 +108,8 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
 
 
 def _index_unconcerned(session: Session) -> dict[str, UnconcernedWorkload]:
-    """Return the workloads that the change does not concern, by entry. A workload with runs is judged by its runs."""
+    """Return the workloads that the change does not concern, by entry. Workloads with runs are left out, because their
+    runs are judged."""
     measured = {run.workload for run in session.runs}
     return {workload.entry: workload for workload in session.header.unconcerned if workload.entry not in measured}
 
@@ -144,15 +145,15 @@ def _compare_runs(
 
 
 def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:
-    """Return the section with the graver status, with the first reason of the other one. Traces come first if both have
-    the same status, because profiles know no modules."""
+    """Return the section with the graver status, and add the first reason of the other section. If both have the same
+    status, return the section of the traces, because profiles know no modules."""
     if traced is None:
         return profiled
     if GRAVITY.index(profiled.status) < GRAVITY.index(traced.status):
-        graver, other, name = profiled, traced, "the traces, in which compiled code runs eagerly"
+        graver, other, other_name = profiled, traced, "the traces, in which compiled code runs eagerly"
     else:
-        graver, other, name = traced, profiled, "the profiles of the timed steps"
-    reasons = [*graver.reasons, *(clip_message(f"{name}: {reason}") for reason in other.reasons[:1])]
+        graver, other, other_name = traced, profiled, "the profiles of the timed steps"
+    reasons = [*graver.reasons, *(clip_message(f"{other_name}: {reason}") for reason in other.reasons[:1])]
     return graver.model_copy(update={"reasons": reasons})
 
 
@@ -167,5 +168,6 @@ def _combine_validity(traced: Validity, timed: Validity | None) -> Validity:
 
 
 def _configurations_only(base: Arm, head: Arm) -> bool:
-    """Whether both arms have the same commit and different overrides. Differences are then intended."""
+    """Whether only configurations are compared: both arms have the same commit, with different overrides. The
+    differences are then intended."""
     return base.commit == head.commit and base.overrides != head.overrides

@@ -67,7 +67,8 @@ class PairSet:
 
 
 def is_head_only(run: Run) -> bool:
-    """Whether a timed run is one of head alone, for ``gate = "stored"``. Its warm launch is one too."""
+    """Whether a timed run is a run of head without base, for ``gate = "stored"``. True for the warm launch before such
+    runs too."""
     return run.position is not None and run.position.order == "screen"
 
 
@@ -102,8 +103,8 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
     unstarted: list[PairKey] = []
     for key, pair_runs in members.items():
         by_arm = {run.arm.name: run for run in pair_runs}
-        repeated = key.attempt < last_attempts[key.block]
-        if reason := slowed.get((key.block, key.attempt), "") or _void_reason(pair_runs, repeated):
+        is_repeated = key.attempt < last_attempts[key.block]
+        if reason := slowed.get((key.block, key.attempt), "") or _void_reason(pair_runs, is_repeated):
             reasons[key] = reason
         elif len(pair_runs) == 1:
             reasons[key] = "the other run of its pair was not started"
@@ -124,17 +125,17 @@ def describe_fault(run: Run) -> str:
     """Return why a run cannot count, judged without other runs; '' if it can count."""
     if run.outcome != "ok":
         return run.reason or run.outcome.replace("_", " ")
-    if outside := describe_outside_cause(run):
-        return f"the node was not fit: {outside}"
+    if cause := describe_outside_cause(run):
+        return f"the node was not fit: {cause}"
     return "" if run.timing is not None and run.timing.steady_s else "it has no steady step"
 
 
-def _void_reason(runs: Sequence[Run], repeated: bool) -> str:
-    """Return why the runs of one pair do not count, '' if they do."""
+def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
+    """Return why the runs of one pair do not count, '' if they do. ``is_repeated``: their block was repeated later."""
     by_arm = {run.arm.name: run for run in runs}
     if any(describe_fault(run) for run in runs):
         return PARTNER_VOID
-    if repeated:
+    if is_repeated:
         return "its block was repeated"
     if len(runs) == 1:
         return ""

@@ -61,12 +61,12 @@ def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> Tra
 def choose_run(runs: Sequence[Run], arm: str) -> Run | None:
     """Return the last run of ``arm`` whose profile gave a ledger, else its last profiled run, else its last run."""
     arm_runs = [run for run in runs if run.outcome == "ok" and run.arm.name == arm]
-    arm_runs.sort(key=lambda run: (run.profile is not None, _has_usable_ledger(run)))  # keeps the order of equal runs
+    arm_runs.sort(key=lambda run: (run.profile is not None, _has_usable_ledger(run)))  # stable: ties keep their order
     return arm_runs[-1] if arm_runs else None
 
 
 def _has_usable_ledger(run: Run) -> bool:
-    """Whether the run has a ledger, and its profile, if it has one, has no problem."""
+    """Whether the run has a ledger that can be used. A ledger from a profile with a problem cannot."""
     return run.ledger is not None and (run.profile is None or not run.profile.problem)
 
 

@@ -39,7 +39,7 @@ def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, l
 
 
 def find_age_days(measured: str, header: SessionHeader) -> float | None:
-    """Return how many days before this session something was measured, at least 0; None if a time is unreadable."""
+    """Return the days between the time ``measured`` and this session, at least 0; None if a time is unreadable."""
     try:
         age = parse_time(header.created) - parse_time(measured)
     except InvalidTime:
@@ -48,8 +48,8 @@ def find_age_days(measured: str, header: SessionHeader) -> float | None:
 
 
 def explain_unknown_node(reference: Reference, run: Run) -> str:
-    """Return why stored sessions cannot be used for the node of ``run``, '' if they can. They cannot be used if they
-    come from other nodes only, and from fewer than ``MIN_NODES``."""
+    """Return why stored sessions cannot be used for the node of ``run``, '' if they can. They cannot be used if none of
+    them is from this node and they are from fewer than ``MIN_NODES`` other nodes."""
     nodes = {session.node for session in reference.sessions}
     node = run.node.name if run.node is not None else None
     if node in nodes or len(nodes) >= MIN_NODES:
@@ -58,8 +58,8 @@ def explain_unknown_node(reference: Reference, run: Run) -> str:
 
 
 def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
-    """Return why the times of ``runs``, which are of one arm, are of another dispatcher than the stored ones; '' if
-    they are not."""
+    """Return a sentence if ``runs``, all of one arm, executed another dispatcher than the stored sessions; '' if they
+    did not, or if the stored dispatcher is unknown."""
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if reference.executed is None or executed == {reference.executed}:
         return ""

@@ -53,7 +53,7 @@ def run_verdict(
         fields = {
             "cut": cut,
             **{f"{name}_s": math.exp(slowest[name]) for name in SUMMARIES},
-            **_quartiles(_slowest_rank(timing, cut)),
+            **_quartiles(_slowest_rank_s(timing, cut)),
             "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
         }
     return RunVerdict.model_validate(
@@ -71,8 +71,8 @@ def run_verdict(
 
 
 def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> float | None:
-    """Return the step time of ``arm`` in seconds: the median, over its runs with ``role``, of their median step times.
-    None if no such run has times."""
+    """Return the step time of ``arm`` in seconds: the median of the median step times of its runs with ``role``. None
+    if no such run has times."""
     medians = [run.median_s for run in runs if run.arm == arm and run.role == role and run.median_s is not None]
     return math.exp(median(map(math.log, medians))) if medians else None
 
@@ -80,7 +80,7 @@ def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> floa
 def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
     """Return the times of each rank in both arms: medians over the runs that the decision used, and the largest peak.
 
-    For each arm, these are its runs in pairs, or its runs alone if it has no pairs.
+    The decision used the runs with the role ``pair``. If an arm has none, it used the runs with the role ``stored``.
     """
     base, head = (_rank_medians(runs, arm) for arm in ("base", "head"))
     return [
@@ -134,16 +134,17 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
     )
 
 
-def _slowest_rank(timing: Timing, cut: int) -> Sequence[float]:
-    """Return the steady step times of the rank with the largest median, which is the median of the run."""
-    steady = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
-    return max(steady, key=median, default=timing.step_s[cut:])
+def _slowest_rank_s(timing: Timing, cut: int) -> Sequence[float]:
+    """Return the steady step times, in seconds, of the rank with the largest median. That median counts as the run's
+    median step time."""
+    steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
+    return max(steady_s, key=median, default=timing.step_s[cut:])
 
 
 def _quartiles(seconds: Sequence[float]) -> dict[str, float]:
     if len(seconds) < 2:
         return {}
-    low, _, high = quantiles(seconds, n=4, method="inclusive")  # the other method can leave the range of the values
+    low, _, high = quantiles(seconds, n=4, method="inclusive")  # "exclusive" quartiles can be outside of the values
     return {"low_quartile_s": low, "high_quartile_s": high}
 
 

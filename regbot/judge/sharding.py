@@ -59,7 +59,7 @@ def judge_sharding(
         findings = [
             finding if finding.accepted else finding.model_copy(update={"status": "REVIEW"}) for finding in findings
         ]
-    identical = not findings and base.program is not None and base.program == head.program
+    is_identical = not findings and base.program is not None and base.program == head.program
     worst = next(
         severity
         for severity in SEVERITY
@@ -76,7 +76,7 @@ def judge_sharding(
     reasons = [
         *unclassified,
         *(guess_reasons if status != worst else []),  # first, if the guesses turned PASS into REVIEW
-        *([_describe_no_findings(base, head, identical)] if not findings else []),
+        *([_describe_no_findings(base, head, is_identical)] if not findings else []),
         *(
             ["comparison of two configurations: differences are shown, not judged"]
             if configurations_only and findings
@@ -97,14 +97,14 @@ def judge_sharding(
         base=_counts(base, head),
         head=_counts(head, base),
         source=_describe_source(base),
-        identical_program=identical,
+        identical_program=is_identical,
         wire=WireTime(base_s=wire_s(base, config.wire), head_s=wire_s(head, config.wire)),
         config_changes=changes,
     )
 
 
-def _describe_no_findings(base: Ledger, head: Ledger, identical: bool) -> str:
-    if identical:
+def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str:
+    if is_identical:
         return "device program identical: both arms dispatch the same operators and collectives"
     if base.program is None or head.program is None:
         return "same collectives; operators were not compared, because an arm has no fingerprint of them"

@@ -27,20 +27,14 @@ def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary |
 
 def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Return warnings if too many runs of the pairs have no steady state, else ()."""
-    return unsettled_warnings(
-        *([_is_steady(run) for run in runs] for runs in zip(*((p.base, p.head) for p in pairs), strict=True))
-    )
+    return unsettled_warnings([_is_steady(pair.base) for pair in pairs], [_is_steady(pair.head) for pair in pairs])
 
 
 def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
     """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends at the
     last change of its step-time level."""
-    warmups = [
-        steady_state.warmup_steps
-        for run in runs
-        if run.timing is not None and (steady_state := launch_steady_state(run.timing))
-    ]
-    known_steps = [steps for steps in warmups if steps is not None]
+    states = [launch_steady_state(run.timing) for run in runs if run.timing is not None]
+    known_steps = [state.warmup_steps for state in states if state is not None and state.warmup_steps is not None]
     return float(median(known_steps)) if known_steps else None
 
 

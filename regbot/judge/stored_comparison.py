@@ -77,7 +77,8 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
-    """Return the prediction intervals of one arm by summary. The level of every session is that of as many runs."""
+    """Return the prediction intervals of one arm by summary. The level of each stored session is the mean over as many
+    runs as there are pairs."""
     levels = stored_levels(reference, len(pairs))
     summaries = []
     for pair in pairs:
@@ -104,12 +105,12 @@ def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Itera
         )
 
 
-def _describe_drift(header: SessionHeader, reference: Reference, base: PredictionInterval) -> str:
+def _describe_drift(header: SessionHeader, reference: Reference, prediction: PredictionInterval) -> str:
     """Return the warning that base's step time is outside the range that the stored sessions predict."""
     is_same_commit = reference.sessions[-1].commit == header.base.commit
     cause = "the node or the environment has drifted since" + ("" if is_same_commit else ", or main has changed")
     return (
-        f"base's step time differs by {format_estimate(base)} from the last "
+        f"base's step time differs by {format_estimate(prediction)} from the last "
         f"{count(len(reference.sessions), 'session')} of main, which is outside the range that they predict: {cause}. "
         "The verdict rests on the pairs of this session, so it stands. 'regbot baseline refresh' measures main again"
     )

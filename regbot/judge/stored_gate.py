@@ -150,18 +150,18 @@ def _summarise_run(run: Run) -> dict[str, float]:
 
 
 def _explain_unsteady_head(head: Sequence[Run]) -> str:
-    """Return a reason if at least half of head's runs have no steady state, else ''. Only GPU nodes are checked."""
-    unsteady = [
-        not summary.steady for run in head if run.timing is not None and (summary := launch_steady_state(run.timing))
-    ]
-    if head[-1].node is None or not head[-1].node.gpus or 2 * sum(unsteady) < len(head):
+    """Return a reason if at least half of head's runs have no steady state, else ''. Always '' on a node without
+    GPUs."""
+    states = [launch_steady_state(run.timing) for run in head if run.timing is not None]
+    unsteady_runs = sum(state is not None and not state.steady for state in states)
+    if head[-1].node is None or not head[-1].node.gpus or 2 * unsteady_runs < len(head):
         return ""
-    return f"{sum(unsteady)} of {len(head)} runs of head have no steady state"
+    return f"{unsteady_runs} of {len(head)} runs of head have no steady state"
 
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
     """Return how head differs from the stored sessions in its dispatcher, loss or number of dropped tokens; '' if they
-    agree. A head that differs cannot pass by its times alone."""
+    agree. If head differs, equal step times are not enough for a pass."""
     if other_dispatcher := explain_other_dispatcher(reference, head):
         return other_dispatcher
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):

@@ -1,5 +1,5 @@
 """Compare a stored ledger with the new ledgers. The counts of one program do not change with time, so a difference has
-a cause. Only the comparison with base can change the verdict. The one with head is shown beside it.
+a cause. Only the comparison with base can change the verdict. The comparison with head is shown beside the verdict.
 
 If the stored ledger has the same tree as base, the cause is other software (torch or XLA), not the pull request. A PASS
 of the workload then becomes REVIEW. If the stored ledger has another tree, a merged change may be the cause, and the

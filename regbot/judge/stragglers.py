@@ -102,11 +102,11 @@ def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
             lateness_by_location.setdefault(location, {}).setdefault(run.arm.name, []).append(lateness)
             if location[0] is not None and (load := extra_load(run, location[0])) is not None:
                 loads.setdefault(location, []).append(load)
-    stragglers = [
-        straggler
-        for location, by_arm in lateness_by_location.items()
-        if (straggler := _build_straggler(location, by_arm, loads.get(location, []))) is not None
-    ]
+    stragglers: list[Straggler] = []
+    for location, by_arm in lateness_by_location.items():
+        straggler = _build_straggler(location, by_arm, loads.get(location, []))
+        if straggler is not None:
+            stragglers.append(straggler)
     return sorted(_merge_hosts(stragglers, lateness_by_location), key=lambda straggler: -straggler.slower_pct)
 
 
@@ -175,10 +175,10 @@ def _build_straggler(
         name: 100 * median(lateness.slowdown for lateness in lateness_of_runs)
         for name, lateness_of_runs in by_arm.items()
     }
-    clearly_late = [name for name in ARMS if name in by_arm and _is_late(by_arm[name])]
-    if not clearly_late:
+    clearly_late_arms = [name for name in ARMS if name in by_arm and _is_late(by_arm[name])]
+    if not clearly_late_arms:
         return None
-    worst_pct = max(slowdowns_pct[name] for name in clearly_late)
+    worst_pct = max(slowdowns_pct[name] for name in clearly_late_arms)
     late_arms = tuple(
         name
         for name in ARMS
@@ -212,10 +212,10 @@ def _is_mostly_late(runs: Sequence[Lateness]) -> bool:
 
 
 def _merge_hosts(stragglers: Sequence[Straggler], locations: Iterable[RankLocation]) -> list[Straggler]:
-    """Return the late hosts and ranks without the repetitions.
+    """Return ``stragglers`` so that no host is named together with its ranks.
 
-    If all ranks of a host are late in the same arms as the host, only the host is returned. Otherwise only its ranks
-    are returned.
+    If all ranks of a host are late in the same arms as the host, only the host is returned. Otherwise only its late
+    ranks are returned.
     """
     ranks: dict[str, set[int]] = {}
     for rank, host in locations:

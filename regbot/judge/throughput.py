@@ -89,9 +89,9 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         )
     base, head = find_last_good(runs, "base"), find_last_good(runs, "head")
     if base is None or head is None:
-        waiting = ["an arm has no good run yet; go on with --resume"]
+        reasons = ["an arm has no good run yet; go on with --resume"]
         return TimedResult(
-            _build_section("INCONCLUSIVE", waiting, decision="undecided", by="pairs", **fields), warnings=warnings
+            _build_section("INCONCLUSIVE", reasons, decision="undecided", by="pairs", **fields), warnings=warnings
         )
     warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
     if distrust_reasons := [*distrust_timed(header, plan, all_runs)]:
@@ -240,8 +240,8 @@ def _judge_pairs(
             section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
     if reason := reason_not_to_decide(used_pairs, calibrated):
-        withheld = {"pass_withheld": False, "decision_without_luck": None}
-        return _build_section("INCONCLUSIVE", [reason], **section | {"decision": "undecided"} | withheld)
+        section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
+        return _build_section("INCONCLUSIVE", [reason], **section)
     if STATUS[interim.decision] == "PASS":
         section["bound_pct"] = percent(max(interval.high for _, interval in interim.tests.values()))
     if interim.decision in ("regressed", "improved"):

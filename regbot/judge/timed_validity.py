@@ -62,17 +62,17 @@ def _judge_repeated_failure(
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
     node_at_fault = any(describe_outside_cause(run) for run in (first_failure, second_failure))
-    only_head = {first_failure.arm.name, second_failure.arm.name} == {"head"} and {
+    is_head_broken = {first_failure.arm.name, second_failure.arm.name} == {"head"} and {
         first_failure.outcome,
         second_failure.outcome,
     } <= BROKEN
-    if only_head and not base_failed and not node_at_fault:
-        ran = "base ran" if base_ran else "base was not reached"
+    if is_head_broken and not base_failed and not node_at_fault:
+        base_text = "base ran" if base_ran else "base was not reached"
         if doubt := explain_sparse_doubt((first_failure, second_failure)):
-            reason = f"in both attempts, {describe_failure(second_failure)}; {ran}. {doubt}"
+            reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}. {doubt}"
             return make_validity("INVALID", [clip_message(reason)])
         return make_validity(
-            "FAIL" if base_ran else "INVALID", [f"in both attempts, {describe_failure(second_failure)}; {ran}"]
+            "FAIL" if base_ran else "INVALID", [f"in both attempts, {describe_failure(second_failure)}; {base_text}"]
         )
     return make_validity(
         "INVALID",
@@ -155,8 +155,8 @@ def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
     if run.timing is None or is_warm(run):
         return
     ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a step log covers all ranks
-    timed = (run.timing.requested_steps, run.timing.cut, ranks, len(run.timing.step_s))
-    if timed != (plan.steps, plan.cut, plan.world_size, plan.steps):
+    timed_terms = (run.timing.requested_steps, run.timing.cut, ranks, len(run.timing.step_s))
+    if timed_terms != (plan.steps, plan.cut, plan.world_size, plan.steps):
         yield (
             f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
             f"{len(run.timing.ranks)} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
@@ -169,9 +169,9 @@ def collect_run_warnings(runs: Sequence[Run]) -> list[str]:
 
 
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
-    """Return the last run of ``arm`` that ended well. Runs that show which dispatcher they executed come first.
+    """Return the last run of ``arm`` that ended well and shows which dispatcher it executed.
 
-    A run whose profile failed shows none.
+    If no run shows its dispatcher, for example because all profiles failed, return the last run that ended well.
     """
     good_runs = [run for run in reversed(runs) if run.arm.name == arm and run.outcome == "ok"]
     return next((run for run in good_runs if DISPATCHER in run.backends), good_runs[0] if good_runs else None)

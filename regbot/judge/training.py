@@ -22,8 +22,8 @@ MAX_BASE_SPREADS = 3.0
 
 
 def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    """Yield sentences on how head trains differently from base. Yield nothing if training is the same, or too little is
-    known."""
+    """Yield sentences on how head trains differently from base. Yield nothing if the training is the same, or if base
+    reports too little to compare."""
     base_losses, head_losses = _complete_losses(base), _complete_losses(head)
     if base_losses and head_losses and len(base_losses[0]) == len(head_losses[0]):
         yield from _loss_differences(base_losses, head_losses, loss_rounding(base))
@@ -32,9 +32,11 @@ def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[s
     yield from _drop_differences(base, head)
 
 
-def has_other_trajectory(stored: Sequence[Sequence[float | None]], head: Sequence[Run], allowed: float) -> bool:
-    """Whether the losses of head differ from the stored losses. They also count as different if only the stored losses
-    are complete."""
+def has_other_trajectory(
+    stored: Sequence[Sequence[float | None]], head: Sequence[Run], relative_rounding: float
+) -> bool:
+    """Whether the losses of head differ from the stored losses by more than rounding. They also count as different if
+    the stored losses are complete and head's are not."""
     stored_losses = [[value for value in losses if value is not None] for losses in stored]
     head_losses = _complete_losses(head)
     if not stored_losses or not stored_losses[0] or len({len(losses) for losses in stored_losses}) > 1:
@@ -42,7 +44,7 @@ def has_other_trajectory(stored: Sequence[Sequence[float | None]], head: Sequenc
     return (
         not head_losses
         or len(stored_losses[0]) != len(head_losses[0])
-        or any(True for _ in _loss_differences(stored_losses, head_losses, allowed))
+        or any(True for _ in _loss_differences(stored_losses, head_losses, relative_rounding))
     )
 
 

@@ -3,8 +3,8 @@ them.
 
 Two runs are compared only if they ended well, ran the planned commits and were counted in the same way, and if their
 counters saw all planted collectives. Otherwise the workload is INVALID, with the reason. There is one exception: if
-head fails twice while base runs, the result is FAIL, because the pull request is the cause. A crash must show this
-(``crashes.py``).
+head fails twice while base runs, the result is FAIL, because the pull request is the cause. If head crashed, its
+traceback must show that the pull request is the cause (``crashes.py``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -130,8 +130,8 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
         if base_value is not None and head_value is not None and base_value != head_value:
             return f"are of another {property_name}: {base_value} in {base_name}, {head_value} in {head_name}"
     if sorted(base.patches) != sorted(head.patches):
-        only = sorted(set(base.patches) ^ set(head.patches))
-        return f"were traced with different replacements: {'; '.join(only[:3])}"
+        one_sided = sorted(set(base.patches) ^ set(head.patches))
+        return f"were traced with different replacements: {'; '.join(one_sided[:3])}"
     return None
 
 
@@ -144,15 +144,15 @@ def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar
 
 
 def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
-    """Return the packages whose version differs between two ledgers, with the versions in base and head. A package of
-    one ledger only is left out, because the other one may not have recorded it."""
+    """Return the packages whose version differs between two ledgers, with the versions in base and head. A package that
+    only one ledger lists is left out, because the other ledger may not have recorded it."""
     names = sorted(base.software.keys() & head.software.keys())
     versions = {name: (base.software[name], head.software[name]) for name in names}
     return {name: pair for name, pair in versions.items() if pair[0] != pair[1]}
 
 
 def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
-    return [r for r in session.runs if (r.tier, r.workload, r.arm.name) == ("static", workload, arm.name)]
+    return [run for run in session.runs if (run.tier, run.workload, run.arm.name) == ("static", workload, arm.name)]
 
 
 def _last_usable(runs: list[Run]) -> Run:
@@ -303,11 +303,13 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
             for conflict in find_conflicts(run.ledger.config, facts_of_run(run)):
                 conflicts_by_rule.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
     for arms in conflicts_by_rule.values():
-        repaired = "head" not in arms
-        deciding = arms["base" if repaired else "head"]
-        if severity == ("warning" if repaired else deciding.rule.severity):
-            owner = " of base, repaired in head" if repaired else "" if "base" in arms else " of head"
-            yield f"preflight{owner}: {deciding.rule.what} ({deciding.values}); {deciding.rule.fix}"
+        is_repaired = "head" not in arms
+        conflict = arms["base" if is_repaired else "head"]
+        if severity == ("warning" if is_repaired else conflict.rule.severity):
+            owner = " of base, repaired in head" if is_repaired else " of head"
+            if len(arms) == 2:
+                owner = ""
+            yield f"preflight{owner}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:

@@ -43,18 +43,18 @@ class _Parts:
     peak_bytes: float
 
 
-def find_wall(pairs: Sequence[Pair], summary: Summary, slower: bool) -> Wall | None:
+def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wall | None:
     """Return the wall of a difference in step time, None if it is unknown.
 
     ``summary``: the summary, median or mean, that shows the difference. Stalls change the mean step time but not the
-    median.
+    median. ``is_slowdown``: whether head is slower than base by this summary.
     """
     base_parts = _measure_parts([(pair.base, pair.cut) for pair in pairs], _STATISTICS[summary])
     head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
     if base_parts is None or head_parts is None:
         return None
     extra_s, extra_wait_s = head_parts.step_s - base_parts.step_s, head_parts.wait_s - base_parts.wait_s
-    if extra_s == 0 or (extra_s > 0) != slower:
+    if extra_s == 0 or (extra_s > 0) != is_slowdown:
         return None  # the mean over ranks contradicts the slowest rank, so there is no wall to name
     share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
     extra_text = f"{direction} {abs(extra_s) * 1000:.3g} ms per step"
@@ -74,8 +74,8 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, slower: bool) -> Wall | N
 
 
 def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:
-    """Return each part as the median over runs, from the steps after the run's cut. None if no run has the times of all
-    steps."""
+    """Return each part as the median over runs, from the steps after the cut of each run. None if no run has the times
+    of all steps. ``runs`` has each run with its cut."""
     parts_by_run = [
         _Parts(
             step_s=mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),

@@ -35,7 +35,9 @@ class Condition(Record):
 
     all: Annotated[list["Condition"], Field(min_length=1)] | None = None
     any: Annotated[list["Condition"], Field(min_length=1)] | None = None
-    key: str | list[str] | None = Field(default=None, description="several: names of one thing in different versions")
+    key: str | list[str] | None = Field(
+        default=None, description="name of a configuration key; a list has its names in different versions"
+    )
     fact: str | None = None
     eq: Value | None = None
     ne: Value | None = None
@@ -45,14 +47,14 @@ class Condition(Record):
     lt: float | int | None = None
     on: Yes | None = Field(default=None, description="set to anything but false, 0 or none")
     off: Yes | None = Field(default=None, description="not on")
-    set: Yes | None = Field(default=None, description="there, and not None")
-    missing: Yes | None = Field(default=None, description="not there, or None")
-    none: Yes | None = Field(default=None, description="there, and None")
-    has: str | None = Field(default=None, description="a list, of which this is a member")
+    set: Yes | None = Field(default=None, description="the key exists and is not None")
+    missing: Yes | None = Field(default=None, description="the key does not exist, or is None")
+    none: Yes | None = Field(default=None, description="the key exists and is None")
+    has: str | None = Field(default=None, description="the value is a list with this member")
     starts: list[str] | None = None
     not_starts: list[str] | None = None
-    before: str | None = Field(default=None, description="a version below this one")
-    differs: str | None = Field(default=None, description="from the fact of this name")
+    before: str | None = Field(default=None, description="the value is a version below this one")
+    differs: str | None = Field(default=None, description="the value differs from the fact of this name")
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
@@ -115,19 +117,19 @@ def lookup(config: Mapping[str, Scalar], names: list[str]) -> tuple[str, Scalar]
     Return the key and its value. Return None if there is no such key, or if sections have different values and none of
     them is preferred.
     """
-    present: tuple[str, Scalar] | None = None
+    unset_entry: tuple[str, Scalar] | None = None
     for name in names:
         matches = [key for key in config if key == name or key.endswith(f".{name}")]
         set_keys = [key for key in matches if config[key] is not None]
         if set_keys:
             return _resolve_section(config, name, set_keys)
-        if matches and present is None:
-            present = matches[0], None
-    return present
+        if matches and unset_entry is None:
+            unset_entry = matches[0], None
+    return unset_entry
 
 
 def _resolve_section(config: Mapping[str, Scalar], name: str, set_keys: list[str]) -> tuple[str, Scalar] | None:
-    for candidate in (name, *(part + name for part in PREFERRED_SECTIONS)):
+    for candidate in (name, *(section + name for section in PREFERRED_SECTIONS)):
         if candidate in set_keys:
             return candidate, config[candidate]
     return (set_keys[0], config[set_keys[0]]) if len({repr(config[key]) for key in set_keys}) == 1 else None
@@ -136,16 +138,16 @@ def _resolve_section(config: Mapping[str, Scalar], name: str, set_keys: list[str
 def _test(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> Truth:
     if condition.fact is not None:
         name, value = condition.fact, facts.value(condition.fact)
-        present = value is not None
+        is_present = value is not None
     else:
         entry = lookup(config, condition.names)
-        present = entry is not None
+        is_present = entry is not None
         name, value = entry or (condition.names[0], None)
-    result = _evaluate_test(condition, value, present, facts)
+    result = _evaluate_test(condition, value, is_present, facts)
     return Truth(result, {name: value} if result else {})
 
 
-def _evaluate_test(condition: Condition, value: Scalar, present: bool, facts: Facts) -> bool | None:
+def _evaluate_test(condition: Condition, value: Scalar, is_present: bool, facts: Facts) -> bool | None:
     if condition.fact is None:
         for applies, result in (
             (condition.on, value not in OFF_VALUES),
@@ -155,7 +157,7 @@ def _evaluate_test(condition: Condition, value: Scalar, present: bool, facts: Fa
         ):
             if applies:
                 return result
-    if not present:
+    if not is_present:
         return None
     if condition.none:
         return value is None

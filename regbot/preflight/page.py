@@ -21,9 +21,9 @@ EFFECTS = {
 
 def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
     """Return the terminal page for one configuration. ``unknown`` says which rules could not be evaluated, or is ''."""
-    invalid = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
-    warnings = len(conflicts) - invalid
-    lines = [f"{count(invalid, 'conflict')}, {count(warnings, 'warning')}"]
+    invalid_count = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
+    warning_count = len(conflicts) - invalid_count
+    lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
     if not conflicts:
         lines.append("no rule applies; this does not show that the configured dispatcher is the one that runs")
     if unknown:
@@ -75,12 +75,12 @@ def advice_table(entries: Sequence[AdviceEntry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe_condition(condition: Condition, inner: bool = False) -> str:
-    """Return a condition in words. ``inner`` says that it is part of another condition and may need parentheses."""
+def _describe_condition(condition: Condition, is_part: bool = False) -> str:
+    """Return a condition in words. ``is_part``: it is part of another condition, so it may need parentheses."""
     for parts, conjunction in ((condition.all, " and "), (condition.any, " or ")):
         if parts is not None:
             text = conjunction.join(_describe_condition(part, True) for part in parts)
-            return f"({text})" if inner and len(parts) > 1 else text
+            return f"({text})" if is_part and len(parts) > 1 else text
     name = f"the fact `{condition.fact}`" if condition.fact is not None else f"`{condition.names[0]}`"
     phrases = {"on": "is on", "off": "is off", "set": "is set", "missing": "is not set", "none": "is None"}
     for field, phrase in phrases.items():

@@ -82,13 +82,14 @@ class EnvironmentKey(Record):
     variables: Digest | None = Field(default=None, description="hash over the environment variables that matter")
     model: Digest | None = Field(
         default=None,
-        description="hash of regbot's own model code in the timed steps; None for a trace, for other models, and for "
-        "sessions of versions that did not store it",
+        description="hash of regbot's own model code in the timed steps; None for a trace, for models that are not "
+        "regbot's, and for sessions of versions that did not store it",
     )
 
     @property
     def unknown(self) -> list[str]:
-        """Return the names of the fields whose value is unknown. ``model`` is None also where there is none."""
+        """Return the names of the fields whose value is unknown. ``model`` is left out, because its None may also mean
+        that no model code of regbot ran."""
         return [name for name in type(self).model_fields if name != "model" and getattr(self, name) is None]
 
 
@@ -123,11 +124,12 @@ class Provenance(Record):
 
 
 class AnchorComparison(Record):
-    """The other arm of a nightly session: the anchor's commit, timed beside this one."""
+    """The other arm of a nightly session: the anchor's commit, timed beside the commit of the session."""
 
     commit: Commit = Field(description="of the anchor")
     log_ratios: dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]] = Field(
-        description="log(this / anchor) of the valid pairs, in session order"
+        description="log(step time of the session's commit / step time of the anchor) of the valid pairs, in session "
+        "order"
     )
 
 
@@ -140,7 +142,7 @@ class Baseline(Record):
         description="the reference that it belongs to; anchor for another run of the anchor's commit"
     )
     measured: Text = Field(description="when the session began, UTC")
-    session: Digest = Field(description="identity of the session, which counts only once")
+    session: Digest = Field(description="identity of the session; files with the same identity count once")
     workload: EntryName
     variant: VariantName
     shape_version: Positive
@@ -151,7 +153,7 @@ class Baseline(Record):
     steps: Positive | None = Field(description="steps of one run, warm-up included; None for a trace")
     cut: Annotated[int, Field(ge=0)] | None = Field(description="how many of the steps are planned as warm-up")
     clock: Clock | None
-    dispatcher: Text = Field(description="that the workload asks for; '' leaves the choice to it")
+    dispatcher: Text = Field(description="dispatcher that the workload requests; '' if the workload chooses one")
     executed: Text | None = Field(description="the dispatcher that ran; None where no run shows it")
     ledger: Digest | None = Field(description="hash of the ledger's file; None where no step was counted")
     environment: EnvironmentKey
@@ -225,7 +227,7 @@ class Acceptance(Record):
 class Anchor(Record):
     """The commit that guards a workload on a node class against slow creep.
 
-    An anchor is one file, so that two moves of it conflict in git.
+    An anchor is one file, so that two branches that move it conflict in git.
     """
 
     schema_id: Literal["regbot/anchor@1"] = Field(default="regbot/anchor@1", alias="schema")
@@ -234,10 +236,10 @@ class Anchor(Record):
     node_class: NonEmptyText
     commit: Commit
     tree: Commit
-    moved: Text = Field(description="when, UTC")
+    moved: Text = Field(description="when this commit became the anchor, UTC")
     who: NonEmptyText
     why: Annotated[str, Field(min_length=1, max_length=4000)]
-    previous: Commit | None = Field(description="the anchor before; None for the first")
+    previous: Commit | None = Field(description="commit of the previous anchor; None for the first anchor")
     evidence: MoveEvidence | None = Field(default=None, description="None where the accepted slowdown was not measured")
     accepted: Acceptance | None = None
 
@@ -267,7 +269,7 @@ class BaselineListing(Record):
 
 
 class BaselineAddition(Record):
-    """Output of ``baseline add``: the files of the session, new or present before, relative to the store."""
+    """Output of ``baseline add``: the files of the session, new or already present, relative to the store."""
 
     schema_id: Literal["regbot/baseline-added@1"] = Field(default="regbot/baseline-added@1", alias="schema")
     files: list[Text]

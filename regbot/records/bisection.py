@@ -43,7 +43,7 @@ class Point(Record):
     )
     same_as_before: bool = Field(
         default=False,
-        description="runs the code of the point before it: only comments, documents or tests differ",
+        description="runs the same code as the previous point: only comments, documents or tests differ",
     )
 
     @property
@@ -67,7 +67,9 @@ class BisectionHeader(Record):
     axis: Text = Field(default="", description="name of the dependency whose versions are walked; '' for commits")
     points: Annotated[list[Point], Field(min_length=2)] = Field(description="good first, bad last")
     corner: Point | None = Field(
-        default=None, description="versions between two commits: good's code with the first version; the axis is at bad"
+        default=None,
+        description="for versions between two commits: the point with good's code and the first version; the points of "
+        "the axis have bad's code",
     )
     full: bool = Field(default=False, description="all commits of the range, not only first parents")
     paths: list[Text] = Field(default_factory=list, description="only commits that change these")
@@ -82,12 +84,14 @@ class BisectionHeader(Record):
     smallest_pct: Pct = Field(default=2.0, description="smaller slowdowns are ignored")
     noise_pct: Pct | None = Field(default=None, description="recorded sd of one run; None: estimated during the search")
     noise_pairs: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="pairs behind the recorded noise; 0: stated"
+        default=0, description="number of pairs that the recorded noise was estimated from; 0: the user stated it"
     )
     posterior: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     none_prior: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="search runs at most")
-    budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of all runs, at most")
+    most_runs: Annotated[int, Field(ge=2)] = Field(default=200, description="maximum number of search runs")
+    budget_min: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="maximum minutes of all runs together"
+    )
     confirm: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     warnings: list[Message] = Field(default_factory=list)
@@ -237,7 +241,7 @@ class BisectionPlan(Record):
     expected_runs: float | None = None
     runs_90: float | None = Field(default=None, description="nine of ten bisections need no more search runs")
     expected_builds: float | None = None
-    confirm_runs: int = Field(default=0, description="at most, for one culprit")
+    confirm_runs: int = Field(default=0, description="maximum number of runs to confirm one culprit")
     expected_min: float | None = None
     success: Share | None = Field(default=None, description="probability that the right commit is named")
     possible: bool

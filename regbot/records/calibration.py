@@ -30,7 +30,7 @@ LogRatios = dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]]
 class CalibrationSession(Record):
     """One placebo or injected session, with the gate's decision."""
 
-    session: Digest = Field(description="identity of the session, which counts only once")
+    session: Digest = Field(description="identity of the session; sessions with the same identity count once")
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(description="slowdown of head; 0 for a placebo")
     decision: Decision
     pairs: Annotated[int, Field(ge=0)] = Field(description="pairs that the decision used")

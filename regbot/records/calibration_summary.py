@@ -41,9 +41,12 @@ class ArmLuck(Record):
     low_pct: Annotated[float, Field(ge=0)] = Field(description="low end of the 95% interval")
     high_pct: Annotated[float, Field(ge=0)]
     counted_pct: Annotated[float, Field(ge=0)] = Field(
-        description="that the intervals contain; 0 where chance explains it, or where it is proven small"
+        description="luck by which intervals are widened; 0 if chance explains the estimate, or if the luck is proven "
+        "to be small"
     )
-    draws: Annotated[int, Field(ge=1)] = Field(description="fresh compiler caches of both arms that were compared")
+    draws: Annotated[int, Field(ge=1)] = Field(
+        description="number of draws that were compared, each with fresh compiler caches for both arms"
+    )
 
 
 class CalibrationSummary(Record):

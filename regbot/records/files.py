@@ -62,7 +62,7 @@ def read_capped(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
 
 def parse_record(data: bytes, model: type[R], origin: str) -> R:
     """Return ``data`` as a record of ``model``; ``origin`` names the source in errors. Raises RecordError."""
-    parse_json(data, origin)
+    parse_json(data, origin)  # refuses duplicate keys, which the model would accept
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
@@ -72,7 +72,9 @@ def parse_record(data: bytes, model: type[R], origin: str) -> R:
 def parse_json(data: bytes, origin: str) -> Any:
     """Return ``data`` as JSON without duplicate keys, NaN, infinities or very deep nesting. Raises RecordError."""
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(
+            data.decode("utf-8"), object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant
+        )
     except UnicodeDecodeError as error:
         raise RecordError(f"{origin}: is not UTF-8 text (byte {error.start})") from error
     except RecursionError as error:
@@ -116,7 +118,8 @@ def write_text(path: Path, text: str) -> None:
 def append_line(path: Path, record: Record) -> None:
     """Append one record as a line and fsync the file. A crash then loses at most the record of the run in progress.
 
-    Where the disk is full, the file is cut back to its earlier length. Raises OSError.
+    If the line cannot be written, for example on a full disk, the file is cut back to its earlier length and OSError is
+    raised.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
@@ -164,7 +167,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique: dict[str, Any] = {}
     for key, value in pairs:
         if key in unique:
@@ -173,5 +176,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number that a record may hold")

@@ -55,7 +55,8 @@ class RankHang(Record):
     answered: bool = Field(description="whether it wrote its stacks at the time limit")
     inside: Collective | None = Field(default=None, description="the collective in which it waits")
     inside_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
-        default=None, description="how long, by the rank's own clock, when the stacks were written"
+        default=None,
+        description="seconds in this collective when the stacks were written, by the rank's own clock",
     )
     recent: Annotated[list[Collective], Field(max_length=64)] = Field(
         default_factory=list, description="latest collectives that it issued, newest first"

@@ -59,7 +59,7 @@ class CpuSnapshot(Record):
     """The processors at one moment."""
 
     load: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="load average of the last minute")
-    free_bytes: Bytes | None = Field(description="memory that could be had without swapping")
+    free_bytes: Bytes | None = Field(description="memory that is available without swapping")
 
 
 class GpuSnapshot(Record):
@@ -90,9 +90,9 @@ class CpuUsage(Record):
     )
     other_share: Share | None = Field(description="CPU time of everything else")
     steal_share: Share | None = Field(description="taken by the hypervisor for other machines")
-    load_high: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="highest load average of a minute")
+    load_high: Annotated[float, Field(ge=0, le=1e9)] | None = Field(description="highest one-minute load average")
     mhz: SampleRange | None = Field(description="clock of the fastest core of each sample")
-    free_low_bytes: Bytes | None = Field(description="least memory that could be had without swapping")
+    free_low_bytes: Bytes | None = Field(description="smallest amount of memory available without swapping")
 
 
 class GpuUsage(Record):

@@ -13,7 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class HistoryPoint(Record):
-    """Neighbouring sessions as one point.
+    """Neighbouring sessions, combined into one point.
 
     A session's level is the mean of its runs' median step times, on the log scale.
     """
@@ -31,8 +31,8 @@ class HistoryChange(Record):
     """A change of level, detected afterwards. It is an annotation and decides nothing."""
 
     at: Text = Field(description="when the first session of the new level was measured, UTC")
-    before: Commit = Field(description="of the last session at the old level")
-    commit: Commit = Field(description="of the first session at the new level")
+    before: Commit = Field(description="commit of the last session at the old level")
+    commit: Commit = Field(description="commit of the first session at the new level")
     grain: Positive = Field(description="sessions per searched point; 1 for a short history")
     change_pct: float = Field(description="of the level; positive means slower")
 
@@ -56,7 +56,7 @@ class HistorySeries(Record):
     anchor_sessions: Annotated[int, Field(ge=0)] = Field(
         description="sessions of the anchor's commit, repeated ones included"
     )
-    anchor_s: Seconds | None = Field(description="their mean level; None where there are none")
+    anchor_s: Seconds | None = Field(description="mean level of the anchor's sessions; None if there are none")
     points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
         description="oldest first, with equal numbers of sessions"
     )

@@ -54,7 +54,8 @@ class Entry(Record):
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
     static_count: Count | None = Field(
-        default=None, description="lines in a compiled program, where count is executions"
+        default=None,
+        description="number of lines in the text of a compiled program; ``count`` is then the number of executions",
     )
     exposed_s: ExposedSeconds | None = Field(
         default=None,
@@ -107,7 +108,8 @@ class Ledger(Record):
     device: Literal["cpu", "cuda"] | None = Field(default=None, description="device of the traced or executed program")
     gpu: PaperGpu | None = Field(
         default=None,
-        description="GPU that the paper GPU of the trace imitated; null in other ledgers, and in older ones (an h100)",
+        description="GPU that the paper GPU of the trace imitated; null without a paper GPU, and in older ledgers, "
+        "whose paper GPU was an h100",
     )
     scope: Literal["step", "whole"]
     steps: Annotated[int, Field(ge=1)] = Field(description="number of steps; counts are per step where scope is 'step'")

@@ -124,7 +124,7 @@ class NodeThresholds(Record):
         default=5.0, description="and number of robust sds above it, once the sd is known"
     )
     scatters: Annotated[float, Field(ge=0, le=1000)] = Field(
-        default=3.0, description="and number of robust sds of one probe's repetitions that its median is above"
+        default=3.0, description="and number of robust sds of the repetitions within the probes that are compared"
     )
     least: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=3, description="number of the node's own probes that are enough for a comparison"

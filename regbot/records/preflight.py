@@ -21,7 +21,7 @@ class PreflightConflict(Record):
 
 
 class PreflightAdvice(Record):
-    """Dated advice, never a verdict. ``command``: the matched comparison that decides it, '' without one."""
+    """Dated advice, never a verdict. ``command`` runs the comparison that tests the advice; '' if there is none."""
 
     advice: Text
     text: Message

@@ -15,11 +15,11 @@ from regbot.records.refresh import RefreshReport
 from regbot.text.clip import clip
 
 MAX_RECORDS = 500
-"""Largest number of records of each kind. A night of thirty workloads has about half as many."""
+"""Largest number of records of each kind. A refresh of thirty workloads has about half as many."""
 
 
 class Proposal(Record):
-    """One night: its report, and the records that may join the store."""
+    """Result of one nightly refresh: its report, and the records that may join the store."""
 
     schema_id: Literal["regbot/proposal@1"] = Field(default="regbot/proposal@1", alias="schema")
     regbot: Text = Field(description="version of regbot that measured")

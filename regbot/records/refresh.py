@@ -20,10 +20,10 @@ class IntervalEstimate(Record):
 
 
 class Drift(Record):
-    """State of the monitor of slow creep after this night."""
+    """State of the monitor for slow creep after tonight's session."""
 
     value_pct: float = Field(description="cumulative sum of the nights' changes beyond the slack")
-    limit_pct: float = Field(description="value at which it raises an alarm")
+    limit_pct: float = Field(description="value at which the monitor raises an alarm")
     alarm: bool
     nights: Annotated[int, Field(ge=0)]
     correlation: Annotated[float, Field(ge=0, lt=1)] | None = Field(
@@ -43,7 +43,9 @@ class WorkloadRefresh(Record):
     decision: Decision | None
     tonight: IntervalEstimate | None = None
     pairs: Annotated[int, Field(ge=0)] = 0
-    since_anchor: IntervalEstimate | None = Field(default=None, description="over the last nights combined")
+    since_anchor: IntervalEstimate | None = Field(
+        default=None, description="main compared with the anchor, over the last nights combined"
+    )
     budget_pct: float
     drift: Drift | None = None
     environment_shift: IntervalEstimate | None = Field(
@@ -51,7 +53,7 @@ class WorkloadRefresh(Record):
         description="the anchor's commit now compared with the same commit in the stored environment before",
     )
     environment_changes: list[Message] = Field(default_factory=list)
-    sharding: Status | None = Field(default=None, description="main's collectives against the anchor's")
+    sharding: Status | None = Field(default=None, description="main's collectives compared with the anchor's")
     series: Literal["rolling", "held"] | None = Field(
         default=None, description="series in which the session is to be stored; None where it is not stored"
     )

@@ -48,9 +48,8 @@ class Arm(Record):
     overrides: dict[str, Scalar] = Field(default_factory=dict)
     behaviour: Digest | None = Field(
         default=None,
-        description="head only, so that heads of different sessions can be compared: digest of everything in the "
-        "commit that may affect a run, from git; comments, docstrings and documentation are left out; null if it is "
-        "unknown",
+        description="digest of everything in the commit that may affect a run, from git, without comments, docstrings "
+        "and documentation; only for head, so that heads of different sessions can be compared; null if unknown",
     )
 
     def behaves_like(self, other: "Arm") -> bool:
@@ -106,7 +105,8 @@ class Environment(Record):
     )
     model: Digest | None = Field(
         default=None,
-        description="hash of regbot's own model code in the timed steps; None for a trace and other models",
+        description="hash of regbot's own model code in the timed steps; None for a trace, and for models that are not "
+        "regbot's",
     )
 
 
@@ -200,8 +200,8 @@ class RankSteps(Record):
     )
     overlapped_s: list[Seconds] | None = Field(
         default=None,
-        description="seconds of collectives on other streams than the compute stream, such as those of FSDP; None "
-        "for a run without GPUs",
+        description="seconds of collectives on streams other than the compute stream, such as those of FSDP; None for "
+        "a run without GPUs",
     )
     memory_bytes: list[Bytes] = Field(
         description="after each step: resident memory on a CPU, allocated memory on a GPU"
@@ -261,7 +261,7 @@ class Position(Record):
         description="from 1; 0 for the discarded warm-up launches and for runs of head alone"
     )
     slot: Annotated[int, Field(ge=0, le=3)] = Field(
-        description="of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
+        description="position in the block; for runs of head alone, 0 is the warm-up launch and 1 to 3 are the runs"
     )
     order: Literal["ABBA", "BAAB", "screen"] = Field(
         description="A is base; screen: runs of head alone, for gate = stored"

@@ -22,7 +22,9 @@ class TimedPlan(Record):
 
     entry: Text
     variant: Text
-    dispatcher: Text = Field(default="", description="that the workload asks for; '' leaves the choice to it")
+    dispatcher: Text = Field(
+        default="", description="dispatcher that the workload requests; '' if the workload chooses one"
+    )
     world_size: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)] = Field(description="steps of one run, warm-up included")
     cut: Annotated[int, Field(ge=0)]
@@ -37,20 +39,22 @@ class TimedPlan(Record):
     )
     more_pairs: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="pairs requested in addition to an earlier session of the same code; 0 leaves it to the looks",
+        description="pairs requested in addition to an earlier session of the same code; if 0, the looks decide how "
+        "many pairs are run",
     )
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.0, description="slowdown of head's steps, for a calibration only"
     )
     fresh_caches: bool = Field(
-        default=False, description="begin every look with empty compiler caches, of each arm its own"
+        default=False, description="begin every look with empty compiler caches, separate for each arm"
     )
     measures_luck: bool = Field(
         default=False,
-        description="session of a calibration, which measures the luck of an arm: its intervals assume none",
+        description="whether the session is part of a calibration, which measures the luck of an arm; its intervals "
+        "are not widened by luck",
     )
     max_pairs: Annotated[int, Field(ge=2)] | None = Field(
-        default=None, description="limit below that of a full session"
+        default=None, description="maximum number of pairs, if smaller than in a full session"
     )
 
 
@@ -103,7 +107,7 @@ class SessionHeader(Record):
         description="newest stored ledger of each workload, of base's commit if there is one",
     )
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="decides the order of runs in every block")
-    budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes of timed runs, at most")
+    budget_min: Annotated[float, Field(gt=0)] | None = Field(default=None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(
         default=None,
         description="files that differ between the commits in more than comments; null if too many or not known",

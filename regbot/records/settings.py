@@ -31,19 +31,19 @@ class ThroughputThresholds(Record):
     """Thresholds of the throughput verdict. Percentages are 100 (ratio - 1); decisions use the log scale."""
 
     threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        default=2.0, description="no change where the interval lies within plus and minus this"
+        default=2.0, description="no change if the interval lies within plus and minus this value"
     )
     indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(
-        default=1.0, description="regressed where the interval lies above it"
+        default=1.0, description="regressed if the whole interval lies above this value"
     )
     gate: Gate = Field(
         default="look0",
         description="look0: the first block may pass a change, with the noise of stored pairs, else more pairs decide; "
-        "screen: earlier name of look0; pairs: looks at 4, 8 and 12 pairs only; stored: compare head with stored "
-        "sessions alone, which may then also fail a change",
+        "screen: earlier name of look0; pairs: looks at 4, 8 and 12 pairs only; stored: head is compared only with "
+        "stored sessions, which may also fail a change",
     )
     screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=5.0, description='gate = "stored" passes where slowdowns above this are excluded'
+        default=5.0, description='gate = "stored" passes a change if slowdowns above this value are excluded'
     )
 
     @model_validator(mode="after")

@@ -123,7 +123,7 @@ class SlowLaunch(Record):
 
 
 class SecondaryTest(Record):
-    """Another metric that differs where a primary test has decided. It explains, and decides nothing."""
+    """Test of a secondary metric. It helps to explain a decision of the primary tests, and decides nothing."""
 
     metric: Text
     estimate_pct: float
@@ -186,7 +186,8 @@ class RunVerdict(Record):
     median_s: StepSeconds | None = Field(default=None, description="median step time of the slowest rank")
     mean_s: StepSeconds | None = Field(default=None, description="mean step time of the slowest rank")
     low_quartile_s: StepSeconds | None = Field(
-        default=None, description="lower quartile of these step times; null with fewer than two steady steps"
+        default=None,
+        description="lower quartile of the slowest rank's step times; null with fewer than two steady steps",
     )
     high_quartile_s: StepSeconds | None = None
     peak_bytes: Bytes = Field(default=0, description="largest of all ranks; 0 if unknown")
@@ -218,7 +219,9 @@ class Throughput(Record):
     mde_pct: float | None = Field(
         default=None, description="smallest true slowdown that these pairs detect with probability 0.8"
     )
-    mde_full_pct: float | None = Field(default=None, description="the same with all the pairs of a full session")
+    mde_full_pct: float | None = Field(
+        default=None, description="smallest true slowdown that a full session would detect with probability 0.8"
+    )
     tests: list[PrimaryTest] = Field(default_factory=list)
     secondary: list[SecondaryTest] = Field(default_factory=list)
     slow_launches: list[SlowLaunch] = Field(default_factory=list)
@@ -226,7 +229,8 @@ class Throughput(Record):
         default=False, description="head does not pass although its interval would: it has more slow runs than base"
     )
     assumed_luck_pct: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="luck of an arm that the interval contains because no calibration knows it; else 0"
+        default=0.0,
+        description="luck of an arm by which the interval is widened because no calibration has measured it; else 0",
     )
     decision_without_luck: Decision | None = Field(
         default=None,
@@ -247,7 +251,9 @@ class Throughput(Record):
     head_step_s: float | None = None
     wall: Message = Field(default="", description="cause of the change: memory, communication, compute or host")
     wall_kind: WallKind | None = Field(default=None, description="the part that explains most of the change")
-    fallback: bool = Field(default=False, description="times of another dispatcher than the requested one")
+    fallback: bool = Field(
+        default=False, description="whether the times are of another dispatcher than the requested one"
+    )
     node: Text = ""
     variant: Text = ""
     expert_flops_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -269,7 +275,9 @@ class StoredTest(Record):
     estimate_pct: float = Field(description="difference to the mean of the stored sessions")
     low_pct: float
     high_pct: float
-    p_value: Annotated[float, Field(ge=0, le=1)] = Field(description="two-sided; below alpha if 0 is outside")
+    p_value: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="two-sided; below alpha if the interval does not contain 0"
+    )
 
 
 class StoredTimes(Record):
@@ -284,7 +292,9 @@ class StoredTimes(Record):
     runs: Annotated[int, Field(ge=0)] = Field(default=0, description="runs of each arm and stored session in its level")
     alpha: float | None = Field(default=None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field(default_factory=list)
-    base_drifted: bool = Field(default=False, description="base is outside its interval, of enough stored sessions")
+    base_drifted: bool = Field(
+        default=False, description="whether base is outside of its interval, and enough sessions are stored to warn"
+    )
 
 
 class StoredCollectives(Record):

@@ -91,13 +91,14 @@ def judge_night(
     recent = budget_interval(_night_means(nights, "median"))
     shift = _environment_shift(history.earlier_sessions, anchor_levels)
     objections = _find_objections(verdict, creeps, recent, limits)
-    if too_few := _count_pairs(tonight) < LOOKS[0]:
+    has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]
+    if has_too_few_pairs:
         objections.append(
             ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs decide nothing; at least {LOOKS[0]} are needed")
         )
     texts = [text for _, text in objections]
     is_withheld, status = bool(objections), objections[0][0] if objections else "PASS"
-    if is_withheld and accepted is not None and not too_few:
+    if is_withheld and accepted is not None and not has_too_few_pairs:
         if (required_pct := _required_acceptance(section.estimate_pct, recent)) <= accepted.slowdown_pct:
             texts.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
             is_withheld, status = False, "PASS"
@@ -151,15 +152,15 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
     """Return the standard deviation of a pair's log-ratio, estimated within each night. None if the estimate has fewer
     than six degrees of freedom (number of pairs minus number of nights)."""
     values = [night.log_ratios.get("median", []) for night in nights]
-    freedom = sum(len(night_values) - 1 for night_values in values if len(night_values) > 1)
-    if freedom < 6:
+    degrees_of_freedom = sum(len(night_values) - 1 for night_values in values if len(night_values) > 1)
+    if degrees_of_freedom < 6:
         return None
     squares = sum(
         sum((value - sum(night_values) / len(night_values)) ** 2 for value in night_values)
         for night_values in values
         if len(night_values) > 1
     )
-    return max(math.sqrt(squares / freedom), MIN_PAIR_SD)
+    return max(math.sqrt(squares / degrees_of_freedom), MIN_PAIR_SD)
 
 
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
@@ -209,8 +210,8 @@ def _required_acceptance(night_pct: float | None, recent: Interval | None) -> fl
 
 
 def _environment_shift(before: Sequence[Baseline], anchor_levels: Sequence[float]) -> PredictionInterval | None:
-    """Return how the step time of the anchor's commit changed when the environment changed. None where too few sessions
-    are stored."""
+    """Return how the step time of the anchor's commit changed when the environment changed. None if too few sessions
+    are stored, or if the anchor's commit has too few runs tonight."""
     stored = [
         session_level([run.log_median for run in baseline.runs])
         for baseline in before

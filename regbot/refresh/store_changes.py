@@ -11,9 +11,9 @@ from regbot.records.baseline import Baseline
 
 def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
     """Load all timed sessions of a workload on a node class, oldest first. Raises BaselineError."""
-    paths = [path for group in store.folders(folder) for path in store.sessions(group)]
-    sessions = [session for path in paths if (session := store.session(path)).tier == "timed"]
-    return sorted(sessions, key=lambda session: (session.measured, session.session))
+    sessions = [store.session(path) for group in store.folders(folder) for path in store.sessions(group)]
+    timed = [session for session in sessions if session.tier == "timed"]
+    return sorted(timed, key=lambda session: (session.measured, session.session))
 
 
 def release(store: Store, accepted: Sequence[Baseline]) -> None:

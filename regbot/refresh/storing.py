@@ -14,10 +14,10 @@ from regbot.sessions.worktrees import folder_name
 
 
 def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, store: Store, now: datetime) -> str:
-    """Store the session of main, the session of the anchor's commit, and a first or accepted anchor, as the night
-    allows.
+    """Store the session of main, the session of the anchor's commit, and a first or accepted anchor. The decision on
+    the night determines which of them are stored.
 
-    Return the reason if nothing could be stored; '' on success.
+    Return the reason if nothing could be stored; '' on success, or if the decision allows nothing to be stored.
     """
     night, comparison = measured.night, measured.tonight
     if night.series is None or comparison is None:

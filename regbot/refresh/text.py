@@ -25,12 +25,14 @@ OUTCOME_TEXTS = {
 
 
 def proposal_title(report: RefreshReport) -> str:
-    """Return the title of the pull request in one plain line. Workloads that were held back are named first."""
-    withheld = sum(night.series == "held" for night in report.workloads)
-    commit, stored = short_commit(report.commit), count(len(report.files), "file")
-    if withheld:
-        return f"HELD BACK: baselines of {commit} ({withheld} of {count(len(report.workloads), 'workload')}, {stored})"
-    return f"Baselines of {commit}: {stored}"
+    """Return the title of the pull request in one plain line. If workloads were held back, the title begins with HELD
+    BACK and has their number."""
+    withheld_count = sum(night.series == "held" for night in report.workloads)
+    commit, files = short_commit(report.commit), count(len(report.files), "file")
+    if withheld_count:
+        workloads = f"{withheld_count} of {count(len(report.workloads), 'workload')}"
+        return f"HELD BACK: baselines of {commit} ({workloads}, {files})"
+    return f"Baselines of {commit}: {files}"
 
 
 def commit_message(report: RefreshReport) -> str:

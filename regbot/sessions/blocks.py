@@ -54,14 +54,14 @@ def block_count(pairs: int) -> int:
 
 def block_state(attempts: Iterable[Attempt], max_lost: int, slots: int = BLOCK_SLOTS) -> BlockState:
     """Return the state of a block after ``attempts``. The block is lost if nodes were lost ``max_lost`` times."""
-    attempt_number = failed = lost = 0
+    attempt_number = run_faults = node_faults = 0
     for attempt_number, attempt in enumerate(attempts, start=1):
         if not attempt.fault:
             return BlockState("open" if attempt.runs < slots else "complete", attempt_number, attempt.runs)
-        failed += attempt.fault == "run"
-        lost += attempt.fault == "nodes"
-        if failed == MAX_ATTEMPTS:
+        run_faults += attempt.fault == "run"
+        node_faults += attempt.fault == "nodes"
+        if run_faults == MAX_ATTEMPTS:
             return BlockState("failed", attempt_number)
-        if lost == max_lost:
+        if node_faults == max_lost:
             return BlockState("lost", attempt_number)
     return BlockState("open", attempt_number + 1)

@@ -1,11 +1,11 @@
 """Pool of earlier sessions of the same code. A new session adds pairs to the pool instead of starting a new test.
 
 Without the pool, a check could be repeated until it passes by chance. A commit that changes only comments, docstrings
-or documentation uses the same pool, because it could be pushed until a check passes. The pool is in the cache folder of
-the repository, so that repositories with equal trees and names have pools of their own. It has one file per base tree,
-behaviour of head, configuration, node class, environment and version of regbot's own model. The file has the pairs, or
-the runs of head alone. Code that runs as the same user can delete or change the cache. Isolation is the engine's job;
-this module does not protect the cache.
+or documentation uses the pool of the commit before it. Otherwise such commits could be pushed until a check passes by
+chance. The pool is in the cache folder of the repository, so that repositories with equal trees and names have pools of
+their own. It has one file per base tree, behaviour of head, configuration, node class, environment and version of
+regbot's own model. The file has the pairs, or the runs of head alone. Code that runs as the same user can delete or
+change the cache. Isolation is the engine's job; this module does not protect the cache.
 """
 
 import hashlib

@@ -89,9 +89,9 @@ def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
     attempt_runs = [run for run in runs if run.attempt == attempt]
     if any(not is_sound(run) for run in attempt_runs) or _is_on_other_node(attempt_runs, node):
         attempt = min(attempt + 1, HEAD_ATTEMPTS)
-    slot = sum(run.attempt == attempt for run in runs)
-    steps = plan.steps if slot else min(WARM_STEPS, plan.steps)
-    return Slot(Position(block=0, slot=slot, order="screen"), attempt, "head", steps)
+    slot_number = sum(run.attempt == attempt for run in runs)
+    steps = plan.steps if slot_number else min(WARM_STEPS, plan.steps)
+    return Slot(Position(block=0, slot=slot_number, order="screen"), attempt, "head", steps)
 
 
 def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
@@ -102,9 +102,9 @@ def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node
         draw = index // DRAW_BLOCKS + 1 if plan.fresh_caches else None
         state = _block_state(session_runs, block, draw, node)
         if state.status != "complete":
-            warm = _block_state(session_runs, 0, draw, node)
-            if warm.status != "complete":
-                block, state = 0, warm
+            warm_state = _block_state(session_runs, 0, draw, node)
+            if warm_state.status != "complete":
+                block, state = 0, warm_state
             is_open = state.status == "open" and state.attempt <= MAX_ATTEMPTS_WITH_MOVES
             return _make_slot(header, plan, block, state.slot, state.attempt, draw) if is_open else None
         runs_so_far = [run for run in runs if run.position and run.position.block <= block]
@@ -121,9 +121,10 @@ def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node |
 
 
 def _attempts(runs: Sequence[Run], block: int, slots: int, node: Node | None) -> Iterator[Attempt]:
-    """Yield the attempts at a block, which has ``runs``.
+    """Yield the attempts at ``block``. ``runs`` are all runs of the block.
 
-    If an incomplete attempt or an attempt at the warm launches was on another node than ``node``, its fault is "nodes".
+    If an incomplete attempt, or any attempt at the warm launches, was on another node than ``node``, its fault is
+    "nodes".
     """
     slow_blocks = find_slowed_blocks(runs)
     for attempt in range(1, max((run.attempt for run in runs), default=0) + 1):
@@ -149,11 +150,11 @@ def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
 
 
 def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
-    """Return the number of runs of a session of pairs that does not stop early. Runs of head alone count if they were
-    made."""
-    head_only, blocks = sum(is_head_only(run) for run in runs), len(block_numbers(runs, plan))
+    """Return the number of runs of a session of pairs that does not stop early, plus the number of runs of head alone
+    in ``runs``."""
+    head_only_runs, blocks = sum(is_head_only(run) for run in runs), len(block_numbers(runs, plan))
     draws = -(-blocks // DRAW_BLOCKS) if plan.fresh_caches else 1
-    return head_only + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
+    return head_only_runs + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
 
 
 def is_block_start(slot: Slot) -> bool:
@@ -174,8 +175,8 @@ def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
     """
     spent_s = sum(run.wall_s for run in runs if not run.is_from_earlier_session)
     paired_s = [run.wall_s for run in runs if run.position is not None and run.position.block]
-    expected_s = paired_s or [run.wall_s for run in runs]
-    return spent_s + BLOCK_SLOTS * (mean(expected_s) if expected_s else 0.0) < budget_s
+    run_s = paired_s or [run.wall_s for run in runs]
+    return spent_s + BLOCK_SLOTS * (mean(run_s) if run_s else 0.0) < budget_s
 
 
 def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> str:
@@ -184,9 +185,9 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
         return "compared with stored sessions"
     ratios = pair_up(runs).log_ratios()
     pairs = len(ratios["median"])
-    state = decide_so_far(runs, header, plan)
-    if state.tests:
-        estimate = f"{format_estimate(state.tests['median'][1])} after {state.pairs} pairs"
+    interim = decide_so_far(runs, header, plan)
+    if interim.tests:
+        estimate = f"{format_estimate(interim.tests['median'][1])} after {interim.pairs} pairs"
     elif pairs:
         estimate = f"{percent(mean(ratios['median'])):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:

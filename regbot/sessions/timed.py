@@ -65,7 +65,7 @@ class SessionRunner:
         """
         runs = list(known)
         needs = needs_of(task, budget_s / 60 if math.isfinite(budget_s) else None)
-        unfit = ""
+        problem = ""
         try:
             for _ in range(MAX_SEATS):
                 if next_slot(runs, self._header, plan) is None:
@@ -73,21 +73,21 @@ class SessionRunner:
                 self._say(runs, plan, f"{plan.entry}: wait for {self._engine.name}")
                 try:
                     with self._engine.seat(needs) as seat:
-                        unfit = self._fitness.check_before(seat, needs, task.workload.python) if self._fitness else ""
-                        if not unfit and self._run_in_seat(seat, needs, plan, task, runs, budget_s):
+                        problem = self._fitness.check_before(seat, needs, task.workload.python) if self._fitness else ""
+                        if not problem and self._run_in_seat(seat, needs, plan, task, runs, budget_s):
                             break
                 except SeatLostError as error:  # lost during the session, or during the fitness check
-                    unfit = str(error)
-                if unfit:
-                    self._say(runs, plan, unfit)
+                    problem = str(error)
+                if problem:
+                    self._say(runs, plan, problem)
             else:
-                unfit = unfit or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
+                problem = problem or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
         except NoSeatError as error:
-            unfit = f"{error}; {unfit}" if unfit else str(error)
+            problem = f"{error}; {problem}" if problem else str(error)
         if next_slot(runs, self._header, plan) is None:
             remove_folder(self._cache_folder(plan))
-        elif unfit:
-            self._record_end(task, "lost", unfit, runs)  # other nodes may be available later: --resume continues
+        elif problem:
+            self._record_end(task, "lost", problem, runs)  # other nodes may be available later: --resume continues
         self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
         return runs
 
@@ -119,8 +119,8 @@ class SessionRunner:
         return True
 
     def _record_end(self, task: Task, outcome: Outcome, reason: str, runs: list[Run]) -> None:
-        """Add a run that says why the session ends. The session cannot continue if ``outcome`` is ``refused``; it can
-        if ``lost``.
+        """Add a run that says why the session ends. The session can be resumed if ``outcome`` is ``lost``, and cannot
+        if it is ``refused``.
         """
         warm = [run for run in runs if run.position is not None and not run.position.block]
         draw = warm[-1].position.draw if warm and warm[-1].position is not None else None
@@ -133,13 +133,13 @@ class SessionRunner:
         self._save_run(run)
         runs.append(run)
 
-    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile: str) -> Run:
+    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile_reason: str) -> Run:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
-        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile)
+        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         stage = "head" if slot.position.order == "screen" else slot.position.block
         if slot.position.draw is not None:
             stage = f"{slot.position.draw}-{stage}"
@@ -157,9 +157,9 @@ class SessionRunner:
         return self._scratch.folder.resolve() / "caches" / folder_name(plan.entry)
 
     def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
-        """Return the variables of the compiler caches of the slot's draw, {} if it has none of its own.
+        """Return the environment variables of the compiler caches of the slot's draw; {} if the slot has no draw.
 
-        XDG_CACHE_HOME may contain files of the build, or files of the user in a working tree. It then stays.
+        XDG_CACHE_HOME is left out if its folder may have files of the build, or of the user in a working tree.
         """
         if slot.position.draw is None:
             return {}
@@ -175,15 +175,18 @@ class SessionRunner:
 
 
 def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
-    """Return why the next run of ``arm`` profiles its steps even if one could be counted, '' if it does not.
+    """Return the reason to profile the steps of the next run of ``arm``, even if one could be counted; '' if there is
+    none.
 
-    A counted and a profiled ledger cannot be compared. So if a run of either arm was profiled, all later runs are.
+    A counted and a profiled ledger cannot be compared. So if a run of either arm was profiled, all later runs are
+    profiled.
     """
     first = next((run for run in runs if run.profile is not None), None)
     if first is None or first.profile is None:
         return ""
-    same_arm = first.arm.name == arm.name
-    return first.profile.reason if same_arm else f"the steps of {first.arm.name} are profiled: {first.profile.reason}"
+    if first.arm.name == arm.name:
+        return first.profile.reason
+    return f"the steps of {first.arm.name} are profiled: {first.profile.reason}"
 
 
 def _describe_slot(slot: Slot) -> str:

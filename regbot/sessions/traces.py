@@ -84,7 +84,7 @@ class TraceRunner:
         groups: dict[tuple[str, str], list[Job]] = {}
         batches: list[list[Job]] = []
         for arm, task in jobs:
-            # A program of Megatron Bridge keeps buffers of one mesh, which another one cannot use.
+            # A program of Megatron Bridge keeps buffers of one mesh, which another mesh cannot use.
             if self._devices.is_on_paper(task) and not task.workload.runs_bridge:
                 groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
             else:
@@ -160,11 +160,12 @@ class TraceRunner:
         self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
         return run
 
-    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, paper: Path | None = None) -> Run:
-        kind = "paper" if paper is not None else str(attempt)
+    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, library: Path | None = None) -> Run:
+        """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
+        kind = "paper" if library is not None else str(attempt)
         scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{kind}")
         checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
-        return with_checkout(trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, paper), tree)
+        return with_checkout(trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library), tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))

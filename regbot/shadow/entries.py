@@ -98,9 +98,11 @@ def load_checks_of_commit(folder: Path, commit: str) -> list[ShadowRow]:
             f"{commit!r} is too short", f"give {MIN_COMMIT_CHARACTERS} characters of head's commit or more"
         )
     rows = [row for row in load_checks(folder) if row.entry.head.startswith(prefix)]
-    heads = len({row.entry.head for row in rows})
-    if heads != 1:
-        problem = f"{heads} commits with a shadow check begin" if heads else "no commit with a shadow check begins"
+    commit_count = len({row.entry.head for row in rows})
+    if commit_count != 1:
+        problem = "no commit with a shadow check begins"
+        if commit_count:
+            problem = f"{commit_count} commits with a shadow check begin"
         raise RecordError(f"{folder}: {problem} with {commit!r}", "see 'regbot shadow list'")
     return rows
 
@@ -208,11 +210,11 @@ def _read(path: Path, model: type[R]) -> R:
     return parse_record(data, model, str(path))
 
 
-def _write(folder: Path, start: str, record: Record) -> Path:
-    """Write ``record`` to a file in ``folder`` whose name begins with ``start``. The file is on the disk when this
-    returns."""
+def _write(folder: Path, prefix: str, record: Record) -> Path:
+    """Write ``record`` to a file in ``folder`` whose name begins with ``prefix``. The file is on the disk when this
+    function returns."""
     text = record.to_json()
-    path = folder / f"{start}{_hash(text.encode())}.json"
+    path = folder / f"{prefix}{_hash(text.encode())}.json"
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         _sync(folder.parent)

@@ -1,7 +1,7 @@
 """Hash of regbot's own part of the timed program: the smoke model, or the transformer around a user's layer.
 
-A shape's version covers only its numbers. When this code becomes faster or slower, the times of both versions must not
-be compared, so the hash is part of the environment of timed runs.
+A shape's version covers only its numbers. If this code becomes faster or slower, times of the old and of the new code
+must not be compared. The hash is therefore part of the environment of timed runs.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from regbot.text.python_code import dump_code
 TRANSFORMER = ("harness.py", "model.py")
 LAYER = ("moe.py", "routing.py", "rows.py", "dispatch.py", "exchange.py", "deepep.py", "hybridep.py")
 MODEL_FILES = {"module": TRANSFORMER, "smoke": TRANSFORMER + LAYER}
-"""Files of the guest's code that run in timed steps, by adapter. Other adapters run none of regbot's code there."""
+"""Files of the guest's code that run in timed steps, by adapter. With other adapters, no model code of regbot runs."""
 
 
 @cache
@@ -27,6 +27,7 @@ def model_hash(adapter: str) -> str | None:
 
 
 def hash_files(folder: Traversable, names: tuple[str, ...]) -> str:
-    """Return the SHA-256 of Python files without comments, layout and docstrings. It is the same in every Python."""
+    """Return the SHA-256 of Python files without comments, layout and docstrings. The hash does not depend on the
+    version of Python."""
     code = [dump_code((folder / name).read_text(encoding="utf-8")) for name in names]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()

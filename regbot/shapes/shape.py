@@ -187,7 +187,7 @@ class Geometry(Record):
     def expert_flops_share(self) -> float:
         """Share of the model FLOPs that the routed experts compute, in [0, 1].
 
-        A change of the experts' time changes the step time by about this share of it.
+        If the experts become slower by some percentage, the step becomes slower by about this share of it.
         """
         return 6 * self.layers * 3 * self.top_k * self.hidden * self.expert_width / self.flops_per_token
 
@@ -219,7 +219,7 @@ class Shape(Record):
     source: str = Field(description="where the numbers come from")
     sizes: dict[SizeName, Geometry]
     meshes: dict[SizeName, dict[MeshName, Parallelism]]
-    expert_parallel_cap: Positive = Field(description="with --world and no --ep, EP is at most this")
+    expert_parallel_cap: Positive = Field(description="largest EP if no EP is requested")
     warmup_steps: Positive = 10
     timed_steps: Positive = 40
 
@@ -312,5 +312,5 @@ def _expand(document: dict[str, object]) -> Mapping[str, object]:
 
 def _sort_key(name: str) -> tuple[int, str]:
     """Return a sort key that puts the two default shapes of a check first and the other shapes after them by name."""
-    first = ("qwen3-30b-a3b", "mixtral-8x7b")
-    return (first.index(name) if name in first else len(first), name)
+    default_shapes = ("qwen3-30b-a3b", "mixtral-8x7b")
+    return (default_shapes.index(name) if name in default_shapes else len(default_shapes), name)

@@ -11,8 +11,8 @@ The probability that it ever reaches 1 / alpha is therefore at most alpha (Ville
 evidence is below 1 / alpha. The price is width: at 20 pairs the interval is 1.4 times as wide as the t interval of one
 look at the same alpha.
 
-Single launches that are far slower than the others are left out as in the paired test (``slow_launches``). The evidence
-is then no martingale any more; ``benchmarks/error_rates.py`` measures the error.
+Single launches that are far slower than the others are left out as in the paired test (``slow_launches``). If launches
+are left out, the evidence is no martingale; ``benchmarks/error_rates.py`` measures the error.
 
 The interval makes the assumptions of the paired test. It also assumes normal log-ratios at every number of pairs, and
 that pairs of different sessions have the same distribution. ``benchmarks/error_rates.py`` measures the error on nodes
@@ -57,7 +57,8 @@ class AnytimeTest:
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch. Fewer than 8 pairs have none."""
     withheld: bool = False
-    """Only the trimmed intervals would pass head, and head has more slow launches. The decision is "undecided"."""
+    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than
+    base. The decision is then "undecided"."""
 
 
 def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
@@ -78,19 +79,20 @@ def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 
 def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the interval without the largest and the smallest log-ratios if one of at least 8 is far off, else
-    ``anytime_interval``.
+    """Return an interval without the largest and the smallest log-ratios if there are at least 8 pairs and one of them
+    is far off. Otherwise return ``anytime_interval``.
 
-    With h pairs left, the half width is that of h pairs. In place of their standard deviation it has sqrt(h) times the
-    standard error of the trimmed mean.
+    With h pairs left, the half width is that of ``anytime_interval`` for h pairs, with sqrt(h) times the standard error
+    of the trimmed mean in place of the standard deviation.
     """
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)
     if not trimmed or not find_outliers(log_ratios):
         return anytime_interval(log_ratios, alpha)
     result = trimmed_mean(log_ratios, trimmed)
-    error, width_in_sds = result.standard_error, _half_width(pairs - 2 * trimmed, alpha)
-    half_width = width_in_sds * math.sqrt(pairs - 2 * trimmed) * error if math.isfinite(width_in_sds) else math.inf
+    error, kept_pairs = result.standard_error, pairs - 2 * trimmed
+    width_in_sds = _half_width(kept_pairs, alpha)
+    half_width = width_in_sds * math.sqrt(kept_pairs) * error if math.isfinite(width_in_sds) else math.inf
     low, high = result.mean - half_width, result.mean + half_width
     return Interval(result.mean, low, high, error * math.sqrt(pairs), pairs, alpha, trimmed)
 

@@ -3,9 +3,10 @@
 All pairs that use the same caches share this luck, so their variance does not show it. Each new pair of caches is a
 *draw*. A session draws anew for every look, so a full session has three draws. Placebo sessions do the same, with
 separate caches for both arms. Their draws therefore scatter more than the pairs within a draw explain, and this excess
-is the luck. Where no calibration knows the luck, ``ASSUMED_LUCK`` takes its place.
+is the luck. If no calibration has measured the luck, ``ASSUMED_LUCK`` takes its place.
 
-The luck is the standard deviation of one arm on the log scale. The log-ratio of two arms has sqrt(2) times as much.
+The luck is the standard deviation of one arm on the log scale. For the log-ratio of two arms it is sqrt(2) times as
+large.
 ``benchmarks/arm_luck.py`` simulates the error rates.
 """
 
@@ -31,25 +32,26 @@ MAX_LUCK = 0.005
 """Largest luck that the gate tolerates. If more is proven, the gate loses its vote."""
 
 ASSUMED_LUCK = 0.004
-"""Luck of an arm that intervals contain where no calibration knows it. It keeps the error rates of a session up to a
-luck of ``MAX_LUCK``, because the error of an interval is a fraction of the error of a session. 0.35% does not
-(``benchmarks/arm_luck.py``).
+"""Luck of an arm by which intervals are widened if no calibration has measured it. With this value, the error rates of
+a session hold up to a luck of ``MAX_LUCK``, because the error of an interval is a fraction of the error of a session.
+With 0.0035 they do not hold (``benchmarks/arm_luck.py``).
 """
 
 CHANCE = 0.03
-"""An estimate counts in intervals if draws scatter so much by chance in fewer than this share of calibrations. The
-widened intervals of the looks allow for less luck than that."""
+"""An estimate widens intervals only if, without any luck, fewer than this share of calibrations would show so much
+scatter between draws. Smaller luck is covered by the factors that widen the intervals of all looks."""
 
 SHARED_NOISE = 0.25
-"""Correlation of neighbouring placebo pairs above which an estimate counts even if chance may explain it. Pairs of a
-draw share noise that lasts longer than a pair, as they share luck. Without this limit, calibrations of 20 pairs miss
-too much of a correlation of 0.5 (``benchmarks/disturbed_sessions.py``)."""
+"""Correlation of neighbouring placebo pairs above which an estimate widens intervals even if chance may explain it.
+Pairs are correlated by noise that lasts longer than one pair. Such noise is common to the pairs of a draw, just as luck
+is, so the estimate of luck includes it. Without this limit, calibrations of 20 pairs miss too much of a correlation of
+0.5 (``benchmarks/disturbed_sessions.py``)."""
 
 
 @dataclass(frozen=True)
 class LuckEstimate:
-    """Luck of an arm, with its 95% interval. ``counted`` is the luck that intervals must contain; 0 if chance explains
-    the estimate, or if the luck is proven to be small."""
+    """Luck of an arm, with its 95% interval. ``counted`` is the luck by which intervals must be widened; 0 if chance
+    explains the estimate, or if the luck is proven to be small."""
 
     sd: float
     low: float
@@ -70,17 +72,17 @@ class SharedLuck:
     sd: float
     """Standard deviation of the luck of one arm."""
     df: int | None
-    """Degrees of freedom of ``sd``: the draws that it was estimated from. None if ``sd`` is assumed."""
+    """Degrees of freedom of ``sd``: the number of draws that it was estimated from. None if ``sd`` is assumed."""
     draws: Sequence[Hashable]
 
     @property
     def is_assumed(self) -> bool:
-        """Whether no calibration knows the luck, so that ``sd`` is ``ASSUMED_LUCK``."""
+        """Whether no calibration has measured the luck, so that ``sd`` is ``ASSUMED_LUCK``."""
         return self.df is None
 
     @classmethod
     def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
-        """Return the luck to assume where no calibration knows it."""
+        """Return the luck to assume if no calibration has measured it."""
         return cls(ASSUMED_LUCK, None, draws)
 
     def sd_of_mean(self, pairs: int) -> float:
@@ -94,9 +96,10 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
 
     ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown.
 
-    This is a one-way analysis of variance with the known mean 0. The mean square of the draws' means over that within
-    draws has an F distribution if there is no luck, which gives the interval. Pairs with a slow launch are left out.
-    Returns None if there are fewer than ``MIN_DRAWS`` draws of two pairs, or no noise within them.
+    This is a one-way analysis of variance with the known mean 0. If there is no luck, the mean square between draws
+    divided by the mean square within draws has an F distribution. The interval follows from it. Pairs with a slow
+    launch are left out. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more pairs, or if there is
+    no noise within the draws.
     """
     values = [value for draw in draws for value in draw]
     outliers = set(find_outliers(values)) if values else set()

@@ -61,7 +61,7 @@ class ResampledSessions:
     decisions: dict[Decision, float]
     """Share of sessions for each decision, in [0, 1]. Decisions that did not occur have 0."""
     coverage: float
-    """Share of sessions in which all intervals at the last look contain the effect."""
+    """Share of sessions in which all intervals contain the effect, at the look that ends the session."""
     pairs: float
     """Mean number of pairs that a session uses."""
     sessions: int
@@ -186,10 +186,10 @@ def contradiction(
             f"the interval contained the true effect in {covered.count} of {covered.total} comparisons "
             f"(a coverage of at most {covered.high:.1%}); the gate promises at least {MIN_COVERAGE:.0%}"
         )
-    for pairs, correlation in (correlations or {}).items():
+    for pairs_name, correlation in (correlations or {}).items():
         if correlation is not None and correlation.low > MAX_CORRELATION:
             return (
-                f"{pairs} depend on each other: their correlation is {correlation.value:.2f} (at least "
+                f"{pairs_name} depend on each other: their correlation is {correlation.value:.2f} (at least "
                 f"{correlation.low:.2f}); the intervals hold up to {MAX_CORRELATION:g}"
             )
     return ""

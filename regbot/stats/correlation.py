@@ -5,7 +5,7 @@ that lasts longer than a pair makes them positive. Above 0.2, the interval of th
 ``docs/statistics.md`` has the error rates under correlation.
 
 Base and head of a placebo are the same commit, so the true mean of the log-ratios is 0 and is not estimated. Pairs with
-a slow launch are left out, because two of them would decide the result.
+a slow launch are left out, because two such pairs would dominate the estimate.
 """
 
 import math
@@ -21,12 +21,13 @@ MAX_CORRELATION = 0.2
 """Largest correlation that the gate tolerates. If more is proven, the gate loses its vote."""
 
 MIN_NEIGHBOURS = 8
-"""Minimum number of neighbours for an estimate. With fewer, Fisher's interval is too rough."""
+"""Minimum number of products for an estimate. With fewer, Fisher's interval is too rough."""
 
 
 @dataclass(frozen=True)
 class CorrelationEstimate:
-    """Correlation of two log-ratios, in [-1, 1], with its 95% interval. ``count`` is the number of products."""
+    """Correlation of two log-ratios, in [-1, 1], with its 95% interval. ``count`` is the number of products, one for
+    each two correlated pairs."""
 
     value: float
     low: float
@@ -36,7 +37,7 @@ class CorrelationEstimate:
 
 def lag_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
     """Return the correlation of neighbouring pairs of a session. ``sessions`` has the log-ratios of each placebo
-    session in order. None if there are too few neighbours, or all log-ratios are 0.
+    session in order. None if there are fewer than ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0.
     """
     return _correlate([list(pairwise(range(len(session)))) for session in sessions], sessions)
 

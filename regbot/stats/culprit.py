@@ -43,7 +43,7 @@ NOISE_RANGE = (0.001, 0.5)
 """Range of a run's standard deviation if no noise is on record: 0.1% to 50%."""
 
 STATED_NOISE_PAIRS = 8
-"""A noise that somebody states counts as an estimate from this many pairs. If it were taken as exact, a search whose
+"""A noise that the user states counts as an estimate from this many pairs. If it were taken as exact, a search whose
 true noise is 1.5 times as large would name a wrong commit in nearly half of the cases.
 """
 
@@ -135,8 +135,9 @@ def culprit_model(
 
     ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``no_culprit`` is the
     prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as log-
-    ratios. ``noise`` is the recorded standard deviation of one run, estimated from ``pairs`` pairs. With 0 pairs it is
-    stated, and counts as ``STATED_NOISE_PAIRS``. Raises ValueError if an effect or the noise is not positive.
+    ratios. ``noise`` is the standard deviation of one run, None if it is unknown. It was estimated from ``pairs``
+    pairs; 0 pairs mean that the user stated it, and it then counts as an estimate from ``STATED_NOISE_PAIRS``. Raises
+    ValueError if ``smallest`` or ``noise`` is not positive.
     """
     if not 0 < smallest < math.inf:
         raise ValueError(f"the smallest effect is {smallest}; it must be positive")
@@ -222,7 +223,7 @@ class GroupPosterior(NamedTuple):
 
 
 class Strata(NamedTuple):
-    """Sums over the runs. An outlier counts less, as much as the posterior takes it for one."""
+    """Sums over the runs. The more probable it is that a run is an outlier, the less the run counts."""
 
     names: list[str]
     points: NDArray[np.intp]

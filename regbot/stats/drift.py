@@ -5,10 +5,10 @@ night is reduced to one number, the mean log-ratio of its pairs. Effects of node
 Page's one-sided CUSUM (1954) sums the numbers of the nights. The sum restarts whenever the evidence for a slowdown
 falls to 0. It raises an alarm when it reaches a limit.
 
-The CUSUM assumes that head is not slower than the anchor before the creep begins. Each night is divided by its own
-standard error, so that the same constants serve every node. A calibration of 20 pairs knows the sd of a pair only to
--24% and +46%. With an sd that is 30% too small, more than a quarter of all spans of 200 quiet nights would have a false
-alarm. So the calibrated sd is only a first guess, and the nights correct it.
+The CUSUM assumes that head is not slower than the anchor before the creep begins. The number of each night is divided
+by its own standard error, so that the same constants serve every node. From a calibration of 20 pairs, the sd of a pair
+is known only to -24% and +46%. With an sd that is 30% too small, more than a quarter of all spans of 200 quiet nights
+would have a false alarm. So the calibrated sd is only a first guess, and the nights correct it.
 
 Nights may be correlated, for example if they run on one node that changes slowly. With a correlation of 0.3, a CUSUM of
 independent nights raises a false alarm in more than a third of all such spans. So the correlation r of neighbouring
@@ -54,7 +54,8 @@ not months later.
 """
 
 MAX_NIGHT_STEP = 2.5
-"""A night changes the sum by at most this many standard errors, so that three nights alone cannot raise an alarm."""
+"""A night changes the sum by at most this many standard errors, so that the sum cannot reach ``LIMIT`` within three
+nights."""
 
 SCALE_LAG = 5
 """The differences of nights this far apart give the scale of a night. The differences of neighbouring nights would give
@@ -172,7 +173,8 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
         error = state.night_error(pairs)
         excess = (mean - max(SLACK * error, MIN_SLACK)) / error
         total = max(state.total + max(-MAX_NIGHT_STEP, min(excess, MAX_NIGHT_STEP)), 0.0)
-        since = None if total == 0 else index if state.since is None else state.since
+        rise_start = index if state.since is None else state.since
+        since = rise_start if total > 0 else None
         state = state._replace(total=min(total, state.limit + MAX_EXCESS), since=since)
         yield state
 
@@ -180,10 +182,10 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
     """Return head's current slowdown against the anchor: the 95% t interval of the last ``BUDGET_NIGHTS`` nights.
 
-    The samples are nights, weighted by their numbers of pairs. The samples are not pairs, so the interval includes
+    The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would leave out
     effects that all pairs of a night share. ``sd`` is the sd of a pair, estimated from the nights. Returns None for
-    fewer than two nights. During a creep the interval lags half a window behind. Raises ValueError for a night without
-    pairs, or a mean that is not finite.
+    fewer than two nights. During a creep the interval lags behind by half of the ``BUDGET_NIGHTS``. Raises ValueError
+    for a night without pairs, or a mean that is not finite.
     """
     _check_nights(nights)
     latest = nights[-BUDGET_NIGHTS:]

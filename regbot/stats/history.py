@@ -42,9 +42,9 @@ neighbouring sessions of longer histories.
 """
 
 HAMPEL_WINDOW, HAMPEL_SDS = 3, 4.0
-"""Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A session further
-than this from the median of its neighbourhood is an outlier. A new level is kept from its fourth session on, because
-four are the majority of seven.
+"""Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A session that is
+farther than this distance from the median of its neighbourhood is an outlier. A new level is kept from its fourth
+session on, because four are the majority of seven.
 """
 
 _MIN_SCATTER = 1e-6

@@ -6,10 +6,10 @@ change or leaves the decision to more pairs; it never fails a change. Stored ses
 comes from pairs of base and head on one node. A base that differs from the stored sessions, or a node that has drifted
 since, therefore changes nothing.
 
-Look 0 assumes that a session is as noisy as the stored ones. If the variance of its own pairs is above
-``NOISE_LEVEL`` of what the class explains, it does not pass. The level is low because one degree of freedom detects
-little: in a session that is twice as noisy as its class, 5% of true 2% slowdowns pass at the usual level of 0.95 and an
-alpha of 5%, and 2.5% at this level and the alpha of a look (``benchmarks/gate.py``).
+Look 0 assumes that a session is as noisy as the stored ones. It does not pass if the variance of the session's own
+pairs is above the quantile ``NOISE_LEVEL`` of the variances that the class noise predicts. The level is low because one
+degree of freedom detects little. In a session that is twice as noisy as its class, 5% of true 2% slowdowns pass at the
+usual level of 0.95 with an alpha of 5%. At this level with the alpha of a look, 2.5% pass (``benchmarks/gate.py``).
 """
 
 import math
@@ -30,15 +30,16 @@ NOISE_LEVEL = 0.8
 summary."""
 
 MIN_NOISE_DF = 8
-"""Minimum degrees of freedom of the stored noise. With fewer, the sd is not known to a factor of two (95%)."""
+"""Minimum degrees of freedom of the stored noise. With fewer, the 95% interval of the sd reaches to more than twice the
+estimate."""
 
 
 def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
     """Return the noise of a pair from the log-ratios of stored pairs. Returns None below ``MIN_NOISE_DF``.
 
-    Each group has log-ratios by summary, as many for each summary, of pairs with one true effect. Their deviations from
-    the mean of the group are pooled. Pairs of several sessions of one commit against itself are one group, so that the
-    noise contains what differs from session to session.
+    A group has the log-ratios of pairs with the same true effect, by summary, with equal numbers for all summaries. The
+    deviations from the mean of each group are pooled. All pairs that compare one commit with itself are one group, even
+    if they are from several sessions, so that the noise includes what differs from session to session.
     """
     groups = [group for group in groups if group.get("median")]
     df = sum(len(group["median"]) - 1 for group in groups)
@@ -57,9 +58,9 @@ def look0(
     """Judge the ``LOOK0_PAIRS`` pairs of a first block. The decision is ``within_bound`` or ``undecided``.
 
     It is ``within_bound`` if, for every summary, the interval contains 0, its upper end is below delta, and the own
-    variance of the pairs is within the limit. Outside of 0 the pairs go on, so that a slowdown below delta and an
-    improvement are decided by more pairs. Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``,
-    and contains ``luck``. Raises ValueError for another number of pairs.
+    variance of the pairs is within the limit. If an interval does not contain 0, more pairs are needed to decide
+    whether there is a slowdown below delta or an improvement. Each interval has the alpha of a look, ``LOOK_ALPHA`` /
+    ``primary_tests``, and is widened by ``luck``. Raises ValueError for another number of pairs.
     """
     if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
         raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")

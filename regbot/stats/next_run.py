@@ -35,11 +35,13 @@ BETWEEN_SHARES = (0.5, 0.25, 0.75)
 """Shares of the prior probability at which points between the ends are run, most important first."""
 
 NEAR_SHARE = 1 / 8
-"""Largest difference in prior probability at which a point stands in for a share, which is half the distance of the
-shares. In a range with few points the nearest point between the ends stands in, however far it is.
+"""A point stands in for a share if its prior probability differs from the share by at most this value, half of the
+distance between two shares. In a range with few points, the nearest point between the ends stands in even if it is
+farther away.
 """
 LOWEST_CHANCE = 0.15
-"""A point with a smaller chance is not run for a share. Three failures around a point leave it a chance of an eighth.
+"""A point stands in for a share only if its chance to give a value is at least this. After three failures around a
+point, its chance is an eighth.
 """
 
 IMAGINED_OUTCOMES = 6
@@ -79,8 +81,8 @@ def choose_next_run(
     candidates = _candidate_points(model, beliefs, chances)
     gains = np.zeros(len(candidates))
     for imagined in imagine_outcomes(model, samples, pending, seed):
-        later = group_posterior(model, [*samples, *imagined]) if imagined else beliefs
-        gains += _information_gain(model, later, stratum, candidates)
+        later_beliefs = group_posterior(model, [*samples, *imagined]) if imagined else beliefs
+        gains += _information_gain(model, later_beliefs, stratum, candidates)
     gains *= chances[candidates]
     if costs is not None:
         gains = gains / costs[candidates]
@@ -111,7 +113,7 @@ def runs_before_none(
 ) -> list[int]:
     """Return the points to run in ``stratum`` before a search may answer "none".
 
-    A slowdown that a later commit took back does not show at the ends. So points between the ends are run too, at a
+    A slowdown that a later commit removed does not show at the ends. So points between the ends must be run, at a
     quarter, a half and three quarters of the prior probability. A run says something about its point only if its
     stratum also has a run of the good end, because each stratum has its own level. ``chances``: as in
     ``choose_next_run``. ``pending``: runs that have not ended; their points are not returned.
@@ -210,7 +212,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     level, share, level_var = _stratum_level(beliefs, hits, stratum)
     mean, var = beliefs.effect_mean[group_ids], beliefs.effect_var[group_ids]
     means, variances = [], []
-    # the level already includes this share of the effect, because some runs in the level are affected
+    # The level already includes the part ``share`` of the effect, because some runs in the level are affected.
     for shift in (-share, 1 - share):
         centre = (spread * mean).sum(axis=1)
         square = (spread * (mean**2 + var)).sum(axis=1)
@@ -229,11 +231,12 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     )
     values = (all_means[:, None] + np.sqrt(all_vars)[:, None] * _NODES).reshape(-1)
     log_density = -((values - all_means[:, None]) ** 2) / (2 * all_vars[:, None]) - np.log(all_vars)[:, None] / 2
-    # Mean log density of each Gaussian under itself. The same constants are left out as above.
-    own_density = -np.log(all_vars) / 2 - 0.5
-    mixture_density = np.log(np.maximum(weights @ np.exp(log_density), 1e-300)).reshape(len(points), len(all_means), -1)
-    expected_density = mixture_density @ (_NODE_WEIGHTS / _NODE_WEIGHTS.sum())
-    gain: Floats = (weights * (own_density - expected_density)).sum(axis=1) / weights.sum(axis=1)
+    # Mean log density of each Gaussian under itself. It leaves out the same constant as ``log_density``.
+    own_log_density = -np.log(all_vars) / 2 - 0.5
+    mixture = np.maximum(weights @ np.exp(log_density), 1e-300)
+    mixture_log_density = np.log(mixture).reshape(len(points), len(all_means), -1)
+    expected_log_density = mixture_log_density @ (_NODE_WEIGHTS / _NODE_WEIGHTS.sum())
+    gain: Floats = (weights * (own_log_density - expected_log_density)).sum(axis=1) / weights.sum(axis=1)
     return np.maximum(gain, 0.0)
 
 

@@ -2,9 +2,9 @@
 
 The noise of a run is a contaminated Gaussian. A run is an outlier with the probability ``OUTLIER_SHARE``, and its
 standard deviation is then ``OUTLIER_SCALE`` times as large. Given the set of outliers the model is Gaussian, and an
-outlier has the weight 1 / ``OUTLIER_SCALE``^2. Almost all sets have no weight of their own. So the posterior in
-``culprit`` is a sum over the few sets that explain the runs best. This module finds them, with a Laplace approximation
-of their evidence.
+outlier has the weight 1 / ``OUTLIER_SCALE``^2. Almost all sets of outliers have a negligible probability. So the
+posterior in ``culprit`` is a sum over the few sets that explain the runs best. This module finds these sets, with a
+Laplace approximation of their evidence.
 """
 
 import math
@@ -25,8 +25,8 @@ OUTLIER_SCALE = 10.0
 """Standard deviation of an outlier, divided by that of another run."""
 
 MIN_SET_SHARE = 0.02
-"""Sets of outliers with a smaller share of the evidence are left out. A set with a run that fits as well as others has
-a share of about 0.003, and hardly changes the posterior.
+"""Sets of outliers with a smaller share of the evidence are left out. If a set takes a run as an outlier that fits as
+well as the others, its share is about 0.003, and it hardly changes the posterior.
 """
 
 MOST_SETS = 8
@@ -118,8 +118,9 @@ def inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProdu
     a_a = (affected - affected**2 / runs[:, :, None]).sum(axis=1)
     a_y = (with_values - affected * (totals / runs)[:, :, None]).sum(axis=1)
     y_y = (stratum_sums.squares - totals**2 / runs).sum(axis=1)
-    # One outlier in place of another run: its probability, the factor 1 / OUTLIER_SCALE of its density, and the
-    # integral over the level, which is wider if the stratum has less weight.
+    # ``log_odds`` is for one outlier in place of a usual run: the ratio of both probabilities, and the factor 1 /
+    # OUTLIER_SCALE of an outlier's density. The second term of ``log_prior`` is the integral over the level of each
+    # stratum, which is larger if the runs of the stratum have less weight.
     log_odds = math.log(OUTLIER_SHARE / (1 - OUTLIER_SHARE) / OUTLIER_SCALE)
     log_prior = outliers.sum(axis=1) * log_odds - np.log(runs).sum(axis=1) / 2
     return InnerProducts(np.maximum(a_a, 0.0), a_y, np.maximum(y_y, 0.0), log_prior)

@@ -46,7 +46,8 @@ LOOK_ALPHA = 0.0204
 WIDENINGS = {4: 1.3, 8: 1.2, 12: 1.05}
 """Factor of the half width of a t interval at each look. If neighbouring pairs are correlated by 0.2, the t interval is
 too narrow by a factor of 1.23 at every look. The last look has a smaller factor, because no further pairs could make
-up for the loss of power. Together they keep the error of a session below 3.5% (``benchmarks/error_rates.py``).
+up for the loss of power. Together the three factors keep the error of a session below 3.5%
+(``benchmarks/error_rates.py``).
 """
 
 POWER = 0.8
@@ -100,8 +101,8 @@ class Interval:
     ``trimmed`` is the number of pairs that are left out at each end, because some launches are far slower than the
     others. ``sd`` is then the standard error times sqrt(pairs), so that the slow launches do not count in it.
 
-    ``luck_sd`` is the standard deviation that the luck of the arms adds to the estimate (``arm_luck``). The interval
-    contains it, and ``sd`` does not.
+    ``luck_sd`` is the standard deviation that the luck of the arms adds to the estimate (``arm_luck``). The interval is
+    widened by it. ``sd`` does not include it.
     """
 
     estimate: float
@@ -122,8 +123,8 @@ class SequentialTest:
     pairs: int
     """Pairs used at the last look."""
     look: int
-    """Number of the last look, from 1. 0 is a single look at fewer pairs than the first look needs; it requires a known
-    sd.
+    """Number of the last look, from 1. It is 0 for look 0, and for a single look with a known sd at fewer pairs than
+    the first look needs.
     """
     alpha: float
     """Alpha of one interval at one look, after division by the number of primary tests of the check."""
@@ -133,7 +134,8 @@ class SequentialTest:
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch, at the last look. A look at 4 pairs has none."""
     withheld: bool = False
-    """Only the trimmed intervals would pass head, and head has more slow launches. The decision is "undecided"."""
+    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than
+    base. The decision is then "undecided"."""
 
     @property
     def final(self) -> bool:
@@ -168,9 +170,10 @@ def widening(pairs: int) -> float:
 
 
 def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the interval of one look: Student's t, or the trimmed t interval if one of at least 8 pairs is far off.
+    """Return the interval of one look: the trimmed t interval if there are at least 8 pairs and one of them is far off,
+    else Student's t.
 
-    Its half width is multiplied by ``widening``. ``sd`` is that of the pairs, without the factor.
+    The half width of the interval is multiplied by ``widening``. ``sd`` is that of the pairs, without this factor.
     """
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)
@@ -185,8 +188,9 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
-    """Return ``interval`` with the luck of the arms in it. The luck has the half width of a t interval with its degrees
-    of freedom, or of a normal interval if it is assumed. Both half widths are added as squares."""
+    """Return ``interval`` widened by the luck of the arms. The half width of the luck is its standard deviation times a
+    quantile: of t with the luck's degrees of freedom, or normal if the luck is assumed. The result has the root of the
+    sum of both squared half widths."""
     if luck is None or luck.sd == 0:
         return interval
     luck_sd = luck.sd_of_mean(interval.pairs)
@@ -262,15 +266,15 @@ def sequential_test(
         }
         tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
         decision = combine(tests.values(), thresholds)
-        slow = tuple(find_pair_outliers(used)) if known_sd is None and trimmed_pairs(pairs) else ()
+        outliers = tuple(find_pair_outliers(used)) if known_sd is None and trimmed_pairs(pairs) else ()
         withheld = (
             decision in PASSING
-            and has_more_slow_launches(slow, pairs)
+            and has_more_slow_launches(outliers, pairs)
             and _decide_untrimmed(used, alpha, thresholds, luck) not in PASSING
         )
         if withheld:
             decision = "undecided"
-        result = SequentialTest(decision, pairs, look, alpha, tests, available - pairs, slow, withheld)
+        result = SequentialTest(decision, pairs, look, alpha, tests, available - pairs, outliers, withheld)
         if result.final:
             break
     return result
@@ -301,9 +305,10 @@ def mde(
 
 
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
-    """Return the ``mde`` of a session of ``pairs`` pairs that is like the one that ``intervals`` are from.
+    """Return the ``mde`` of a session of ``pairs`` pairs that is as noisy as the session of ``intervals``.
 
-    The noisiest of its summaries counts. If the session had slow launches, this one has them too.
+    The noisiest summary counts. If the session of ``intervals`` had slow launches, the other session is assumed to have
+    them too.
     """
     trimmed = trimmed_pairs(pairs) if any(bounds.trimmed for bounds in intervals) else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
@@ -311,15 +316,16 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
 
 
 def luck_of_draw(bounds: Interval) -> float:
-    """Return the standard deviation of what the pairs of one draw share, from the luck in ``bounds``."""
+    """Return the standard deviation of the offset that the pairs of one draw have in common, from the luck in
+    ``bounds``."""
     return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / DRAW_PAIRS))
 
 
 def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: float = 0.0) -> int | None:
-    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. Every
-    ``DRAW_PAIRS`` pairs are a draw of ``luck``.
+    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None if
+    this number exceeds ``MAX_PAIRS``.
 
-    Returns None if this number exceeds ``MAX_PAIRS``.
+    The parameters have the same meaning as in ``mde``.
     """
     if mde(sd, MAX_PAIRS, alpha, thresholds.eps, known, luck=luck) > thresholds.delta:
         return None

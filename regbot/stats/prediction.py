@@ -4,7 +4,7 @@ All runs of a session share a node and a day. The effects of node and day do not
 each session is reduced to one number, its level. The level of head's session is compared with the prediction interval
 for one more session, which is computed from the scatter of the stored levels. Welch's test of three head runs against
 120 stored runs would mistake the shared effects for an effect of the code: it calls 8 to 22% of harmless changes
-slower, at a nominal 2.5%.
+slower, although its nominal error is 2.5%.
 
 The interval assumes that stored levels are roughly normal and that head's session has the same distribution: the same
 node class and environment, the same number of runs, and no node that is new to the class. The caller chooses such
@@ -30,8 +30,8 @@ on most nodes the levels scatter more with node and day than with the single run
 
 MIN_SESSIONS = 8
 """Minimum number of stored sessions for a decision. For normal levels the interval is calibrated from two sessions on.
-But with fewer than eight sessions, their standard deviation is not known to a factor of two (95%). It is also
-impossible to check whether the levels are normal, or whether all of them come from one node.
+But with fewer than eight sessions, the 95% interval of their standard deviation reaches to more than twice the
+estimate. It is also impossible to check whether the levels are normal, or whether all of them come from one node.
 """
 
 MIN_NODES = 3
@@ -113,7 +113,7 @@ def stored_gate(
     thresholds: Thresholds,
     bound: float,
 ) -> tuple[Decision, dict[str, tuple[Decision, PredictionInterval]]]:
-    """Decide by stored sessions alone, for users who cannot run pairs. This gate can fail a change.
+    """Decide by stored sessions and without pairs, for users who cannot run pairs. This gate can fail a change.
 
     Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs.
     ``primary_tests`` is the number of primary tests of the whole check. If the result is undecided, but every interval

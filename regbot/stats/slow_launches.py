@@ -4,8 +4,8 @@ One such launch makes the variance of the pairs so large that Student's interval
 trimmed t interval (Yuen 1974) is used instead: it leaves out the largest and the smallest log-ratios, as many at each
 end, and takes the variance from the Winsorised log-ratios. Fewer pairs are too few for that.
 
-Such an interval is about the usual launch. If head has more slow launches than base, head may cause them, and the usual
-launch says nothing about that. ``has_more_slow_launches`` then withholds a pass.
+A trimmed interval describes the usual launches. If head has more slow launches than base, head may cause them, and the
+usual launches do not show whether it does. A pass is then withheld (``has_more_slow_launches``).
 
 The rule only uses the log-ratios of the pairs. A log-ratio far above the others counts as a slow launch of head, and
 one far below them as a slow launch of base. All values are on the log scale. ``benchmarks/disturbed_sessions.py``
@@ -26,14 +26,14 @@ SD_PER_MAD = 1.4826
 """Standard deviation of normal values, divided by their median absolute deviation."""
 
 TRIMMED_SHARE = 6
-"""One pair in so many is left out at each end."""
+"""One pair in this many is left out at each end."""
 
 MIN_TRIMMED = 8
 """Minimum number of pairs for a trimmed interval."""
 
 WITHHOLDING_PAIRS = 12
-"""Head may have one slow launch in so many pairs, and fewer than one more than base in so many, without losing a pass.
-With one launch in 20 slow by chance, a pass is withheld in at most 6% of sessions."""
+"""A pass is withheld if head has more than one slow launch per this many pairs, and at least one more than base per
+this many pairs. If one launch in 20 is slow by chance, a pass is withheld in at most 6% of sessions."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def trimmed_pairs(pairs: int) -> int:
 def has_more_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> bool:
     """Return whether head has so many slow launches in ``pairs`` pairs that it must not pass by a trimmed interval.
 
-    It has more than one in ``WITHHOLDING_PAIRS`` pairs, and at least one more than base in so many. At 8 pairs, a
-    single slow launch suffices if it is head's: four more pairs then show whether it is followed by others.
+    The condition is that of ``WITHHOLDING_PAIRS``. At 8 pairs, a single slow launch of head is enough, if base has
+    none. Four more pairs then show whether head has more slow launches.
     """
     head = sum(outlier.arm == "head" for outlier in outliers)
     base = len(outliers) - head
@@ -83,7 +83,7 @@ def has_more_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> bool:
 
 
 def find_outliers(log_ratios: Sequence[float]) -> dict[int, float]:
-    """Return the values beyond ``MAX_DEVIATION``: the distance from the median by the index of the value.
+    """Return the distance from the median, by index, of each value that is farther away than ``MAX_DEVIATION``.
 
     If more than half of the values are equal, there is no scale to compare with and no value is returned.
     """

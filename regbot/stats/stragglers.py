@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 LATE_SHARE = 0.10
-"""A rank is late if its own work takes this much longer. On two shared cores, two ranks of the smoke model without a
-straggler differ by less in 19 of 20 runs; ``docs/stragglers.md`` has the figures.
+"""A rank is late if its own work takes longer than that of the other ranks by more than this share. On two shared
+cores, two ranks of the smoke model without a straggler differ by less in 19 of 20 runs; ``docs/stragglers.md`` has the
+figures.
 """
 MIN_SLOWER_SHARE = 0.75
-"""Share of the steady steps in which a late rank must be slower. By chance alone, a rank is slower in 30 of 40 steps
-once in 1000 runs.
+"""Minimum share of the steady steps in which a late rank is slower. A rank that is slower only by chance reaches this
+share, 30 of 40 steps, once in 1000 runs.
 """
 MIN_STEPS = 10
 """Minimum number of steady steps for naming a rank."""
@@ -42,7 +43,7 @@ class Lateness:
     steps_share: float
     """Share of steps in which the rank's own work took longer than that of the other ranks, in [0, 1]."""
     step_ratio: float
-    """``seconds`` / median step time: an upper bound of the share of a step that could be saved without the delay."""
+    """``seconds`` / median step time: an upper bound of the share of a step that removing the delay would save."""
 
     @property
     def slowdown(self) -> float:

@@ -60,11 +60,11 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
 def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> PredictionInterval:
     """Return the interval of head's effect against base runs of separate sessions, one value per session.
 
-    It is the prediction interval of one more session. It also reaches at least as far as the base runs lie from their
-    mean: a normal interval is too narrow if few of them are slower by a fixed amount, and one head run may be such a
-    run. Several head runs are replaced by their mean. Its variance is at most that of one run, whether the head runs
-    share a session or not, so the interval is never too narrow for it. Raises ValueError for fewer than two base runs
-    or no head run.
+    It is the prediction interval of one more session, and it reaches at least as far as the base runs lie from their
+    mean. Reason: if a few base runs are slower by a fixed amount, a normal interval is too narrow, and the head run may
+    be such a slow run. Several head runs are replaced by their mean. The variance of the mean is at most that of one
+    run, whether the head runs share a session or not, so the interval is never too narrow for it. Raises ValueError for
+    fewer than two base runs or no head run.
     """
     if not head:
         raise ValueError("head needs at least one run")
@@ -74,8 +74,8 @@ def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> 
 
 
 def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -> int | None:
-    """Return how many base sessions, of one run each, are needed to detect with probability 0.8 that one head run is
-    slower by more than ``eps`` if its true slowdown is ``effect``; None if no number is enough.
+    """Return the number of base sessions, of one run each, with which a head run of the true slowdown ``effect`` is
+    found to be slower by more than ``eps`` with probability 0.8. None if ``MAX_SESSIONS`` are not enough.
 
     ``launch_sd`` is the standard deviation of a run in a session of its own. The slowdowns are log-ratios.
     """
