@@ -102,7 +102,7 @@ def find_unconcerned(
                 continue
             if not has_matching_path(change.repo, change.base, paths):
                 result.warnings.append(
-                    f"workloads.{name}.paths: no file of the base matches; the workload is measured as without paths"
+                    f"workloads.{name}.paths: no file of the base matches, so paths is ignored and the workload measured"
                 )
                 continue
         except CheckoutError as error:  # git has compared the same trees without pathspecs
@@ -125,8 +125,8 @@ class _WrongPaths(NamedTuple):
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return clip_message(
             f"workloads.{workload}.paths: {self.session.workload} at {short_commit(self.session.commit)} loaded "
-            f"{clip(self.files[0], 200)}{more}, which no pathspec matches; the workload is measured as without paths. "
-            "Add the files to paths"
+            f"{clip(self.files[0], 200)}{more}, which no pathspec matches. So paths is ignored, and the workload is "
+            "measured. Add the files to paths"
         )
 
 

@@ -11,7 +11,6 @@ from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Thresholds, mde, pairs_needed
 from regbot.stats.prediction import MIN_SESSIONS, SESSION_ALPHA
 from regbot.stats.unpaired import MAX_SESSIONS, Difference, sessions_needed, tipping_sd
-from regbot.text.words import count
 
 PREDICTION_ALPHA = SESSION_ALPHA / len(SUMMARIES)
 
@@ -97,17 +96,17 @@ def sessions_advice(estimates: Mapping[str, float], sessions: int, has_undeclare
         sessions_needed(noise.launch_pct / 100, effect, PREDICTION_ALPHA, THRESHOLDS.eps) for noise in NODE_NOISES
     ]
     more = [None if number is None else max(number - sessions, 0) for number in needed]
-    known = f"{count(sessions, 'base file')} are known to be each"
+    known = f"{sessions} base files are known to be of separate sessions"
     if sessions < 2:
-        known = f"{'1' if sessions else 'no'} base file is known to be"
+        known = f"{'1' if sessions else 'no'} base file is known to be of a session of its own"
     advice = (
         f"from {MIN_SESSIONS} base files of separate sessions (other days) on, head's files are compared with "
-        f"these; {known} of a session of its own, and to prove {_target_text(estimates)} it takes "
+        f"these; {known}, and to prove {_target_text(estimates)} it takes "
         f"{_by_node([_number_text(number, MAX_SESSIONS) for number in more], 'more files')}"
     )
     if not has_undeclared:
         return advice
-    return f"{advice}; --separate-sessions says it of files that do not show when they ran"
+    return f"{advice}; --separate-sessions declares this for files that do not show when they ran"
 
 
 def _target_pct(estimates: Mapping[str, float]) -> int:

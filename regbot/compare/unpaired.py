@@ -167,8 +167,8 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
             f"one file of each session counts; {count(unused, 'base file')} {'is' if unused == 1 else 'are'} left out"
         )
     undated = sum(read_times(file) is None for file in sessions)
-    source = f"--separate-sessions says so of {undated}" if undated else "their times show it"
-    reasons.append(f"{len(sessions)} base files are of sessions of their own: {source}")
+    source = f"--separate-sessions declares it for {undated}" if undated else "their times show it"
+    reasons.append(f"{len(sessions)} base files are of separate sessions: {source}")
     worst_sd = max(prediction.sd for prediction in predictions.values())
     reasons.append(
         f"base files of separate sessions scatter by {100 * worst_sd:.2g}%, which contains "

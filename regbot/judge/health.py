@@ -200,9 +200,11 @@ def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
         )
     clocks_mhz = [cpu.mhz.median for cpu in during if cpu.mhz is not None]
     if slow_mhz := [mhz for mhz in clocks_mhz if mhz < SLOW_CORES * max(clocks_mhz)]:
+        slowest, fastest = f"{min(slow_mhz):.0f}", f"{max(slow_mhz):.0f}"
+        clock = slowest if slowest == fastest else f"{slowest} to {fastest}"
         yield (
-            f"the cores ran at only {min(slow_mhz):.0f} MHz or more in {_run_count(len(slow_mhz), len(runs))}, and at "
-            f"up to {max(clocks_mhz):.0f} MHz in the others"
+            f"the cores ran at only {clock} MHz in {_run_count(len(slow_mhz), len(runs))}, and at up to "
+            f"{max(clocks_mhz):.0f} MHz in the others"
         )
 
 

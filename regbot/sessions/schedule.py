@@ -210,7 +210,7 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
     if run_seconds:
         text += f" of about {mean(run_seconds):.0f} s"
     if header.budget_min is not None:
-        text += f", {header.budget_min:g} min of them"
+        text += f", within a budget of {header.budget_min:g} min"
     calibrations = [reference.calibrated for reference in plan.references if reference.calibrated is not None]
     if noise := [calibrated.sd_pct / 100 for calibrated in calibrations]:
         limits = thresholds(header)

@@ -274,12 +274,10 @@ class TestSeparateSessions:
     def test_files_without_times_count_only_if_the_user_says_so(self, files: Folder) -> None:
         base, head = files("b", 20, run_sd=0.01), files("h", 1, run_sd=0.0, seconds=STEP_S * 1.08)
         assert verdict_of(base, head).verdict == "INCONCLUSIVE"
-        assert "--separate-sessions says it of files that do not show when they ran" in reasons_of(base, head)
+        assert "--separate-sessions declares this for files that do not show when they ran" in reasons_of(base, head)
         assert verdict_of(base, head, "--separate-sessions").verdict == "FAIL"
         assert "says it of files" not in reasons_of(base[:5], head, "--separate-sessions")
-        assert "5 base files are known to be each of a session of its own" in reasons_of(
-            base[:5], head, "--separate-sessions"
-        )
+        assert "5 base files are known to be of separate sessions" in reasons_of(base[:5], head, "--separate-sessions")
 
     def test_what_the_user_says_does_not_outweigh_the_times_of_the_files(self) -> None:
         base, _ = write_session(8, 0)

@@ -639,7 +639,7 @@ def test_other_work_stolen_time_and_slow_cores_get_one_sentence_each_and_void_no
     assert health_findings(runs) == [
         "other work used up to 35% of the cores during 6 of 8 runs",
         "the hypervisor gave up to 6% of the cores' time to other machines during 1 of 8 runs",
-        "the cores ran at only 2100 MHz or more in 1 of 8 runs, and at up to 3000 MHz in the others",
+        "the cores ran at only 2100 MHz in 1 of 8 runs, and at up to 3000 MHz in the others",
     ]
     assert [describe_outside_cause(run) for run in runs] == [""] * 8
     unknown = health(processors=cpu(None, None, None))
