@@ -102,7 +102,7 @@ def find_unconcerned(
                 continue
             if not has_matching_path(change.repo, change.base, paths):
                 result.warnings.append(
-                    f"workloads.{name}.paths: no file of the base matches, so paths is ignored and the workload measured"
+                    f"workloads.{name}.paths: no file of base matches, so paths is ignored and the workload measured"
                 )
                 continue
         except CheckoutError as error:  # git has compared the same trees without pathspecs
