@@ -64,7 +64,7 @@ def count_step(request: Request) -> dict[str, Any]:
     runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # cache the result before a mode is active
     with (
         compile_watch,
-        # A static trace has no sequence numbers, so the watch must also see methods that code saves while it is built.
+        # A static trace has no sequence numbers, so the watch must be active when the code under test is imported.
         uncounted_watch if static else nullcontext(),
         open_world(request.world, request.ep, fake=True) if static else open_requested_world(request) as world,
         ExitStack() as modes,
@@ -81,8 +81,8 @@ def count_step(request: Request) -> dict[str, Any]:
             is_last = number == request.steps - 1
             if is_last:
                 liveness = plant_collectives(observer, world)
-                before = read_sequence_numbers()
-            observer.new_step(program=is_last)
+                numbers_before = read_sequence_numbers()
+            observer.new_step(with_fingerprint=is_last)
             # With fake tensors the observer is active in every step, because it supplies the values that code reads.
             # With real tensors it is active only in the counted step.
             with timed_stage(f"step {number + 1}", seconds), ExitStack() as counting:
@@ -94,8 +94,8 @@ def count_step(request: Request) -> dict[str, Any]:
             if not static:
                 losses.append(loss.item())
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
-        if before is not None:
-            liveness.update(measure_sequence_advance(observer, before))
+        if numbers_before is not None:
+            liveness.update(measure_sequence_advance(observer, numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
         return {
@@ -206,8 +206,9 @@ def refuse_compiled(compile_watch: CompileWatch) -> None:
     if compile_watch.called_names:
         raise ContractError(
             "compiled",
-            f"{compile_watch.describe()} would be compiled by torch.compile; counted eagerly it would be another "
-            "program. Timed runs profile it, so time this workload too, or turn compilation off for it",
+            f"{compile_watch.describe()} would be compiled by torch.compile. While regbot counts a step, it would "
+            "run eagerly, as another program. Timed runs profile compiled code, so time this workload too, or turn "
+            "compilation off for it",
         )
 
 
@@ -241,7 +242,7 @@ class CountMethod:
     """How a step was counted: with the tool ``source``, on ``device``.
 
     ``program`` is the fingerprint of the device program, or None. ``patches`` describe what differs from a
-    real run. ``guesses`` maps sentences about what was guessed to their kinds.
+    real run. ``guesses`` maps each guess, a sentence, to its kind.
     """
 
     source: str

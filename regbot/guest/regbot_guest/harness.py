@@ -75,7 +75,7 @@ class Training:
         torch.manual_seed(request.seed)
         model = Transformer(request.geometry, lambda: self._build_layer(plugin), world.device, self.dtype)
         self.model: nn.Module = model
-        experts = self._expert_parameters(model)
+        experts = self._list_expert_parameters(model)
         if plugin.parallelize is not None:
             parallelized = plugin.parallelize(model, world.expert)
             self.model = parallelized if isinstance(parallelized, nn.Module) else model
@@ -110,7 +110,7 @@ class Training:
         layer.register_forward_hook(_check_shape)
         return layer
 
-    def _expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
+    def _list_expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
         if self.request.mlp == "dense":
             return set()
         parameters: set[nn.Parameter] = set()
@@ -167,7 +167,7 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard:
     for number, block in enumerate(model.layers):
         block_experts = experts & set(block.parameters())
         if block_experts and expert_data.size() > 1:
-            for module in _expert_modules(block, block_experts, f"layers.{number}"):
+            for module in _find_expert_modules(block, block_experts, f"layers.{number}"):
                 fully_shard(
                     module,
                     mesh=expert_data,
@@ -225,7 +225,7 @@ class _LazyChunks:
         return self._tensor.narrow(self._dim, start, min(self._size, total - start))
 
 
-def _expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
+def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
     """Return the modules that directly hold expert parameters. Raises ContractError if such a module also holds other
     parameters.
     """
