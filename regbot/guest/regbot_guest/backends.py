@@ -1,9 +1,9 @@
 """Which attention, grouped GEMM, token dispatch and permutation ran. Each of these backends can silently fall back to
 another.
 
-Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what was chosen here,
-by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step, never from what a
-layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
+Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what regbot chose on
+this machine, by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step,
+never from what a layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
 """
 
 from collections.abc import Mapping
@@ -86,20 +86,20 @@ def _describe_dispatcher(requested: str, resolution: Resolution, observer: StepC
         (key, n) for key, n in observer.tally.count.items() if key.role == "payload" and "ep" in key.axis.split("|")
     ]
     exchanges = {via: sum(n for key, n in payload_on_ep if key.via == via) for via in BUFFERS}
-    plain = {
+    torch_collectives = {
         kind: sum(n for key, n in payload_on_ep if key.kind == kind and key.via not in BUFFERS)
         for kind in ("all_to_all", "all_gather", "reduce_scatter")
     }
-    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in plain.items())}"
+    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in torch_collectives.items())}"
     libraries = [via for via, n in exchanges.items() if n]
     if libraries:
         executed = libraries[0]
         calls = ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in libraries)
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
-    elif plain["all_to_all"]:
+    elif torch_collectives["all_to_all"]:
         executed = "alltoall"
     else:
-        executed = "allgather" if plain["all_gather"] else "none"
+        executed = "allgather" if torch_collectives["all_gather"] else "none"
     if resolution.reason:
         evidence = f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; {evidence}"
     return _backend_entry(requested, resolution.resolved, executed, evidence[:4000])

@@ -174,8 +174,7 @@ def _find_torch_of_checkout(request: Request) -> str:
 
 
 def _refuse_paper_gpu() -> dict[str, Any] | None:
-    """Return a refusal if this process has loaded a paper GPU, else None. Call this only for runs that do not use one.
-    """
+    """Return a refusal if this process has loaded a paper GPU, else None. Call this only for a run that uses none."""
     library = find_loaded_library()
     if not library:
         return None

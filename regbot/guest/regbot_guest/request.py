@@ -115,8 +115,8 @@ class Request:
 
     @property
     def runs_bridge(self) -> bool:
-        """Whether ``program`` is Megatron Bridge's and ``recipe`` one of its recipes. A recipe of Megatron-LM is a file
-        of flags.
+        """Whether ``recipe`` is a recipe of Megatron Bridge, so that ``program`` is Bridge's script. A recipe of
+        Megatron-LM is a YAML file of flags.
         """
         return bool(self.recipe) and not self.recipe.endswith((".yaml", ".yml"))
 

@@ -99,7 +99,7 @@ def _explain_missing_gpus() -> str:
 def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) -> Iterator[timedelta | None]:
     """Context manager for the process group of all ranks that a launcher has started. This rank uses ``device``.
 
-    Yields the timeout of the group. Groups of a part of the ranks should get the same timeout. None means torch's own
+    Yields the timeout of the group. Groups of some of the ranks can use the same timeout. None means torch's own
     timeout. ``limit_s`` is the time limit of the run in seconds, or 0 if it is unknown. Ranks that share a GPU exchange
     its tensors through gloo, because NCCL refuses two ranks on one GPU.
 

@@ -116,8 +116,8 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
     If regbot has set the key that MaxText does not know, regbot does not support this revision of MaxText.
     """
     unknown = _UNKNOWN_KEY.match(str(_cause(error)))
-    is_own = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
-    if unknown and is_own and unknown[1] not in request.config:
+    is_set_by_regbot = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
+    if unknown and is_set_by_regbot and unknown[1] not in request.config:
         return MaxTextError(
             "revision",
             f"regbot does not support this revision: MaxText has no key {unknown[1]!r}, which regbot sets"
@@ -127,7 +127,7 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error that MaxText has logged before it exited."""
+    """Return the error that MaxText logged before it raised SystemExit. Return any other error as it is."""
     return error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
 
 

@@ -1,7 +1,7 @@
 """Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU.
 
-The changes are the entries of ``DESCRIPTIONS``. Each is made only where its target exists. A change whose target has
-moved is skipped, and the record names it. None of them changes sharding, dispatch or FSDP's units.
+The changes are the entries of ``DESCRIPTIONS``. A change is made only if its target exists. If the target has
+moved, the change is skipped, and the record names it. No change affects sharding, dispatch or FSDP's units.
 """
 
 import dataclasses
@@ -157,7 +157,7 @@ def _no_op_timeout(changes: Changes) -> Iterator[None]:
 @contextmanager
 def _asset_folder() -> Iterator[None]:
     """While active, the working directory is a new folder with test assets. torchtitan writes its output there too."""
-    before, cache = Path.cwd(), os.environ.get("HF_HOME")
+    original_folder, original_cache = Path.cwd(), os.environ.get("HF_HOME")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_assets(folder / ASSETS)
@@ -166,8 +166,11 @@ def _asset_folder() -> Iterator[None]:
         try:
             yield
         finally:
-            os.chdir(before)
-            os.environ.pop("HF_HOME") if cache is None else os.environ.update(HF_HOME=cache)
+            os.chdir(original_folder)
+            if original_cache is None:
+                os.environ.pop("HF_HOME")
+            else:
+                os.environ["HF_HOME"] = original_cache
 
 
 def _write_assets(folder: Path) -> None:

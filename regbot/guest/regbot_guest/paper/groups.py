@@ -55,7 +55,10 @@ def rank_zero_of(world: int) -> Iterator[None]:
             if dist.is_initialized():
                 dist.destroy_process_group()
             for name, value in original_variables.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def fake_backend(backend: Any) -> str:

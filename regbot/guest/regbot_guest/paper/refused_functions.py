@@ -1,7 +1,7 @@
 """Refusals of the functions of ``torch.cuda`` that a paper GPU lacks.
 
 A function is refused if its code reaches the driver: it uses CUDA's part of ``torch._C``, or loads a library of the
-driver. So the refusals fit every version of torch. Whoever misses a function adds it to ``cuda.py``.
+driver. So the refusals fit every version of torch. To support a function, add it to ``cuda.py``.
 """
 
 import functools
