@@ -226,15 +226,15 @@ def sum_volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
 
 
 def moves_tokens(entry: Entry) -> bool:
-    """Whether ``entry`` alone proves that tokens travel to experts.
+    """Whether ``entry`` by itself proves that tokens travel to experts.
 
     The entry must be payload, and one of these must hold: its axis has the name of the expert axis, or it exchanges
     activations on an axis that is not a sequence axis. FSDP traffic of expert parameters meets neither condition.
     """
     if entry.role != "payload":
         return False
-    exchange = _exchanges_activations(entry.kind, entry.phase, entry.bytes / entry.count)
-    return _is_expert_axis(entry.axis) or (exchange and not _is_sequence_axis(entry.axis))
+    exchanges_activations = _exchanges_activations(entry.kind, entry.phase, entry.bytes / entry.count)
+    return _is_expert_axis(entry.axis) or (exchanges_activations and not _is_sequence_axis(entry.axis))
 
 
 def _sums_activations(cell: Cell) -> bool:

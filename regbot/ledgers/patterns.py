@@ -50,7 +50,7 @@ EXCHANGE_PATTERNS = {
     DISPATCHER_OFF,
     DISPATCHER_ON,
 }
-"""Patterns in which tokens are exchanged by another method or a different number of times.
+"""Patterns in which head exchanges tokens by another method than base, or a different number of times.
 
 These patterns also change the host reads, because an all-to-all needs its split sizes on the host.
 """

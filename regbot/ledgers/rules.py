@@ -43,7 +43,7 @@ PASS_IF_CHEAPER = (NEVER_FAIL - {OTHER_LAYER}) | {
     COUNTS_REMOVED,
 }
 """Patterns that are PASS with a note if the step got cheaper. NARROWED is not among them, because a narrower type
-changes numerics. OTHER_LAYER is not among them, because a move to another layer does not affect the cost of the step,
+changes numerics. OTHER_LAYER is not among them, because a move to another layer does not change the cost of the step,
 and only a person knows whether the move was intended.
 """
 ROUNDING = 1e-9
@@ -89,9 +89,9 @@ def is_cheaper(circumstances: Circumstances) -> bool:
     """Whether the step's modelled wire time falls, this finding does not add wire time, and no gradient reduction is
     lost.
     """
-    step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
+    is_step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
     return (
-        step_cheaper
+        is_step_cheaper
         and not is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
         and not circumstances.gradient_lost
     )

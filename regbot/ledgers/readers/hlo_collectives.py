@@ -51,8 +51,9 @@ _GROUP_ATTRIBUTES = ("replica_groups", "device_ids", "use_global_device_ids")
 """Attributes that define the groups. ``device_ids`` occurs together with groups that are given as mesh axes."""
 _CHANNEL = re.compile(r"\bchannel_id\b")
 _ANY_CHANNEL = "channel_id=1"
-"""Stands for every channel id. Its number does not matter: the groups are read as those of devices if there is one, and
-as those of replicas otherwise."""
+"""Stands for any channel id. Only the presence of a channel id matters: without one, the numbers in a group mean
+replicas.
+"""
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
 
 SENT_OPERANDS = 1
@@ -206,8 +207,9 @@ def _parse_custom_call(
 
 
 def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
-    """Return the text of the groups of a ragged all-to-all that is a custom call, '' if it has none. The groups are in
-    its attributes or in its ``backend_config``."""
+    """Return the text of the groups of a ragged all-to-all that is a custom call, or '' if the call has no groups. The
+    groups are in the attributes of the call or in its ``backend_config``.
+    """
     if "replica_groups" in attributes:
         group_text = _join_group_attributes(attributes)
     else:
@@ -222,9 +224,8 @@ def _make_collective(
 ) -> HloCollective:
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
-    dtype = dtypes.pop() if len(dtypes) == 1 else ("mixed" if dtypes else "none")
-    role_dtypes = {tensor.dtype for tensor in counted_tensors}
-    return HloCollective(kind, size_bytes, dtype, classify_role(role_dtypes, size_bytes), group, op_name, ragged)
+    dtype = next(iter(dtypes)) if len(dtypes) == 1 else ("mixed" if dtypes else "none")
+    return HloCollective(kind, size_bytes, dtype, classify_role(dtypes, size_bytes), group, op_name, ragged)
 
 
 def classify_role(dtypes: set[str], size_bytes: int) -> Role:

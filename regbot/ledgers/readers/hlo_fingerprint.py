@@ -17,8 +17,8 @@ from regbot.ledgers.readers.hlo_text import COMMENT
 
 _STRING = r'"(?:[^"\\\n]++|\\.){0,1000}+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
-"""Text to remove: metadata and channel numbers. The length of strings is bounded, so that matching a hostile line takes
-at most a thousand times as long as its length.
+"""Text to remove: metadata and channel numbers. The length of strings is bounded, so that matching takes at most
+about a thousand steps per character, even for a hostile line.
 """
 _DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
 _NAME = re.compile(r"%([\w.\-]++)", re.ASCII)

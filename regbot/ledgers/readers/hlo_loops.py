@@ -89,7 +89,7 @@ def read_tuple_values(
 ) -> dict[int, Value]:
     """Return the integers of a ``tuple`` instruction by their position in the tuple.
 
-    ``instructions``: those of the computation that builds the tuple, by name.
+    ``instructions`` are those of the computation that builds the tuple, by name.
     """
     operands = tuple_instruction.operands
     evaluator = _Evaluator(computations, requested_integers=len(operands))
@@ -170,8 +170,8 @@ def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) ->
 class _Scope(NamedTuple):
     """The instructions of one computation and the values of its parameters.
 
-    ``callee``: the name of the computation, if a fusion or call runs it. ``callee`` and ``parameters`` are empty for a
-    loop's own computations.
+    ``callee`` is the name of the computation, if a fusion or call runs it. ``callee`` and ``parameters`` are empty for
+    a loop's own computations.
     """
 
     callee: str

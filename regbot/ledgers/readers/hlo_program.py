@@ -36,7 +36,7 @@ _CANDIDATE = re.compile(
 _INTEGER_RESULT = re.compile(r"-> (?:pred|[su](?:32|64))\[\][^()]*$")
 _REFERENCE = re.compile(r"=%([\w.\-]+)", re.ASCII)
 _SCALAR_LINE = tuple(map(re.compile, (r"ROOT ", r" = (?:pred|[su](?:32|64))\[\]", r" parameter\(")))
-"""Patterns of the lines that ``hlo_loops`` keeps. They match few other lines. Each pattern starts with a literal for
+"""Patterns of the lines that ``hlo_loops`` keeps. Few other lines match. Each pattern starts with a literal for
 speed.
 """
 _CALL_ATTRIBUTES = ("calls", "to_apply", "called_computation", "called_computations")

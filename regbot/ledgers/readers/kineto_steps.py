@@ -66,7 +66,7 @@ class HostRows:
         return rows[position][2] if position >= 0 and host_time.time_us <= rows[position][1] else None
 
     def has_row_inside(self, row: CallRow) -> bool:
-        """Whether a row of this index starts during ``row``, on the same thread."""
+        """Whether one of these rows starts during ``row``, on the same thread."""
         rows = self._rows.get(row.thread, [])
         position = bisect_right(rows, (row.end_us, float("inf"), 0)) - 1
         return position >= 0 and rows[position][0] >= row.start_us

@@ -50,9 +50,9 @@ different way.
 """
 
 AXES = {"ep": "ep", "efsdp": "edp", "fsdp": "dp", "dp_shard": "dp"}
-"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. A dimension of
-the second sort is left out if it spans the same ranks as an earlier one. For example, ``batch`` and ``loss`` are left
-out if only ``fsdp`` splits the data.
+"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. Of these other
+dimensions, one that spans the same ranks as an earlier dimension is left out. For example, ``batch`` and ``loss`` are
+left out if only ``fsdp`` splits the data.
 """
 
 
