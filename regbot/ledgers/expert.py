@@ -198,9 +198,8 @@ def _find_repeats_in_backward(view: View, axis_cells: list[Cell]) -> list[Cell]:
         return []
     claimed = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
     exchanged_gradients = any(cell.before.count for cells_of_form in backward.values() for cell in cells_of_form)
-    if (
-        not claimed or not exchanged_gradients
-    ):  # if backward exchanged nothing before, the new exchange carries gradients
+    # If backward exchanged nothing before, the new exchange carries gradients and repeats nothing.
+    if not claimed or not exchanged_gradients:
         return []
     counts = [cell for cell in axis_cells if not is_payload(cell)]
     forward_counts, backward_counts = _group_by_form(counts, forward_label), _group_by_form(counts, "backward")

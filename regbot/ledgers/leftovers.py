@@ -120,9 +120,8 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
 
     If the total bytes and calls of a group did not change, each signature of the group gets a claim of its own.
     """
-    yield from detect_other_layer(
-        view
-    )  # a second time, because other detectors have claimed cells since the first time
+    # This detector runs a second time, because other detectors have claimed cells since it ran first.
+    yield from detect_other_layer(view)
     groups: dict[tuple[str, ...], dict[Signature, list[Cell]]] = defaultdict(dict)
     for signature, cells in _group_open_cells(view).items():
         if len(set(sum_volumes(cells))) > 1:

@@ -7,8 +7,7 @@ from typing import Any
 
 
 def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()) -> list[str]:
-    """Return the dotted keys of all fields of a dataclass of dataclasses, without the sections named in ``left_out``.
-    """
+    """Return the dotted keys of all fields of a dataclass of dataclasses, without the sections in ``left_out``."""
     keys: list[str] = []
     for field in dataclasses.fields(configuration):
         value, key = getattr(configuration, field.name, None), f"{path}{field.name}"

@@ -108,8 +108,7 @@ def configure(config: Any, request: Request) -> list[str]:
 
 
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
-    """Return the refusal of a recipe that torchtitan could not load because of ``error``. It lists the known recipes.
-    """
+    """Return the refusal of a recipe that torchtitan could not load because of ``error``, with the known recipes."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
     known = _list_recipes(module)
     hint = f"there are {', '.join(known)}" if known else f"{error}"

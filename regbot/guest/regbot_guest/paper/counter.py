@@ -54,8 +54,7 @@ class PaperCounter(StepCounter):
         self.device.set_phase(PHASES.index(name))
 
     def new_step(self, with_fingerprint: bool = True) -> None:
-        """Set all counts to zero for a new step. ``with_fingerprint`` says whether to compute the step's fingerprint.
-        """
+        """Set all counts to zero. ``with_fingerprint`` says whether to compute the fingerprint of the next step."""
         super().new_step()
         self._replayed_launches: Launches = Counter()
         self._captured_launches: Launches = Counter()

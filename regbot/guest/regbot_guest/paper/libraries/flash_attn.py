@@ -40,8 +40,7 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Ten
 
 
 def _packed_forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``_forward``, for sequences of different lengths. ``query`` is ``[queries of all sequences, heads, width]``.
-    """
+    """As ``_forward``, for sequences of different lengths. ``query`` is ``[all queries, heads, width]``."""
     queries, heads = query.shape[:2]
     return _results(query, (heads, queries))
 
