@@ -69,7 +69,8 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
     """Return the units whose payload all-to-alls are all gone.
 
     An all-to-all that only moved to another expert axis is not lost. In a compiled program, a combiner may merge the
-    all-to-alls of several ops. So there, more than half of the exchanged bytes of the whole program must be gone too.
+    all-to-alls of several ops. So in such a program, all-to-alls count as lost only if more than half of the exchanged
+    bytes of the whole program are gone.
     """
     if view.compiled and not _is_mostly_gone(view):
         return []

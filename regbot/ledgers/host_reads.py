@@ -1,4 +1,5 @@
-"""The patterns "host reads added" and "host reads removed": the host reads more or fewer device values than before.
+"""The patterns "host reads added" and "host reads removed": the host reads more or fewer device values in head than
+in base.
 
 Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value. Meanwhile
 the launch queue runs empty. No collective shows this, although one such read per layer has cost real training stacks

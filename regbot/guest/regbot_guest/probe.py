@@ -49,7 +49,8 @@ trusted side uses the times of these files as a clock that is independent of the
 def time_steps(request: Request, record: dict[str, Any]) -> None:
     """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
 
-    The times are in ``record`` before the step is counted, so an error of that step keeps them. Raises ContractError.
+    The times are in ``record`` before the step is counted, so an error in that step does not lose them. Raises
+    ContractError.
     """
     with open_requested_world(request) as world:
         training = Training(request, load_plugin(request.entry), world)

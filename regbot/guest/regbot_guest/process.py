@@ -50,9 +50,9 @@ and ranks with the same error need time to write their records, which contain th
 def main(argv: list[str]) -> int:
     """Run requests as ``run_requests`` does. Return the exit code for a single request, and 0 for several requests.
 
-    The process ends here, without Python's exit, in two cases. After a run on a paper GPU, because torch stops its
-    device threads while Python exits, and this sometimes crashes. After a failed run on real ranks, because a process
-    group would wait for the other ranks while Python exits. The records are already on disk.
+    In two cases, the process ends here without Python's exit. The first is a run on a paper GPU, because torch stops
+    its device threads while Python exits, and this sometimes crashes. The second is a failed run on real ranks, because
+    a process group would wait for the other ranks while Python exits. The records are already on disk.
     """
     if not argv:
         print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)

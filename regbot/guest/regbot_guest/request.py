@@ -93,7 +93,7 @@ class Request:
     warmup: int = 0
     slowdown_pct: float = 0.0
     """Percentage by which every timed step is lengthened. Only calibrations set it, to test whether the gate detects
-    it.
+    the slowdown.
     """
     limit_s: float = 0.0
     """Seconds after the start of the launch at which the launch is killed. 0 means that the limit is unknown."""

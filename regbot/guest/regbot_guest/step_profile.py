@@ -122,13 +122,13 @@ def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
     advances: list[int] | None = []
     with _record_trace(folder / TRACE_FILE, source.device, request.max_profile_bytes):
         for number in range(NUM_STEPS):
-            before = read_sequence_numbers()
+            numbers_before = read_sequence_numbers()
             with record_function(f"{STEP_NAME}{number}"):
                 source.step()
-            if before is None or advances is None:
+            if numbers_before is None or advances is None:
                 advances = None
             else:
-                advances.append(sum_advances(before))
+                advances.append(sum_advances(numbers_before))
     dist.barrier()  # the other ranks must not leave while this one writes its traces
     if dist.get_rank() != PROFILED_RANK:
         return {}

@@ -1,6 +1,6 @@
 """The clocks of a timed run: step times, CPU time, time in collectives, memory. No dispatch mode is installed.
 
-On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. The device then times
+On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. So the device times
 the steps, and the host does not wait for them. The events are read after the last step. The cost is a few clock reads
 per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` measures this cost.
 

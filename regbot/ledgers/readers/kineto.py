@@ -385,7 +385,9 @@ def _list_warnings(
     )
     if without_kernel and trace.kernels:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(without_kernel.items()))
-        warnings.append(f"calls without a kernel: {kinds}; the trace ended before, or copy engines moved the data")
+        warnings.append(
+            f"calls without a kernel: {kinds}; the trace ended before their kernels ran, or copy engines moved the data"
+        )
     if log.unclassified:
         total = sum(count for count, _ in log.unclassified.values())
         names = ", ".join(repr(clip(name, 80)) for name in sorted(log.unclassified)[:MAX_NAMES])

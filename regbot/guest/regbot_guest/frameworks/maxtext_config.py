@@ -35,7 +35,7 @@ FORCED_KEYS: Mapping[str, Scalar] = {
     "override_model_config": True,
 }
 OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothing: no output is kept"}
-"""Further keys that regbot sets. The values say what a user changes instead."""
+"""Further keys that regbot sets. Each value names what to change instead of the key."""
 
 SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
 """Defaults for the experts of a pinned shape: dense matrix products, with each expert's tokens padded to its capacity.

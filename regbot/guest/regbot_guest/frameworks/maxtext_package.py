@@ -65,7 +65,7 @@ def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTex
 
 
 def _explain_layout(root: Path) -> MaxTextError | None:
-    """Return the refusal of a revision with an old layout; None if the checkout has none."""
+    """Return the refusal of a revision with an old layout, or None if the checkout has no old layout."""
     for folder, period in OLD_LAYOUTS.items():
         if (root / folder / ENTRY.name).is_file():
             return MaxTextError(

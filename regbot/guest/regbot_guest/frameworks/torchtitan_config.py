@@ -57,7 +57,7 @@ OWNED_KEYS = {
     "debug.moe_force_load_balance": "'routing' of the workload",
     "debug.seed": "the request",
 }
-"""Keys that a user cannot override, because regbot sets them. The values say what a user changes instead."""
+"""Keys that a user cannot override, because regbot sets them. Each value names what to change instead of the key."""
 OWNED_KEYS_OF_SHAPE = {
     "training.seq_len": "another shape or variant",
     "training.local_batch_size": "another shape",

@@ -61,7 +61,7 @@ def replacements(
     """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
     loads. ``refuse_recipe`` returns the refusal of a recipe that torchtitan cannot load.
 
-    Raises ContractError if torchtitan cannot be imported or has no such loader.
+    Raises ContractError if torchtitan cannot be imported, or if it has no function that loads a configuration.
     """
     with _asset_folder(), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager

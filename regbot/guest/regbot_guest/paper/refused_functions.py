@@ -31,7 +31,7 @@ function that uses them."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
-"""Classes that have no such base in a CPU build."""
+"""Further compiled classes. In a CPU build, they have no base class in these modules."""
 
 
 def torch_modules() -> Iterator[types.ModuleType]:
