@@ -117,13 +117,16 @@ class Claim:
 
 
 class View:
-    """The table of cells in one direction. The views of both directions share ``open_keys`` and ``claimed``."""
+    """The table of cells in one direction. The views of both directions share ``open_keys`` and ``claimed``.
+
+    ``is_compiled`` says whether the ledgers are of compiled programs.
+    """
 
     def __init__(
-        self, cells: Iterable[Cell], open_keys: set[CellKey], claimed: set[CellKey], compiled: bool = False
+        self, cells: Iterable[Cell], open_keys: set[CellKey], claimed: set[CellKey], is_compiled: bool = False
     ) -> None:
         self.cells = sorted(cells, key=lambda cell: cell.key)
-        self.open_keys, self.claimed, self.compiled = open_keys, claimed, compiled
+        self.open_keys, self.claimed, self.is_compiled = open_keys, claimed, is_compiled
         self.units: dict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
             self.units[find_unit(cell.place)].append(cell)
@@ -131,7 +134,7 @@ class View:
     @cached_property
     def reverse(self) -> "View":
         """The same table in the other direction: before and after are swapped."""
-        reversed_view = View((cell.flip() for cell in self.cells), self.open_keys, self.claimed, self.compiled)
+        reversed_view = View((cell.flip() for cell in self.cells), self.open_keys, self.claimed, self.is_compiled)
         reversed_view.__dict__["reverse"] = self
         return reversed_view
 
@@ -202,14 +205,14 @@ def build_view(base: Ledger, head: Ledger) -> View:
         )
         for (place, signature), (base_entries, head_entries) in groups.items()
     ]
-    compiled = any(entry.via == "xla" for ledger in (base, head) for entry in ledger.entries)
-    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if compiled else find_unit)
+    is_compiled = any(entry.via == "xla" for ledger in (base, head) for entry in ledger.entries)
+    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if is_compiled else find_unit)
     open_keys = {
         cell.key
         for cell in cells
-        if cell.changed and ("" if compiled else find_unit(cell.place), cell.signature) in changed_signatures
+        if cell.changed and ("" if is_compiled else find_unit(cell.place), cell.signature) in changed_signatures
     }
-    return View(cells, open_keys, set(), compiled)
+    return View(cells, open_keys, set(), is_compiled)
 
 
 def is_payload(cell: Cell) -> bool:

@@ -72,7 +72,7 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
     all-to-alls of several ops. So in such a program, all-to-alls count as lost only if more than half of the exchanged
     bytes of the whole program are gone.
     """
-    if view.compiled and not _is_mostly_gone(view):
+    if view.is_compiled and not _is_mostly_gone(view):
         return []
     lost_exchanges = []
     for unit, cells in view.units.items():

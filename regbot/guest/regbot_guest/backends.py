@@ -55,8 +55,8 @@ def _layer_resolution(request: Request, device: torch.device) -> Resolution:
     """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
     again.
     """
-    pinned = request.config.get("deepep_buffer") or ""
-    return resolve(request.dispatcher, device, _torch_dtype(request), pinned, request.ep)
+    required_buffer = request.config.get("deepep_buffer") or ""
+    return resolve(request.dispatcher, device, _torch_dtype(request), required_buffer, request.ep)
 
 
 def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
@@ -64,11 +64,12 @@ def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) 
 
 
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
-    fused = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
-    if not fused:
+    fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
+    if not fused_operators:
         return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
+    operator = fused_operators[0]
     return _backend_entry(
-        "sdpa", "sdpa", fused[0].split("::")[1].strip("_"), f"dispatched {fused[0]} x{operators[fused[0]]}"
+        "sdpa", "sdpa", operator.split("::")[1].strip("_"), f"dispatched {operator} x{operators[operator]}"
     )
 
 

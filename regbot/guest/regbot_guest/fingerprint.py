@@ -104,10 +104,10 @@ class Fingerprint:
         for tensor in flatten(value):
             if self._tensors.get(id(tensor)) is tensor:
                 continue
-            known = self._values(tensor)
-            if known is not None and known.numel() <= MAX_CONSTANT:
+            values = self._values(tensor)
+            if values is not None and values.numel() <= MAX_CONSTANT:
                 with _disable_current_modes():
-                    self._hash.update(repr(known.tolist()).encode())
+                    self._hash.update(repr(values.tolist()).encode())
 
     def _describe_boxed(self, value: torch.ScriptObject) -> str:
         if is_reduction(value):

@@ -155,7 +155,7 @@ class Training:
         return sequences[:, :-1], sequences[:, 1:]
 
 
-def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard: bool) -> None:
+def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_after_forward: bool) -> None:
     """Apply FSDP2. Each block is one unit, and so is the rest of the model.
 
     Experts that several ranks hold are separate units, which are sharded over the expert-data group.
@@ -172,11 +172,15 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard:
                     module,
                     mesh=expert_data,
                     mp_policy=policy,
-                    reshard_after_forward=reshard,
+                    reshard_after_forward=reshard_after_forward,
                     shard_placement_fn=lambda parameter: _choose_shard_dim(parameter, expert_data.size()),
                 )
         fully_shard(
-            block, mesh=world.data, mp_policy=policy, reshard_after_forward=reshard, ignored_params=block_experts
+            block,
+            mesh=world.data,
+            mp_policy=policy,
+            reshard_after_forward=reshard_after_forward,
+            ignored_params=block_experts,
         )
     # The root module keeps FSDP's default: its parameters stay gathered after forward, because backward needs them
     # first.

@@ -87,8 +87,10 @@ def _dump_code(source: bytes) -> str:
 
 
 def _has_docstring(node: Any) -> bool:
-    first = node.body[0] if node.body else None
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    statement = node.body[0] if node.body else None
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+        return False
+    return isinstance(statement.value.value, str)
 
 
 def _list_loaded_modules() -> list[tuple[str, Path]]:

@@ -159,7 +159,7 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
             f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
         )
     return {
-        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, static=False)),
+        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static=False)),
         "backends": describe_backends(request, observer, world.device),
         "tokens_per_expert": routed_tokens.per_expert,
         "dropped_tokens": routed_tokens.dropped,

@@ -268,7 +268,7 @@ def _failing_line(error: BaseException, request: Request) -> str:
 def _print_own_frames(error: BaseException, request: Request) -> None:
     """Print the traceback, but only its frames in the code under test."""
     root = str(Path(request.root).resolve())
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    own_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
     print("Traceback, frames of the code under test only:", file=sys.stderr)
-    for line in traceback.format_list(own) + traceback.format_exception_only(type(error), error):
+    for line in traceback.format_list(own_frames) + traceback.format_exception_only(type(error), error):
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)

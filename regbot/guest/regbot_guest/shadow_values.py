@@ -252,9 +252,9 @@ class ShadowValues:
         first.
         """
         chosen = self._route(tokens, self._experts, self._top_k)
-        rest = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
-        others = rest.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
-        return torch.cat([chosen, others], dim=1)
+        is_not_chosen = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
+        other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
+        return torch.cat([chosen, other_experts], dim=1)
 
     def _write(self, output: Tensor, value: Tensor | None) -> None:
         """Record that ``value`` was written to ``output`` and its views, by an operator without alias annotations.

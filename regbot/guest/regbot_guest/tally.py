@@ -102,7 +102,7 @@ class StepCounter:
         if collective.group.size() < 2:
             return
         module = self.module_path()
-        via = "symm-mem" if collective.symmetric else _backend(collective.group)
+        via = "symm-mem" if collective.uses_symmetric_memory else _backend(collective.group)
         axis = self.axes.label(collective.group)
         key = Key(
             collective.kind, axis, collective.group.size(), collective.dtype, self.phase, collective.role, module, via

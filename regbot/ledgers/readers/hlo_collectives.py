@@ -88,7 +88,7 @@ class HloCollective:
     role: Role
     group: ReplicaGroup
     op_name: str
-    ragged: bool = False
+    is_ragged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def parse_communication(
         pairs = attributes.get("source_target_pairs", pairs_match[1] if pairs_match else None)
         if pairs is None:
             return UnknownInstruction(f"{opcode} without source_target_pairs")
-        group = groups.find_permute_group(pairs, channel="channel_id" in attributes)
+        group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
     else:
         group = groups.find_group(
             _join_group_attributes(attributes),
@@ -155,7 +155,7 @@ def parse_communication(
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
     return _make_collective(
-        kind, counted_tensors, rank_factor, group, instruction.op_name, ragged=opcode == "ragged-all-to-all"
+        kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=opcode == "ragged-all-to-all"
     )
 
 
@@ -198,7 +198,7 @@ def _parse_custom_call(
         counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find_group(group_text, reduces_or_gathers=False)
-            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, ragged=True)
+            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):
@@ -220,12 +220,12 @@ def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
 
 
 def _make_collective(
-    kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, ragged: bool
+    kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, is_ragged: bool
 ) -> HloCollective:
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else ("mixed" if dtypes else "none")
-    return HloCollective(kind, size_bytes, dtype, classify_role(dtypes, size_bytes), group, op_name, ragged)
+    return HloCollective(kind, size_bytes, dtype, classify_role(dtypes, size_bytes), group, op_name, is_ragged)
 
 
 def classify_role(dtypes: set[str], size_bytes: int) -> Role:

@@ -34,8 +34,8 @@ class ProgramFingerprint:
         self._hash = hashlib.sha256(COMMENT.sub("", module).encode())
         self._names: dict[str, str] = {}
 
-    def add(self, name: str, entry: bool, text: str) -> None:
-        """Add one computation to the hash. ``text`` is its HLO, and ``entry`` says whether the program starts with it.
+    def add(self, name: str, is_entry: bool, text: str) -> None:
+        """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with it.
 
         In the text, the name of a called computation is replaced by its digest. Other names are replaced by their
         position.
@@ -50,7 +50,7 @@ class ProgramFingerprint:
         parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
         self._names[name] = "%" + digest[:32]
-        self._hash.update(b"ENTRY " if entry else b"      ")
+        self._hash.update(b"ENTRY " if is_entry else b"      ")
         self._hash.update(digest.encode())
 
     def hexdigest(self) -> str:

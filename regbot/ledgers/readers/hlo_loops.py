@@ -57,12 +57,12 @@ class Scalars:
 class TripCount(NamedTuple):
     """Number of trips of a loop.
 
-    ``number`` is None if the trips cannot be counted. ``assumed`` means that the start or the step of the loop is a
+    ``number`` is None if the trips cannot be counted. ``is_assumed`` means that the start or the step of the loop is a
     guess.
     """
 
     number: int | None
-    assumed: bool
+    is_assumed: bool
 
 
 def select_scalars(instructions: Iterable[Instruction], computations: Mapping[str, Scalars]) -> Scalars:
@@ -118,9 +118,9 @@ def count_trips(
             return TripCount(None, False)
         limit += starts[right.position]
     step, start = _find_step(body, left.position), starts.get(left.position)
-    assumed = step is None or start is None
+    is_assumed = step is None or start is None
     count = _count_iterations(direction, (start or 0) + left.offset, 1 if step is None else step, limit)
-    return TripCount(count, assumed)
+    return TripCount(count, is_assumed)
 
 
 def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:

@@ -310,7 +310,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         warnings.append(f"the trace records no collective over more than one rank, and {len(log.calls)} over one")
     return Ledger(
         source=f"kineto:{log.origin}",
-        scope="step" if window.per_step else "whole",
+        scope="step" if window.is_per_step else "whole",
         steps=window.step_count,
         world_size=groups.world_size or None,
         rank=groups.rank,

@@ -123,11 +123,11 @@ class _SpanIndex:
 class StepWindow(NamedTuple):
     """The part of a trace that is counted.
 
-    With ``per_step``, each item of ``steps`` has the indices of the collectives in one counted step. Otherwise
+    If ``is_per_step`` is set, each item of ``steps`` has the indices of the collectives in one counted step. Otherwise
     ``steps`` has only one item, with the indices of all collectives in the trace, which covers ``step_count`` steps.
     """
 
-    per_step: bool
+    is_per_step: bool
     step_count: int
     steps: list[list[int]]
     warnings: list[str]

@@ -290,8 +290,8 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
     try:
         owner: Any = importlib.import_module(module_name)
     except ImportError as error:
-        missing = getattr(error, "name", None) or ""
-        if not f"{module_name}.".startswith(f"{missing}."):
+        missing_module = getattr(error, "name", None) or ""
+        if not f"{module_name}.".startswith(f"{missing_module}."):
             raise ContractError(
                 "no_framework",
                 f"{program.name} cannot be started: {error}; install what it needs in {sys.executable}, the "

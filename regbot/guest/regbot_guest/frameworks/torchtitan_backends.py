@@ -65,9 +65,13 @@ class TorchtitanBackends:
         return backends
 
     def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
-        fused = [name for name in operators if ATTENTION.search(name)]
-        executed = fused[0].split("::")[-1].strip("_") if fused else "unknown"
-        evidence = f"dispatched {fused[0]} x{operators[fused[0]]}" if fused else "no fused attention operator ran"
+        fused_operators = [name for name in operators if ATTENTION.search(name)]
+        executed = fused_operators[0].split("::")[-1].strip("_") if fused_operators else "unknown"
+        evidence = (
+            f"dispatched {fused_operators[0]} x{operators[fused_operators[0]]}"
+            if fused_operators
+            else "no fused attention operator ran"
+        )
         return _backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:

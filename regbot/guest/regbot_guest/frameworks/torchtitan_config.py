@@ -110,8 +110,8 @@ def configure(config: Any, request: Request) -> list[str]:
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
     """Return the refusal of a recipe that torchtitan could not load because of ``error``, with the known recipes."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
-    known = _list_recipes(module)
-    hint = f"there are {', '.join(known)}" if known else f"{error}"
+    known_recipes = _list_recipes(module)
+    hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
     return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {hint}")
 
 
@@ -177,17 +177,18 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
-    known = sorted(_list_modules(), key=len, reverse=True)
-    if not known:
+    known_models = sorted(_list_modules(), key=len, reverse=True)
+    if not known_models:
         raise refuse_revision(
             "there is no torchtitan/models/*/config_registry.py, which holds "
             "the recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
         )
-    owner = next((model for model in known if recipe.startswith(model)), None)
+    owner = next((model for model in known_models if recipe.startswith(model)), None)
     if owner is None:
         raise ContractError(
             "config",
-            f"recipe {recipe!r} does not begin with a model of torchtitan ({', '.join(known)}); write MODULE/RECIPE",
+            f"recipe {recipe!r} does not begin with a model of torchtitan ({', '.join(known_models)}); write "
+            "MODULE/RECIPE",
         )
     return owner, recipe
 

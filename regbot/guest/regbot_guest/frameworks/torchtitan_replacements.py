@@ -107,13 +107,13 @@ def import_torchtitan(name: str) -> Any:
 def use_test_data(config: Any, changes: Changes) -> None:
     """Set the tokenizer and the dataset of ``config`` to those of the asset folder."""
     config.hf_assets_path = f"./{ASSETS}/tokenizer"
-    known = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
-    if TEST_DATASET not in known:
+    known_datasets = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
+    if TEST_DATASET not in known_datasets:
         changes.skip("data", f"dataset {TEST_DATASET!r} in torchtitan.hf_datasets.text_datasets.DATASETS")
     elif not hasattr(config.dataloader, "dataset"):
         changes.skip("data", f"field 'dataset' in {type(config.dataloader).__qualname__}")
     else:
-        config.dataloader = _with_test_dataset(config.dataloader, known[TEST_DATASET])
+        config.dataloader = _with_test_dataset(config.dataloader, known_datasets[TEST_DATASET])
         changes.make("data")
 
 

@@ -101,5 +101,6 @@ def make_expert_choice(request: Request) -> Any:
 def _order_experts(chosen: Tensor, experts: int) -> Tensor:
     """Return all experts for every token, ``[tokens, experts]``. The chosen experts come first."""
     tokens, top_k = chosen.shape
-    rest = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
-    return torch.cat([chosen, rest.nonzero()[:, 1].view(tokens, experts - top_k)], dim=1)
+    is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
+    other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
+    return torch.cat([chosen, other_experts], dim=1)

@@ -321,9 +321,9 @@ def _hybrid_buffer(device: Device) -> type:
             ranks = self.group.size()
             if routing is None:
                 return _route(device, experts, num_experts or self.local_experts * ranks, ranks)
-            known = device.values(routing)
-            if known is None:
+            routing_values = device.values(routing)
+            if routing_values is None:
                 device.refuse("HybridEP's dispatch was given a routing map whose values are not known")
-            return Route(known.bool(), ranks)
+            return Route(routing_values.bool(), ranks)
 
     return HybridEPBuffer
