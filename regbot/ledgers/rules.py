@@ -57,8 +57,8 @@ class Circumstances:
     """Inputs of the rules for one finding.
 
     ``finding_wire`` is the wire time of the finding's cells, and ``step_wire`` is the wire time of the whole step.
-    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``is_gradient_lost`` says whether some finding
-    is a lost gradient reduction.
+    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``is_gradient_lost`` says whether some
+    finding is a lost gradient reduction.
     """
 
     finding_wire: WireTime

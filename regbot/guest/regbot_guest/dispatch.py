@@ -101,7 +101,9 @@ class AllGatherDispatcher:
         order = torch.argsort(experts, stable=True)[num_rows_before : num_rows_before + num_own_rows]
         # The backward of index_select adds. The backward of indexing would sort.
         self.token_of_row, self.weight_of_row = order // top_k, weights.index_select(0, order)
-        return Rows(all_rows.index_select(0, self.token_of_row), counts[first_expert : first_expert + self.local_experts])
+        return Rows(
+            all_rows.index_select(0, self.token_of_row), counts[first_expert : first_expert + self.local_experts]
+        )
 
     def combine(self, rows: Tensor) -> Tensor:
         partial_sums = weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)

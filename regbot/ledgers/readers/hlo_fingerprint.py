@@ -35,7 +35,8 @@ class ProgramFingerprint:
         self._names: dict[str, str] = {}
 
     def add(self, name: str, is_entry: bool, text: str) -> None:
-        """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with it.
+        """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
+        it.
 
         In the text, the name of a called computation is replaced by its digest. Other names are replaced by their
         position.
