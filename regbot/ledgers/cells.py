@@ -272,8 +272,8 @@ def _split_axis_label(label: str) -> set[str]:
 def _find_changed_signatures(cells: Iterable[Cell], find_unit: Callable[[str], str]) -> set[tuple[str, Signature]]:
     """Return each pair of unit and signature whose total volume differs between before and after.
 
-    For a compiled program, the caller treats the whole program as one unit: a combiner merges the collectives of many
-    ops into one and names the result after any one of these ops.
+    For a compiled program, the caller treats the whole program as one unit. The reason is that a combiner merges the
+    collectives of many ops into one, and names the result after any one of these ops.
     """
     cells_by_key: dict[tuple[str, Signature], list[Cell]] = defaultdict(list)
     for cell in cells:

@@ -1,10 +1,10 @@
 """Detection of collectives that a dispatch mode does not see: issued by other threads, or called on a backend directly.
 
-A dispatch mode is active in the thread that enters it and in autograd's device threads, which run backward of GPU
-tensors with the modes of the thread that called backward. Other threads do not have the mode. Only methods of a process
-group pass through torch's dispatcher. A count must not silently leave out a collective. So uncounted calls are
-recorded, and regbot refuses the count if there are any. On real ranks, the sequence numbers of the backend also reveal
-such calls.
+A dispatch mode is active in the thread that enters it. It is also active in autograd's device threads, which run
+backward of GPU tensors with the modes of the thread that called backward. Other threads do not have the mode. Only
+methods of a process group pass through torch's dispatcher. A count must not silently leave out a collective. So
+uncounted calls are recorded, and regbot refuses the count if there are any. On real ranks, the sequence numbers of the
+backend also reveal such calls.
 """
 
 import threading
