@@ -105,7 +105,7 @@ def compare_ledgers(
     view = build_view(base, head)
     span = "Per step and rank" if base.scope == "step" else "In all"
     claims = list(_collect_claims(view, dispatcher))
-    is_gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)
+    gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
     models = WireModel(wire, base.axes), WireModel(wire, head.axes)
     base_volumes = sum_by_kind(base, lambda entry: entry.role == "payload")
@@ -115,7 +115,7 @@ def compare_ledgers(
     for claim in _merge_claims(claims):
         claim_wire = _model_wire(claim.cells, *models)
         bytes_rise_pct = max((rise_by_kind.get(cell.signature.kind, 0.0) for cell in claim.cells), default=0.0)
-        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct, is_gradient_lost)
+        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct=bytes_rise_pct, gradient_lost=gradient_lost)
         status = decide_status(claim.pattern, circumstances, thresholds)
         before, after = _sum_by_kind(claim.cells)
         evidence = wording.describe_dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None

@@ -57,14 +57,14 @@ class Circumstances:
     """Inputs of the rules for one finding.
 
     ``finding_wire`` is the wire time of the finding's cells, and ``step_wire`` is the wire time of the whole step.
-    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``is_gradient_lost`` says whether some
+    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``gradient_lost`` says whether some
     finding is a lost gradient reduction.
     """
 
     finding_wire: WireTime
     step_wire: WireTime
     bytes_rise_pct: float
-    is_gradient_lost: bool
+    gradient_lost: bool
 
 
 def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
@@ -93,7 +93,7 @@ def is_cheaper(circumstances: Circumstances) -> bool:
     return (
         is_step_cheaper
         and not is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
-        and not circumstances.is_gradient_lost
+        and not circumstances.gradient_lost
     )
 
 
