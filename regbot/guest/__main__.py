@@ -1,9 +1,9 @@
-"""Entry point of every guest process. Its arguments are ``REQUEST.json``, ``--capabilities``, ``--packages
+"""Entry point of every guest process. Its arguments are ``REQUEST.json ...``, ``--capabilities``, ``--packages
 NAME=MODULE ...`` or ``--reference REQUEST.json``.
 
-The process is started as ``python <this folder> ...`` and not by module name. So the interpreter puts exactly this
-folder first on its search path. Then ``regbot_guest`` is the only importable part of regbot, and code under test cannot
-shadow it.
+The process is started as ``python <this folder> ...`` and not by module name. So the interpreter puts this folder first
+on its search path. ``regbot_guest`` is therefore the only importable part of regbot, and code under test cannot shadow
+it.
 """
 
 import sys

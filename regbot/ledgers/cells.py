@@ -117,13 +117,16 @@ class Claim:
 
 
 class View:
-    """The table of cells in one direction. The views of both directions share ``open_keys`` and ``claimed``."""
+    """The table of cells in one direction. The views of both directions share ``open_keys`` and ``claimed``.
+
+    ``is_compiled`` says whether the ledgers are of compiled programs.
+    """
 
     def __init__(
-        self, cells: Iterable[Cell], open_keys: set[CellKey], claimed: set[CellKey], compiled: bool = False
+        self, cells: Iterable[Cell], open_keys: set[CellKey], claimed: set[CellKey], is_compiled: bool = False
     ) -> None:
         self.cells = sorted(cells, key=lambda cell: cell.key)
-        self.open_keys, self.claimed, self.compiled = open_keys, claimed, compiled
+        self.open_keys, self.claimed, self.is_compiled = open_keys, claimed, is_compiled
         self.units: dict[str, list[Cell]] = defaultdict(list)
         for cell in self.cells:
             self.units[find_unit(cell.place)].append(cell)
@@ -131,7 +134,7 @@ class View:
     @cached_property
     def reverse(self) -> "View":
         """The same table in the other direction: before and after are swapped."""
-        reversed_view = View((cell.flip() for cell in self.cells), self.open_keys, self.claimed, self.compiled)
+        reversed_view = View((cell.flip() for cell in self.cells), self.open_keys, self.claimed, self.is_compiled)
         reversed_view.__dict__["reverse"] = self
         return reversed_view
 
@@ -202,14 +205,14 @@ def build_view(base: Ledger, head: Ledger) -> View:
         )
         for (place, signature), (base_entries, head_entries) in groups.items()
     ]
-    compiled = any(entry.via == "xla" for ledger in (base, head) for entry in ledger.entries)
-    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if compiled else find_unit)
+    is_compiled = any(entry.via == "xla" for ledger in (base, head) for entry in ledger.entries)
+    changed_signatures = _find_changed_signatures(cells, (lambda _: "") if is_compiled else find_unit)
     open_keys = {
         cell.key
         for cell in cells
-        if cell.changed and ("" if compiled else find_unit(cell.place), cell.signature) in changed_signatures
+        if cell.changed and ("" if is_compiled else find_unit(cell.place), cell.signature) in changed_signatures
     }
-    return View(cells, open_keys, set(), compiled)
+    return View(cells, open_keys, set(), is_compiled)
 
 
 def is_payload(cell: Cell) -> bool:
@@ -226,15 +229,15 @@ def sum_volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
 
 
 def moves_tokens(entry: Entry) -> bool:
-    """Whether ``entry`` alone proves that tokens travel to experts.
+    """Whether ``entry`` by itself proves that tokens travel to experts.
 
     The entry must be payload, and one of these must hold: its axis has the name of the expert axis, or it exchanges
     activations on an axis that is not a sequence axis. FSDP traffic of expert parameters meets neither condition.
     """
     if entry.role != "payload":
         return False
-    exchange = _exchanges_activations(entry.kind, entry.phase, entry.bytes / entry.count)
-    return _is_expert_axis(entry.axis) or (exchange and not _is_sequence_axis(entry.axis))
+    exchanges_activations = _exchanges_activations(entry.kind, entry.phase, entry.bytes / entry.count)
+    return _is_expert_axis(entry.axis) or (exchanges_activations and not _is_sequence_axis(entry.axis))
 
 
 def _sums_activations(cell: Cell) -> bool:
@@ -269,8 +272,8 @@ def _split_axis_label(label: str) -> set[str]:
 def _find_changed_signatures(cells: Iterable[Cell], find_unit: Callable[[str], str]) -> set[tuple[str, Signature]]:
     """Return each pair of unit and signature whose total volume differs between before and after.
 
-    For a compiled program, the caller treats the whole program as one unit: a combiner merges the collectives of many
-    ops into one and names the result after any one of these ops.
+    For a compiled program, the caller treats the whole program as one unit. The reason is that a combiner merges the
+    collectives of many ops into one, and names the result after any one of these ops.
     """
     cells_by_key: dict[tuple[str, Signature], list[Cell]] = defaultdict(list)
     for cell in cells:

@@ -20,7 +20,7 @@ def detect_replaced_exchange(view: View) -> Iterator[Claim]:
     The bytes are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged
     tokens before.
     """
-    lost_exchanges = find_lost_exchanges(view) if view.compiled else []
+    lost_exchanges = find_lost_exchanges(view) if view.is_compiled else []
     if not lost_exchanges:
         return
     exchange_cells = [cell for exchange in lost_exchanges for cell in exchange.cells]

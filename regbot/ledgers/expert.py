@@ -18,7 +18,7 @@ from regbot.ledgers.catalogue import (
 )
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.rows import template
-from regbot.records.ledger import Kind
+from regbot.records.ledger import Kind, Phase
 from regbot.records.verdict import Volume
 
 SUMS: frozenset[Kind] = frozenset({"reduce_scatter", "all_reduce"})
@@ -69,9 +69,10 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
     """Return the units whose payload all-to-alls are all gone.
 
     An all-to-all that only moved to another expert axis is not lost. In a compiled program, a combiner may merge the
-    all-to-alls of several ops. So there, more than half of the exchanged bytes of the whole program must be gone too.
+    all-to-alls of several ops. So in such a program, all-to-alls count as lost only if more than half of the exchanged
+    bytes of the whole program are gone.
     """
-    if view.compiled and not _is_mostly_gone(view):
+    if view.is_compiled and not _is_mostly_gone(view):
         return []
     lost_exchanges = []
     for unit, cells in view.units.items():
@@ -140,8 +141,8 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
 def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     """Claim all changed cells of the token exchange, in both directions of the table.
 
-    The evidence that the dispatcher was replaced comes from the runs. So a cell only has to belong to the token
-    exchange.
+    The evidence that the dispatcher was replaced comes from the runs. So a changed cell is claimed as soon as it
+    belongs to the token exchange.
     """
     cells = [
         cell
@@ -187,10 +188,10 @@ def detect_recompute(view: View) -> Iterator[Claim]:
 
 
 def _find_repeats_in_backward(view: View, axis_cells: list[Cell]) -> list[Cell]:
-    first_phase = "forward" if any(cell.signature.phase == "forward" for cell in axis_cells) else "unknown"
+    forward_label: Phase = "forward" if any(cell.signature.phase == "forward" for cell in axis_cells) else "unknown"
     payload = [cell for cell in axis_cells if is_payload(cell)]
-    forward, backward = _group_by_form(payload, first_phase), _group_by_form(payload, "backward")
-    if not forward or any(cell.changed for cell in payload if cell.signature.phase == first_phase):
+    forward, backward = _group_by_form(payload, forward_label), _group_by_form(payload, "backward")
+    if not forward or any(cell.changed for cell in payload if cell.signature.phase == forward_label):
         return []
     if any(
         _sum_growth(backward.get(form, [])) != sum_volumes(forward_cells)[1] for form, forward_cells in forward.items()
@@ -198,10 +199,11 @@ def _find_repeats_in_backward(view: View, axis_cells: list[Cell]) -> list[Cell]:
         return []
     claimed = [cell for form in forward for cell in backward[form] if view.is_open(cell)]
     exchanged_gradients = any(cell.before.count for cells_of_form in backward.values() for cell in cells_of_form)
-    if not claimed or not exchanged_gradients:  # without an exchange before, the new one carries the gradients
+    # If backward exchanged nothing before, the new exchange carries gradients and repeats nothing.
+    if not claimed or not exchanged_gradients:
         return []
     counts = [cell for cell in axis_cells if not is_payload(cell)]
-    forward_counts, backward_counts = _group_by_form(counts, first_phase), _group_by_form(counts, "backward")
+    forward_counts, backward_counts = _group_by_form(counts, forward_label), _group_by_form(counts, "backward")
     for form, forward_cells in forward_counts.items():
         repeated = backward_counts.get(form, [])
         if _sum_growth(repeated) == sum_volumes(forward_cells)[1]:

@@ -76,8 +76,8 @@ def _sum_times(entries: Sequence[Entry]) -> tuple[float, float] | None:
 
 
 def _has_lost_overlap(before: tuple[float, float], after: tuple[float, float]) -> bool:
-    exposed_longer = after[0] > MIN_EXPOSED_RATIO * before[0] and after[0] - before[0] > MIN_EXPOSED_CHANGE_S
-    return exposed_longer and _hidden_pct(before) - _hidden_pct(after) > MIN_HIDDEN_CHANGE_POINTS
+    is_exposed_longer = after[0] > MIN_EXPOSED_RATIO * before[0] and after[0] - before[0] > MIN_EXPOSED_CHANGE_S
+    return is_exposed_longer and _hidden_pct(before) - _hidden_pct(after) > MIN_HIDDEN_CHANGE_POINTS
 
 
 def _hidden_pct(times: tuple[float, float]) -> float:

@@ -1,4 +1,5 @@
-"""The patterns "host reads added" and "host reads removed": the host reads more or fewer device values than before.
+"""The patterns "host reads added" and "host reads removed": the host reads more or fewer device values in head than
+in base.
 
 Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value. Meanwhile
 the launch queue runs empty. No collective shows this, although one such read per layer has cost real training stacks
@@ -32,9 +33,9 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
     if before.total() == after.total():  # modules were renamed or reads moved, but the host waits equally often
         return []
     added, removed = after - before, before - after
-    rises = after.total() > before.total()
-    pattern, changed = (HOST_READS_ADDED, added) if rises else (HOST_READS_REMOVED, removed)
-    status: Status = "REVIEW" if rises and not exchange_patterns else "PASS"
+    reads_rise = after.total() > before.total()
+    pattern, changed = (HOST_READS_ADDED, added) if reads_rise else (HOST_READS_REMOVED, removed)
+    status: Status = "REVIEW" if reads_rise and not exchange_patterns else "PASS"
     modules = [name or "the model itself" for name, _ in changed.most_common(MAX_MODULES)]
     text = (
         f"The host now reads from the device {after.total()} times per step, {before.total()} times before, in "

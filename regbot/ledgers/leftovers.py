@@ -31,7 +31,7 @@ GroupName = TypeVar("GroupName")
 AxisGroup = tuple[str, int]
 """Name of a mesh axis and the size of its groups."""
 VolumeChange = tuple[int, float, list[Cell]]
-"""Absolute change in calls, absolute change in volume, and the cells that both are summed over."""
+"""Absolute change in calls, absolute change in volume (bytes or elements), and the cells that both are summed over."""
 
 
 def detect_other_dtype(view: View) -> Iterator[Claim]:
@@ -120,7 +120,8 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
 
     If the total bytes and calls of a group did not change, each signature of the group gets a claim of its own.
     """
-    yield from detect_other_layer(view)  # again, because earlier detectors have claimed other cells since
+    # This detector runs a second time, because other detectors have claimed cells since it ran first.
+    yield from detect_other_layer(view)
     groups: dict[tuple[str, ...], dict[Signature, list[Cell]]] = defaultdict(dict)
     for signature, cells in _group_open_cells(view).items():
         if len(set(sum_volumes(cells))) > 1:

@@ -104,12 +104,15 @@ def detect_reshards(view: View) -> Iterator[Claim]:
             peers = [
                 peer for peer in cells if peer.place == cell.place and peer.signature.group == cell.signature.group
             ]
-            forward = [peer for peer in peers if peer.signature == cell.signature._replace(phase="forward")]
+            forward_gathers = [peer for peer in peers if peer.signature == cell.signature._replace(phase="forward")]
             gradient_reductions = [peer for peer in peers if _reduces_gradients(view, peer)]
-            regathered = (
-                not cell.before.count and bool(forward) and not forward[0].changed and cell.after == forward[0].after
+            is_second_gather = (
+                not cell.before.count
+                and bool(forward_gathers)
+                and not forward_gathers[0].changed
+                and cell.after == forward_gathers[0].after
             )
-            if regathered and gradient_reductions:
+            if is_second_gather and gradient_reductions:
                 yield Claim(RESHARDS, (), frozenset({cell.signature.axis}), (cell,), cell.issuers_after, population)
 
 
@@ -130,8 +133,9 @@ def _reduces_gradients(view: View, cell: Cell) -> bool:
 def _sums_statistics(view: View, cells: list[Cell]) -> bool:
     """Whether ``cells`` are all-reduces of the optimizer step whose sizes are not those of known gradients.
 
-    torchtitan, for example, sums there the tokens of every expert. Known gradients are those that both arms reduce in
-    backward. If there are none, or all are smaller than the sum, the sum may be the gradients themselves.
+    torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
+    that both arms reduce in backward. If there are none, or all are smaller than the sum, the sum may be the gradients
+    themselves, and the result is False.
     """
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False
@@ -145,9 +149,10 @@ def _sums_statistics(view: View, cells: list[Cell]) -> bool:
 
 
 def _list_gradient_sizes(view: View) -> list[float]:
-    """Return how many elements a gradient reduction of backward has that did not change.
+    """Return the numbers of elements of the gradient reductions in backward that did not change.
 
-    These are the elements of one call and of all calls of a unit, each before and after a reduce-scatter.
+    Each reduction contributes the elements of one call and of all calls. For a reduce-scatter, it contributes both
+    numbers before and after the reduction.
     """
     sizes = []
     for cell in view.cells:
@@ -160,7 +165,7 @@ def _list_gradient_sizes(view: View) -> list[float]:
 
 
 def _find_losing_units(view: View) -> set[str]:
-    """Return the units that, for at least one reach, reduce fewer elements over that reach or more than before.
+    """Return the units that, for at least one reach, now reduce fewer elements over at least this reach than before.
 
     Differences from padding are ignored, and so are parameters that only moved to other FSDP units.
     """
@@ -211,12 +216,13 @@ def _is_rewrapped(view: View, before: Reductions, after: Reductions, change: Map
         )
         reduced_growth = {unit: after_elements[unit] - before_elements[unit] for unit in change}
         gathers = [cell for cell in view.cells if cell.signature.group in groups and _gathers_parameters(view, cell)]
-        forward = [cell for cell in gathers if cell.signature.phase == "forward"]
+        forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
         gathered_growth = {
-            unit: _sum_growth([cell for cell in forward or gathers if find_unit(cell.place) == unit]) for unit in change
+            unit: _sum_growth([cell for cell in forward_gathers or gathers if find_unit(cell.place) == unit])
+            for unit in change
         }
-        if forward:  # the ratio in the whole step: 1, or the number of micro-batches
-            gathers_per_element = _count_elements(forward) / max(sum(before_elements.values()), 1)
+        if forward_gathers:  # the ratio in the whole step: 1, or the number of micro-batches
+            gathers_per_element = _count_elements(forward_gathers) / max(sum(before_elements.values()), 1)
         else:  # without phases, the gathers include those of backward, and some layers have none in backward
             gathers_per_element = sum(map(abs, gathered_growth.values())) / max(
                 sum(map(abs, reduced_growth.values())), 1

@@ -50,7 +50,7 @@ EXCHANGE_PATTERNS = {
     DISPATCHER_OFF,
     DISPATCHER_ON,
 }
-"""Patterns in which tokens are exchanged by another method or a different number of times.
+"""Patterns in which head exchanges tokens by another method than base, or a different number of times.
 
 These patterns also change the host reads, because an all-to-all needs its split sizes on the host.
 """
@@ -98,8 +98,8 @@ def compare_ledgers(
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
 
-    The list is empty if and only if all of these hold: there is no ``dispatcher`` evidence, neither overlap times nor
-    host reads differ, and each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is
+    The list is empty if and only if three conditions hold. There is no ``dispatcher`` evidence. Neither overlap times
+    nor host reads differ. Each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is
     a layer, or a module outside of the layers. All renamed units together count as one unit.
     """
     view = build_view(base, head)

@@ -43,7 +43,7 @@ PASS_IF_CHEAPER = (NEVER_FAIL - {OTHER_LAYER}) | {
     COUNTS_REMOVED,
 }
 """Patterns that are PASS with a note if the step got cheaper. NARROWED is not among them, because a narrower type
-changes numerics. OTHER_LAYER is not among them, because a move to another layer does not affect the cost of the step,
+changes numerics. OTHER_LAYER is not among them, because a move to another layer does not change the cost of the step,
 and only a person knows whether the move was intended.
 """
 ROUNDING = 1e-9
@@ -57,8 +57,8 @@ class Circumstances:
     """Inputs of the rules for one finding.
 
     ``finding_wire`` is the wire time of the finding's cells, and ``step_wire`` is the wire time of the whole step.
-    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``gradient_lost`` means that some finding is
-    a lost gradient reduction.
+    ``bytes_rise_pct`` is the rise of unexplained payload bytes in percent. ``gradient_lost`` says whether some
+    finding is a lost gradient reduction.
     """
 
     finding_wire: WireTime
@@ -89,9 +89,9 @@ def is_cheaper(circumstances: Circumstances) -> bool:
     """Whether the step's modelled wire time falls, this finding does not add wire time, and no gradient reduction is
     lost.
     """
-    step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
+    is_step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
     return (
-        step_cheaper
+        is_step_cheaper
         and not is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
         and not circumstances.gradient_lost
     )

@@ -30,7 +30,7 @@ def write_text(
     before: Mapping[Kind, Volume],
     after: Mapping[Kind, Volume],
     wire: WireTime,
-    passed: bool,
+    has_passed: bool,
     span: str,
     *,
     evidence: str | None = None,
@@ -47,7 +47,7 @@ def write_text(
         sentences.append(f"{span}, {change}.")
         if wire.base_s or wire.head_s:
             sentences.append(_describe_wire(wire))
-    if passed:
+    if has_passed:
         sentences.append("Passed, because the modelled wire time of the step falls and no gradient reduction is lost.")
     return clip_message(" ".join(sentences))
 
@@ -252,16 +252,16 @@ def _name_modules(claim: Claim) -> str:
 def _format_share(count: int, population: int, noun: str, modules: frozenset[str]) -> str:
     number = f"{count} of {population}" if population else f"{count}"
     is_partial = count < population or not population
-    return f"{number} {plural(noun, population or count)} ({_list_modules(modules, exact=is_partial)})"
+    return f"{number} {plural(noun, population or count)} ({_list_modules(modules, keep_layer_numbers=is_partial)})"
 
 
-def _list_modules(modules: frozenset[str], exact: bool = True) -> str:
+def _list_modules(modules: frozenset[str], keep_layer_numbers: bool = True) -> str:
     """List a few modules by name.
 
-    If there are many modules, or if ``exact`` is False, list their templates (``layers.*.moe``) instead.
+    If there are many modules, or if ``keep_layer_numbers`` is False, list their templates (``layers.*.moe``) instead.
     """
-    exact = exact and len(modules) <= MAX_NAMED_MODULES
-    module_names = sorted(modules if exact else {template(module) for module in modules})
+    keep_layer_numbers = keep_layer_numbers and len(modules) <= MAX_NAMED_MODULES
+    module_names = sorted(modules if keep_layer_numbers else {template(module) for module in modules})
     return listed([module or "the model itself" for module in module_names], MAX_NAMED_MODULES)
 
 

@@ -19,10 +19,8 @@ def test_a_run_for_a_gpu_that_torch_does_not_see_is_refused(tmp_path: Path) -> N
     assert run_guest(ask(tmp_path, "timed", MIXTRAL, geometry=TINY, world=1, ep=1, **timed)).returncode == 10
     record = answer(tmp_path, "timed")
     assert record["refusal"]["kind"] == "device"
-    for_processors = torch.version.cuda is None and torch.version.hip is None
-    reason = (
-        f": torch {torch.__version__} is a build for processors" if for_processors else "; 'nvidia-smi' on this node"
-    )
+    is_cpu_build = torch.version.cuda is None and torch.version.hip is None
+    reason = f": torch {torch.__version__} is a build for CPUs" if is_cpu_build else "; 'nvidia-smi' on this node"
     assert record["refusal"]["message"].startswith(f"the run needs 1 GPUs on this node, but torch sees 0{reason}")
     assert "steps" not in record
 

@@ -384,7 +384,9 @@ def test_a_group_that_leaves_device_0_alone_is_counted_as_that_of_the_others() -
     )
     assert find_group(f"channel_id=1, {lists.replace('{0},', '')}", EIGHT, reduces_or_gathers=True).without_device_0
     assert find_group("replica_groups={{0},{1},{2}}", Devices(3, 1), reduces_or_gathers=True) == ReplicaGroup((0,))
-    assert find_permute_group("{{0,0},{1,2},{2,1}}", EIGHT, channel=True) == ReplicaGroup((1, 2), without_device_0=True)
+    assert find_permute_group("{{0,0},{1,2},{2,1}}", EIGHT, has_channel=True) == ReplicaGroup(
+        (1, 2), without_device_0=True
+    )
 
 
 def test_a_device_that_spans_partitions_is_not_alone() -> None:

@@ -1,7 +1,7 @@
 """Pins a rank to the processor cores of its GPU's NUMA node.
 
 Without pinning, the system may run a rank on a processor that is not connected to the rank's GPU. Launches of the same
-code then have different host times. A rank that its launcher has already pinned is left as it is.
+code then have different host times. If the launcher has already pinned a rank, the rank is left as it is.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 """Folder with one folder for each PCI device. Its file ``local_cpulist`` has the cores of the device's NUMA node."""
 
 
-def pin_to_gpu(torch: Any, index: int, wanted: bool = True) -> str:
+def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
     """Pin all threads of this process to the cores of the NUMA node of GPU ``index``. Never raises.
 
-    ``wanted`` is the user's setting. Returns ``numa`` if the process is pinned, ``off`` if the user does not want it,
+    ``is_enabled`` is the user's setting. Returns ``numa`` if the process is pinned, ``off`` if pinning is not enabled,
     ``launcher`` if the launcher allows only some cores, and ``unknown`` if the system does not report the GPU's cores.
     """
-    if not wanted:
+    if not is_enabled:
         return "off"
     try:
         allowed = os.sched_getaffinity(0)

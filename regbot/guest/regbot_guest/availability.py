@@ -50,8 +50,10 @@ class Resolution(NamedTuple):
 
 
 @cache
-def resolve(requested: str, device: torch.device, dtype: torch.dtype, pinned: str = "", ep: int = 0) -> Resolution:
-    """Return the dispatcher to run for ``requested``. ``pinned`` restricts the choice to one class of deep_ep.
+def resolve(
+    requested: str, device: torch.device, dtype: torch.dtype, required_buffer: str = "", ep: int = 0
+) -> Resolution:
+    """Return the dispatcher to run for ``requested``. ``required_buffer`` restricts the choice to one class of deep_ep.
 
     ``ep`` is the number of ranks of an expert-parallel group, or 0 if it is unknown.
 
@@ -60,23 +62,23 @@ def resolve(requested: str, device: torch.device, dtype: torch.dtype, pinned: st
     if requested not in BUFFERS:
         return Resolution(requested)
     obstacle = find_launch_obstacle(device, dtype)
-    buffer, reason = find_buffer(requested, device, pinned, ep)
+    buffer, reason = find_buffer(requested, device, required_buffer, ep)
     reason = "; ".join(filter(None, (reason, obstacle)))
-    if not obstacle:  # the obstacle is the same on every rank, so either all ranks agree here or none
+    if not obstacle:  # the obstacle is the same on every rank, so either all ranks call this function or none does
         buffer, reason = _agree_on_buffer(buffer, reason)
     return Resolution(FALLBACK, "", reason) if reason else Resolution(requested, buffer)
 
 
-def find_buffer(name: str, device: torch.device, pinned: str = "", ep: int = 0) -> tuple[str, str]:
+def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: int = 0) -> tuple[str, str]:
     """Return the class of deep_ep to use for the dispatcher ``name``. If there is none, return '' and the reason.
 
-    ``pinned`` and ``ep`` are as in ``resolve``.
+    ``required_buffer`` and ``ep`` are as in ``resolve``.
     """
     library = inspect_deep_ep()
     if not library.importable:
         return "", f"deep_ep cannot be imported: {library.reason}"
     problems = []
-    for buffer in [pinned] if pinned else BUFFERS[name]:
+    for buffer in [required_buffer] if required_buffer else BUFFERS[name]:
         problem = _buffer_obstacle(buffer, library, device, ep)
         if not problem:
             return buffer, ""
@@ -98,7 +100,8 @@ def _buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.dev
         sizes = ", ".join(map(str, LEGACY_GROUP_SIZES))
         return f"its Buffer has no configuration for {ep} expert-parallel ranks (only for {sizes})"
     if buffer == "ElasticBuffer" and device.type == "cuda" and (version := _loaded_nccl()) and version < ELASTIC_NCCL:
-        return f"its ElasticBuffer needs NCCL {_join(ELASTIC_NCCL)}, and torch has loaded {_join(version)}"
+        needed, loaded = _format_version(ELASTIC_NCCL), _format_version(version)
+        return f"its ElasticBuffer needs NCCL {needed}, and torch has loaded {loaded}"
     return ""
 
 
@@ -108,13 +111,13 @@ def _loaded_nccl() -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
-def _join(version: tuple[int, ...]) -> str:
+def _format_version(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
 def explain_missing_adapters() -> str:
-    """Return advice for a node without RDMA adapters, where NCCL lacks what ``ElasticBuffer`` uses by default. Return
-    '' if there are adapters, or if the user has switched this use off.
+    """Return advice for a node without RDMA adapters. By default, ``ElasticBuffer`` needs NCCL's GIN (GPU-initiated
+    networking), which does not work there. Return '' if there are adapters, or if the user has switched GIN off.
     """
     if os.environ.get("EP_DISABLE_GIN", "0") != "0" or (ADAPTERS.is_dir() and any(ADAPTERS.iterdir())):
         return ""

@@ -11,7 +11,8 @@ class Axes:
 
     Two axes may span the same ranks, for example if EP spans the whole world. The label of a group object that was
     registered for exactly one axis is this axis. The label of any other group object has the names of all axes that
-    span its ranks, such as ``ep|dp``. Then a comparison does not report the group's collectives as moved between axes.
+    span its ranks, such as ``ep|dp``. With such a label, a comparison does not report the group's collectives as moved
+    between axes.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Which attention, grouped GEMM, token dispatch and permutation ran. Each of these backends can silently fall back to
 another.
 
-Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what was chosen here,
-by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step, never from what a
-layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
+Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what regbot chose on
+this machine, by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step,
+never from what a layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
 """
 
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ def _layer_resolution(request: Request, device: torch.device) -> Resolution:
     """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
     again.
     """
-    pinned = request.config.get("deepep_buffer") or ""
-    return resolve(request.dispatcher, device, _torch_dtype(request), pinned, request.ep)
+    required_buffer = request.config.get("deepep_buffer") or ""
+    return resolve(request.dispatcher, device, _torch_dtype(request), required_buffer, request.ep)
 
 
 def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
@@ -64,11 +64,12 @@ def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) 
 
 
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
-    fused = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
-    if not fused:
+    fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
+    if not fused_operators:
         return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
+    operator = fused_operators[0]
     return _backend_entry(
-        "sdpa", "sdpa", fused[0].split("::")[1].strip("_"), f"dispatched {fused[0]} x{operators[fused[0]]}"
+        "sdpa", "sdpa", operator.split("::")[1].strip("_"), f"dispatched {operator} x{operators[operator]}"
     )
 
 
@@ -86,20 +87,20 @@ def _describe_dispatcher(requested: str, resolution: Resolution, observer: StepC
         (key, n) for key, n in observer.tally.count.items() if key.role == "payload" and "ep" in key.axis.split("|")
     ]
     exchanges = {via: sum(n for key, n in payload_on_ep if key.via == via) for via in BUFFERS}
-    plain = {
+    torch_collectives = {
         kind: sum(n for key, n in payload_on_ep if key.kind == kind and key.via not in BUFFERS)
         for kind in ("all_to_all", "all_gather", "reduce_scatter")
     }
-    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in plain.items())}"
+    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in torch_collectives.items())}"
     libraries = [via for via, n in exchanges.items() if n]
     if libraries:
         executed = libraries[0]
         calls = ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in libraries)
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
-    elif plain["all_to_all"]:
+    elif torch_collectives["all_to_all"]:
         executed = "alltoall"
     else:
-        executed = "allgather" if plain["all_gather"] else "none"
+        executed = "allgather" if torch_collectives["all_gather"] else "none"
     if resolution.reason:
         evidence = f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; {evidence}"
     return _backend_entry(requested, resolution.resolved, executed, evidence[:4000])

@@ -63,8 +63,8 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
     elif kind == "all_reduce":
         output = _reduce_equal(values, size, call_arguments)
     elif kind == "reduce_scatter":
-        own = values if values.numel() == elements else values.flatten().chunk(size)[group.rank()]
-        output = _reduce_equal(own, size, call_arguments)
+        own_piece = values if values.numel() == elements else values.flatten().chunk(size)[group.rank()]
+        output = _reduce_equal(own_piece, size, call_arguments)
     elif kind in ("all_to_all", "all_gather", "broadcast", "gather", "scatter"):
         output = values
     else:

@@ -107,7 +107,7 @@ class UnknownCollective(Exception):
 class ExecutedCollective(NamedTuple):
     """One executed collective, with the number of bytes that the ledger counts.
 
-    ``symmetric`` says whether it ran on symmetric memory.
+    ``uses_symmetric_memory`` says whether it ran on symmetric memory.
     """
 
     kind: str
@@ -115,7 +115,7 @@ class ExecutedCollective(NamedTuple):
     dtype: str
     role: str
     bytes: int
-    symmetric: bool
+    uses_symmetric_memory: bool
 
 
 def collective_spec(func: Any) -> CollectiveSpec | None:

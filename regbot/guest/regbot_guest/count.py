@@ -56,20 +56,20 @@ def count_step(request: Request) -> dict[str, Any]:
     """Return the part of the raw record that the step yields: ledger, loss, backends, phase times, peak memory,
     warnings.
     """
-    static = request.mode == "static"
+    is_static = request.mode == "static"
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     seconds: dict[str, float] = {}
-    if static:
+    if is_static:
         torch.set_num_threads(1)  # shadow tensors are small, and traces of two arms run in parallel
     runs_grouped_mm(getattr(torch, request.dtype), torch.device("cpu"))  # cache the result before a mode is active
     with (
         compile_watch,
-        # A static trace has no sequence numbers, so the watch must also see methods that code saves while it is built.
-        uncounted_watch if static else nullcontext(),
-        open_world(request.world, request.ep, fake=True) if static else open_requested_world(request) as world,
+        # A static trace has no sequence numbers, so the watch must be active when the code under test is imported.
+        uncounted_watch if is_static else nullcontext(),
+        open_world(request.world, request.ep, fake=True) if is_static else open_requested_world(request) as world,
         ExitStack() as modes,
     ):
-        fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if static else None
+        fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True)) if is_static else None
         shadows = _make_shadow_values(request, fake) if fake is not None else None
         modes.enter_context(shadows.numpy_from_shadows() if shadows is not None else nullcontext())
         with timed_stage("build", seconds), build_context(shadows) if shadows is not None else nullcontext():
@@ -81,25 +81,25 @@ def count_step(request: Request) -> dict[str, Any]:
             is_last = number == request.steps - 1
             if is_last:
                 liveness = plant_collectives(observer, world)
-                before = read_sequence_numbers()
-            observer.new_step(program=is_last)
+                numbers_before = read_sequence_numbers()
+            observer.new_step(with_fingerprint=is_last)
             # With fake tensors the observer is active in every step, because it supplies the values that code reads.
             # With real tensors it is active only in the counted step.
             with timed_stage(f"step {number + 1}", seconds), ExitStack() as counting:
-                if is_last and not static:
+                if is_last and not is_static:
                     counting.enter_context(uncounted_watch)
-                if is_last or static:
+                if is_last or is_static:
                     counting.enter_context(observer)
                 loss = training.step(number, lambda phase: setattr(observer, "phase", phase))
-            if not static:
+            if not is_static:
                 losses.append(loss.item())
         warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
-        if before is not None:
-            liveness.update(measure_sequence_advance(observer, before))
+        if numbers_before is not None:
+            liveness.update(measure_sequence_advance(observer, numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
         return {
-            "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, static)),
+            "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static)),
             "loss": [] if warnings else losses,
             "backends": describe_backends(request, observer, world.device),
             "phases_s": seconds,
@@ -206,8 +206,9 @@ def refuse_compiled(compile_watch: CompileWatch) -> None:
     if compile_watch.called_names:
         raise ContractError(
             "compiled",
-            f"{compile_watch.describe()} would be compiled by torch.compile; counted eagerly it would be another "
-            "program. Timed runs profile it, so time this workload too, or turn compilation off for it",
+            f"{compile_watch.describe()} would be compiled by torch.compile. While regbot counts a step, it would "
+            "run eagerly, as another program. Timed runs profile compiled code, so time this workload too, or turn "
+            "compilation off for it",
         )
 
 
@@ -229,10 +230,10 @@ def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, o
                 )
 
 
-def count_method(observer: Observer, world: World, static: bool) -> "CountMethod":
+def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
     """Return the method by which a step under the dispatch mode was counted."""
     guesses = observer.shadows.guesses if observer.shadows is not None else {}
-    patches = FAKE_PATCHES if static else ()
+    patches = FAKE_PATCHES if is_static else ()
     return CountMethod("dispatch-mode", world.device.type, observer.fingerprint.hexdigest(), patches, guesses)
 
 
@@ -241,7 +242,7 @@ class CountMethod:
     """How a step was counted: with the tool ``source``, on ``device``.
 
     ``program`` is the fingerprint of the device program, or None. ``patches`` describe what differs from a
-    real run. ``guesses`` maps sentences about what was guessed to their kinds.
+    real run. ``guesses`` maps each guess, a sentence, to its kind.
     """
 
     source: str

@@ -42,8 +42,8 @@ def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str])
     ``frames`` holds frames of the error and of the errors that it was raised from. The last frame is where the first of
     these errors was raised. ``keys`` lists those of ``regbot_keys`` that the error names.
     """
-    errors = list(_chain(error))
-    frames = [frame for link in errors for frame in _relevant(list_frames(link, root))]
+    errors = list(_iterate_errors(error))
+    frames = [frame for link in errors for frame in _select_relevant_frames(list_frames(link, root))]
     text = " ".join([str(link) for link in errors] + [_failing_source(link, root) for link in errors])
     return {
         "frames": frames[-MAX_FRAMES:],
@@ -76,7 +76,7 @@ def last_checkout_frame(frames: Sequence[Frame]) -> str:
     return f"{frame['file']}:{frame['line']} in {frame['function']}" if frame is not None else ""
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
     """Yield the error and the errors that it was raised from, the first raised one last."""
     seen: set[int] = set()
     link: BaseException | None = error
@@ -86,7 +86,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
-def _relevant(frames: Sequence[Frame]) -> list[Frame]:
+def _select_relevant_frames(frames: Sequence[Frame]) -> list[Frame]:
     """Return the frames of the checkout and of regbot, and the innermost one.
 
     Frames of regbot that called the checkout's outermost frame are left out, because they only started the code.

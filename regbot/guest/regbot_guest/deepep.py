@@ -8,7 +8,7 @@ signatures, but not yet on GPUs. The library has two classes:
     Buffer          version 1, still part of version 2: Ampere and newer
 
 Both classes return one row per token and rank, with the numbers of the row's local experts. This module copies each row
-once per expert. After the experts, it weights and sums these copies again, and sends one row per token back. So the
+once per expert. After the experts have run, it sums the weighted copies of each row, and sends the sum back. So the
 library's combine is a plain sum, and the transpose of this combine is the library's dispatch with the same handle. The
 weights travel with the rows, and combine returns the gradients of the weights.
 
@@ -41,7 +41,7 @@ class DispatchResult(NamedTuple):
     """Rows that a dispatch received.
 
     ``x`` is ``[rows, hidden]``. ``experts`` and ``weights`` are ``[rows, top_k]``. ``experts`` has local expert
-    numbers, or -1 where the expert is on another rank. ``handle`` is needed to return the rows with combine.
+    indices, or -1 where the expert is on another rank. ``handle`` is needed to return the rows with combine.
     """
 
     x: Tensor
@@ -171,17 +171,18 @@ class DeepEP:
         self.exchange = Exchange(VIA, buffer, self.group, self.num_experts, experts)
         received, expert_of_slot, weight_of_slot = _DeepEPDispatch.apply(x, weights, self.exchange)
 
-        # A received row is copied once for each of its local experts. The host waits for their number.
+        # A received row is copied once for each of its local experts. The host waits for the number of copies.
         expert_of_slot = expert_of_slot.flatten().long()
         local_slots = (expert_of_slot >= 0).nonzero()[:, 0]
         experts_of_slots = expert_of_slot.index_select(0, local_slots)
         slots = local_slots.index_select(0, torch.argsort(experts_of_slots, stable=True))
-        self.num_received, self.row = received.shape[0], slots // top_k
-        self.weight = weight_of_slot.flatten().index_select(0, slots)
-        return Rows(received.index_select(0, self.row), count_rows(experts_of_slots, self.local_experts))
+        self.num_received, self.row_of_copy = received.shape[0], slots // top_k
+        self.weight_of_copy = weight_of_slot.flatten().index_select(0, slots)
+        return Rows(received.index_select(0, self.row_of_copy), count_rows(experts_of_slots, self.local_experts))
 
     def combine(self, rows: Tensor) -> Tensor:
-        out: Tensor = _DeepEPCombine.apply(weighted_sum(rows, self.row, self.weight, self.num_received), self.exchange)
+        sums = weighted_sum(rows, self.row_of_copy, self.weight_of_copy, self.num_received)
+        out: Tensor = _DeepEPCombine.apply(sums, self.exchange)
         return out
 
 
@@ -193,7 +194,7 @@ class _DeepEPDispatch(torch.autograd.Function):
         ctx.exchange = exchange
         received = exchange.library.dispatch(x.contiguous(), exchange.experts, weights.float().contiguous())
         exchange.handle = received.handle
-        exchange.announce_dispatch(x, routed=True)
+        exchange.announce_dispatch(x, has_new_routes=True)
         ctx.mark_non_differentiable(received.experts)
         return received.x, received.experts, received.weights
 
@@ -221,5 +222,5 @@ class _DeepEPCombine(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         exchange, grad = ctx.exchange, grads[0].contiguous()
         rows = exchange.library.redispatch(grad, exchange.handle)
-        exchange.announce_dispatch(grad, routed=False)
+        exchange.announce_dispatch(grad, has_new_routes=False)
         return rows, None

@@ -51,25 +51,25 @@ class AllToAllDispatcher:
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
         self.slots, self.weights = sort_slots(experts, self.num_experts), weights
         counts = self.slots.counts
-        arriving = torch.empty_like(counts)
-        dist.all_to_all_single(arriving, counts, group=self.group)
-        leaving = counts.view(self.ep, -1)  # axes: target rank, its local expert
-        arriving = arriving.view(self.ep, -1)  # axes: source rank, local expert
-        # The host waits for the device once for both lists.
-        self.send_splits, self.receive_splits = torch.stack([leaving, arriving]).sum(2).tolist()
+        received_counts = torch.empty_like(counts)
+        dist.all_to_all_single(received_counts, counts, group=self.group)
+        sent_counts = counts.view(self.ep, -1)  # axes: target rank, local expert of the target rank
+        received_counts = received_counts.view(self.ep, -1)  # axes: source rank, local expert of this rank
+        # The host waits for the device only once, for both lists together.
+        self.send_splits, self.receive_splits = torch.stack([sent_counts, received_counts]).sum(2).tolist()
         rows = _AllToAllRows.apply(copy_tokens(x, self.slots), self.receive_splits, self.send_splits, self.group)
 
         # Rows arrive grouped by source rank, then by expert; the grouped MLP needs them grouped by expert only.
-        local = torch.arange(arriving.shape[1], device=x.device).repeat(self.ep)
-        self.by_expert = torch.argsort(
-            local.repeat_interleave(arriving.flatten(), output_size=rows.shape[0]), stable=True
+        local_experts = torch.arange(received_counts.shape[1], device=x.device).repeat(self.ep)
+        self.order_by_expert = torch.argsort(
+            local_experts.repeat_interleave(received_counts.flatten(), output_size=rows.shape[0]), stable=True
         )
-        self.by_source = invert(self.by_expert)
-        return Rows(permute_rows(rows, self.by_expert, self.by_source), arriving.sum(0))
+        self.order_by_source = invert(self.order_by_expert)
+        return Rows(permute_rows(rows, self.order_by_expert, self.order_by_source), received_counts.sum(0))
 
     def combine(self, rows: Tensor) -> Tensor:
-        by_source = permute_rows(rows, self.by_source, self.by_expert)
-        returned = _AllToAllRows.apply(by_source, self.send_splits, self.receive_splits, self.group)
+        rows_by_source = permute_rows(rows, self.order_by_source, self.order_by_expert)
+        returned = _AllToAllRows.apply(rows_by_source, self.send_splits, self.receive_splits, self.group)
         return sum_slots(returned, self.weights, self.slots)
 
 
@@ -78,7 +78,7 @@ class AllGatherDispatcher:
 
     Every rank receives every token, even tokens that none of its experts process. With few experts per token, this
     moves more bytes than ``AllToAllDispatcher``. With a top-k near the number of ranks, it moves fewer bytes. A rank
-    has some of a token's rows and not all, so the sums of rows are atomic additions.
+    computes only some of a token's rows, so it sums rows by atomic additions.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -94,14 +94,16 @@ class AllGatherDispatcher:
         self.tokens = all_rows.shape[0]
 
         counts = count_rows(experts, self.num_experts)
-        first = self.group.rank() * self.local_experts
-        rows_before, own_rows = torch.stack(
-            [counts[:first].sum(), counts[first : first + self.local_experts].sum()]
+        first_expert = self.group.rank() * self.local_experts
+        num_rows_before, num_own_rows = torch.stack(
+            [counts[:first_expert].sum(), counts[first_expert : first_expert + self.local_experts].sum()]
         ).tolist()
-        order = torch.argsort(experts, stable=True)[rows_before : rows_before + own_rows]
+        order = torch.argsort(experts, stable=True)[num_rows_before : num_rows_before + num_own_rows]
         # The backward of index_select adds. The backward of indexing would sort.
         self.token_of_row, self.weight_of_row = order // top_k, weights.index_select(0, order)
-        return Rows(all_rows.index_select(0, self.token_of_row), counts[first : first + self.local_experts])
+        return Rows(
+            all_rows.index_select(0, self.token_of_row), counts[first_expert : first_expert + self.local_experts]
+        )
 
     def combine(self, rows: Tensor) -> Tensor:
         partial_sums = weighted_sum(rows, self.token_of_row, self.weight_of_row, self.tokens)

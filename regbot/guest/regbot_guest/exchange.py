@@ -29,18 +29,18 @@ class Exchange:
         self.local_experts = num_experts // group.size()
         self.handle: Any = None
 
-    def announce_dispatch(self, x: Tensor, routed: bool) -> None:
-        """Announce a dispatch of ``x [tokens, hidden]``. ``routed`` is False if the dispatch reuses the routes of a
-        handle.
+    def announce_dispatch(self, x: Tensor, has_new_routes: bool) -> None:
+        """Announce a dispatch of ``x [tokens, hidden]``. ``has_new_routes`` is False if the dispatch reuses the routes
+        of a handle.
         """
-        experts = self.experts if routed else None
+        experts = self.experts if has_new_routes else None
         announce(self.via, self.group, x.dtype, lambda: self.count_sent_rows() * _bytes_per_row(x), experts)
 
-    def announce_combine(self, rows: Tensor, sent_rows: Callable[[], int]) -> None:
-        """Announce a combine. ``sent_rows`` returns the number of rows that were sent, which may be fewer than ``rows``
-        has.
+    def announce_combine(self, rows: Tensor, count_sent_rows: Callable[[], int]) -> None:
+        """Announce a combine. ``count_sent_rows`` returns the number of rows that were sent, which may be fewer than
+        ``rows`` has.
         """
-        announce(self.via, self.group, rows.dtype, lambda: sent_rows() * _bytes_per_row(rows))
+        announce(self.via, self.group, rows.dtype, lambda: count_sent_rows() * _bytes_per_row(rows))
 
     def count_sent_rows(self) -> int:
         """Return the number of rows that a dispatch sends, including rows that stay on this rank. Waits for the device.

@@ -40,7 +40,7 @@ class Fingerprint:
         self, label: Callable[[dist.ProcessGroup], str], values: Callable[[Tensor], Tensor | None] = lambda _: None
     ) -> None:
         self._label, self._values = label, values
-        self._opaque = False
+        self._has_unreadable_argument = False
         self._hash = hashlib.sha256()
         self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._numbers: dict[int, int] = {}
@@ -64,7 +64,7 @@ class Fingerprint:
         """Return the hash, or None if an argument of some operator could not be read. None is not equal to any
         fingerprint.
         """
-        return None if self._opaque else self._hash.hexdigest()
+        return None if self._has_unreadable_argument else self._hash.hexdigest()
 
     def _describe(self, value: Any) -> str:
         if isinstance(value, Tensor):
@@ -99,20 +99,20 @@ class Fingerprint:
 
     def _hash_constants(self, value: Any) -> None:
         """Hash the known values of tensors that no dispatched operator produced, such as a permutation, a mask or
-        expert numbers.
+        expert indices.
         """
         for tensor in flatten(value):
             if self._tensors.get(id(tensor)) is tensor:
                 continue
-            known = self._values(tensor)
-            if known is not None and known.numel() <= MAX_CONSTANT:
+            values = self._values(tensor)
+            if values is not None and values.numel() <= MAX_CONSTANT:
                 with _disable_current_modes():
-                    self._hash.update(repr(known.tolist()).encode())
+                    self._hash.update(repr(values.tolist()).encode())
 
     def _describe_boxed(self, value: torch.ScriptObject) -> str:
         if is_reduction(value):
             name = reduction_name(value)
-            self._opaque |= name == "premul_sum"  # the factor of this reduction cannot be read
+            self._has_unreadable_argument |= name == "premul_sum"  # the factor of this reduction cannot be read
             return name
         try:
             return f"<{self._label(dist.ProcessGroup.unbox(value))}>"

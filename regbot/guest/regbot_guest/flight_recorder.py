@@ -1,4 +1,5 @@
-"""Reads torch's Flight Recorder for the report of a hang. It also has the collectives that torch issued from C++.
+"""Reads torch's Flight Recorder for the report of a hang. The recorder also has the collectives that torch issued from
+C++.
 
 torch writes its own dumps as pickles, which regbot never opens. This module asks torch for JSON in the rank itself, and
 keeps the few values that the report needs.
@@ -13,22 +14,24 @@ BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 BUFFER_SIZE = 2000
 """Default of new versions of torch. In old versions the recorder is off by default."""
 DUMP_FUNCTIONS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""Functions of torch that return the recorder's calls as JSON: for NCCL, and for gloo. A torch has one or both."""
+"""Functions of torch that return the recorder's calls as JSON: for NCCL, and for gloo. A build of torch has one or
+both.
+"""
 KEPT_CALLS = 16
 """Number of latest calls that the report gets."""
 
 
-def switch_on(torch_has: Any) -> None:
+def switch_on(c10d_module: Any) -> None:
     """Switch the recorder on, unless the user has set its size. Call this before the first process group is created.
 
-    ``torch_has`` is the module ``torch._C._distributed_c10d``.
+    ``c10d_module`` is the module ``torch._C._distributed_c10d``.
     """
     if not any(name in os.environ for name in BUFFER_VARIABLES):
-        name = BUFFER_VARIABLES[0] if hasattr(torch_has, DUMP_FUNCTIONS[1]) else BUFFER_VARIABLES[1]
+        name = BUFFER_VARIABLES[0] if hasattr(c10d_module, DUMP_FUNCTIONS[1]) else BUFFER_VARIABLES[1]
         os.environ[name] = str(BUFFER_SIZE)
 
 
-def read_latest_calls(torch_has: Any) -> "list[dict[str, Any]]":
+def read_latest_calls(c10d_module: Any) -> "list[dict[str, Any]]":
     """Return the latest calls in all process groups, newest first. [] if the recorder has none.
 
     A call has ``group``, ``number`` in the group (0 for send and recv), ``name`` (such as ``nccl:all_to_all``) and
@@ -36,8 +39,8 @@ def read_latest_calls(torch_has: Any) -> "list[dict[str, Any]]":
     """
     calls: list[dict[str, Any]] = []
     for function in DUMP_FUNCTIONS:
-        if hasattr(torch_has, function):
-            calls += json.loads(getattr(torch_has, function)() or "{}").get("entries") or []
+        if hasattr(c10d_module, function):
+            calls += json.loads(getattr(c10d_module, function)() or "{}").get("entries") or []
     calls.sort(key=lambda call: call.get("time_created_ns", 0), reverse=True)
     return [_summarize(call) for call in calls[:KEPT_CALLS]]
 

@@ -6,7 +6,8 @@ torch's operator ``_grouped_mm`` has two implementations and chooses one silentl
 - a CUTLASS kernel, for bfloat16 on GPUs of compute capability 9 or 10. Builds for ROCm decide when they are compiled;
 - a loop of matrix products, in all other cases. On a GPU it also reads the offsets back to the host.
 
-torch had no loop before version 2.9. There the operator fails on other GPUs, and code loops over the experts itself.
+Before version 2.9, torch had no such loop. The operator of such a version fails on all other GPUs, and the calling code
+loops over the experts itself.
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ import torch
 
 LOOP_IN_TORCH = "loop_in_torch"
 LOOP_OVER_EXPERTS = "loop_over_experts"
-"""A loop in the code that calls: regbot's own layer, or torchtitan's."""
+"""A loop in the calling code, which is regbot's own layer or torchtitan's."""
 UNNAMED = "grouped_mm"
-"""torch's operator, where its implementation is not known."""
+"""torch's operator, if it is not known which implementation it chooses."""
 KERNELS = {9: "sm90_kernel", 10: "sm100_kernel"}
 """The kernel of torch's operator by the first number of the compute capability."""
 
@@ -37,7 +38,8 @@ def describe_grouped_gemm(
 ) -> dict[str, str]:
     """Return requested, resolved and executed implementation of a counted step on ``device``, and the evidence.
 
-    ``operators`` are those of the step. ``is_usable`` says whether the operator runs here.
+    ``operators`` has the number of calls of each operator in the step. ``is_usable`` says whether torch's grouped
+    operator runs on ``device``.
     """
     in_torch = path_in_torch(dtype, device)
     dispatched = sum(n for name, n in operators.items() if name.split("::")[1].strip("_").startswith("grouped_mm"))

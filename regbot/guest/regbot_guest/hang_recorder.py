@@ -123,14 +123,16 @@ class HangRecorder:
         except OSError:
             return
         flight_recorder.switch_on(sys.modules.get("torch._C._distributed_c10d"))
-        for name, (kind, volume) in ISSUING_METHODS.items():
+        for name, (kind, counted_argument) in ISSUING_METHODS.items():
             if hasattr(distributed.ProcessGroup, name):
                 original = getattr(distributed.ProcessGroup, name)
-                setattr(distributed.ProcessGroup, name, self._record_issue(original, KINDS.index(kind), volume))
+                setattr(
+                    distributed.ProcessGroup, name, self._record_issue(original, KINDS.index(kind), counted_argument)
+                )
         distributed.Work.wait = self._record_wait(distributed.Work.wait)
         self._schedule_lookup(self._memory)
 
-    def _record_issue(self, original: Callable[..., Any], kind: int, volume: int) -> Callable[..., Any]:
+    def _record_issue(self, original: Callable[..., Any], kind: int, counted_argument: int) -> Callable[..., Any]:
         memory, works, groups = self._memory, self._works, self._groups
         assert memory is not None
         is_ordered = KINDS[kind] != "send_recv"  # the order of sends and receives may differ between ranks
@@ -149,7 +151,7 @@ class HangRecorder:
             number = 0
             if is_ordered:
                 number = group_entry[1] = group_entry[1] + 1
-            size = _count_bytes(args[volume]) if 0 <= volume < len(args) else 0
+            size = _count_bytes(args[counted_argument]) if 0 <= counted_argument < len(args) else 0
             offset = SLOT_TABLE_OFFSET + serial % NUM_SLOTS * SLOT.size
             issued_ns = now_ns()
             write_slot(memory, offset, serial, number, issued_ns, size, group_index, kind, ISSUING)
@@ -197,15 +199,17 @@ class HangRecorder:
     def _schedule_lookup(self, memory: mmap.mmap) -> None:
         """Record the time at which the stacks will be written, and schedule the lookup of the current module."""
         UINT64.pack_into(memory, DUMP_TIME_OFFSET, self._dump_at_ns)
-        threading.Thread(target=self._look, args=(memory, self._dump_at_ns), name="regbot-glance", daemon=True).start()
+        threading.Thread(
+            target=self._record_before_dump, args=(memory, self._dump_at_ns), name="regbot-hang-recorder", daemon=True
+        ).start()
 
-    def _look(self, memory: mmap.mmap, dump_at_ns: int) -> None:
+    def _record_before_dump(self, memory: mmap.mmap, dump_at_ns: int) -> None:
         """Wait until shortly before the stacks are written. Then record the current module and the latest collectives
         of torch's Flight Recorder.
         """
         time.sleep(max(0.0, (dump_at_ns - time.monotonic_ns()) / 1e9 - MODULE_LOOKUP_S))
         if dump_at_ns != self._dump_at_ns:
-            return  # the stacks are written at another time
+            return  # a later call of schedule_dump has changed the time
         _record_module(memory)
         with contextlib.suppress(Exception):  # torch's format may differ, or the disk may be full
             calls = flight_recorder.read_latest_calls(sys.modules.get("torch._C._distributed_c10d"))

@@ -75,7 +75,7 @@ class Training:
         torch.manual_seed(request.seed)
         model = Transformer(request.geometry, lambda: self._build_layer(plugin), world.device, self.dtype)
         self.model: nn.Module = model
-        experts = self._expert_parameters(model)
+        experts = self._list_expert_parameters(model)
         if plugin.parallelize is not None:
             parallelized = plugin.parallelize(model, world.expert)
             self.model = parallelized if isinstance(parallelized, nn.Module) else model
@@ -110,7 +110,7 @@ class Training:
         layer.register_forward_hook(_check_shape)
         return layer
 
-    def _expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
+    def _list_expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
         if self.request.mlp == "dense":
             return set()
         parameters: set[nn.Parameter] = set()
@@ -155,7 +155,7 @@ class Training:
         return sequences[:, :-1], sequences[:, 1:]
 
 
-def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard: bool) -> None:
+def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_after_forward: bool) -> None:
     """Apply FSDP2. Each block is one unit, and so is the rest of the model.
 
     Experts that several ranks hold are separate units, which are sharded over the expert-data group.
@@ -167,16 +167,20 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard:
     for number, block in enumerate(model.layers):
         block_experts = experts & set(block.parameters())
         if block_experts and expert_data.size() > 1:
-            for module in _expert_modules(block, block_experts, f"layers.{number}"):
+            for module in _find_expert_modules(block, block_experts, f"layers.{number}"):
                 fully_shard(
                     module,
                     mesh=expert_data,
                     mp_policy=policy,
-                    reshard_after_forward=reshard,
+                    reshard_after_forward=reshard_after_forward,
                     shard_placement_fn=lambda parameter: _choose_shard_dim(parameter, expert_data.size()),
                 )
         fully_shard(
-            block, mesh=world.data, mp_policy=policy, reshard_after_forward=reshard, ignored_params=block_experts
+            block,
+            mesh=world.data,
+            mp_policy=policy,
+            reshard_after_forward=reshard_after_forward,
+            ignored_params=block_experts,
         )
     # The root module keeps FSDP's default: its parameters stay gathered after forward, because backward needs them
     # first.
@@ -225,7 +229,7 @@ class _LazyChunks:
         return self._tensor.narrow(self._dim, start, min(self._size, total - start))
 
 
-def _expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
+def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
     """Return the modules that directly hold expert parameters. Raises ContractError if such a module also holds other
     parameters.
     """

@@ -47,9 +47,9 @@ class HybridEP:
         buffer = _shared_buffer(self.group, tokens, hidden, self.local_experts)
         self.exchange = Exchange(VIA, buffer, self.group, self.num_experts, experts)
         # The library takes one weight for each token and expert. Most of these weights are zero.
-        dense = torch.zeros(tokens, self.num_experts, dtype=torch.float32, device=x.device)
+        zero_weights = torch.zeros(tokens, self.num_experts, dtype=torch.float32, device=x.device)
         rows, self.weight, counts = _HybridEPDispatch.apply(
-            x, dense.scatter(1, experts, weights.float()), self.exchange
+            x, zero_weights.scatter(1, experts, weights.float()), self.exchange
         )
         return Rows(rows, counts)
 
@@ -59,7 +59,8 @@ class HybridEP:
 
 
 def _count_received_rows(exchange: Exchange) -> int:
-    """Return the number of rows that this rank received, one for each token that another rank or this rank sent here.
+    """Return the number of rows that this rank received: one for each token that any rank, including this one, sent to
+    it.
 
     Combine sends the same number of rows back, because the library first sums the rows of a token on this rank.
     """
@@ -72,15 +73,15 @@ class _HybridEPDispatch(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dense: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, dense_weights: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
         ctx.exchange = exchange
         rows, weights, _, counts, exchange.handle = exchange.library.dispatch_with_permute(
             hidden=x.contiguous(),
-            routing_map=torch.zeros_like(dense, dtype=torch.bool).scatter_(1, exchange.experts, True),
-            probs=dense,
+            routing_map=torch.zeros_like(dense_weights, dtype=torch.bool).scatter_(1, exchange.experts, True),
+            probs=dense_weights,
             num_of_experts_per_rank=exchange.local_experts,
         )
-        exchange.announce_dispatch(x, routed=True)
+        exchange.announce_dispatch(x, has_new_routes=True)
         counts = counts.to(x.device, torch.int64)
         ctx.mark_non_differentiable(counts)
         return rows, weights, counts
@@ -88,11 +89,11 @@ class _HybridEPDispatch(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         exchange, rows = ctx.exchange, grads[0].contiguous()
-        x, dense = exchange.library.combine_with_unpermute(
+        x, dense_weights = exchange.library.combine_with_unpermute(
             hidden=rows, probs=grads[1].float().contiguous(), handle=exchange.handle
         )
         exchange.announce_combine(rows, lambda: _count_received_rows(exchange))
-        return x.to(rows.dtype), dense, None
+        return x.to(rows.dtype), dense_weights, None
 
 
 class _HybridEPCombine(torch.autograd.Function):
@@ -113,5 +114,5 @@ class _HybridEPCombine(torch.autograd.Function):
         rows = exchange.library.dispatch_with_permute(
             hidden=grad, handle=exchange.handle, num_permuted_tokens=ctx.rows
         )[0]
-        exchange.announce_dispatch(grad, routed=False)
+        exchange.announce_dispatch(grad, has_new_routes=False)
         return rows, None

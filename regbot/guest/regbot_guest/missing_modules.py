@@ -35,7 +35,9 @@ class MissingModules(MetaPathFinder):
         return [module for finder in finders for module in finder._modules][:MAX_MODULES]
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> None:
-        """Record where ``fullname`` would lie in the root. ``path``: the folders of its package; None at top level."""
+        """Record where ``fullname`` would lie in the root. ``path`` has the folders of its package, or is None at top
+        level.
+        """
         del target
         for folder in sys.path if path is None else path:
             module = Path(os.path.realpath(folder or "."), fullname.rpartition(".")[2])

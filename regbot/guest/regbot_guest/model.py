@@ -1,7 +1,7 @@
 """The transformer around the MoE layer: embedding, attention, norms, output head, loss.
 
 The harness uses this transformer for every layer under test. ``build_layer`` builds the layer, which becomes
-``layers.N.moe``. In the dense counterpart, one SwiGLU MLP is in the same place.
+``layers.N.moe``. The dense counterpart has one SwiGLU MLP in the same place.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,7 @@ LayerBuilder = Callable[[], nn.Module]
 
 
 class Transformer(nn.Module):
-    """Pre-norm decoder. ``forward`` maps token numbers ``[batch, sequence]`` to logits ``[batch, sequence,
-    vocabulary]``.
+    """Pre-norm decoder. ``forward`` maps token ids ``[batch, sequence]`` to logits ``[batch, sequence, vocabulary]``.
 
     With a vocabulary of 0 there is neither embedding nor output head. ``forward`` then maps ``[batch, sequence,
     hidden]`` to the same shape.

@@ -130,8 +130,8 @@ def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
-    """Compute one product per expert. This is used if torch's operator does not run here, and the record then says
-    'loop_over_experts'.
+    """Compute one product per expert. This is used if torch's grouped operator does not run on this machine. The record
+    then names the implementation 'loop_over_experts'.
     """
     parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(splits), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])

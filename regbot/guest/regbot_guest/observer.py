@@ -54,12 +54,12 @@ class Observer(StepCounter, TorchDispatchMode):
         TorchDispatchMode.__init__(self)
         StepCounter.__init__(self, axes, tracker, routed_tokens)
 
-    def new_step(self, program: bool = True) -> None:
-        """Set all counts to zero. ``program`` says whether to compute a fingerprint, which takes a tenth of the
-        time.
+    def new_step(self, with_fingerprint: bool = True) -> None:
+        """Set all counts to zero. ``with_fingerprint`` says whether to compute a fingerprint, which takes about a tenth
+        of the time of the counted step.
         """
         super().new_step()
-        self.program = program
+        self.with_fingerprint = with_fingerprint
         self.fingerprint = Fingerprint(
             self.axes.label, self.shadows.find_values if self.shadows is not None else lambda _: None
         )
@@ -96,7 +96,7 @@ class Observer(StepCounter, TorchDispatchMode):
             if self.shadows is not None:
                 self.shadows.update_collective(spec, call_arguments, result)
             self.count_collective(func, spec, call_arguments, result)
-        if self.program:
+        if self.with_fingerprint:
             self.fingerprint.add(func, args, kwargs, result)
         return result
 

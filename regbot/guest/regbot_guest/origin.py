@@ -1,7 +1,7 @@
 """Code proof: which files the step loaded, and whether these files belong to the arm's worktree.
 
-If a package is installed in editable mode from another folder, it can be imported from there in spite of the search
-path. So after the step, the guest reports from where every watched package was loaded.
+If a package is installed in editable mode from another folder, Python may import it from that folder in spite of the
+search path. So after the step, the guest reports from where every watched package was loaded.
 """
 
 import ast
@@ -19,9 +19,9 @@ SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterable[str], entry: Any) -> set[str]:
     """Return the names of the packages and modules that must be loaded from ``root``.
 
-    These are the names in ``requested``, which may have dots: of a namespace package such as ``megatron``, the checkout
-    may have only ``megatron.core``. If ``requested`` is empty, they are all packages and modules in the source roots.
-    The package of ``entry`` is always included.
+    These are the names in ``requested``. A name may have dots, because the checkout may have only a part of a namespace
+    package, such as ``megatron.core``. If ``requested`` is empty, they are all packages and modules in the source
+    roots. The package of ``entry`` is always included.
     """
     names = set(requested)
     if not names:
@@ -49,7 +49,7 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
         package = _find_package(name, watched)
         relative = _relative_path(path, root)
         if relative is not None:
-            with suppress(OSError):  # removed or unreadable by now; the path is still reported below
+            with suppress(OSError):  # no hash for a file that is removed or unreadable by now
                 file_hashes[relative] = code_hash(path)
         if package:
             if relative is None:
@@ -69,7 +69,7 @@ def _find_package(module: str, watched: set[str]) -> str:
 def code_hash(path: Path) -> str:
     """Return the SHA-256 of the file's syntax tree without docstrings. If the file is not valid Python, hash its bytes.
 
-    The syntax tree contains neither comments nor layout, so changes of these do not change the hash.
+    The syntax tree contains neither comments nor layout, so changing them does not change the hash.
     """
     source = path.read_bytes()
     try:
@@ -87,8 +87,10 @@ def _dump_code(source: bytes) -> str:
 
 
 def _has_docstring(node: Any) -> bool:
-    first = node.body[0] if node.body else None
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    statement = node.body[0] if node.body else None
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+        return False
+    return isinstance(statement.value.value, str)
 
 
 def _list_loaded_modules() -> list[tuple[str, Path]]:

@@ -49,7 +49,8 @@ trusted side uses the times of these files as a clock that is independent of the
 def time_steps(request: Request, record: dict[str, Any]) -> None:
     """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
 
-    The times are in ``record`` before the step is counted, so an error of that step keeps them. Raises ContractError.
+    The times are in ``record`` before the step is counted, so an error in that step does not lose them. Raises
+    ContractError.
     """
     with open_requested_world(request) as world:
         training = Training(request, load_plugin(request.entry), world)
@@ -81,13 +82,16 @@ def profile_if_uncountable(request: Request, source: StepSource, replays: str, r
     """Profile steps of ``source`` if no step can be counted, or if the request asks for it. Return False if a step can
     be counted instead.
 
-    ``replays`` describes replayed CUDA graphs, or is ''. One rank has no collectives, so nothing is profiled there.
+    ``replays`` describes replayed CUDA graphs, or is ''. A world of one rank has no collectives, so its steps are never
+    profiled.
     """
     reason = compiled_frames() or replays
     if dist.get_world_size() > 1 and (reason or request.profile):
         profile_steps(request, source, reason or request.profile, record)
     elif reason:
-        record["warnings"] = [f"the step was not counted: {reason}; counted eagerly it would be another program"]
+        record["warnings"] = [
+            f"the step was not counted: {reason}, and while regbot counts, it would run eagerly, as another program"
+        ]
     return "profile" in record or bool(reason)
 
 
@@ -95,11 +99,12 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
     """Time ``request.steps`` calls of ``step``. ``step(number)`` runs one training step. Return the timing fields of
     the record.
 
-    Rank 0 creates the marks. The host waits for the device before each mark, so that the marks agree with the steps.
+    Rank 0 creates the files ``BEGUN_FILE``, ``STEADY_FILE`` and ``ENDED_FILE``. The host waits for the device before it
+    creates a file, so that the times of the files are those of the steps.
     """
     folder, is_first_rank = Path(request.record).parent, dist.get_rank() == 0
 
-    def mark(name: str) -> None:
+    def create_file(name: str) -> None:
         if is_first_rank:
             (folder / name).touch()
 
@@ -107,15 +112,15 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
         if dist.get_world_size() > 1:
             dist.barrier()  # a rank that has finished building must not wait for others inside its first step
         with Stopwatch(device, request.slowdown_pct) as stopwatch:
-            mark(BEGUN_FILE)
+            create_file(BEGUN_FILE)
             for number in range(request.steps):
                 step(number)
                 stopwatch.end_step()
                 if number + 1 == request.warmup:
                     stopwatch.clock.settle()
-                    mark(STEADY_FILE)
+                    create_file(STEADY_FILE)
             steps = stopwatch.record()
-            mark(ENDED_FILE)
+            create_file(ENDED_FILE)
     return {"steps": steps, "clock": stopwatch.clock.name}
 
 
@@ -140,12 +145,12 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
     with compile_watch, uncounted_watch, ModuleTracker(training.model) as tracker:
         observer = Observer(world.axes, tracker, routed_tokens=routed_tokens)
         liveness = plant_collectives(observer, world)
-        before = read_sequence_numbers()
+        numbers_before = read_sequence_numbers()
         observer.new_step()
         with observer:
             training.step(request.steps, lambda phase: setattr(observer, "phase", phase))
-        if before is not None:
-            liveness.update(measure_sequence_advance(observer, before))
+        if numbers_before is not None:
+            liveness.update(measure_sequence_advance(observer, numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
     if request.routing == "balanced" and request.mlp == "moe" and (imbalance := routed_tokens.imbalance()):
@@ -154,7 +159,7 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
             f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
         )
     return {
-        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, static=False)),
+        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static=False)),
         "backends": describe_backends(request, observer, world.device),
         "tokens_per_expert": routed_tokens.per_expert,
         "dropped_tokens": routed_tokens.dropped,

@@ -50,9 +50,9 @@ and ranks with the same error need time to write their records, which contain th
 def main(argv: list[str]) -> int:
     """Run requests as ``run_requests`` does. Return the exit code for a single request, and 0 for several requests.
 
-    The process ends here, without Python's exit, in two cases. After a run on a paper GPU, because torch stops its
-    device threads while Python exits, and this sometimes crashes. After a failed run on real ranks, because a process
-    group would wait for the other ranks while Python exits. The records are already on disk.
+    In two cases, the process ends here without Python's exit. The first is a run on a paper GPU, because torch stops
+    its device threads while Python exits, and this sometimes crashes. The second is a failed run on real ranks, because
+    a process group would wait for the other ranks while Python exits. The records are already on disk.
     """
     if not argv:
         print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
@@ -174,9 +174,7 @@ def _find_torch_of_checkout(request: Request) -> str:
 
 
 def _refuse_paper_gpu() -> dict[str, Any] | None:
-    """Return the refusal of a run without a paper GPU whose process has loaded one all the same. Return None if the
-    process has not loaded one.
-    """
+    """Return a refusal if this process has loaded a paper GPU, else None. Call this only for a run that uses none."""
     library = find_loaded_library()
     if not library:
         return None
@@ -270,7 +268,7 @@ def _failing_line(error: BaseException, request: Request) -> str:
 def _print_own_frames(error: BaseException, request: Request) -> None:
     """Print the traceback, but only its frames in the code under test."""
     root = str(Path(request.root).resolve())
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
+    own_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
     print("Traceback, frames of the code under test only:", file=sys.stderr)
-    for line in traceback.format_list(own) + traceback.format_exception_only(type(error), error):
+    for line in traceback.format_list(own_frames) + traceback.format_exception_only(type(error), error):
         print(line.replace(f"{root}/", ""), end="", file=sys.stderr)

@@ -4,7 +4,7 @@ Torch's launcher runs the probe on every rank: ``python <guest folder> --referen
 matrix product, an all-to-all among the ranks of its host, an all-to-all among all ranks if there are several hosts, and
 a memory copy. Each operation is repeated for a few seconds. Each rank writes one record, which summarises the times of
 each operation. The summary has the median and the median absolute deviation, which are robust to single disturbances.
-It also has the 10th percentile, which other load on the node hardly affects.
+It also has the 10th percentile, which is hardly affected by other load on the node.
 
 The probe needs torch, like the timed ranks. All ranks compute at the same time, as in training.
 """
@@ -22,7 +22,9 @@ from typing import Any
 EXIT_REFUSED = 10
 """Exit code of a process whose record contains a refusal."""
 JOIN_S = 60.0
-"""Seconds that the ranks wait for each other to join. The wait is short: a rank that does not join shows a fault."""
+"""Seconds that the ranks wait for each other to join. The wait is short, because a rank that does not join has a
+fault.
+"""
 MAX_REPETITIONS = 2000
 MIN_REPETITIONS = 5
 """Smallest number of repetitions of one measurement. ``MAX_REPETITIONS`` is the largest."""
@@ -106,15 +108,16 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
             continue
         is_collective = work is None
         step = work or _make_exchange(torch, dist, sizes["all_to_all_bytes"], device, group, ranks)
-        budget = seconds["all_to_all" if is_collective else name]
+        budget_s = seconds["all_to_all" if is_collective else name]
         dist.all_reduce(barrier_tensor)
-        warmup_times = time_repetitions(torch, step, budget / 5, MIN_REPETITIONS)
-        count = None
+        warmup_times = time_repetitions(torch, step, budget_s / 5, MIN_REPETITIONS)
+        num_repetitions = None
         if is_collective:  # all ranks must repeat a collective equally often
-            slowest = torch.tensor([statistics.median(warmup_times)], device=device)
-            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            count = max(MIN_REPETITIONS, min(MAX_REPETITIONS, int(budget / max(slowest.item(), 1e-6))))
-        results[name] = _summarize(time_repetitions(torch, step, budget, count))
+            slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
+            dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
+            fitting_repetitions = int(budget_s / max(slowest_median_s.item(), 1e-6))
+            num_repetitions = max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
+        results[name] = _summarize(time_repetitions(torch, step, budget_s, num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
 
@@ -134,26 +137,28 @@ def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: fl
     return lambda: torch.mm(left, right, out=out)
 
 
-def _make_exchange(torch: Any, dist: Any, size: int, device: Any, group: Any, ranks: int) -> Work:
-    """Return a function that runs an all-to-all. Each rank sends ``size`` bytes, in equal parts, to all ranks of
+def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: Any, ranks: int) -> Work:
+    """Return a function that runs an all-to-all. Each rank sends ``num_bytes`` bytes, in equal parts, to all ranks of
     ``group``.
     """
-    elements = size // 4 // ranks * ranks
+    elements = num_bytes // 4 // ranks * ranks
     sent, received = torch.ones(elements, device=device), torch.empty(elements, device=device)
     return lambda: dist.all_to_all_single(received, sent, group=group)
 
 
-def _make_copy(torch: Any, size: int, device: Any) -> Work:
-    source = torch.ones(size // 4, device=device)
+def _make_copy(torch: Any, num_bytes: int, device: Any) -> Work:
+    source = torch.ones(num_bytes // 4, device=device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
-def _time_on_cpu(torch: Any, step: Work, seconds: float, count: "int | None") -> list[float]:
-    """Return the seconds of each repetition of ``step``: ``count`` repetitions, or as many as fit into ``seconds``."""
+def _time_on_cpu(torch: Any, step: Work, budget_s: float, count: "int | None") -> list[float]:
+    """Return the seconds of each repetition of ``step``. There are ``count`` repetitions. If ``count`` is None, there
+    are as many as fit into ``budget_s``, within the limits ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``.
+    """
     del torch
     times: list[float] = []
-    deadline = time.perf_counter() + seconds
+    deadline = time.perf_counter() + budget_s
     while len(times) < (count or MAX_REPETITIONS) and (
         count or len(times) < MIN_REPETITIONS or time.perf_counter() < deadline
     ):
@@ -163,10 +168,10 @@ def _time_on_cpu(torch: Any, step: Work, seconds: float, count: "int | None") ->
     return times
 
 
-def _time_on_gpu(torch: Any, step: Work, seconds: float, count: "int | None") -> list[float]:
+def _time_on_gpu(torch: Any, step: Work, budget_s: float, count: "int | None") -> list[float]:
     """Do the same as ``_time_on_cpu``, but measure with CUDA events."""
     events: list[Any] = []
-    deadline = time.perf_counter() + seconds
+    deadline = time.perf_counter() + budget_s
     while len(events) < (count or MAX_REPETITIONS) and (
         count or len(events) < MIN_REPETITIONS or time.perf_counter() < deadline
     ):

@@ -93,7 +93,7 @@ class Request:
     warmup: int = 0
     slowdown_pct: float = 0.0
     """Percentage by which every timed step is lengthened. Only calibrations set it, to test whether the gate detects
-    it.
+    the slowdown.
     """
     limit_s: float = 0.0
     """Seconds after the start of the launch at which the launch is killed. 0 means that the limit is unknown."""
@@ -115,8 +115,8 @@ class Request:
 
     @property
     def runs_bridge(self) -> bool:
-        """Whether ``program`` is Megatron Bridge's and ``recipe`` one of its recipes. A recipe of Megatron-LM is a file
-        of flags.
+        """Whether ``recipe`` is a recipe of Megatron Bridge, so that ``program`` is Bridge's script. A recipe of
+        Megatron-LM is a YAML file of flags.
         """
         return bool(self.recipe) and not self.recipe.endswith((".yaml", ".yml"))
 

@@ -1,7 +1,7 @@
 """The interface of dispatchers, the token rows that dispatchers exchange, and the sum of each token's rows.
 
-No function in this file makes the host wait for the device. Gathers by a permutation and by its inverse are each
-other's backward, so backward neither sorts indices nor adds atomically.
+No function in this file makes the host wait for the device. The backward of a gather by a permutation is a gather by
+the inverse permutation, so it neither sorts indices nor adds atomically.
 """
 
 from dataclasses import dataclass
@@ -126,7 +126,7 @@ def weighted_sum(rows: Tensor, token_of_row: Tensor, weight_of_row: Tensor, toke
     """Return the weighted sum of each token's rows, ``[tokens, hidden]``, if tokens have different numbers of rows.
 
     ``rows`` is ``[rows, hidden]``. ``token_of_row`` and ``weight_of_row`` give the token and the weight of each row.
-    ``sum_slots`` needs no atomic additions, but one row for each slot.
+    Rows are added atomically. ``sum_slots`` needs no atomic additions, but requires one row for each slot.
     """
     weighted = rows * weight_of_row.to(rows.dtype).unsqueeze(1)
     return torch.zeros(tokens, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(

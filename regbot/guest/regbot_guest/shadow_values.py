@@ -43,7 +43,7 @@ makes the mask 8 times as large. Floats are needed only for one-hot counts of 40
 """
 
 Route = Callable[[int, int, int], Tensor]
-"""Function from (tokens, experts, top_k) to expert numbers, a real tensor ``[tokens, top_k]``."""
+"""Function from (tokens, experts, top_k) to expert indices, a real tensor ``[tokens, top_k]``."""
 
 _METADATA_OPERATORS = {
     aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like,
@@ -90,15 +90,15 @@ class ShadowValues:
             return self._read_scalar(args[0])
         inputs = flatten([*args, *kwargs.values()])
         shadows = [self.find_values(tensor) for tensor in inputs]
-        known = all(shadow is not None for shadow in shadows)
+        all_known = all(shadow is not None for shadow in shadows)
         if torch.Tag.dynamic_output_shape in func.tags:
-            return self._call_data_dependent(func, args, kwargs, known)
+            return self._call_data_dependent(func, args, kwargs, all_known)
         result = call_unchanged(func, args, kwargs)
-        if _can_propagate(func, inputs, known, result):
+        if _can_propagate(func, inputs, all_known, result):
             self._propagate_shadows(func, args, kwargs, result)
             return result
         self._forget_written_values(func, args, kwargs)
-        if not known:
+        if not all_known:
             self._seed_routing(packet, name_arguments(func, args, kwargs), result)
         return result
 
@@ -159,11 +159,11 @@ class ShadowValues:
             "from a top-k over the experts are known: force the routing, or run this workload on real ranks"
         )
 
-    def _call_data_dependent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], known: bool) -> Any:
-        """Execute an operator whose result has a size that depends on values. ``known`` says whether all input values
-        are known. Raises Untraceable.
+    def _call_data_dependent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], all_known: bool) -> Any:
+        """Execute an operator whose result has a size that depends on values. ``all_known`` says whether all input
+        values are known. Raises Untraceable.
         """
-        if known:
+        if all_known:
             real = self._run_on_real(func, args, kwargs)
             result = tree_map_only(Tensor, self._mode.from_tensor, real)
             for fake, value in zip(flatten(result), flatten(real), strict=True):
@@ -208,12 +208,11 @@ class ShadowValues:
         if func.overloadpacket in _UNINITIALISED_OPERATORS:
             with _disable_current_modes():
                 real.zero_()  # make undefined values equal in every run
-        storages = {
-            value.untyped_storage()._cdata: shadow.storage
-            for tensor in flatten([*args, *kwargs.values()])
-            if isinstance(tensor, FakeTensor) and (shadow := tensor.__dict__.get("_regbot_shadow")) is not None
-            for value in (shadow.value,)
-        }
+        storages: dict[int, _Storage] = {}
+        for tensor in flatten([*args, *kwargs.values()]):
+            shadow = tensor.__dict__.get("_regbot_shadow") if isinstance(tensor, FakeTensor) else None
+            if shadow is not None:
+                storages[shadow.value.untyped_storage()._cdata] = shadow.storage
         for fake, value in zip(flatten(result), flatten(real), strict=True):
             self._attach_shadow(fake, value, storages.get(value.untyped_storage()._cdata) or _Storage())
 
@@ -253,9 +252,9 @@ class ShadowValues:
         first.
         """
         chosen = self._route(tokens, self._experts, self._top_k)
-        rest = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
-        others = rest.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
-        return torch.cat([chosen, others], dim=1)
+        is_not_chosen = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
+        other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
+        return torch.cat([chosen, other_experts], dim=1)
 
     def _write(self, output: Tensor, value: Tensor | None) -> None:
         """Record that ``value`` was written to ``output`` and its views, by an operator without alias annotations.
@@ -292,7 +291,7 @@ class ShadowValues:
             shadow.storage.is_known = False
 
 
-def _can_propagate(func: Any, inputs: list[Tensor], known: bool, result: Any) -> bool:
+def _can_propagate(func: Any, inputs: list[Tensor], all_known: bool, result: Any) -> bool:
     """Whether the shadow of ``result`` can be computed: the needed inputs are known and all tensors are small
     enough.
     """
@@ -304,7 +303,7 @@ def _can_propagate(func: Any, inputs: list[Tensor], known: bool, result: Any) ->
         return False
     if packet in _UNINITIALISED_OPERATORS and (outputs[0].dtype.is_floating_point or outputs[0].dtype.is_complex):
         return False
-    return known or (packet in _METADATA_OPERATORS and all(_is_small(tensor) for tensor in inputs))
+    return all_known or (packet in _METADATA_OPERATORS and all(_is_small(tensor) for tensor in inputs))
 
 
 def _is_small(tensor: Tensor) -> bool:

@@ -1,9 +1,9 @@
-"""The software environment of this process: everything except the code under test that affects step times.
+"""The software environment of this process: everything that affects step times, except the code under test.
 
 Environment variables are hashed with their values at the start of the process. Changes that the code under test makes
-later are not included, because they are part of its sources. Only a hash is stored, because values may be private. Two
-launches of the same commit on the same machine must have the same hash, so variables that differ per launch are left
-out.
+later are not included, because its sources already identify them. Only a hash is stored, because values may be private.
+Two launches of the same commit on the same machine must have the same hash, so variables that differ per launch are
+left out.
 """
 
 import hashlib

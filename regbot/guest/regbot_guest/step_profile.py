@@ -7,9 +7,10 @@ reads both. This module counts nothing; it only reads the sequence numbers of th
 The timings are complete before the first profiled step, and nothing here may lose them:
 
 - The record is written before the first profiled step.
-- After an error, the process writes its record and ends with exit code 0. So the ranks that wait for it fail too.
-- NCCL's ranks may wait for a failed rank without end. So each process ends at a time limit, with the record that it
-  wrote before.
+- After an error, the process writes its record and ends at once, so that the ranks that wait for it fail too. Its exit
+  code is 0, because its record with the timings is complete.
+- With NCCL, ranks may wait for a failed rank forever. So each process ends at a time limit, with the record that it
+  wrote before the first profiled step.
 """
 
 import gzip
@@ -36,14 +37,16 @@ from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
 
 NUM_STEPS = 3
-"""Number of profiled steps. The reader compares them, and leaves the first and the last out if only these differ."""
+"""Number of profiled steps. The reader of the trace compares the steps, and leaves out the first and the last step if
+only these differ.
+"""
 PROFILED_RANK = 0
 TRACE_FILE, PLANTED_FILE = "profile.json.gz", "profile.planted.json.gz"
 STEP_NAME = "ProfilerStep#"
 """Beginning of the names by which readers of a trace recognise steps."""
 SLOWDOWN, MIN_LIMIT_S = 20.0, 240.0
-"""The profiled steps may take SLOWDOWN times as long as the slowest timed step, plus MIN_LIMIT_S for writing the
-traces.
+"""Each profiled step may take SLOWDOWN times as long as the slowest timed step. MIN_LIMIT_S is added once, for writing
+the traces.
 """
 EXIT_S = 10.0
 """Seconds that the launcher needs to end after its ranks."""
@@ -68,8 +71,8 @@ class StepSource:
 def profile_steps(request: Request, source: StepSource, reason: str, record: dict[str, Any]) -> None:
     """Profile ``NUM_STEPS`` steps and add their part, ``profile``, to ``record``, which has the timings already.
 
-    ``reason`` says why no step was counted. If the profile fails, the part says why. This function then ends the
-    process, because peers may wait for this rank.
+    ``reason`` says why no step was counted. If there is no profile, ``problem`` in the part says why. If a profiled
+    step fails, this function ends the process, because other ranks may wait for this one.
     """
     part: dict[str, Any] = {"reason": reason[:4000]}
     record["profile"] = part
@@ -110,20 +113,22 @@ def _limit_seconds(request: Request, slowest_step_s: float) -> float:
 
 
 def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
-    """Run planted collectives and the steps, and record both on one rank. Return that rank's claims, {} on others."""
+    """Run planted collectives and the steps, and record both on one rank. Return the fields that this rank adds to the
+    part, and {} on all other ranks.
+    """
     folder = Path(request.record).parent
     with _record_trace(folder / PLANTED_FILE, source.device, request.max_profile_bytes):
         num_planted = issue_on_groups(source.groups, source.device)
     advances: list[int] | None = []
     with _record_trace(folder / TRACE_FILE, source.device, request.max_profile_bytes):
         for number in range(NUM_STEPS):
-            before = read_sequence_numbers()
+            numbers_before = read_sequence_numbers()
             with record_function(f"{STEP_NAME}{number}"):
                 source.step()
-            if before is None or advances is None:
+            if numbers_before is None or advances is None:
                 advances = None
             else:
-                advances.append(sum_advances(before))
+                advances.append(sum_advances(numbers_before))
     dist.barrier()  # the other ranks must not leave while this one writes its traces
     if dist.get_rank() != PROFILED_RANK:
         return {}

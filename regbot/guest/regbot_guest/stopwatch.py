@@ -1,14 +1,15 @@
 """The clocks of a timed run: step times, CPU time, time in collectives, memory. No dispatch mode is installed.
 
-On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. The device then times
+On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. So the device times
 the steps, and the host does not wait for them. The events are read after the last step. The cost is a few clock reads
 per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` measures this cost.
 
 Time in collectives is the time inside the methods of a process group plus the time that code waits for the work handles
-that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. This
-includes exchanges of deep_ep, and events of other streams that run collectives. Collectives on other streams, such as
-those of FSDP, are overlapped time. Neither of these times includes collectives that torch issues from C++ (functional
-collectives, the reducer of DDP), nor collectives that are captured in a CUDA graph.
+that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. The
+time on a GPU also includes the exchanges of deep_ep, and waits for events of other streams that run collectives.
+Collectives that code issues on another stream than the compute stream, such as those of FSDP, count as overlapped time.
+Two sorts of collectives are in neither of the two times: those that torch issues from C++ (functional collectives, the
+reducer of DDP), and those that are captured in a CUDA graph.
 """
 
 import resource
@@ -89,8 +90,8 @@ class Stopwatch:
         self._on_gpu = device.type == "cuda"
         self.clock: Clock = CudaClock() if self._on_gpu else HostClock()
         self._marks: list[Any] = []
-        self._cpu: list[float] = []
-        self._memory: list[int] = []
+        self._cpu_marks_s: list[float] = []
+        self._memory_bytes: list[int] = []
         self.wait_spans: list[list[tuple[Any, Any]]] = [[]]
         """Start and end mark of each call that issues or waits for a collective, by step."""
         self.overlapped_spans: list[list[tuple[Any, Any]]] = [[]]
@@ -112,7 +113,7 @@ class Stopwatch:
         self._wrap_deep_ep()
         self.clock.settle()
         self._marks.append(self.clock.mark())
-        self._cpu.append(time.process_time())
+        self._cpu_marks_s.append(time.process_time())
         self._step_start = time.perf_counter()
         return self
 
@@ -126,11 +127,11 @@ class Stopwatch:
         if self._slowdown:
             self._slow_down()
         self._marks.append(self.clock.mark())
-        self._cpu.append(time.process_time())
-        self._memory.append(torch.cuda.memory_allocated() if self._on_gpu else resident_bytes())
+        self._cpu_marks_s.append(time.process_time())
+        self._memory_bytes.append(torch.cuda.memory_allocated() if self._on_gpu else resident_bytes())
         self.wait_spans.append([])
         self.overlapped_spans.append([])
-        self._wrap_deep_ep()  # it is imported at its first exchange
+        self._wrap_deep_ep()  # deep_ep is imported at its first exchange
 
     def _slow_down(self) -> None:
         """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the gate."""
@@ -143,7 +144,7 @@ class Stopwatch:
         """Return times in seconds and memory in bytes of all steps. Waits for the device to finish."""
         self.clock.settle()
         between = self.clock.between
-        steps = len(self._memory)
+        steps = len(self._memory_bytes)
         peak = torch.cuda.max_memory_allocated() if self._on_gpu else peak_resident_bytes()
         overlapped = (
             {"overlapped_s": [sum(between(*span) for span in self.overlapped_spans[n]) for n in range(steps)]}
@@ -153,10 +154,10 @@ class Stopwatch:
         return {
             **overlapped,
             "step_s": [between(self._marks[n], self._marks[n + 1]) for n in range(steps)],
-            "cpu_s": [self._cpu[n + 1] - self._cpu[n] for n in range(steps)],
+            "cpu_s": [self._cpu_marks_s[n + 1] - self._cpu_marks_s[n] for n in range(steps)],
             "wait_s": [sum(between(*span) for span in self.wait_spans[n]) for n in range(steps)],
-            "memory_bytes": self._memory,
-            "peak_bytes": max(peak, *self._memory),  # the peak that the system reports lags by some pages
+            "memory_bytes": self._memory_bytes,
+            "peak_bytes": max(peak, *self._memory_bytes),  # the peak that the system reports lags by some pages
         }
 
     def _wrap(self, owner: type, name: str) -> None:
@@ -165,7 +166,7 @@ class Stopwatch:
 
         def wrapper(instance: Any, *args: Any, **kwargs: Any) -> Any:
             if self._on_gpu and torch.cuda.is_current_stream_capturing():
-                return original(instance, *args, **kwargs)  # an event in a graph has no time
+                return original(instance, *args, **kwargs)  # an event that is captured in a graph has no time
             spans = self._current_spans()
             start = mark()
             try:

@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class StepTally:
-    """Counts and bytes by key. Keys are in the order in which they first occurred."""
+    """Numbers of calls and of bytes, by ledger key. Keys are in the order in which they first occurred."""
 
     def __init__(self) -> None:
         self.count: Counter[Key] = Counter()
@@ -102,7 +102,7 @@ class StepCounter:
         if collective.group.size() < 2:
             return
         module = self.module_path()
-        via = "symm-mem" if collective.symmetric else _backend(collective.group)
+        via = "symm-mem" if collective.uses_symmetric_memory else _backend(collective.group)
         axis = self.axes.label(collective.group)
         key = Key(
             collective.kind, axis, collective.group.size(), collective.dtype, self.phase, collective.role, module, via
@@ -124,16 +124,14 @@ class StepCounter:
             self.routed_tokens.add(module, sent)
 
     def announce(
-        self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: int, experts: torch.Tensor | None
+        self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, sent_bytes: int, experts: torch.Tensor | None
     ) -> None:
-        """Count one all-to-all that a library made with its own kernels. ``size`` is the number of bytes that this rank
-        sent.
-        """
+        """Count one all-to-all that a library made with its own kernels. This rank sent ``sent_bytes`` bytes in it."""
         module = self.module_path()
         name = str(dtype).removeprefix("torch.")
         key = Key("all_to_all", self.axes.label(group), group.size(), name, self.phase, "payload", module, via)
         self.tally.count[key] += 1
-        self.tally.bytes[key] += size
+        self.tally.bytes[key] += sent_bytes
         if self.routed_tokens is not None and experts is not None:
             self.routed_tokens.add(module, experts)
 
@@ -157,16 +155,21 @@ def stop_listening(counter: StepCounter) -> None:
 
 
 def announce(
-    via: str, group: dist.ProcessGroup, dtype: torch.dtype, size: Callable[[], int], experts: torch.Tensor | None = None
+    via: str,
+    group: dist.ProcessGroup,
+    dtype: torch.dtype,
+    count_sent_bytes: Callable[[], int],
+    experts: torch.Tensor | None = None,
 ) -> None:
     """Report an all-to-all that bypassed torch.distributed to all active counters.
 
-    ``size`` is a function that returns the bytes. It is called only if a counter is active, because it may wait for the
-    device. ``experts`` are the experts of this rank's tokens. They are passed only when tokens were newly routed.
+    ``count_sent_bytes`` returns the bytes that this rank sent. It is called only if a counter is active, because it may
+    wait for the device. ``experts`` are the experts of this rank's tokens. They are passed only if the exchange routed
+    tokens anew.
     """
     for counter in _active_counters:
         with _disable_current_modes():  # the count is not part of the step
-            counter.announce(via, group, dtype, size(), experts)
+            counter.announce(via, group, dtype, count_sent_bytes(), experts)
 
 
 def _backend(group: dist.ProcessGroup) -> str:

@@ -1,9 +1,10 @@
 """Detection of collectives that a dispatch mode does not see: issued by other threads, or called on a backend directly.
 
-A dispatch mode is active in the thread that enters it and in autograd's device threads, which run backward of GPU
-tensors with the modes of the thread that called it. Other threads do not have the mode. Only methods of a process group
-pass through torch's dispatcher. A count must not silently leave out a collective. So uncounted calls are recorded, and
-regbot refuses the count if there are any. On real ranks, the sequence numbers of the backend also reveal such calls.
+A dispatch mode is active in the thread that enters it. It is also active in autograd's device threads, which run
+backward of GPU tensors with the modes of the thread that called backward. Other threads do not have the mode. Only
+methods of a process group pass through torch's dispatcher. A count must not silently leave out a collective. So
+uncounted calls are recorded, and regbot refuses the count if there are any. On real ranks, the sequence numbers of the
+backend also reveal such calls.
 """
 
 import threading
@@ -31,15 +32,16 @@ METHODS = (
 class UncountedWatch:
     """While active, records a description of each uncounted collective in ``collectives``.
 
-    Without sequence numbers, enter it before the code under test is imported: a method that the code has saved earlier
-    is not watched. With sequence numbers, enter it with the counter.
+    If the backend keeps no sequence numbers, enter the watch before the code under test is imported, because the watch
+    misses calls of a method that this code has saved before. If the backend keeps them, enter the watch together with
+    the counter.
 
-    ``other_threads`` says whether collectives of threads without the counter's dispatch mode are uncounted. It is False
-    with a paper GPU, which counts the collectives of every thread.
+    ``watch_other_threads`` says whether collectives of threads without the counter's dispatch mode are uncounted. It is
+    False with a paper GPU, which counts the collectives of every thread.
     """
 
-    def __init__(self, other_threads: bool = True) -> None:
-        self._watch_threads = other_threads
+    def __init__(self, watch_other_threads: bool = True) -> None:
+        self._watch_other_threads = watch_other_threads
         self.collectives: list[str] = []
         self._counting_thread = threading.get_ident()
         self._replaced: list[tuple[type, str, Any]] = []
@@ -64,7 +66,7 @@ class UncountedWatch:
         setattr(owner, name, replacement)
 
     def _is_uncounted_thread(self) -> bool:
-        if not self._watch_threads or threading.get_ident() == self._counting_thread:
+        if not self._watch_other_threads or threading.get_ident() == self._counting_thread:
             return False
         return not any(isinstance(mode, StepCounter) for mode in _get_current_dispatch_mode_stack())
 

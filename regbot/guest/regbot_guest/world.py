@@ -21,8 +21,8 @@ from regbot_guest.contract import ContractError
 from regbot_guest.request import Request
 
 TIMEOUT_MARGIN_S = 60.0
-"""Seconds by which the timeout of a group exceeds the time limit of the run. So a hang ends at the limit, with a report
-of every rank's state, and not earlier by NCCL, which ends the process.
+"""Seconds by which the timeout of a group exceeds the time limit of the run. So regbot ends a hung run at the limit,
+with a report of every rank's state. With a shorter timeout, NCCL would end the process first, without such a report.
 """
 
 
@@ -49,9 +49,9 @@ def open_world(
     """Open a world of ``size`` ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups.
 
     ``device`` is the kind of device: cpu or cuda. A real world takes the rank and the address from the environment
-    variables that a launcher such as torchrun sets. ``limit_s`` is the time limit of its run in seconds, or 0.
-    ``share_gpu`` puts all ranks of a node on its first GPU. Raises ContractError if its ranks cannot run on this
-    device.
+    variables that a launcher such as torchrun sets. ``limit_s`` is the time limit of the run in seconds, or 0 if it
+    is unknown. ``share_gpu`` puts all ranks of a node on the node's first GPU. Raises ContractError if the ranks cannot
+    run on this kind of device.
     """
     if fake:
         with _join_fake(size, device) as own_device:
@@ -88,7 +88,7 @@ def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device
 
 def _explain_missing_gpus() -> str:
     if torch.version.cuda is None and torch.version.hip is None:
-        return f": torch {torch.__version__} is a build for processors; install one for GPUs"
+        return f": torch {torch.__version__} is a build for CPUs; install one for GPUs"
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if name in os.environ:
             return f": {name}={os.environ[name]!r} hides the others"
@@ -99,9 +99,9 @@ def _explain_missing_gpus() -> str:
 def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) -> Iterator[timedelta | None]:
     """Context manager for the process group of all ranks that a launcher has started. This rank uses ``device``.
 
-    Yields the timeout of the group, which also suits groups of some ranks. None is torch's own timeout. ``limit_s`` is
-    the time limit of the run in seconds, or 0 if it is unknown. Ranks that share a GPU exchange its tensors through
-    gloo, because NCCL refuses two ranks on one GPU.
+    Yields the timeout of the group. Groups of some of the ranks can use the same timeout. None means torch's own
+    timeout. ``limit_s`` is the time limit of the run in seconds, or 0 if it is unknown. Ranks that share a GPU exchange
+    its tensors through gloo, because NCCL refuses two ranks on one GPU.
 
     If the block raises, the group is not destroyed, because that would wait for collectives of the other ranks. The
     process has to end instead, which also ends the other ranks.

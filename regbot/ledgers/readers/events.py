@@ -133,14 +133,14 @@ class TraceReader:
         self._threads: dict[tuple[bytes, bytes], Thread] = {}
         self._layout: Layout | None = None
 
-    def events(self, ordered: bool) -> Iterator[TraceEvent]:
+    def events(self, is_ordered: bool) -> Iterator[TraceEvent]:
         """Yield the events that concern communication, steps or the optimizer, and add the other times to ``times``.
 
-        With ``ordered``, the file is assumed to have Kineto's order of keys. Raises ReadError. Raises LayoutMismatch if
-        ``ordered`` is set and the file has another order of keys.
+        If ``is_ordered`` is set, the file is assumed to have Kineto's order of keys. Raises ReadError. Raises
+        LayoutMismatch if ``is_ordered`` is set and the file has another order of keys.
         """
         chunks = self._read_list(self.source.chunks(CHUNK_BYTES))
-        return self._scan_in_order(chunks) if ordered else self._decode_all(chunks)
+        return self._scan_in_order(chunks) if is_ordered else self._decode_all(chunks)
 
     def _read_list(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the bytes after the opening bracket of the event list, and add the keys before the list to

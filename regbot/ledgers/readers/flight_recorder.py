@@ -1,10 +1,10 @@
 """Reader of Flight Recorder dumps as JSON: the collectives of torch's process groups, with shapes and element types.
 
 torch keeps the last N calls in a ring buffer and dumps them as a pickle or as JSON. The format is defined by
-``FlightRecorderDetail.hpp``, versions 2.1 to 2.10 (torch 2.4 to 2.13). The only real sample that this reader was tested
-on is the JSON of a gloo job with torch 2.13. Only JSON is read, because opening a pickle can run code. The dump does
-not mark steps, so the ledger covers the whole dump. The dump does not contain calls of DeepEP, of symmetric memory or
-of replayed CUDA graphs.
+``FlightRecorderDetail.hpp``, versions 2.1 to 2.10 (torch 2.4 to 2.13). The reader was tested on one real sample, the
+JSON of a gloo job with torch 2.13. Only JSON is read, because opening a pickle can run code. The dump does not mark
+steps, so the ledger covers the whole dump. The dump does not contain calls of DeepEP, of symmetric memory or of
+replayed CUDA graphs.
 
 The ring buffer overwrites old calls. Calls are missing if the first ``record_id`` is not 0, or if the
 ``collective_seq_id`` values of a group have gaps. The ledger's ``guesses`` give the number of missing calls.

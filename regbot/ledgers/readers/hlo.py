@@ -246,7 +246,7 @@ def _list_guesses(counts: ExecutionCounts, counted: _CountedCollectives) -> Iter
             f"{_list_names(counts.unequal_conditionals, 'conditional')} with branches that communicate differently: "
             "the branch that moves most is counted"
         )
-    if ragged := sum(executions for collective, executions in counted.collectives if collective.ragged):
+    if ragged := sum(executions for collective, executions in counted.collectives if collective.is_ragged):
         yield (
             f"{ragged} ragged all-to-alls are counted with the size of their input buffer, an upper bound: the bytes "
             "that they send depend on the routing"

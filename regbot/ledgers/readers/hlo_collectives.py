@@ -51,8 +51,9 @@ _GROUP_ATTRIBUTES = ("replica_groups", "device_ids", "use_global_device_ids")
 """Attributes that define the groups. ``device_ids`` occurs together with groups that are given as mesh axes."""
 _CHANNEL = re.compile(r"\bchannel_id\b")
 _ANY_CHANNEL = "channel_id=1"
-"""Stands for every channel id. Its number does not matter: the groups are read as those of devices if there is one, and
-as those of replicas otherwise."""
+"""Stands for any channel id. Only the presence of a channel id matters: without one, the numbers in a group mean
+replicas.
+"""
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
 
 SENT_OPERANDS = 1
@@ -87,7 +88,7 @@ class HloCollective:
     role: Role
     group: ReplicaGroup
     op_name: str
-    ragged: bool = False
+    is_ragged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def parse_communication(
         pairs = attributes.get("source_target_pairs", pairs_match[1] if pairs_match else None)
         if pairs is None:
             return UnknownInstruction(f"{opcode} without source_target_pairs")
-        group = groups.find_permute_group(pairs, channel="channel_id" in attributes)
+        group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
     else:
         group = groups.find_group(
             _join_group_attributes(attributes),
@@ -154,7 +155,7 @@ def parse_communication(
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
     return _make_collective(
-        kind, counted_tensors, rank_factor, group, instruction.op_name, ragged=opcode == "ragged-all-to-all"
+        kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=opcode == "ragged-all-to-all"
     )
 
 
@@ -197,7 +198,7 @@ def _parse_custom_call(
         counted_tensors = parse_tensors(_find_operand_shape(instruction, find_shape))[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find_group(group_text, reduces_or_gathers=False)
-            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, ragged=True)
+            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):
@@ -206,8 +207,9 @@ def _parse_custom_call(
 
 
 def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
-    """Return the text of the groups of a ragged all-to-all that is a custom call, '' if it has none. The groups are in
-    its attributes or in its ``backend_config``."""
+    """Return the text of the groups of a ragged all-to-all that is a custom call, or '' if the call has no groups. The
+    groups are in the attributes of the call or in its ``backend_config``.
+    """
     if "replica_groups" in attributes:
         group_text = _join_group_attributes(attributes)
     else:
@@ -218,13 +220,12 @@ def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
 
 
 def _make_collective(
-    kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, ragged: bool
+    kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, is_ragged: bool
 ) -> HloCollective:
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
-    dtype = dtypes.pop() if len(dtypes) == 1 else ("mixed" if dtypes else "none")
-    role_dtypes = {tensor.dtype for tensor in counted_tensors}
-    return HloCollective(kind, size_bytes, dtype, classify_role(role_dtypes, size_bytes), group, op_name, ragged)
+    dtype = next(iter(dtypes)) if len(dtypes) == 1 else ("mixed" if dtypes else "none")
+    return HloCollective(kind, size_bytes, dtype, classify_role(dtypes, size_bytes), group, op_name, is_ragged)
 
 
 def classify_role(dtypes: set[str], size_bytes: int) -> Role:

@@ -17,8 +17,8 @@ from regbot.ledgers.readers.hlo_text import COMMENT
 
 _STRING = r'"(?:[^"\\\n]++|\\.){0,1000}+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
-"""Text to remove: metadata and channel numbers. The length of strings is bounded, so that matching a hostile line takes
-at most a thousand times as long as its length.
+"""Text to remove: metadata and channel numbers. The length of strings is bounded, so that matching takes at most
+about a thousand steps per character, even for a hostile line.
 """
 _DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
 _NAME = re.compile(r"%([\w.\-]++)", re.ASCII)
@@ -34,8 +34,9 @@ class ProgramFingerprint:
         self._hash = hashlib.sha256(COMMENT.sub("", module).encode())
         self._names: dict[str, str] = {}
 
-    def add(self, name: str, entry: bool, text: str) -> None:
-        """Add one computation to the hash. ``text`` is its HLO, and ``entry`` says whether the program starts with it.
+    def add(self, name: str, is_entry: bool, text: str) -> None:
+        """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
+        it.
 
         In the text, the name of a called computation is replaced by its digest. Other names are replaced by their
         position.
@@ -50,7 +51,7 @@ class ProgramFingerprint:
         parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
         self._names[name] = "%" + digest[:32]
-        self._hash.update(b"ENTRY " if entry else b"      ")
+        self._hash.update(b"ENTRY " if is_entry else b"      ")
         self._hash.update(digest.encode())
 
     def hexdigest(self) -> str:

@@ -99,11 +99,11 @@ class ReplicaGroups:
             self._add(key, find_group(attributes, self.devices, reduces_or_gathers=reduces_or_gathers))
         return self._by_spelling[key]
 
-    def find_permute_group(self, pairs: str, *, channel: bool) -> ReplicaGroup:
+    def find_permute_group(self, pairs: str, *, has_channel: bool) -> ReplicaGroup:
         """Return what the module's function ``find_permute_group`` returns, from a cache. Raises BadGroup."""
-        key = (pairs, channel)
+        key = (pairs, has_channel)
         if key not in self._by_spelling:
-            self._add(key, find_permute_group(pairs, self.devices, channel=channel))
+            self._add(key, find_permute_group(pairs, self.devices, has_channel=has_channel))
         return self._by_spelling[key]
 
     def _add(self, key: tuple[str, bool], group: ReplicaGroup) -> None:
@@ -119,9 +119,11 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
     ``reduces_or_gathers`` is True for all-reduce, all-gather and reduce-scatter. Only these have the attribute
     ``use_global_device_ids``.
     """
-    by_replica = "channel_id=" not in attributes
-    all_partitions = reduces_or_gathers and not by_replica and "use_global_device_ids=true" not in attributes
-    min_size = 1 if all_partitions and devices.partitions > 1 else 2
+    numbers_are_replicas = "channel_id=" not in attributes
+    spans_all_partitions = (
+        reduces_or_gathers and not numbers_are_replicas and "use_global_device_ids=true" not in attributes
+    )
+    min_size = 1 if spans_all_partitions and devices.partitions > 1 else 2
     group = (
         _parse_lists(attributes, min_size)
         or _parse_iota(attributes)
@@ -134,9 +136,9 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
                 f"replica_groups in an unknown syntax: {clip(attributes.partition('replica_groups=')[2], 80)!r}"
             )
         group = ReplicaGroup(())
-    if not by_replica and "use_global_device_ids=true" in attributes:
+    if not numbers_are_replicas and "use_global_device_ids=true" in attributes:
         return group if group.ranks else _make_full_group(devices.total)
-    if by_replica:
+    if numbers_are_replicas:
         ranks = group.ranks or _make_full_group(devices.replicas).ranks
         return group._replace(ranks=_sort_ranks(rank * devices.partitions for rank in ranks))
     if reduces_or_gathers:
@@ -150,11 +152,11 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
     return group if group.ranks else _make_full_group(devices.partitions)
 
 
-def find_permute_group(pairs: str, devices: Devices, *, channel: bool) -> ReplicaGroup:
+def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> ReplicaGroup:
     """Return the devices that a permute connects with device 0, directly or through other devices. Raises BadGroup.
 
-    ``pairs`` are pairs of source and target such as ``{{0,1},{1,0}}``. ``channel`` says whether the permute has a
-    channel id.
+    ``pairs`` are pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute
+    has a channel id.
     """
     if not _PAIRS.fullmatch(pairs):
         raise BadGroup(f"source_target_pairs in an unknown syntax: {clip(pairs, 80)!r}")
@@ -172,7 +174,7 @@ def find_permute_group(pairs: str, devices: Devices, *, channel: bool) -> Replic
     components: dict[int, list[int]] = defaultdict(list)
     for device in list(parents):
         components[find_root(device)].append(device)
-    group, stride = _choose_group(components.values(), 2), 1 if channel else devices.partitions
+    group, stride = _choose_group(components.values(), 2), 1 if has_channel else devices.partitions
     return group._replace(ranks=tuple(device * stride for device in group.ranks))
 
 

@@ -57,12 +57,12 @@ class Scalars:
 class TripCount(NamedTuple):
     """Number of trips of a loop.
 
-    ``number`` is None if the trips cannot be counted. ``assumed`` means that the start or the step of the loop is a
+    ``number`` is None if the trips cannot be counted. ``is_assumed`` means that the start or the step of the loop is a
     guess.
     """
 
     number: int | None
-    assumed: bool
+    is_assumed: bool
 
 
 def select_scalars(instructions: Iterable[Instruction], computations: Mapping[str, Scalars]) -> Scalars:
@@ -89,7 +89,7 @@ def read_tuple_values(
 ) -> dict[int, Value]:
     """Return the integers of a ``tuple`` instruction by their position in the tuple.
 
-    ``instructions``: those of the computation that builds the tuple, by name.
+    ``instructions`` are those of the computation that builds the tuple, by name.
     """
     operands = tuple_instruction.operands
     evaluator = _Evaluator(computations, requested_integers=len(operands))
@@ -118,9 +118,9 @@ def count_trips(
             return TripCount(None, False)
         limit += starts[right.position]
     step, start = _find_step(body, left.position), starts.get(left.position)
-    assumed = step is None or start is None
+    is_assumed = step is None or start is None
     count = _count_iterations(direction, (start or 0) + left.offset, 1 if step is None else step, limit)
-    return TripCount(count, assumed)
+    return TripCount(count, is_assumed)
 
 
 def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:
@@ -170,8 +170,8 @@ def _find_comparison(condition: Scalars, computations: Mapping[str, Scalars]) ->
 class _Scope(NamedTuple):
     """The instructions of one computation and the values of its parameters.
 
-    ``callee``: the name of the computation, if a fusion or call runs it. ``callee`` and ``parameters`` are empty for a
-    loop's own computations.
+    ``callee`` is the name of the computation, if a fusion or call runs it. ``callee`` and ``parameters`` are empty for
+    a loop's own computations.
     """
 
     callee: str

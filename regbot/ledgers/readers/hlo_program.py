@@ -36,7 +36,7 @@ _CANDIDATE = re.compile(
 _INTEGER_RESULT = re.compile(r"-> (?:pred|[su](?:32|64))\[\][^()]*$")
 _REFERENCE = re.compile(r"=%([\w.\-]+)", re.ASCII)
 _SCALAR_LINE = tuple(map(re.compile, (r"ROOT ", r" = (?:pred|[su](?:32|64))\[\]", r" parameter\(")))
-"""Patterns of the lines that ``hlo_loops`` keeps. They match few other lines. Each pattern starts with a literal for
+"""Patterns of the lines that ``hlo_loops`` keeps. Few other lines match. Each pattern starts with a literal for
 speed.
 """
 _CALL_ATTRIBUTES = ("calls", "to_apply", "called_computation", "called_computations")
@@ -192,8 +192,8 @@ class Program:
             edges[name] = [*computation.calls, *self._list_loop_calls(computation, counts)]
             for conditional in computation.conditionals:
                 branch_traffic = [traffic[branch] for branch in conditional.branches]
-                largest = max(branch_traffic, key=lambda candidate: candidate[:2])
-                edges[name].append(ComputationCall(conditional.branches[branch_traffic.index(largest)], 1))
+                largest_traffic = max(branch_traffic, key=lambda candidate: candidate[:2])
+                edges[name].append(ComputationCall(conditional.branches[branch_traffic.index(largest_traffic)], 1))
                 if len(set(branch_traffic)) > 1:
                     counts.unequal_conditionals.append(conditional.name)
             traffic[name] = _sum_traffic(
@@ -213,10 +213,10 @@ class Program:
             count = loop.known_trips
             if count is None:
                 condition, body = (self._scalars.get(name, Scalars()) for name in (loop.condition, loop.body))
-                count, assumed = count_trips(condition, body, loop.starts, self._scalars)
+                count, is_assumed = count_trips(condition, body, loop.starts, self._scalars)
                 if count is None:
                     counts.unknown_loops.append(loop.name)
-                elif assumed:
+                elif is_assumed:
                     counts.assumed_loops.append(loop.name)
             yield ComputationCall(loop.body, 1 if count is None else count)
             yield ComputationCall(loop.condition, (1 if count is None else count) + 1)

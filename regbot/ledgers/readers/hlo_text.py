@@ -206,7 +206,7 @@ def _read_computations(
         preamble = piece[: match.start() if match else None]
         modules += sum(bool(_MODULE.match(line)) for line in preamble.split("\n")) if "HloModule" in preamble else 0
         if modules > 1:
-            raise source.error("contains more than one HloModule; give the module of the train step alone")
+            raise source.error("contains more than one HloModule; give only the module of the train step")
         if match is None and is_complete:
             raise source.error("is broken: it has a closing brace without an opening one; dump or copy it again")
         if match is not None and not is_complete:

@@ -2,14 +2,14 @@
 
 A name is weak evidence. NCCL names the device function that runs, not the collective that was requested: ``SendRecv``
 is any grouped exchange, and ``Generic`` can be any collective. So the name of an NCCL kernel is used mainly as a check
-of better evidence. Libraries for expert-parallel dispatch record nothing but kernel names, so their payload kernels are
-counted. The names are those of NCCL 2.30, RCCL, DeepEP 1.2 and 2.1, its hybrid-ep branch, nccl-ep 0.1, and symmetric
-memory of torch 2.13.
+of better evidence. Libraries for expert-parallel dispatch leave nothing but kernel names in a trace, so their payload
+kernels are counted. The names are those of NCCL 2.30, RCCL, DeepEP 1.2 and 2.1, its hybrid-ep branch, nccl-ep 0.1, and
+symmetric memory of torch 2.13.
 
-Besides ``payload`` and ``nccl``, there are these categories. ``control`` kernels exchange token counts and are counted
-with the role control. ``sync`` kernels (barriers) are communication time, but not collectives. ``unknown`` kernels have
-a name that suggests communication but is in no table. Kernels of these libraries that only use local memory (layout,
-permutation, epilogues) are compute.
+The categories are these. ``nccl`` kernels are NCCL's. ``payload`` kernels of other libraries are counted as
+collectives. ``control`` kernels exchange token counts and are counted with the role control. ``sync`` kernels
+(barriers) are communication time, but not collectives. ``unknown`` kernels have a name that suggests communication but
+is in no table. Kernels of these libraries that only use local memory (layout, permutation, epilogues) are compute.
 """
 
 import re

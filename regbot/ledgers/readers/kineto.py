@@ -64,8 +64,9 @@ class _EntryKey(NamedTuple):
 class _CallLog:
     """Calls collected so far.
 
-    ``host_times`` and ``spans`` have one item per call. An item of ``spans`` lists the kernels of the call as (device,
-    start, end) in microseconds. ``unclassified`` maps a name to the number of calls and their seconds.
+    ``origin`` is the end of the ledger's source, such as 'metadata'. ``host_times`` and ``spans`` have one item per
+    call. An item of ``spans`` lists the kernels of the call as (device, start, end) in microseconds. ``unclassified``
+    maps a name to the number of calls and their seconds.
     """
 
     origin: str = "kernels"
@@ -232,24 +233,26 @@ def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, acce
     With ``accepts_unlinked``, an NCCL kernel that could belong to a call without kernels, such as a coalesced call,
     leads to a warning. A call in a group of one rank needs no kernel. All other kernels become unclassified.
     """
-    waiting_kinds = {
+    kinds_without_kernels = {
         call.kind
         for call, spans in zip(log.calls, log.spans, strict=True)
         if accepts_unlinked and not spans and call.group.size != 1
     }
-    coalesced = 0
+    unlinked_kernels = 0
     for kernel in kernels:
         if (
             kernel.communication is not None
             and kernel.communication.category == "nccl"
-            and waiting_kinds & kernel.communication.possible_kinds
+            and kinds_without_kernels & kernel.communication.possible_kinds
         ):
-            coalesced += 1
+            unlinked_kernels += 1
         else:
             log.add_unclassified(kernel.row.name, _duration_s(kernel))
-    if coalesced:
-        log.warnings.append(f"{coalesced} NCCL kernels could not be linked to the call that launched them; their "
-                              "times are not in the exposed communication")  # fmt: skip
+    if unlinked_kernels:
+        log.warnings.append(
+            f"{unlinked_kernels} NCCL kernels could not be linked to the call that launched them; their times are not "
+            "in the exposed communication"
+        )
 
 
 def _make_library_call(kernel: KinetoKernel, communication: Communication, groups: ProcessGroups) -> KinetoCall:
@@ -307,7 +310,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
         warnings.append(f"the trace records no collective over more than one rank, and {len(log.calls)} over one")
     return Ledger(
         source=f"kineto:{log.origin}",
-        scope="step" if window.per_step else "whole",
+        scope="step" if window.is_per_step else "whole",
         steps=window.step_count,
         world_size=groups.world_size or None,
         rank=groups.rank,
@@ -367,8 +370,8 @@ def _list_warnings(
     unsized = [call for call in counted_calls if call.bytes is None]
     if libraries := sorted({call.via for call in unsized if call.via not in _PROCESS_GROUP_VIAS}):
         warnings.append(f"the bytes of {', '.join(libraries)} kernels are unknown and shown as 0")
-    if shapeless := Counter(call.kind for call in unsized if call.via in _PROCESS_GROUP_VIAS):
-        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(shapeless.items()))
+    if unsized_by_kind := Counter(call.kind for call in unsized if call.via in _PROCESS_GROUP_VIAS):
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(unsized_by_kind.items()))
         warnings.append(f"the bytes of {kinds} are unknown and shown as 0, and all of them count as payload; "
                       "record with record_shapes=True")  # fmt: skip
     if any(groups.find_label(call.group) == UNKNOWN for call in counted_calls):
@@ -382,7 +385,9 @@ def _list_warnings(
     )
     if without_kernel and trace.kernels:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(without_kernel.items()))
-        warnings.append(f"calls without a kernel: {kinds}; the trace ended before, or copy engines moved the data")
+        warnings.append(
+            f"calls without a kernel: {kinds}; the trace ended before their kernels ran, or copy engines moved the data"
+        )
     if log.unclassified:
         total = sum(count for count, _ in log.unclassified.values())
         names = ", ".join(repr(clip(name, 80)) for name in sorted(log.unclassified)[:MAX_NAMES])

@@ -200,8 +200,8 @@ def from_dispatcher(
 ) -> KinetoCall | UnknownCall | None:
     """Return the call that a ``c10d::`` row records, or None for operators that do not communicate.
 
-    ``types`` maps shapes, as text, to element types. Rows with lists of tensors contain no element type, so it is
-    looked up there by shape.
+    ``types`` maps shapes, as text, to element types. Rows with lists of tensors contain no element type, so the type
+    is looked up in ``types`` by shape.
     """
     name = row.name.removeprefix("c10d::")
     if name in _LOCAL_DISPATCHER_OPS:

@@ -73,15 +73,15 @@ def read_trace(source: Source) -> TraceRecord:
     The file is read once. If it does not have Kineto's order of keys, it is read a second time with a slower method.
     """
     try:
-        return _read_events(source, ordered=True)
+        return _read_events(source, is_ordered=True)
     except LayoutMismatch:
-        return _read_events(source, ordered=False)
+        return _read_events(source, is_ordered=False)
 
 
-def _read_events(source: Source, ordered: bool) -> TraceRecord:
+def _read_events(source: Source, is_ordered: bool) -> TraceRecord:
     reader, record, values = TraceReader(source), TraceRecord(), _SharedValues()
     rows = 0
-    for event in reader.events(ordered):
+    for event in reader.events(is_ordered):
         if event.category in KERNEL_CATEGORIES:
             has_metadata = isinstance(event.args.get("Collective name"), str)
             correlation = parse_number(event.args.get("correlation"))

@@ -66,7 +66,7 @@ class HostRows:
         return rows[position][2] if position >= 0 and host_time.time_us <= rows[position][1] else None
 
     def has_row_inside(self, row: CallRow) -> bool:
-        """Whether a row of this index starts during ``row``, on the same thread."""
+        """Whether one of these rows starts during ``row``, on the same thread."""
         rows = self._rows.get(row.thread, [])
         position = bisect_right(rows, (row.end_us, float("inf"), 0)) - 1
         return position >= 0 and rows[position][0] >= row.start_us
@@ -123,11 +123,11 @@ class _SpanIndex:
 class StepWindow(NamedTuple):
     """The part of a trace that is counted.
 
-    With ``per_step``, each item of ``steps`` has the indices of the collectives in one counted step. Otherwise
+    If ``is_per_step`` is set, each item of ``steps`` has the indices of the collectives in one counted step. Otherwise
     ``steps`` has only one item, with the indices of all collectives in the trace, which covers ``step_count`` steps.
     """
 
-    per_step: bool
+    is_per_step: bool
     step_count: int
     steps: list[list[int]]
     warnings: list[str]

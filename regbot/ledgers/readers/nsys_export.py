@@ -42,7 +42,9 @@ def open_database(source: Source) -> sqlite3.Connection:
 
 
 class NsysKernel(NamedTuple):
-    """One kernel. Times are in nanoseconds. ``process`` is 0 if the export does not name the process."""
+    """One kernel. ``start`` and ``end`` are in nanoseconds. ``process`` is 0 if the export does not name the process.
+    ``in_graph`` says whether a CUDA graph launched the kernel.
+    """
 
     start: int
     end: int
@@ -104,9 +106,9 @@ class Export:
                 raise self._source.error("has kernels without times; export it again")
             name = self.find_string(demangled_name) or self.find_string(short_name)
             owner_process = process >> 24 if isinstance(process, int) else 0
-            graph = isinstance(node, int) and node != 0
+            in_graph = isinstance(node, int) and node != 0
             yield NsysKernel(
-                *span, device if isinstance(device, int) else 0, owner_process, classify(name), name, graph
+                *span, device if isinstance(device, int) else 0, owner_process, classify(name), name, in_graph
             )
 
     def ranges(self) -> list[NvtxRange]:

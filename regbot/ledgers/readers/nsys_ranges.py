@@ -73,7 +73,7 @@ def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
         thread: list(map(_parse_range, sorted(ranges_of_thread, key=_sort_key)))
         for thread, ranges_of_thread in sorted(ranges_by_thread.items())
     }
-    sizes = dict(
+    ranks_by_communicator = dict(
         _read_communicator_sizes(
             nvtx_range for ranges_of_thread in ranges_by_thread.values() for nvtx_range in ranges_of_thread
         )
@@ -91,33 +91,35 @@ def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
                     if any(nccl_call.message_bytes is None for nccl_call in sends)
                     else sum(nccl_call.message_bytes or 0 for nccl_call in sends)
                 )
-                size = sizes.get(sends[0].communicator, len(sends))
-                calls.append(_make_call("all_to_all", sends[0].communicator, size, moved_bytes))
+                num_ranks = ranks_by_communicator.get(sends[0].communicator, len(sends))
+                calls.append(_make_call("all_to_all", sends[0].communicator, num_ranks, moved_bytes))
             for nccl_call in group:
                 if nccl_call.operation in _TRANSFER_OPS and not is_exchange:
                     calls.append(
                         _make_call(
                             "send_recv",
                             nccl_call.communicator,
-                            sizes.get(nccl_call.communicator, 0),
+                            ranks_by_communicator.get(nccl_call.communicator, 0),
                             nccl_call.message_bytes,
                         )
                     )
                 kind = _KINDS.get(nccl_call.operation)
                 if kind is not None:
-                    size = sizes.get(nccl_call.communicator, 0)
-                    factor = size or None if kind in _SCALED_BY_RANKS else 1
+                    num_ranks = ranks_by_communicator.get(nccl_call.communicator, 0)
+                    factor = num_ranks or None if kind in _SCALED_BY_RANKS else 1
                     moved_bytes = (
                         nccl_call.message_bytes * factor if nccl_call.message_bytes is not None and factor else None
                     )
-                    calls.append(_make_call(kind, nccl_call.communicator, size, moved_bytes))
-    return NvtxCalls(calls, exchanges, max(sizes.values(), default=0))
+                    calls.append(_make_call(kind, nccl_call.communicator, num_ranks, moved_bytes))
+    return NvtxCalls(calls, exchanges, max(ranks_by_communicator.values(), default=0))
 
 
-def _make_call(kind: Kind, communicator: str, size: int, moved_bytes: int | None) -> CallSum:
+def _make_call(kind: Kind, communicator: str, num_ranks: int, moved_bytes: int | None) -> CallSum:
     moved_bytes = min(moved_bytes, MAX_VOLUME) if moved_bytes is not None else None
-    axis = f"communicator of {size} ranks" if communicator and size else UNKNOWN
-    return CallSum(kind, axis, size, UNKNOWN, "unknown", classify_role(kind, UNKNOWN, moved_bytes), "nccl", moved_bytes)
+    axis = f"communicator of {num_ranks} ranks" if communicator and num_ranks else UNKNOWN
+    return CallSum(
+        kind, axis, num_ranks, UNKNOWN, "unknown", classify_role(kind, UNKNOWN, moved_bytes), "nccl", moved_bytes
+    )
 
 
 def _split_groups(calls: Iterable[_NcclCall]) -> Iterator[list[_NcclCall]]:

@@ -47,7 +47,9 @@ class Source:
 
     @cached_property
     def head(self) -> bytes:
-        """The first decompressed bytes, at most 64 KiB. Readers recognise their format by them. Raises ReadError."""
+        """The first decompressed bytes, at most 64 KiB. Readers recognise their format by these bytes. Raises
+        ReadError.
+        """
         data = b""
         for chunk in self.chunks(HEAD_BYTES):
             data += chunk

@@ -1,7 +1,8 @@
 """Model configurations that recipes read from Hugging Face, without a network.
 
 A recipe may read a model's ``config.json`` by the name of the model's repository. While ``offline`` is active, Hugging
-Face's libraries use no network. A ``config.json`` that the local cache lacks is this module's copy, if it has one.
+Face's libraries use no network. If the local cache lacks a ``config.json`` and this module has a copy, the copy is
+used.
 """
 
 import importlib
@@ -67,8 +68,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }
 """Published ``config.json`` by the name of the model's repository. Keys without influence on a step are left out."""
 TOKENS: Mapping[str, int] = dict.fromkeys(CONFIGS, 151_669)
-"""Number of tokens of the tokenizer, by the name of the model's repository. Qwen3's has 151,643 tokens and 26 added
-ones.
+"""Number of tokens of the tokenizer, by the name of the model's repository. The tokenizer of Qwen3 has 151,643
+tokens and 26 added ones.
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()) -> list[str]:
-    """Return the dotted keys of all fields of a dataclass of dataclasses. ``left_out``: names of sections."""
+    """Return the dotted keys of all fields of a dataclass of dataclasses, without the sections in ``left_out``."""
     keys: list[str] = []
     for field in dataclasses.fields(configuration):
         value, key = getattr(configuration, field.name, None), f"{path}{field.name}"
@@ -19,6 +19,8 @@ def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()
 
 
 def suggest(name: str, known_names: Iterable[str], noun: str = "keys") -> str:
-    """Return the end of a message that ``name`` does not exist: its nearest known names; '' if none is similar."""
+    """Return text with the nearest known names, to append to a message that ``name`` does not exist; '' if none is
+    near.
+    """
     nearest = get_close_matches(name, list(known_names), 3, cutoff=0.5)
     return f"; the nearest {noun} are {', '.join(nearest)}" if nearest else ""

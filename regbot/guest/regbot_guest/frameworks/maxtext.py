@@ -208,8 +208,8 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
         return mesh
 
     with (
-        _replaced(train_compile.pyconfig, "initialize", initialize_and_check),
-        _replaced(train_compile, "get_topology_mesh", record_mesh),
+        _replace_attribute(train_compile.pyconfig, "initialize", initialize_and_check),
+        _replace_attribute(train_compile, "get_topology_mesh", record_mesh),
     ):
         train_compile.main(argv)
     for name, function in (("config", "pyconfig.initialize"), ("mesh", "get_topology_mesh")):
@@ -255,7 +255,7 @@ def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
+def _replace_attribute(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
     original = getattr(owner, name)
     setattr(owner, name, stand_in)
     try:

@@ -35,7 +35,7 @@ FORCED_KEYS: Mapping[str, Scalar] = {
     "override_model_config": True,
 }
 OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothing: no output is kept"}
-"""Further keys that regbot sets. The values say what a user changes instead."""
+"""Further keys that regbot sets. Each value names what to change instead of the key."""
 
 SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
 """Defaults for the experts of a pinned shape: dense matrix products, with each expert's tokens padded to its capacity.
@@ -116,8 +116,8 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
     If regbot has set the key that MaxText does not know, regbot does not support this revision of MaxText.
     """
     unknown = _UNKNOWN_KEY.match(str(_cause(error)))
-    is_own = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
-    if unknown and is_own and unknown[1] not in request.config:
+    is_set_by_regbot = unknown and (unknown[1] in {*FORCED_KEYS, *OWNED_KEYS} or not request.recipe)
+    if unknown and is_set_by_regbot and unknown[1] not in request.config:
         return MaxTextError(
             "revision",
             f"regbot does not support this revision: MaxText has no key {unknown[1]!r}, which regbot sets"
@@ -127,7 +127,7 @@ def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error that MaxText has logged before it exited."""
+    """Return the error that MaxText logged before it raised SystemExit. Return any other error as it is."""
     return error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
 
 

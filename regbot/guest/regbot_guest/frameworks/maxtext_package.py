@@ -1,8 +1,8 @@
 """Finds the checkout's own MaxText. Every other MaxText is refused by name.
 
-The interpreter usually has an installed MaxText too. Python imports it if the checkout has none, and also if the
-checkout's folder ``maxtext`` has no ``__init__.py``, as before 30 April 2026. Its counts would say nothing about the
-checkout.
+The interpreter usually has an installed MaxText, too. Python imports the installed one if the checkout has no MaxText,
+and also if the checkout's folder ``maxtext`` has no ``__init__.py``, as before 30 April 2026. Counts of the installed
+MaxText would say nothing about the checkout.
 """
 
 import importlib.util
@@ -45,26 +45,27 @@ def _explain_foreign_package(request: Request, installed: Path | None) -> MaxTex
     """Return why the checkout's package is not imported. ``installed`` is the folder of an installed one, or None."""
     root = Path(request.root).resolve()
     sources = [root / folder for folder in request.source_roots]
-    if own := next((source / PACKAGE for source in sources if (source / PACKAGE / ENTRY).is_file()), None):
+    own_package = next((source / PACKAGE for source in sources if (source / PACKAGE / ENTRY).is_file()), None)
+    if own_package is not None:
         return MaxTextError(
             "no_framework",
-            f"the installed MaxText in {installed} hides the checkout's {_show(own, root)}; uninstall it from "
+            f"the installed MaxText in {installed} hides the checkout's {_show(own_package, root)}; uninstall it from "
             "this workload's 'python'",
         )
     if refusal := _explain_layout(root):
         return refusal
     if (root / "src" / PACKAGE / ENTRY).is_file():
         return MaxTextError("config", "the checkout's MaxText is in src; set source_roots = ['src'] in this workload")
-    instead = f"; the installed one in {installed} is not the checkout's code" if installed else ""
+    note = f"; the installed one in {installed} is not the checkout's code" if installed else ""
     return MaxTextError(
         "no_framework",
-        f"no source root of the checkout ({', '.join(request.source_roots)}) has the package maxtext{instead}. Set "
+        f"no source root of the checkout ({', '.join(request.source_roots)}) has the package maxtext{note}. Set "
         "'source_roots' to the folder that holds it",
     )
 
 
 def _explain_layout(root: Path) -> MaxTextError | None:
-    """Return the refusal of a revision with an old layout; None if the checkout has none."""
+    """Return the refusal of a revision with an old layout, or None if the checkout has no old layout."""
     for folder, period in OLD_LAYOUTS.items():
         if (root / folder / ENTRY.name).is_file():
             return MaxTextError(

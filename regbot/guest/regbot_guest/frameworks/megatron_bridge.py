@@ -210,9 +210,9 @@ class _RecipeJob:
     def describe(self, counter: PaperCounter) -> ProgramDescription:
         request, config = self._request, flatten_config(self._container)
         model = {key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")}
-        kept = {key: value for key, value in config.items() if not (isinstance(value, str) and "/" in value)}
+        settings = {key: value for key, value in config.items() if not (isinstance(value, str) and "/" in value)}
         return ProgramDescription(
-            config={**kept, "routing": request.routing, "mlp": request.mlp},
+            config={**settings, "routing": request.routing, "mlp": request.mlp},
             software=_read_versions(),
             backends={
                 "attention": describe_attention(counter),
@@ -271,14 +271,16 @@ def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _count_micro_batches(settings: Mapping[str, Any], stages: int) -> int:
-    """Return the smallest number of micro-batches on each rank. Megatron requires several for an interleaved pipeline,
-    in which a rank has several stages.
+    """Return the smallest number of micro-batches that Megatron accepts on each rank of a pipeline of ``stages`` ranks.
+    Several are required if the pipeline is interleaved, which means that a rank has several stages.
     """
     layout = settings.get(LAYOUT)
-    parts = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
-    is_interleaved = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), parts // stages) > 1
-    group = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
-    return max(stages, group) if is_interleaved else 1
+    layout_stages = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
+    is_interleaved = (
+        max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // stages) > 1
+    )
+    group_size = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
+    return max(stages, group_size) if is_interleaved else 1
 
 
 def _count_stages(layout: str) -> int:
@@ -298,12 +300,12 @@ def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
 
 
 def _read_size(settings: Mapping[str, Any], key: str) -> int:
-    """Return a positive number of the settings; 1 if it is not set. Raises ContractError."""
+    """Return the positive number under ``key``, or 1 if the key is not set. Raises ContractError."""
     value = settings.get(key)
     if value is None:
         return 1
     if not isinstance(value, int) or value < 1:
-        raise ContractError("config", f"{key} of the recipe must be a positive number, not {value!r}")
+        raise ContractError("config", f"{key} of the recipe must be a positive whole number, not {value!r}")
     return value
 
 

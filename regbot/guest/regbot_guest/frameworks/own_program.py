@@ -113,7 +113,7 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     device.begin_program()
     libraries.install(device)
     device.set_expert_choice(program.experts, make_expert_choice(request))
-    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(other_threads=False)
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     watch = _StepWatch(request, device, program, steps)
     with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
         stack.enter_context(_command_line(program))
@@ -150,7 +150,9 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
 
 
 class _StepWatch:
-    """Wraps the function that makes one training step. Counts its call number ``steps``, and then ends the program."""
+    """Wraps the function that makes one training step. Counts call number ``steps`` of this function, and then
+    ends the program.
+    """
 
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
         self._request, self._device, self._program, self._steps = request, device, program, steps
@@ -174,15 +176,15 @@ class _StepWatch:
         self.number += 1
         if self._counter is None:
             self._counter = self._make_counter(args, kwargs)
-        last = self.number == self._steps
-        if last:
+        is_last = self.number == self._steps
+        if is_last:
             liveness = plant_on_groups(self._counter, _groups(), torch.device("cuda", 0))
-        self._counter.new_step(program=last)
+        self._counter.new_step(with_fingerprint=is_last)
         self._counter.phase = "forward"
         self._device.reset_peak()
         with timed_stage(f"step {self.number}", self.seconds), self._counter:
             result = call_unchanged(original, args, kwargs)
-        if not last:
+        if not is_last:
             return result
         peak = self._device.peak_bytes
         self._counter.read_operators()
@@ -264,8 +266,8 @@ def name_axes(names: Mapping[str, str]) -> Axes:
             # is named ep if etp has only one rank.
             factors = [factor for factor in axis.split("_") if sizes.get(factor, 0) != 1] if "_" in axis else [axis]
             name = "_".join(factors) or axis
-            known = axes.as_record().get(name)
-            if known is None or known["ranks"] == dist.get_process_group_ranks(group):
+            registered_axis = axes.as_record().get(name)
+            if registered_axis is None or registered_axis["ranks"] == dist.get_process_group_ranks(group):
                 axes.add(name, group)
             sizes.setdefault(axis, group.size())
         sizes.setdefault(axis, 1)
@@ -288,8 +290,8 @@ def _wrap_step_function(program: TrainingProgram, watch: _StepWatch) -> Iterator
     try:
         owner: Any = importlib.import_module(module_name)
     except ImportError as error:
-        missing = getattr(error, "name", None) or ""
-        if not f"{module_name}.".startswith(f"{missing}."):
+        missing_module = getattr(error, "name", None) or ""
+        if not f"{module_name}.".startswith(f"{missing_module}."):
             raise ContractError(
                 "no_framework",
                 f"{program.name} cannot be started: {error}; install what it needs in {sys.executable}, the "
@@ -361,7 +363,7 @@ class _ParserError:
 
 @contextmanager
 def _watch_parsers() -> Iterator[list[_ParserError]]:
-    """While active, record why parsers of argparse refuse a command line. They refuse it as before."""
+    """While active, record why parsers of argparse refuse a command line. The parsers still refuse it."""
     errors: list[_ParserError] = []
     original = argparse.ArgumentParser.error
 
@@ -391,8 +393,9 @@ def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserErro
     error = errors[-1]
     named_flags = _FLAG.findall(error.message)
     is_unknown = error.message.startswith("unrecognized arguments")
-    if own := [flag for flag in named_flags if flag in program.regbot_flags]:
-        flag = own[0]
+    own_flags = [flag for flag in named_flags if flag in program.regbot_flags]
+    if own_flags:
+        flag = own_flags[0]
         reason = f"has no flag {flag}" if is_unknown else f"does not accept {flag} as before ({error.message})"
         nearest = suggest(flag, error.flags, "flags") if is_unknown else ""
         return refuse_revision(f"{program.name} {reason}, which regbot sets{nearest}")

@@ -23,7 +23,7 @@ def time_loop(
 ) -> None:
     """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record.
 
-    The times are in ``record`` before the step is counted, so an error of that step keeps them.
+    The times are in ``record`` before the step is counted, so an error in that step does not lose them.
     """
     assert loop.device is not None
     describe_replays = watch_replays()

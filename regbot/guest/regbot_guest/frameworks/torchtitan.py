@@ -50,9 +50,9 @@ different way.
 """
 
 AXES = {"ep": "ep", "efsdp": "edp", "fsdp": "dp", "dp_shard": "dp"}
-"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. Such a
-dimension is left out if it spans the same ranks as an earlier one. For example, ``batch`` and ``loss`` are left out if
-only ``fsdp`` splits the data.
+"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. Of these other
+dimensions, one that spans the same ranks as an earlier dimension is left out. For example, ``batch`` and ``loss`` are
+left out if only ``fsdp`` splits the data.
 """
 
 
@@ -103,18 +103,23 @@ def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
 def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
     """Count or time steps on real ranks."""
     job = _TorchtitanJob(request, choose_device(request.world, request.device))
-    timed = request.mode == "timed"
+    is_timed = request.mode == "timed"
     # A watch would keep code eager, but a timed run must execute compiled code.
-    build_watch = None if timed else CompileWatch()
+    build_watch = None if is_timed else CompileWatch()
     with build_watch or nullcontext(), replacements(job.configure, job.refuse_recipe, job.changes):
-        if (own := import_torchtitan("torchtitan.tools.utils").device_type) != job.device.type:
-            raise ContractError("config", f"torchtitan trains on {own} devices here, and this run is for processors")
+        device_type = import_torchtitan("torchtitan.tools.utils").device_type
+        if device_type != job.device.type:
+            raise ContractError(
+                "config",
+                f"torchtitan trains on {device_type} devices on this machine, but this run is for {job.device.type} "
+                "devices",
+            )
         manager = importlib.import_module("torchtitan.config").ConfigManager()
         config = manager.parse_args(configuration.command_line(request))
         with timed_stage("build", job.seconds):
             job.trainer = config.build()
         loop = job.make_loop(build_watch)
-        if timed:
+        if is_timed:
             time_loop(request, loop, job.trainer.optimizers.optimizers, record)
         else:
             record |= count_loop(request, loop, max(STEPS, request.steps))
@@ -149,11 +154,11 @@ class _TorchtitanJob:
             self.warnings.append("routing is natural; without values it was taken to be balanced")
 
     def refuse_recipe(self, error: Exception) -> ContractError:
-        return configuration.name_recipes(self.request, error)
+        return configuration.explain_unknown_recipe(self.request, error)
 
     def models(self) -> list[nn.Module]:
-        """Return the model's parts. The chunked loss calls the head after the model's forward, so each head is a model
-        of its own, whose calls belong to the forward phase too.
+        """Return the model's parts and their heads. The chunked loss calls a head after the model's forward. So each
+        head counts as a model of its own, and its calls belong to the forward phase, too.
         """
         parts = self.trainer.model_parts
         return [*(part.lm_head for part in parts if getattr(part, "lm_head", None) is not None), *parts]

@@ -37,7 +37,7 @@ BUFFER_CLASSES = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
 """Class of deep_ep that torchtitan 0.3.0 uses for each dispatcher."""
 ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
 ONLY_DISPATCHER = "AllToAll"
-"""Dispatcher of revisions whose model configuration has none (until April 2026)."""
+"""Dispatcher of revisions whose model configuration names no dispatcher (until April 2026)."""
 LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
 """Operators of libraries that exchange tokens without torch.distributed."""
 
@@ -65,25 +65,29 @@ class TorchtitanBackends:
         return backends
 
     def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
-        fused = [name for name in operators if ATTENTION.search(name)]
-        executed = fused[0].split("::")[-1].strip("_") if fused else "unknown"
-        evidence = f"dispatched {fused[0]} x{operators[fused[0]]}" if fused else "no fused attention operator ran"
+        fused_operators = [name for name in operators if ATTENTION.search(name)]
+        executed = fused_operators[0].split("::")[-1].strip("_") if fused_operators else "unknown"
+        evidence = (
+            f"dispatched {fused_operators[0]} x{operators[fused_operators[0]]}"
+            if fused_operators
+            else "no fused attention operator ran"
+        )
         return _backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
         # The module path of an expert layer's exchange contains '.moe'. Collectives of FSDP have the path of a block.
-        kinds: dict[str, int] = {}
+        exchanges: dict[str, int] = {}
         library = next((name for name in observer.operators if name in LIBRARY_OPERATORS), "")
-        for key, times in observer.tally.count.items():
+        for key, count in observer.tally.count.items():
             if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
                 exchange = key.via if key.via in BUFFER_CLASSES else key.kind
-                kinds[exchange] = kinds.get(exchange, 0) + times
-        evidence = f"payload collectives of expert layers on axis ep: {_list_kinds(kinds)}"
+                exchanges[exchange] = exchanges.get(exchange, 0) + count
+        evidence = f"payload collectives of expert layers on axis ep: {_list_exchanges(exchanges)}"
         if library:
             executed = library.split("::")[0]
             evidence = f"dispatched {library} x{observer.operators[library]}; {evidence}"
         else:
-            executed = next((name for kind, name in _DISPATCHER_BY_EXCHANGE.items() if kinds.get(kind)), "none")
+            executed = next((name for kind, name in _DISPATCHER_BY_EXCHANGE.items() if exchanges.get(kind)), "none")
         if self.resolution.reason:
             evidence = (
                 f"{self.dispatcher} is not usable here, {self.resolution.resolved} ran instead: "
@@ -148,8 +152,8 @@ def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
         ) from error
 
 
-def _list_kinds(kinds: Mapping[str, int]) -> str:
-    return ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items())) or "none"
+def _list_exchanges(exchanges: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(exchanges.items())) or "none"
 
 
 def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:

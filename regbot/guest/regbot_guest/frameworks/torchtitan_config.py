@@ -57,14 +57,15 @@ OWNED_KEYS = {
     "debug.moe_force_load_balance": "'routing' of the workload",
     "debug.seed": "the request",
 }
-"""Keys that a user cannot override, because regbot sets them. The values say what a user changes instead."""
+"""Keys that a user cannot override, because regbot sets them. Each value names what to change instead of the key."""
 OWNED_KEYS_OF_SHAPE = {
     "training.seq_len": "another shape or variant",
     "training.local_batch_size": "another shape",
     "training.max_context_length": "another shape or variant",
     "training.num_tokens_per_microbatch_per_dp_rank": "another shape",
 }
-"""Further such keys if the workload is pinned to a shape."""
+"""Further keys that a user cannot override if the workload is pinned to a shape. The values are as in ``OWNED_KEYS``.
+"""
 
 
 def command_line(request: Request) -> list[str]:
@@ -97,7 +98,7 @@ def configure(config: Any, request: Request) -> list[str]:
             )
         set_field(config, key, value)
     for key, value in request.config.items():
-        _override(config, key, value, pinned=not request.recipe)
+        _override(config, key, value, is_pinned=not request.recipe)
     experts, _ = read_routing(config)
     if experts % request.ep:
         raise ContractError(
@@ -106,12 +107,12 @@ def configure(config: Any, request: Request) -> list[str]:
     return warnings
 
 
-def name_recipes(request: Request, error: Exception) -> ContractError:
-    """Return the refusal of a recipe that torchtitan could not load because of ``error``."""
+def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
+    """Return the refusal of a recipe that torchtitan could not load because of ``error``, with the known recipes."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
-    known = _list_recipes(module)
-    fix = f"there are {', '.join(known)}" if known else f"{error}"
-    return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {fix}")
+    known_recipes = _list_recipes(module)
+    hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
+    return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {hint}")
 
 
 def has_key(config: Any, key: str) -> bool:
@@ -130,9 +131,9 @@ def set_field(config: Any, key: str, value: Scalar) -> None:
     owner, name = _find_owner(config, key), key.rpartition(".")[2]
     if owner is None:
         raise ContractError("config", f"torchtitan's configuration has no key {key!r}{_suggest_keys(config, key)}")
-    allowed = _field_type(owner, name)
-    if not _is_allowed(value, allowed):
-        raise ContractError("config", f"{key}: torchtitan accepts {_type_name(allowed)}, not {value!r}")
+    allowed_type = _field_type(owner, name)
+    if not _is_allowed(value, allowed_type):
+        raise ContractError("config", f"{key}: torchtitan accepts {_type_name(allowed_type)}, not {value!r}")
     setattr(owner, name, value)
 
 
@@ -176,17 +177,18 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
-    known = sorted(_list_modules(), key=len, reverse=True)
-    if not known:
+    known_models = sorted(_list_modules(), key=len, reverse=True)
+    if not known_models:
         raise refuse_revision(
             "there is no torchtitan/models/*/config_registry.py, which holds "
             "the recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
         )
-    owner = next((model for model in known if recipe.startswith(model)), None)
+    owner = next((model for model in known_models if recipe.startswith(model)), None)
     if owner is None:
         raise ContractError(
             "config",
-            f"recipe {recipe!r} does not begin with a model of torchtitan ({', '.join(known)}); write MODULE/RECIPE",
+            f"recipe {recipe!r} does not begin with a model of torchtitan ({', '.join(known_models)}); write "
+            "MODULE/RECIPE",
         )
     return owner, recipe
 
@@ -204,8 +206,8 @@ def _request_fields(request: Request) -> dict[str, Scalar]:
     return dict(zip(REQUEST_KEYS, (request.ep, request.routing == "balanced", request.seed), strict=True))
 
 
-def _override(config: Any, key: str, value: Scalar, pinned: bool) -> None:
-    owned = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if pinned else {})}
+def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
+    owned = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
     if key in owned or key.startswith(MODEL_SPEC):
         raise ContractError(
             "config", f"{key} cannot be set here; change it with {owned.get(key, 'the shape or recipe')}"
@@ -223,23 +225,23 @@ def _field_type(owner: Any, name: str) -> Any:
         return Any
 
 
-def _is_allowed(value: Scalar, allowed: Any) -> bool:
-    if allowed is Any:
+def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
+    if allowed_type is Any:
         return True
-    if typing.get_origin(allowed) is typing.Annotated:
-        return _is_allowed(value, typing.get_args(allowed)[0])
-    if typing.get_origin(allowed) is typing.Literal:
-        return value in typing.get_args(allowed)
-    if args := typing.get_args(allowed):
+    if typing.get_origin(allowed_type) is typing.Annotated:
+        return _is_allowed(value, typing.get_args(allowed_type)[0])
+    if typing.get_origin(allowed_type) is typing.Literal:
+        return value in typing.get_args(allowed_type)
+    if args := typing.get_args(allowed_type):
         return any(_is_allowed(value, arg) for arg in args)
-    if allowed is type(None):
+    if allowed_type is type(None):
         return value is None
-    if allowed is float:
+    if allowed_type is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(allowed, type) and type(value) is allowed
+    return isinstance(allowed_type, type) and type(value) is allowed_type
 
 
-def _type_name(allowed: Any) -> str:
-    if typing.get_origin(allowed) is typing.Literal:
-        return " or ".join(map(repr, typing.get_args(allowed)))
-    return getattr(allowed, "__name__", str(allowed))
+def _type_name(allowed_type: Any) -> str:
+    if typing.get_origin(allowed_type) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(allowed_type)))
+    return getattr(allowed_type, "__name__", str(allowed_type))

@@ -26,10 +26,10 @@ def flatten_config(config: Any, path: str = "") -> dict[str, Scalar]:
     if isinstance(config, (list, tuple)):
         return _flatten_list(list(config), path)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        own = {path: type(config).__qualname__} if path and hasattr(config, "build") else {}
+        class_entry = {path: type(config).__qualname__} if path and hasattr(config, "build") else {}
         fields = ((field.name, getattr(config, field.name, None)) for field in dataclasses.fields(config))
         return {
-            **own,
+            **class_entry,
             **_flatten_entries(path, ((name, value) for name, value in fields if name not in EXCLUDED_FIELDS)),
         }
     return {path: _value_name(config)}

@@ -1,7 +1,7 @@
 """Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU.
 
-The changes are the entries of ``DESCRIPTIONS``. Each is made only where its target exists. A change whose target has
-moved is skipped, and the record names it. None of them changes sharding, dispatch or FSDP's units.
+The changes are the entries of ``DESCRIPTIONS``. A change is made only if its target exists. If the target has
+moved, the change is skipped, and the record names it. No change affects sharding, dispatch or FSDP's units.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ def replacements(
     """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
     loads. ``refuse_recipe`` returns the refusal of a recipe that torchtitan cannot load.
 
-    Raises ContractError if torchtitan cannot be imported or has no such loader.
+    Raises ContractError if torchtitan cannot be imported, or if it has no function that loads a configuration.
     """
     with _asset_folder(), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager
@@ -107,13 +107,13 @@ def import_torchtitan(name: str) -> Any:
 def use_test_data(config: Any, changes: Changes) -> None:
     """Set the tokenizer and the dataset of ``config`` to those of the asset folder."""
     config.hf_assets_path = f"./{ASSETS}/tokenizer"
-    known = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
-    if TEST_DATASET not in known:
+    known_datasets = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
+    if TEST_DATASET not in known_datasets:
         changes.skip("data", f"dataset {TEST_DATASET!r} in torchtitan.hf_datasets.text_datasets.DATASETS")
     elif not hasattr(config.dataloader, "dataset"):
         changes.skip("data", f"field 'dataset' in {type(config.dataloader).__qualname__}")
     else:
-        config.dataloader = _with_test_dataset(config.dataloader, known[TEST_DATASET])
+        config.dataloader = _with_test_dataset(config.dataloader, known_datasets[TEST_DATASET])
         changes.make("data")
 
 
@@ -157,7 +157,7 @@ def _no_op_timeout(changes: Changes) -> Iterator[None]:
 @contextmanager
 def _asset_folder() -> Iterator[None]:
     """While active, the working directory is a new folder with test assets. torchtitan writes its output there too."""
-    before, cache = Path.cwd(), os.environ.get("HF_HOME")
+    original_folder, original_cache = Path.cwd(), os.environ.get("HF_HOME")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_assets(folder / ASSETS)
@@ -166,8 +166,11 @@ def _asset_folder() -> Iterator[None]:
         try:
             yield
         finally:
-            os.chdir(before)
-            os.environ.pop("HF_HOME") if cache is None else os.environ.update(HF_HOME=cache)
+            os.chdir(original_folder)
+            if original_cache is None:
+                os.environ.pop("HF_HOME")
+            else:
+                os.environ["HF_HOME"] = original_cache
 
 
 def _write_assets(folder: Path) -> None:

@@ -149,8 +149,8 @@ def _resize(model: Any, shape: Geometry) -> Any:
 
 
 def _resize_rope(rope: Any, shape: Geometry) -> Any:
-    """Return the configuration of rotary embeddings with the numbers of ``shape``. Some revisions have no largest
-    length.
+    """Return the configuration of rotary embeddings with the numbers of ``shape``. Some revisions have no field for the
+    largest length.
     """
     numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
     return dataclasses.replace(rope, **{name: value for name, value in numbers.items() if hasattr(rope, name)})
@@ -175,7 +175,7 @@ def check_shape(trainer: Any, request: Request) -> list[str]:
 
 def _differs(model: Any, shape: Geometry) -> bool:
     try:
-        return any(True for _ in _model_mismatches(model, shape))
+        return bool(list(_model_mismatches(model, shape)))
     except AttributeError:  # the layout differs from 0.3.0, so new layers are built, and the built model is checked
         return True
 

@@ -76,7 +76,7 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
             if is_last:
                 liveness = plant_on_groups(observer, loop.groups, loop.device)
                 numbers_before = read_sequence_numbers()
-            observer.new_step(program=is_last)
+            observer.new_step(with_fingerprint=is_last)
             observer.phase = "forward"
             start = time.perf_counter()
             with ExitStack() as counting:
@@ -180,9 +180,9 @@ def _refuse_unreliable_count(
     }:
         raise ContractError(
             "compiled",
-            f"{', '.join(sorted(called)[:5])} would be compiled by torch.compile; counted eagerly it "
-            "would be another program. Timed runs profile it, so time this workload too, or turn compilation off for "
-            "it",
+            f"{', '.join(sorted(called)[:5])} would be compiled by torch.compile. While regbot counts a "
+            "step, it would run eagerly, as another program. Timed runs profile compiled code, so time this workload "
+            "too, or turn compilation off for it",
         )
     if request.routing == "balanced":
         for axis, splits in observer.payload_splits:

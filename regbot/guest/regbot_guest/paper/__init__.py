@@ -15,6 +15,6 @@ loads the library before torch, and adds to ``torch.cuda`` the functions that pr
     counter.py      counts of one step
     step.py         one counted step of the smoke model
 
-Values that depend on real data are unknown. A program that reads such an integer on the host is refused. An unknown
+Values that depend on real data are unknown. A program that reads an unknown integer on the host is refused. An unknown
 float is read as 1.0, and the ledger lists this as a guess. ``docs/paper-gpu.md`` describes the details.
 """

@@ -55,8 +55,8 @@ def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..
         work = FakeWork().boxed()
         if num_results == 1:
             return work
-        first = next(iter(call_arguments.values()))
-        return first, work
+        first_argument = next(iter(call_arguments.values()))
+        return first_argument, work
 
     return kernel
 

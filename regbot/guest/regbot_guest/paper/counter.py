@@ -53,13 +53,13 @@ class PaperCounter(StepCounter):
         self._phase = name
         self.device.set_phase(PHASES.index(name))
 
-    def new_step(self, program: bool = True) -> None:
-        """Set all counts to zero for a new step. If ``program`` is True, the fingerprint of this step is computed."""
+    def new_step(self, with_fingerprint: bool = True) -> None:
+        """Set all counts to zero. ``with_fingerprint`` says whether to compute the fingerprint of the next step."""
         super().new_step()
         self._replayed_launches: Launches = Counter()
         self._captured_launches: Launches = Counter()
         self._library_launches: Launches = Counter()
-        self.device.begin_step(program)
+        self.device.begin_step(with_fingerprint)
 
     def __enter__(self) -> "PaperCounter":
         collectives.set_listener(self._on_collective)

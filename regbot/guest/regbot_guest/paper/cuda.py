@@ -1,9 +1,9 @@
 """The functions of ``torch.cuda`` on a paper GPU.
 
 In a CPU build of torch, the module ``torch.cuda`` exists, but its functions do not work. In a CUDA build they would
-call the driver. This module replaces the functions that would reach the driver and have an answer on a paper GPU. The
-others are refused by name (``refused_functions.py``). All other functions of ``torch.cuda`` are torch's own: they are
-written in Python, and call the functions replaced here.
+call the driver. If a function would reach the driver and has an answer on a paper GPU, this module replaces it. If it
+would reach the driver and has no answer, calling it is refused, with its name (``refused_functions.py``). All remaining
+functions of ``torch.cuda`` are torch's own: they are written in Python, and call the functions replaced here.
 """
 
 import types
@@ -169,10 +169,10 @@ def _set_device(device: Any) -> None:
 
 def _exchange_device(index: int) -> int:
     """Make ``index`` the current GPU and return the previous one. Negative numbers change nothing."""
-    before = gpu_index(None)
+    previous = gpu_index(None)
     if index >= 0:
         _set_device(index)
-    return before
+    return previous
 
 
 def _platform_functions(device: Device) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class Device:
     def begin_program(self) -> None:
         """Discard the notes, refusals, counter and garbage of an earlier program in this process.
 
-        The garbage collector will not visit the objects that are left, mostly those of imported modules: to visit them
-        all takes 0.15 s, nearly half of the time of a step.
+        The garbage collector will not visit the objects that are left, which are mostly those of imported modules. To
+        visit all of them takes 0.15 s, nearly half of the time of a step.
         """
         gc.collect()
         gc.freeze()

@@ -41,12 +41,12 @@ def rank_zero_of(world: int) -> Iterator[None]:
     original_init, original_new_group = dist.init_process_group, dist.new_group
 
     def init_process_group(backend: Any = None, *_: Any, **options: Any) -> None:
-        kept = {name: options[name] for name in ("timeout", "group_name") if name in options}
-        original_init(fake_backend(backend), rank=0, world_size=world, store=FakeStore(), **kept)
+        kept_options = {name: options[name] for name in ("timeout", "group_name") if name in options}
+        original_init(fake_backend(backend), rank=0, world_size=world, store=FakeStore(), **kept_options)
 
     def new_group(ranks: Any = None, _timeout: Any = None, backend: Any = None, *_: Any, **options: Any) -> Any:
-        kept = {name: options[name] for name in ("group_desc", "sort_ranks") if name in options}
-        return original_new_group(ranks, backend=fake_backend(backend or dist.get_backend()), **kept)
+        kept_options = {name: options[name] for name in ("group_desc", "sort_ranks") if name in options}
+        return original_new_group(ranks, backend=fake_backend(backend or dist.get_backend()), **kept_options)
 
     with _replace_functions({"init_process_group": init_process_group, "new_group": new_group}):
         try:
@@ -55,7 +55,10 @@ def rank_zero_of(world: int) -> Iterator[None]:
             if dist.is_initialized():
                 dist.destroy_process_group()
             for name, value in original_variables.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def fake_backend(backend: Any) -> str:

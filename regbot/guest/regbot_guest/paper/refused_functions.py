@@ -1,7 +1,7 @@
 """Refusals of the functions of ``torch.cuda`` that a paper GPU lacks.
 
 A function is refused if its code reaches the driver: it uses CUDA's part of ``torch._C``, or loads a library of the
-driver. So the refusals fit every version of torch. Whoever misses a function adds it to ``cuda.py``.
+driver. So the refusals fit every version of torch. To support a function, add it to ``cuda.py``.
 """
 
 import functools
@@ -31,7 +31,7 @@ function that uses them."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
-"""Classes that have no such base in a CPU build."""
+"""Further compiled classes. In a CPU build, they have no base class in these modules."""
 
 
 def torch_modules() -> Iterator[types.ModuleType]:

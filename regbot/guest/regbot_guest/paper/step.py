@@ -33,7 +33,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     The part contains ledger, backends, phase times and peak memory.
     """
     torch.set_num_threads(1)  # traces of two arms run in parallel
-    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(other_threads=False)
+    compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     seconds: dict[str, float] = {}
     device.begin_program()
     device.set_expert_choice(request.geometry.experts, make_expert_choice(request))
@@ -51,7 +51,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             is_last = number == request.steps - 1
             if is_last:
                 liveness = plant_collectives(counter, world)
-            counter.new_step(program=is_last)
+            counter.new_step(with_fingerprint=is_last)
             device.reset_peak()
             with timed_stage(f"step {number + 1}", seconds), counter:
                 training.step(number, lambda phase: setattr(counter, "phase", phase))
@@ -92,14 +92,15 @@ def make_expert_choice(request: Request) -> Any:
         if operator == "aten::topk" and indices.shape[:-1] == scores.shape[:-1]:
             return route(tokens, indices.shape[-1])
         if operator == "aten::sort" and indices.shape == scores.shape:
-            return _rank_experts(route(tokens, geometry.top_k), geometry.experts)
+            return _order_experts(route(tokens, geometry.top_k), geometry.experts)
         return torch.empty(0, dtype=torch.int64)
 
     return choose
 
 
-def _rank_experts(chosen: Tensor, experts: int) -> Tensor:
+def _order_experts(chosen: Tensor, experts: int) -> Tensor:
     """Return all experts for every token, ``[tokens, experts]``. The chosen experts come first."""
     tokens, top_k = chosen.shape
-    rest = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
-    return torch.cat([chosen, rest.nonzero()[:, 1].view(tokens, experts - top_k)], dim=1)
+    is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
+    other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
+    return torch.cat([chosen, other_experts], dim=1)

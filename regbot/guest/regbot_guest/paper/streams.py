@@ -1,7 +1,7 @@
 """Streams and events of a paper GPU. They are numbered, compared and selected as on a real GPU, but order nothing,
-because operators run at once.
+because operators run immediately.
 
-The library gives out the streams, and knows the current stream of each thread and GPU. So ``torch.Stream``,
+The paper GPU's library creates the streams, and knows the current stream of each thread and GPU. So ``torch.Stream``,
 ``torch.accelerator`` and autograd's device threads see the same streams as ``torch.cuda``. ``torch.cuda.stream`` and
 ``torch.cuda.StreamContext`` are torch's own.
 """

@@ -21,9 +21,9 @@ BACKENDS = ("dispatcher", "grouped_gemm")
 class PhaseCounter(PaperCounter):
     """Also keeps the phase and the module of each host read."""
 
-    def new_step(self, program: bool = True) -> None:
+    def new_step(self, with_fingerprint: bool = True) -> None:
         reads.clear()
-        super().new_step(program)
+        super().new_step(with_fingerprint)
 
     def count_host_read(self) -> None:
         reads[f"{self.phase} {self.module_path()}"] += 1

@@ -14,7 +14,7 @@ namespace regbot::paper {
 namespace {
 
 std::mutex infinite_values_mutex;
-std::map<uint64_t, bool> infinite_values;  // by the ids of values and layout: whether some are infinite or NaN
+std::map<uint64_t, bool> infinite_values;  // by an id of values and layout: whether some values are infinite or NaN
 
 constexpr size_t kMaxCached = 4096;
 
@@ -54,7 +54,7 @@ bool is_infinite(const at::Tensor& tensor) {
   return is_known(tensor) ? has_known_infinity(tensor) : may_be_infinite(tensor);
 }
 
-// Return infinity if `value` is plus or minus infinity: a number, or a known tensor with one element.
+// Return the infinity, with its sign, if `value` is an infinite number or a known tensor with one infinite element.
 std::optional<double> infinity_in(const c10::IValue& value) {
   double number = 0;
   if (value.isScalar() && value.toScalar().isFloatingPoint()) {
@@ -69,7 +69,8 @@ std::optional<double> infinity_in(const c10::IValue& value) {
   return std::isinf(number) ? std::optional<double>(number) : std::nullopt;
 }
 
-// Of many floats some may be infinite, as in an attention mask. So only one float is taken to be finite.
+// Whether `value` is a single unknown float, which is taken to be finite. Several floats, such as those of an attention
+// mask, may contain infinities.
 bool is_one_finite_float(const c10::IValue& value) {
   return value.isTensor() && is_on_paper(value.toTensor()) && is_float(value.toTensor()) &&
          value.toTensor().numel() == 1 && !is_known(value.toTensor()) && !may_be_infinite(value.toTensor());
@@ -153,7 +154,7 @@ void install_infinity() { lock_while_forking(infinite_values_mutex); }
 void compare_with_infinity(
     const Operator& info, const std::vector<c10::IValue>& arguments, const torch::jit::Stack& results) {
   static const std::map<std::string, std::pair<bool, bool>> answers{
-      // Operator, and its result for a finite float and infinity, and for a finite float and minus infinity.
+      // Operator, and its results if a finite float on the left is compared with infinity and with minus infinity.
       {"aten::gt", {false, true}}, {"aten::ge", {false, true}},  {"aten::lt", {true, false}},
       {"aten::le", {true, false}}, {"aten::eq", {false, false}}, {"aten::ne", {true, true}},
   };

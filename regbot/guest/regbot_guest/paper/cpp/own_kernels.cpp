@@ -192,8 +192,8 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
   return new_tensor({expanded_mask.sum().item<int64_t>()}, {1}, self.scalar_type());
 }
 
-// Note that the floats of `tested` are taken to be finite. The flags of several floats can select some of them, so only
-// the test of one float cannot decide a size.
+// Record the assumption that the floats of `tested` are finite. The flags of several floats can select some of the
+// floats, and so decide a size. The flag of a single float cannot.
 void note_finite(const at::Tensor& tested, const char* name) {
   const bool is_single = tested.numel() == 1;
   const std::string subject = is_single ? "a float that depends on data was" : "floats that depend on data were";

@@ -49,14 +49,14 @@ void check_index(DeviceIndex index) {
 
 DeviceIndex index_of(Device device) { return device.has_index() ? device.index() : current_device; }
 
-// Operators run immediately and in order, so streams and events do nothing. They are kept apart, because programs
-// compare them.
+// Operators run immediately and in order, so streams and events do nothing. Each has a number of its own, because
+// programs compare them.
 struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
   DeviceType type() const override { return DeviceType::CUDA; }
   Device exchangeDevice(Device device) const override {
-    const Device before = cuda(current_device);
+    const Device previous = cuda(current_device);
     setDevice(device);
-    return before;
+    return previous;
   }
   Device getDevice() const override { return cuda(current_device); }
   void setDevice(Device device) const override {
@@ -78,9 +78,9 @@ struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
     return new_stream(index_of(device), has_high_priority ? -1 : 0);
   }
   Stream exchangeStream(Stream stream) const override {
-    const Stream before = getStream(stream.device());
+    const Stream previous = getStream(stream.device());
     current_streams.at(static_cast<size_t>(stream.device_index())) = stream.id();
-    return before;
+    return previous;
   }
   DeviceIndex deviceCount() const noexcept override { return kDevices; }
   void record(void** event, const Stream&, const DeviceIndex, const c10::EventFlag) const override {
@@ -146,7 +146,7 @@ struct PaperGenerator final : c10::GeneratorImpl {
   uint64_t offset_ = 0;
 };
 
-// The order of preference that PyTorch has on Hopper: flash attention for half precision without a mask,
+// Choose the attention that PyTorch prefers on Hopper: flash attention for half precision without a mask,
 // memory-efficient attention with a mask. The numbers are those of sdp::SDPBackend.
 int64_t choose_attention(
     const at::Tensor& query,
@@ -162,8 +162,8 @@ int64_t choose_attention(
   constexpr int64_t kEfficient = 2;
   constexpr int64_t kFlashHeadSize = 256;
   const auto dtype = query.scalar_type();
-  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
-  if (half && !mask.has_value() && query.size(-1) <= kFlashHeadSize) {
+  const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16;
+  if (is_half && !mask.has_value() && query.size(-1) <= kFlashHeadSize) {
     return kFlash;
   }
   return grouped_query ? kMath : kEfficient;

@@ -41,8 +41,8 @@ void remember_filled(const at::Tensor& host) {
   filled_storages.insert_or_assign(storage.unsafeGetStorageImpl(), storage.getWeakStorageImpl());
 }
 
-// Return the ids of all values that the operator reads. Return nothing if it reads a host tensor with more or fewer
-// elements than one.
+// Return the ids of all values that the operator reads. Return nothing if it reads a host tensor that does not
+// have exactly one element.
 std::optional<std::vector<uint64_t>> ids_of(const Operator& info, const std::vector<IValue>& arguments) {
   std::vector<uint64_t> ids;
   bool complete = true;

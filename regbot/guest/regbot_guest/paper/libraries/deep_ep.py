@@ -115,7 +115,7 @@ def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: in
     """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert."""
     chosen = device.values(experts) if experts is not None else None
     if chosen is None:
-        device.refuse("DeepEP's dispatch was given experts whose numbers are not known")
+        device.refuse("DeepEP's dispatch was given expert indices that are not known")
         raise AssertionError("refuse returned")
     routing = torch.zeros(chosen.shape[0], num_experts + 1, dtype=torch.bool)
     routing.scatter_(1, chosen.long().where(chosen >= 0, num_experts), True)
@@ -128,7 +128,7 @@ def _announce(via: str, group: Any, rows: int, like: Tensor) -> None:
 
 
 def _received_experts(route: Route, experts: Tensor, device: Device) -> Tensor:
-    """Return the local expert numbers of the received rows, ``[rows, top_k]``. Experts on other ranks are -1."""
+    """Return the local expert indices of the received rows, ``[rows, top_k]``. Experts on other ranks are -1."""
     chosen = device.values(experts)
     received = chosen[route.in_rank[:, 0]].repeat(route.ranks, 1)
     return received.where(received < route.local_experts, -1).to(experts.dtype).to(experts.device)
@@ -321,9 +321,9 @@ def _hybrid_buffer(device: Device) -> type:
             ranks = self.group.size()
             if routing is None:
                 return _route(device, experts, num_experts or self.local_experts * ranks, ranks)
-            known = device.values(routing)
-            if known is None:
+            routing_values = device.values(routing)
+            if routing_values is None:
                 device.refuse("HybridEP's dispatch was given a routing map whose values are not known")
-            return Route(known.bool(), ranks)
+            return Route(routing_values.bool(), ranks)
 
     return HybridEPBuffer

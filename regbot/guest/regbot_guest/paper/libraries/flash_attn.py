@@ -21,7 +21,7 @@ SEED_WORDS = 2
 
 
 def stand_in(device: Device) -> StandIn:
-    """Return the stand-in module. Its decoding with a cache of keys and values is refused."""
+    """Return the stand-in module. Calls for decoding with a cache of keys and values are refused."""
     kernels: dict[str, Callable[..., Any]] = {
         "fwd": _forward,
         "varlen_fwd": _packed_forward,
@@ -40,14 +40,14 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Ten
 
 
 def _packed_forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``_forward``, for sequences of different lengths. ``query`` is ``[queries of all, heads, width]``."""
+    """As ``_forward``, for sequences of different lengths. ``query`` is ``[all queries, heads, width]``."""
     queries, heads = query.shape[:2]
     return _results(query, (heads, queries))
 
 
 def _results(query: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     log_sum_exp = torch.empty(rows, dtype=torch.float32, device=query.device)
-    mask = query.new_empty(0)  # only tests of flash-attn ask for it
+    mask = query.new_empty(0)  # only tests of flash-attn request the mask
     return torch.empty_like(query), log_sum_exp, mask, torch.empty(SEED_WORDS, dtype=torch.int64, device=query.device)
 
 

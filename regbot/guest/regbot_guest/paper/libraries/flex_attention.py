@@ -1,9 +1,9 @@
 """Flex attention on a paper GPU: output and log-sum-exp, without the matrix of scores.
 
 On a GPU ``torch.compile`` makes one kernel of ``flex_attention``, which never stores the scores. The eager fallback of
-torch stores them, so it would have other launches and another peak of memory. Selective checkpointing still sees the
-operator, and saves its output. Gradients of tensors that a score function captures are not computed, so a call that
-needs them is refused.
+torch stores them, so its launches and its peak of memory would differ from those of the kernel. Selective checkpointing
+still sees the operator, and saves its output. Gradients of tensors that a score function captures are not computed, so
+a call that needs them is refused.
 """
 
 import importlib

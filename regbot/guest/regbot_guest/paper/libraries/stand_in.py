@@ -1,7 +1,7 @@
 """The common base of all stand-ins for compiled modules.
 
-Whatever a stand-in lacks can be imported and looked up, because programs do so to see what a library can do. Calling it
-is refused, with its full name.
+A name that a stand-in lacks can still be imported and looked up, because programs look names up to find out what a
+library offers. A call of such a name is refused, with its full name.
 """
 
 from collections.abc import Callable, Mapping
@@ -97,8 +97,8 @@ class StandIn(ModuleType):
 class _Enumeration(type):
     """An enumeration whose members are created on first use. They are numbered in the order of this first use.
 
-    It may be a class of the library instead, such as the buffers of overlapped communication. So creating an object of
-    it is refused, and so is calling a member.
+    In the library, the name may be a class and no enumeration, such as a buffer of overlapped communication. So
+    creating an object is refused, and so is calling a member.
     """
 
     def __getattr__(cls, name: str) -> int:

@@ -206,8 +206,8 @@ def _grouped_product(
 
 
 def _torch_type(name: Any) -> "torch.dtype | None":
-    known = {DType.kFloat32: torch.float32, DType.kFloat16: torch.float16, DType.kBFloat16: torch.bfloat16}
-    return known.get(name)
+    torch_types = {DType.kFloat32: torch.float32, DType.kFloat16: torch.float16, DType.kBFloat16: torch.bfloat16}
+    return torch_types.get(name)
 
 
 def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -> tuple[Any, None, Tensor]:
