@@ -5,7 +5,8 @@ python benchmarks/framework_history.py torchtitan CLONE --python PYTHON [--commi
 CLONE is a git repository of the framework, with or without a work tree. PYTHON has what the framework needs
 (``regbot doctor --workload``). A row has the counts of one revision, or why it cannot be traced. If a refusal or crash
 names something that torch lacks, the installed torch is asked for this name, and the row has the answer. The last line
-says how many revisions were traced, and how many were refused for a name that torch lacks.
+says how many revisions were traced, and how many were refused for a name that torch lacks. The exit code is 1 if none
+was traced.
 """
 
 import argparse
@@ -144,7 +145,7 @@ def describe_counts(run: Run) -> str:
     return ", ".join(words)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("framework", choices=HISTORIES)
     parser.add_argument("clone", type=Path)
@@ -175,7 +176,8 @@ def main() -> None:
             reason = run.reason.splitlines()[0] if run.reason else ""
             print(f"{commit}  {date}  {run.outcome}: {reason}{f' [{answer}]' if answer else ''}", flush=True)
     print(f"{traced} of {len(commits)} traced, {lacking} stopped by a name that torch lacks")
+    return 0 if traced else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

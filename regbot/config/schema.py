@@ -39,6 +39,8 @@ PROGRAM_ADAPTERS = ("megatron",)
 """Adapters that trace a training script of the framework (the key ``program``)."""
 MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
 """Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
+FLAG_FILES = (".yaml", ".yml")
+"""Ends of recipes of Megatron-LM, which are files of flags. Recipes of Megatron Bridge are names of functions."""
 AXIS_KEYS: dict[str, dict[str, str]] = {
     "smoke": {},
     "module": {},
@@ -81,7 +83,8 @@ class Workload(Record):
     entry: str | None = Field(default=None, description="module adapter: 'package.module:function'")
     recipe: str = Field(
         default="",
-        description="framework adapters: a recipe of the repository, run unchanged; '' pins the shape's numbers",
+        description="framework adapters: a recipe of the repository, which keeps its own numbers; without one, the "
+        "framework's model gets the numbers of the shape",
     )
     program: str = Field(
         default="",
@@ -153,6 +156,13 @@ class Workload(Record):
                 raise ValueError(f"{value!r} is not an entry point; write it as 'package.module:function'")
         return value
 
+    @field_validator("program")
+    @classmethod
+    def _check_program(cls, value: str) -> str:
+        if Path(value).is_absolute() or ".." in Path(value).parts:
+            raise ValueError(f"{value!r} leaves the repository; write a path relative to its root")
+        return value
+
     @field_validator("source_roots")
     @classmethod
     def _check_inside_repository(cls, value: list[str]) -> list[str]:
@@ -186,6 +196,8 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_gpu(self) -> "Workload":
+        if self.device == "cpu" and self.adapter in ("torchtitan", "megatron"):
+            raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
         if self.gpu != DEFAULT_PAPER_GPU and (self.device == "cpu" or self.adapter in ("maxtext", "command")):
             program = "a CPU program" if self.device == "cpu" else f"the adapter {self.adapter}"
             raise ValueError(f"gpu: {program} has no paper GPU; leave gpu out")
@@ -211,7 +223,7 @@ class Workload(Record):
         """Whether the workload is a recipe of Megatron Bridge, run by Bridge's own program. A recipe of Megatron-LM is
         a file of flags.
         """
-        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.endswith((".yaml", ".yml"))
+        return self.adapter == "megatron" and bool(self.recipe) and not self.recipe.lower().endswith(FLAG_FILES)
 
     @property
     def training_script(self) -> str:
@@ -250,6 +262,14 @@ class Workload(Record):
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
         if self.program and self.adapter not in PROGRAM_ADAPTERS:
             raise ValueError(f"adapter {self.adapter!r} takes no program; {', '.join(PROGRAM_ADAPTERS)} does")
+        script = PurePosixPath(self.training_script).name
+        if self.runs_bridge and (script == MEGATRON_PROGRAM or not self.recipe.isidentifier()):
+            raise ValueError(
+                f"recipe: {self.recipe!r} is neither a .yaml file of Megatron-LM's flags nor, with program = "
+                f"{BRIDGE_PROGRAM!r}, the name of a recipe of Megatron Bridge"
+            )
+        if self.recipe and not self.runs_bridge and script == PurePosixPath(BRIDGE_PROGRAM).name:
+            raise ValueError(f"recipe: {script} takes the name of a recipe of Megatron Bridge, not {self.recipe!r}")
         if self.training_script and self.timed != []:
             raise ValueError(
                 f"timed: {self.training_script} is traced and not timed; set timed = [], and time it with adapter = "

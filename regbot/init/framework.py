@@ -57,10 +57,8 @@ _IMPORTED: dict[str, Framework] = {
 _ORDER: tuple[Framework, ...] = tuple(framework for framework, _ in _PATHS)
 
 _RECIPE = re.compile(r"qwen3_30b_a3b\w*pretrain\w*config|qwen3_30b_a3b_pretrain\w*|mixtral_8x7b\w*pretrain\w*")
-_MEGATRON_SCRIPT = re.compile(
-    r"^from megatron\.training(?:\.training)? import (?:\([^)]*?|.*?)\bpretrain\b", re.MULTILINE
-)
-"""Matches in a training script for Megatron: such a script calls ``megatron.training.pretrain``."""
+_PRETRAIN_MODULES = ("megatron.training", "megatron.training.training")
+"""Modules from which a training script for Megatron imports ``pretrain``."""
 MEGATRON_SUBMODULE = "3rdparty/Megatron-LM"
 """Folder of Megatron-core's sources in a repository of Megatron Bridge."""
 _OLD_MAXTEXT = "MaxText/configs/base.yml"
@@ -142,20 +140,49 @@ def _find_own(
 
 
 def _find_program(repository: Repository, framework: Framework, texts: dict[str, str]) -> str:
-    """Return the training script that regbot can run unmodified; '' if there is none. Of several scripts for Megatron,
-    Megatron's own is best, and then one in the fewest folders.
+    """Return the training script that regbot can run unmodified; '' if there is none.
+
+    Of several scripts for Megatron, the repository's own are better than those of a copy of Megatron in a folder. Of
+    these, Megatron's own is best, and then one in the fewest folders.
     """
     if framework == "megatron-bridge":
         return BRIDGE_PROGRAM if repository.has(BRIDGE_PROGRAM) else ""
     if framework != "megatron":
         return ""
-    scripts = [name for name, text in texts.items() if _MEGATRON_SCRIPT.search(text)]
+    scripts = [name for name, text in texts.items() if not _is_test(name) and _imports_pretrain(text)]
     own = [name for name in repository.names_ending(MEGATRON_PROGRAM) if PurePosixPath(name).name == MEGATRON_PROGRAM]
-    candidates = {*scripts, *own}
-    return min(
-        candidates,
-        key=lambda name: (PurePosixPath(name).name != MEGATRON_PROGRAM, name.count("/"), name),
-        default="",
+
+    def rank(name: str) -> tuple[bool, bool, int, str]:
+        path = PurePosixPath(name)
+        is_copy = str(path.parent) != "." and (path.name == MEGATRON_PROGRAM or _is_vendored(repository, path))
+        return is_copy, path.name != MEGATRON_PROGRAM, name.count("/"), name
+
+    return min({*scripts, *own}, key=rank, default="")
+
+
+def _is_vendored(repository: Repository, path: PurePosixPath) -> bool:
+    """Whether a folder of ``path``, but not the root of the repository, contains a copy of Megatron."""
+    return any(repository.has(f"{folder}/megatron/core/__init__.py") for folder in path.parents if str(folder) != ".")
+
+
+def _is_test(name: str) -> bool:
+    path = PurePosixPath(name)
+    return "tests" in path.parts or path.name.startswith("test_")
+
+
+def _imports_pretrain(text: str) -> bool:
+    """Whether a module imports Megatron's function ``pretrain``, which a training script calls."""
+    if "pretrain" not in text:
+        return False
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and node.module in _PRETRAIN_MODULES
+        and any(alias.name == "pretrain" for alias in node.names)
+        for node in ast.walk(tree)
     )
 
 

@@ -84,8 +84,8 @@ class TraceRunner:
         groups: dict[tuple[str, str], list[Job]] = {}
         batches: list[list[Job]] = []
         for arm, task in jobs:
-            # A program of Megatron Bridge keeps buffers of one mesh, which another mesh cannot use.
-            if self._devices.is_on_paper(task) and not task.workload.runs_bridge:
+            # Megatron keeps its arguments and its buffers for the whole process, so its script runs once in each.
+            if self._devices.is_on_paper(task) and not task.workload.training_script:
                 groups.setdefault((arm.name, task.workload_name), []).append((arm, task))
             else:
                 batches.append([(arm, task)])

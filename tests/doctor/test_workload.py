@@ -80,7 +80,7 @@ def test_what_is_missing_is_named_with_the_version_that_is_known_to_work(folder:
 def test_the_page_ends_with_the_commands_of_a_fresh_environment(folder: Path) -> None:
     page = diagnosis_page(examine_workload("pretrain", folder))
     needs = FRAMEWORK_NEEDS["megatron"]
-    packages = " ".join(list(needs.packages))
+    packages = " ".join(needs.packages)
     assert page.endswith(f"""
 A fresh environment for this workload:
   python3.12 -m venv env

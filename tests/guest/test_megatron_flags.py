@@ -7,7 +7,8 @@ import pytest
 
 from regbot.shapes import load_shape
 from regbot_guest.contract import ContractError
-from regbot_guest.frameworks.megatron_lm import command_line, describe_dispatcher
+from regbot_guest.frameworks.megatron_command import make_command_line
+from regbot_guest.frameworks.megatron_lm import describe_dispatcher
 from regbot_guest.request import Geometry, Request
 
 
@@ -31,7 +32,7 @@ def make_request(config: dict[str, Any], world: int = 16) -> Request:
 def flags(config: dict[str, Any], world: int = 16) -> dict[str, str]:
     """Values by flag; '' for a flag without a value."""
     values: dict[str, str] = {}
-    for word in command_line(make_request(config, world)):
+    for word in make_command_line(make_request(config, world)).words:
         if word.startswith("--"):
             name = word
             values[name] = ""
@@ -63,12 +64,13 @@ def test_a_list_becomes_several_words() -> None:
     [
         ({"num-layers": 2}, r"config\.num-layers cannot be set: it is fixed by the shape"),
         ({"moe-token-dispatcher-type": "flex"}, "set 'dispatcher' of the workload"),
+        ({"ddp.overlap_grad_reduce": True}, "a flag of the script has no dots; write 'overlap_grad_reduce'"),
         ({"--num-layers": 2}, r"config\.--num-layers is not a flag"),
         ({"num-layers=2": True}, r"config\.num-layers=2 is not a flag"),
         ({"recompute_method": "block --num-layers 2"}, "contains another flag"),
         ({"context-parallel-size": 2, "context_parallel_size": 4}, "sets --context-parallel-size twice"),
-        ({"context-parallel-size": "two"}, "must be a number of ranks, not 'two'"),
-        ({"tensor-model-parallel-size": "0"}, "must be a number of ranks, not '0'"),
+        ({"context-parallel-size": "two"}, "config: --context-parallel-size must be a positive number, not 'two'"),
+        ({"tensor-model-parallel-size": "0"}, "must be a positive number, not '0'"),
     ],
 )
 def test_a_key_that_would_change_the_shape_is_refused(config: dict[str, Any], message: str) -> None:

@@ -115,6 +115,15 @@ def test_a_clone_of_megatron_lm_runs_its_own_script(tmp_path: Path) -> None:
     assert config(repo).workloads["megatron"].program == "pretrain_gpt.py"
 
 
+OWN_SCRIPT = """
+if True:
+    from megatron.training import (
+        get_args,  # (all)
+        pretrain,
+    )
+"""
+
+
 @pytest.mark.parametrize(
     ("files", "program"),
     [
@@ -122,7 +131,7 @@ def test_a_clone_of_megatron_lm_runs_its_own_script(tmp_path: Path) -> None:
         (
             {
                 "requirements.txt": "megatron-core\n",
-                "train/ours.py": "from megatron.training import (\n    get_args,\n    pretrain,\n)\n",
+                "train/ours.py": OWN_SCRIPT,
                 "train/args.py": "from megatron.training import get_args, pretrain_config\n",
             },
             "train/ours.py",
@@ -133,10 +142,19 @@ def test_a_clone_of_megatron_lm_runs_its_own_script(tmp_path: Path) -> None:
                 "a.py": "from megatron.training.training import pretrain\n",
                 "requirements.txt": "megatron-core\n",
             },
+            "a.py",
+        ),
+        (
+            {
+                "3rdparty/Megatron-LM/pretrain_gpt.py": TRAP,
+                "a.py": "from megatron.training import get_args  # pretrain is ours\n",
+                "tests/test_a.py": "from megatron.training import pretrain\n",
+                "requirements.txt": "megatron-core\n",
+            },
             "3rdparty/Megatron-LM/pretrain_gpt.py",
         ),
     ],
-    ids=["vendored", "own-script", "submodule"],
+    ids=["vendored", "own-script", "own-beside-a-copy", "copy-alone"],
 )
 def test_a_script_that_trains_with_megatron_is_found(tmp_path: Path, files: dict[str, str], program: str) -> None:
     repo = repository(tmp_path / "r", files)

@@ -29,7 +29,7 @@ REGBOT_KEYS = {
         ("torchtitan_config", "FORCED_KEYS"),
         ("torchtitan_config", "REQUEST_KEYS"),
     ),
-    "megatron_lm": (("megatron_lm", "OFFLINE_FLAGS"), ("megatron_lm", "DEFAULT_FLAGS")),
+    "megatron_lm": (("megatron_lm", "crash_keys"),),
     "megatron_bridge": (
         ("megatron_bridge", "OFFLINE_OVERRIDES"),
         ("megatron_bridge", "TOKENIZER_OVERRIDES"),

@@ -118,7 +118,7 @@ class Request:
         """Whether ``recipe`` is a recipe of Megatron Bridge, so that ``program`` is Bridge's script. A recipe of
         Megatron-LM is a YAML file of flags.
         """
-        return bool(self.recipe) and not self.recipe.endswith((".yaml", ".yml"))
+        return bool(self.recipe) and not self.recipe.lower().endswith((".yaml", ".yml"))
 
     def layer_config(self) -> dict[str, Any]:
         """Return the ``config`` of the module contract: dimensions, requested routing and dispatcher, and the user's

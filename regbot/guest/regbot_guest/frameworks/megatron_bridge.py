@@ -21,10 +21,10 @@ from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.keys import list_keys, suggest
+from regbot_guest.frameworks.megatron_command import FLEX
 from regbot_guest.frameworks.megatron_flat import flatten_config
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
-    FLEX,
     add_python_to_path,
     describe_attention,
     describe_dispatcher,

@@ -1,4 +1,4 @@
-"""The configuration dataclasses of Megatron and Bridge as flat scalars, so that two revisions can be compared."""
+"""The configuration of Megatron Bridge, which contains Megatron's, as flat scalars to compare two revisions."""
 
 import dataclasses
 from collections.abc import Callable

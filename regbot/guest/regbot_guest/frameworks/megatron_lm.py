@@ -1,4 +1,4 @@
-"""Megatron-LM's own ``pretrain_gpt.py``: the command line for a shape or a test case, and the contents of the record.
+"""Megatron-LM's own ``pretrain_gpt.py``: how it is started, and the contents of the record.
 
 All code of the step comes from the checkout. Data and tokenizer are Megatron's own mocks. Nothing is saved, evaluated
 or uploaded.
@@ -17,7 +17,15 @@ from typing import Any
 from torch import nn
 
 from regbot_guest.contract import ContractError
-from regbot_guest.frameworks.megatron_test_case import MegatronTestCase, read_test_case, set_variables
+from regbot_guest.frameworks.megatron_command import (
+    FLEX,
+    SHAPE_FLAGS,
+    CommandLine,
+    make_command_line,
+    read_size,
+    shape_flags,
+)
+from regbot_guest.frameworks.megatron_test_case import VARIABLES, MegatronTestCase, read_test_case, set_variables
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
@@ -47,62 +55,14 @@ AXES = {
 then groups over several axes.
 """
 
-MEGATRON_FSDP = "--use-megatron-fsdp"
-"""Flag with which Megatron requires that CUDA_DEVICE_MAX_CONNECTIONS is not 1."""
-
-_FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
-FLEX = ("deepep", "hybridep", "ncclep")
-"""Backends of Megatron's dispatcher ``flex``."""
 NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
-TRAIN_ITERATIONS = 10_000
-"""Length of the training. regbot ends the program after the counted step. But Megatron makes an index of all samples
-first, which takes about 45 bytes for each: 0.45 GiB for 1024 ranks. The warm-up of a user's learning rate must be
-shorter than the training.
+crash_keys: list[str] = []
+"""Flags that regbot has set for the last program. A crash that names one of them does not show whose fault it is. Flags
+that define the shape are left out, because errors of the code under test name them too.
 """
-OFFLINE_FLAGS: Mapping[str, Scalar] = {
-    "mock_data": True,
-    "tokenizer_type": "NullTokenizer",
-    "eval_iters": 0,
-    "eval_interval": 1_000_000,
-    "log_interval": 1,
-    "distributed_timeout_minutes": 60,
-}
-"""Flags with which the program needs no files and no network."""
-DEFAULT_FLAGS: Mapping[str, Scalar] = {
-    "lr": 1e-4,
-    "swiglu": True,
-    "disable_bias_linear": True,
-    "normalization": "RMSNorm",
-    "untie_embeddings_and_output_weights": True,
-    "position_embedding_type": "rope",
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "moe_router_dtype": "fp32",
-    "moe_router_load_balancing_type": "none",
-    "use_distributed_optimizer": True,
-    "overlap_grad_reduce": True,
-    "overlap_param_gather": True,
-    "moe_grouped_gemm": True,
-}
-"""Flags for settings that a shape does not define. The values are those of Megatron's own MoE recipes. ``config`` can
-change them.
-"""
-FIXED_FLAGS = {
-    **dict.fromkeys(
-        ("num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads",
-         "num_query_groups", "kv_channels", "num_experts", "moe_router_topk", "qk_layernorm", "seq_length",
-         "micro_batch_size", "vocab_size", "bf16", "fp16"),
-        "it is fixed by the shape; choose another shape or variant",
-    ),
-    "expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
-    "world_size": "it is fixed by the mesh; set it with --world",
-    "moe_token_dispatcher_type": "set 'dispatcher' of the workload",
-    "moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
-}  # fmt: skip
-"""Flags that a user's ``config`` cannot set, each with the reason or with what to do instead."""
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
@@ -114,27 +74,23 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
     if test_case is not None:
         set_variables(test_case)
-        experts, top_k = test_case.size("num_experts"), test_case.size("moe_router_topk")
+        experts, top_k = (
+            read_size(test_case.flags, name, request.recipe) for name in ("num_experts", "moe_router_topk")
+        )
         request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
-    arguments, patches = command_line(request, test_case), [MOCKED]
-    if MEGATRON_FSDP not in arguments:
+    command_line, patches = make_command_line(request, test_case), [MOCKED]
+    if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
-    # Values of these flags come from the user: from keys of the workload, or from the test case.
-    users_flags = {
-        *read_user_flags(request.config),
-        *_dispatcher_flags(request),
-        *(test_case.flags if test_case else ()),
-    }
+    shape_names = SHAPE_FLAGS if test_case is None else ()
+    crash_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
     program = TrainingProgram(
         start=script,
-        arguments=arguments,
-        regbot_flags=[
-            word for word in arguments if word.startswith("--") and word[2:].replace("-", "_") not in users_flags
-        ],
+        arguments=command_line.words,
+        regbot_flags=command_line.regbot_options,
         step=STEP,
         models=get_model_chunks,
         axes=lambda *_: name_axes(AXES),
-        describe=lambda counter: _describe_program(request, counter, test_case.warnings if test_case else ()),
+        describe=lambda counter: _describe_program(request, counter, command_line, test_case),
         experts=request.geometry.experts,
         patches=patches,
         replacements=lambda: _without_nvcc(patches),
@@ -173,133 +129,31 @@ def add_python_to_path() -> None:
     os.environ["PATH"] = os.pathsep.join(folders)
 
 
-def command_line(request: Request, test_case: MegatronTestCase | None = None) -> list[str]:
-    """Return the command line: the flags of the test case, or those of the shape and the mesh, and then the user's own
-    flags. Raises ContractError.
-    """
-    if request.routing == "skewed":
-        raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
-    user_flags = read_user_flags(request.config)
-    if test_case is not None:
-        flags = _test_case_flags(request, replace(test_case, flags={**test_case.flags, **user_flags}))
-    else:
-        flags = {**_shape_flags(request, _count_model_parallel_ranks(user_flags)), **DEFAULT_FLAGS}
-    flags = {**flags, **OFFLINE_FLAGS, **_dispatcher_flags(request), **user_flags}
-    arguments: list[str] = []
-    for key, value in flags.items():
-        flag = f"--{key.replace('_', '-')}"
-        if value is True:
-            arguments.append(flag)
-        elif isinstance(value, str) and " " in value.strip():
-            arguments += [flag, *value.split()]
-        elif value is not False and value is not None:
-            arguments += [flag, str(value)]
-    return arguments
-
-
-def read_user_flags(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's flags by their names with ``_``. A key of ``config`` may have ``-`` instead, as on the command
-    line. Raises ContractError if a flag cannot be set, or is written in a way that could set another flag.
-    """
-    flags: dict[str, Scalar] = {}
-    for key, value in config.items():
-        name = key.replace("-", "_")
-        if not _FLAG_NAME.fullmatch(name):
-            raise ContractError("config", f"config.{key} is not a flag; write its name without dashes before it")
-        if name in FIXED_FLAGS:
-            raise ContractError("config", f"config.{key} cannot be set: {FIXED_FLAGS[name]}")
-        if name in flags:
-            raise ContractError("config", f"config.{key} sets --{name.replace('_', '-')} twice; remove one of them")
-        if isinstance(value, str) and any(word.startswith("--") for word in value.split()):
-            raise ContractError("config", f"config.{key}: the value {value!r} contains another flag")
-        flags[name] = value
-    return flags
-
-
-def _shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar]:
-    numbers, dense = request.geometry, request.mlp != "moe"
-    flags: dict[str, Scalar] = {
-        "num_layers": numbers.layers,
-        "hidden_size": numbers.hidden,
-        "ffn_hidden_size": numbers.dense_width if dense else numbers.expert_width,
-        "num_attention_heads": numbers.heads,
-        "group_query_attention": True,
-        "num_query_groups": numbers.kv_heads,
-        "kv_channels": numbers.head_dim,
-        "qk_layernorm": numbers.qk_norm,
-        "rotary_base": int(numbers.rope_theta),
-        "seq_length": numbers.sequence,
-        "max_position_embeddings": numbers.sequence,
-        "micro_batch_size": numbers.micro_batch,
-        "global_batch_size": numbers.micro_batch * request.world // model_parallel_ranks,
-        "vocab_size": numbers.vocabulary - 1,  # the null tokenizer adds one token for the end of a document
-        "bf16": request.dtype == "bfloat16",
-        "fp16": request.dtype == "float16",
-        "train_iters": TRAIN_ITERATIONS,
-    }
-    if not dense:
-        flags |= {
-            "num_experts": numbers.experts,
-            "moe_ffn_hidden_size": numbers.expert_width,
-            "moe_router_topk": numbers.top_k,
-            "expert_model_parallel_size": request.ep,
-        }
-    return flags
-
-
-def _test_case_flags(request: Request, test_case: MegatronTestCase) -> dict[str, Scalar]:
-    """Return the flags of the smallest step of a test case on the requested ranks. Raises ContractError if the test
-    case cannot have these ranks.
-    """
-    model_parallel_ranks = _count_model_parallel_ranks(test_case.flags)
-    ep = test_case.size("expert_model_parallel_size")
-    if ep != request.ep or request.world % model_parallel_ranks:
-        raise ContractError(
-            "config",
-            f"recipe {request.recipe!r} has EP {ep}, and {model_parallel_ranks} ranks work on one micro-batch, but "
-            f"{request.world} ranks with EP {request.ep} were requested; trace it with --ep {ep} and a multiple of "
-            f"{model_parallel_ranks} ranks",
-        )
-    global_batch = test_case.micro_batches * test_case.size("micro_batch_size") * request.world // model_parallel_ranks
-    vocabulary = {} if "vocab_size" in test_case.flags else {"vocab_size": request.geometry.vocabulary - 1}
-    return {**test_case.flags, **vocabulary, "global_batch_size": global_batch}
-
-
-def _count_model_parallel_ranks(flags: Mapping[str, Scalar]) -> int:
-    """Return the number of ranks that work on the same micro-batch. Raises ContractError."""
-    product = 1
-    for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
-        text = str(flags.get(key) or 1)
-        if not text.isdecimal() or int(text) == 0:
-            raise ContractError("config", f"{key} must be a number of ranks, not {text!r}")
-        product *= int(text)
-    return product
-
-
-def _dispatcher_flags(request: Request) -> dict[str, Scalar]:
-    if request.dispatcher in FLEX:
-        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
-    return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}
-
-
 def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
     """Return the model chunks, an argument of ``train_step(forward_step_func, data_iterator, model, ...)``."""
     model = kwargs["model"] if "model" in kwargs else args[2]
     return list(model) if isinstance(model, (list, tuple)) else [model]
 
 
-def _describe_program(request: Request, counter: PaperCounter, warnings: Sequence[str]) -> ProgramDescription:
+def _describe_program(
+    request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
+) -> ProgramDescription:
     arguments = vars(_megatron_arguments())
-    if not request.recipe:
-        check_shape(arguments, request)
     scalars = {name: _to_scalar(value) for name, value in sorted(arguments.items())}
     config = {name: value for name, value in scalars.items() if _is_scalar(value)}
+    described: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
+    if test_case is None:
+        check_shape(arguments, request)
+    else:
+        described |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
+        described |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
+        described["recipe"] = request.recipe
     core = importlib.import_module("megatron.core")
     return ProgramDescription(
-        config={**config, "recipe": request.recipe, "routing": request.routing, "mlp": request.mlp},
+        config=described,
         software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
-        warnings=warnings,
+        warnings=command_line.warnings,
     )
 
 
@@ -312,8 +166,8 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
     """
     mismatches = [
         f"{name} is {arguments[name]!r}, not {number!r}"
-        for name, number in _shape_flags(request, 1).items()
-        if name in FIXED_FLAGS and name != "vocab_size" and arguments.get(name) not in (None, number)
+        for name, number in shape_flags(request, 1).items()
+        if name in SHAPE_FLAGS and name != "vocab_size" and arguments.get(name) not in (None, number)
     ]
     if mismatches:
         raise ContractError("shape", f"{request.program} did not use the shape's numbers: {'; '.join(mismatches)}")

@@ -25,7 +25,6 @@ def time_loop(
 
     The times are in ``record`` before the step is counted, so an error in that step does not lose them.
     """
-    assert loop.device is not None
     describe_replays = watch_replays()
     losses: list[float | None] = []
     record |= time_training(request, loop.device, lambda _: losses.append(loop.step())) | {

@@ -39,24 +39,23 @@ Scalar = str | int | float | bool | None
 class TrainingLoop:
     """A framework's training loop, ready to run.
 
-    ``step`` runs one whole step and returns the loss, or None if tensors are fake. ``backends`` is the record's table
-    of backends, or a function that returns this table for the counted step. ``build_watch`` is the CompileWatch that
-    was active while the loop was built. It is needed because code that was compiled during the build is called later.
+    ``step`` runs one whole step and returns the loss, or None if the framework has not logged it. ``backends`` returns
+    the record's table of backends for the counted step. ``build_watch`` is the CompileWatch that was active while the
+    loop was built. It is needed because code that was compiled during the build is called later.
     """
 
     models: Sequence[nn.Module]
     axes: Axes
     groups: Sequence[dist.ProcessGroup]
     step: Callable[[], float | None]
-    backends: Mapping[str, Mapping[str, str]] | Callable[[Observer], Mapping[str, Mapping[str, str]]]
+    backends: Callable[[Observer], Mapping[str, Mapping[str, str]]]
+    device: torch.device
     config: Mapping[str, Scalar]
     software: Mapping[str, str]
     patches: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    expert_axes: Sequence[str] = ("ep",)
     seconds: dict[str, float] = field(default_factory=dict)
     build_watch: CompileWatch | None = None
-    device: torch.device | None = None
 
 
 def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
         if numbers_before is not None:
             liveness.update(measure_sequence_advance(observer, numbers_before))
     _refuse_unreliable_count(request, loop, compile_watch, uncounted_watch, observer)
-    backends = loop.backends(observer) if callable(loop.backends) else loop.backends
+    backends = loop.backends(observer)
     all_finite = all(math.isfinite(loss) for loss in losses)
     loss_warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
     return {
@@ -186,7 +185,7 @@ def _refuse_unreliable_count(
         )
     if request.routing == "balanced":
         for axis, splits in observer.payload_splits:
-            if set(axis.split("|")) & set(loop.expert_axes) and len(set(splits)) > 1:
+            if "ep" in axis.split("|") and len(set(splits)) > 1:
                 raise ContractError(
                     "routing",
                     f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "

@@ -1,0 +1,249 @@
+"""The command line of Megatron-LM's training script: for a shape and a mesh, or for a test case.
+
+Keys of the workload's ``config`` are flags of the script too. They are named with ``_`` here, as argparse names them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.megatron_test_case import FlagValue, MegatronTestCase
+from regbot_guest.frameworks.training_loop import Scalar
+from regbot_guest.request import Request
+
+FLEX = ("deepep", "hybridep", "ncclep")
+"""Backends of Megatron's dispatcher ``flex``."""
+TRAIN_ITERATIONS = 10_000
+"""Length of the training. regbot ends the program after the counted step. But Megatron makes an index of all samples
+first, which takes about 45 bytes for each: 0.45 GiB for 1024 ranks. The warm-up of a user's learning rate must be
+shorter than the training.
+"""
+OFFLINE_FLAGS: Mapping[str, Scalar] = {
+    "mock_data": True,
+    "tokenizer_type": "NullTokenizer",
+    "eval_iters": 0,
+    "eval_interval": 1_000_000,
+    "log_interval": 1,
+    "distributed_timeout_minutes": 60,
+}
+"""Flags with which the program needs no files and no network."""
+DEFAULT_FLAGS: Mapping[str, Scalar] = {
+    "lr": 1e-4,
+    "swiglu": True,
+    "disable_bias_linear": True,
+    "normalization": "RMSNorm",
+    "untie_embeddings_and_output_weights": True,
+    "position_embedding_type": "rope",
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "moe_router_dtype": "fp32",
+    "moe_router_load_balancing_type": "none",
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "moe_grouped_gemm": True,
+}
+"""Flags for settings that a shape does not define. The values are those of Megatron's own MoE recipes. ``config`` can
+change them.
+"""
+SHAPE_FLAGS = frozenset({
+    "num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads", "num_query_groups",
+    "kv_channels", "num_experts", "moe_router_topk", "qk_layernorm", "seq_length", "micro_batch_size", "vocab_size",
+    "bf16", "fp16",
+})  # fmt: skip
+"""Flags that define the model of a shape."""
+FIXED_FLAGS = {
+    "expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
+    "world_size": "it is fixed by the mesh; set it with --world",
+    "moe_token_dispatcher_type": "set 'dispatcher' of the workload",
+    "moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
+}
+"""Flags that a user's ``config`` cannot set, each with what to do instead."""
+MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+"""Flags whose product is the number of ranks that work on the same micro-batch."""
+INTERLEAVED = (
+    "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
+)  # fmt: skip
+"""Flags with which a rank may have several pipeline stages."""
+
+_FLAG_NAME = re.compile(r"[A-Za-z]\w*")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """All flags of the script. ``given`` are those of the user and of the test case, with their own values."""
+
+    flags: Mapping[str, Scalar | FlagValue]
+    given: Mapping[str, Scalar | FlagValue]
+    warnings: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The command line without the script."""
+        words: list[str] = []
+        for name, value in self.flags.items():
+            if value is True:
+                words.append(_as_option(name))
+            elif isinstance(value, tuple):
+                words += [_as_option(name), *value]
+            elif value is not False and value is not None:
+                words += [_as_option(name), str(value)]
+        return words
+
+    @property
+    def regbot_flags(self) -> list[str]:
+        """Flags whose values come from regbot, and not from the user or the test case."""
+        return [name for name, value in self.flags.items() if name not in self.given or self.given[name] != value]
+
+    @property
+    def regbot_options(self) -> list[str]:
+        """``regbot_flags`` as they are written on the command line."""
+        return [_as_option(name) for name in self.regbot_flags]
+
+    def replaced_flags(self) -> dict[str, Scalar]:
+        """Return the flags of the test case that regbot has replaced, with the values of the test case."""
+        return {
+            name: " ".join(value) if isinstance(value, tuple) else value
+            for name, value in self.given.items()
+            if name not in self.flags or self.flags[name] != value
+        }
+
+
+def make_command_line(request: Request, test_case: MegatronTestCase | None = None) -> CommandLine:
+    """Return the command line of the test case, or of the shape and the mesh, with the user's own flags. Raises
+    ContractError.
+    """
+    if request.routing == "skewed":
+        raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
+    user_flags = read_user_flags(request.config, () if test_case is not None else SHAPE_FLAGS)
+    chosen = {**_dispatcher_flags(request), **user_flags}
+    if test_case is None:
+        shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
+        return CommandLine({**shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **chosen}, chosen)
+    flags = {**test_case.flags, **chosen}
+    step, warning = _smallest_step(request, flags)
+    given = {**test_case.left_out, **flags}
+    warnings = [*test_case.warnings, *([warning] if warning else ())]
+    return CommandLine({**test_case.flags, **step, **OFFLINE_FLAGS, **chosen}, given, warnings)
+
+
+def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) -> dict[str, Scalar | FlagValue]:
+    """Return the user's flags. A key of ``config`` may have ``-`` in place of ``_``, as on the command line.
+
+    Raises ContractError if a flag cannot be set, or is written in a way that could set another flag. ``shape_names``
+    are the flags that the shape sets.
+    """
+    flags: dict[str, Scalar | FlagValue] = {}
+    for key, value in config.items():
+        name = key.replace("-", "_")
+        if "." in key:
+            own_name = key.rpartition(".")[2]
+            raise ContractError("config", f"config.{key}: a flag of the script has no dots; write {own_name!r}")
+        if not _FLAG_NAME.fullmatch(name):
+            raise ContractError("config", f"config.{key} is not a flag; write its name without dashes before it")
+        if name in FIXED_FLAGS or name in shape_names:
+            reason = FIXED_FLAGS.get(name, "it is fixed by the shape; choose another shape or variant")
+            raise ContractError("config", f"config.{key} cannot be set: {reason}")
+        if name in flags:
+            raise ContractError("config", f"config.{key} sets {_as_option(name)} twice; remove one of them")
+        words = value.split() if isinstance(value, str) else []
+        if any(word.startswith("--") for word in words):
+            raise ContractError("config", f"config.{key}: the value {value!r} contains another flag")
+        flags[name] = tuple(words) if len(words) > 1 else value
+    return flags
+
+
+def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar]:
+    """Return the flags for the numbers of the shape and of the mesh."""
+    numbers, dense = request.geometry, request.mlp != "moe"
+    flags: dict[str, Scalar] = {
+        "num_layers": numbers.layers,
+        "hidden_size": numbers.hidden,
+        "ffn_hidden_size": numbers.dense_width if dense else numbers.expert_width,
+        "num_attention_heads": numbers.heads,
+        "group_query_attention": True,
+        "num_query_groups": numbers.kv_heads,
+        "kv_channels": numbers.head_dim,
+        "qk_layernorm": numbers.qk_norm,
+        "rotary_base": int(numbers.rope_theta),
+        "seq_length": numbers.sequence,
+        "max_position_embeddings": numbers.sequence,
+        "micro_batch_size": numbers.micro_batch,
+        "global_batch_size": numbers.micro_batch * request.world // model_parallel_ranks,
+        "vocab_size": numbers.vocabulary - 1,  # the null tokenizer adds one token for the end of a document
+        "bf16": request.dtype == "bfloat16",
+        "fp16": request.dtype == "float16",
+        "train_iters": TRAIN_ITERATIONS,
+    }
+    if not dense:
+        flags |= {
+            "num_experts": numbers.experts,
+            "moe_ffn_hidden_size": numbers.expert_width,
+            "moe_router_topk": numbers.top_k,
+            "expert_model_parallel_size": request.ep,
+        }
+    return flags
+
+
+def _smallest_step(
+    request: Request, flags: Mapping[str, Scalar | FlagValue]
+) -> tuple[dict[str, Scalar | FlagValue], str]:
+    """Return flags for the smallest step of a test case on the requested ranks, and a warning if its own step is
+    larger. Raises ContractError if the test case cannot have these ranks.
+    """
+    where = f"recipe {request.recipe!r}"
+    model_parallel_ranks = count_model_parallel_ranks(flags, where)
+    ep = read_size(flags, "expert_model_parallel_size", where)
+    if ep != request.ep or request.world % model_parallel_ranks:
+        raise ContractError(
+            "config",
+            f"{where} has EP {ep}, and {model_parallel_ranks} ranks work on one micro-batch, but {request.world} ranks "
+            f"with EP {request.ep} were requested; trace it with --ep {ep} and a multiple of {model_parallel_ranks} "
+            "ranks",
+        )
+    is_interleaved = any(flags.get(name) for name in INTERLEAVED)
+    micro_batches = read_size(flags, "pipeline_model_parallel_size", where) if is_interleaved else 1
+    global_batch = micro_batches * read_size(flags, "micro_batch_size", where) * request.world // model_parallel_ranks
+    step: dict[str, Scalar | FlagValue] = {"global_batch_size": global_batch}
+    if "vocab_size" not in flags:
+        step["vocab_size"] = request.geometry.vocabulary - 1
+    if "global_batch_size" not in flags:
+        return step, ""
+    own_batch = read_size(flags, "global_batch_size", where)
+    if own_batch == global_batch:
+        return step, ""
+    traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
+    return step, (
+        f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
+        f"{own_batch}). Further micro-batches repeat what these do"
+    )
+
+
+def count_model_parallel_ranks(flags: Mapping[str, Scalar | FlagValue], where: str) -> int:
+    """Return the number of ranks that work on the same micro-batch. Raises ContractError, whose text begins with
+    ``where``.
+    """
+    product = 1
+    for name in MODEL_PARALLEL:
+        product *= read_size(flags, name, where)
+    return product
+
+
+def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) -> int:
+    """Return the positive number of a flag; 1 if it is not set. Raises ContractError, with ``where`` in front."""
+    value = flags.get(name)
+    text = "1" if value is None else str(value)
+    if not text.isdecimal() or int(text) == 0:
+        raise ContractError("config", f"{where}: {_as_option(name)} must be a positive number, not {text[:80]!r}")
+    return int(text)
+
+
+def _dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
+    if request.dispatcher in FLEX:
+        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
+    return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}
+
+
+def _as_option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

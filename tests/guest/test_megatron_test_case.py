@@ -1,0 +1,182 @@
+"""Test cases of Megatron-LM: what is read from their YAML, and the command line that it makes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regbot.shapes import load_shape
+from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.megatron_command import CommandLine, make_command_line
+from regbot_guest.frameworks.megatron_test_case import MAX_BYTES, MegatronTestCase, read_test_case
+from regbot_guest.request import Geometry, Request
+
+FILE = "model_config.yaml"
+SIZES = "  --num-experts: 8\n  --moe-router-topk: 2\n  --expert-model-parallel-size: 4\n"
+
+
+def read(folder: Path, flags: str, before: str = "") -> MegatronTestCase:
+    (folder / FILE).write_text(f"{before}MODEL_ARGS:\n{flags}", encoding="utf-8")
+    return read_test_case(folder, FILE)
+
+
+def command(test_case: MegatronTestCase, world: int = 16, ep: int = 4, **config: Any) -> CommandLine:
+    geometry = Geometry(**load_shape("mixtral-8x7b").variant("full").geometry.model_dump())
+    request = Request(
+        request="x", workload="mixtral-8x7b@1/ep", variant="full", record="raw.json", root="checkout",
+        geometry=geometry, world=world, ep=ep, adapter="megatron", program="pretrain_gpt.py", recipe=FILE,
+        config=config,
+    )  # fmt: skip
+    return make_command_line(request, test_case)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--bf16: true", ["--bf16"]),
+        ("--flag: false", ["--flag", "false"]),
+        ("--cuda-graph-impl: off", ["--cuda-graph-impl", "off"]),
+        ("--lr: 1e-2", ["--lr", "1e-2"]),
+        ("--seed: 010", ["--seed", "010"]),
+        ("--time: 1:30", ["--time", "1:30"]),
+        ('--num-layers: "4"', ["--num-layers", "4"]),
+        ("--split: 949,50,1", ["--split", "949,50,1"]),
+        ("--recompute-modules: [moe_act layernorm]", ["--recompute-modules", "moe_act", "layernorm"]),
+        ('--recompute-modules: "[moe_act layernorm]"', ["--recompute-modules", "moe_act", "layernorm"]),
+        ("--split: [949, 50, 1]", ["--split", "949", "50", "1"]),
+        ("--moe-layer-freq: ([0] * 3 + [1] * 12)", ["--moe-layer-freq", "([0] * 3 + [1] * 12)"]),
+        (
+            "--pipeline-model-parallel-layout: Et*3|(tt|)*29m|L",
+            ["--pipeline-model-parallel-layout", "Et*3|(tt|)*29m|L"],
+        ),
+        ("--hybrid-layer-pattern: M*M*/MM/MM", ["--hybrid-layer-pattern", "M*M*/MM/MM"]),
+        ("--empty:", []),
+        ("--data-path: my-data", []),
+        ("--save: ${CHECKPOINT_SAVE_PATH}", []),
+    ],
+)
+def test_a_value_reaches_the_script_as_megatrons_own_runner_passes_it(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    test_case = read(tmp_path, f"{SIZES}  {text}\n")
+    others = command(read(tmp_path, SIZES)).words
+    line = command(test_case).words
+    at = next((number for number, word in enumerate(line) if words and word == words[0]), 0)
+    assert line[at : at + len(words)] == words
+    assert len(line) == len(others) + len(words)
+    assert test_case.warnings == []
+
+
+def test_the_step_is_as_small_as_possible_and_the_own_values_are_recorded(tmp_path: Path) -> None:
+    flags = f"{SIZES}  --micro-batch-size: 2\n  --global-batch-size: 64\n  --tokenizer-type: GPT2BPETokenizer\n"
+    line = command(read(tmp_path, flags))
+    assert line.flags["global_batch_size"] == 2 * 16
+    assert line.replaced_flags() == {"global_batch_size": "64", "tokenizer_type": "GPT2BPETokenizer"}
+    (warning,) = line.warnings
+    assert warning.startswith(
+        "the traced step has 1 micro-batch on each rank (32 sequences in all; the recipe's global batch has 64)"
+    )
+    assert {"global_batch_size", "tokenizer_type", "vocab_size", "mock_data"} <= {*line.regbot_flags}
+    assert not {"num_experts", "micro_batch_size", "lr", "moe_grouped_gemm"} & {*line.regbot_flags}
+
+
+@pytest.mark.parametrize(
+    ("stages", "sequences"),
+    [("--num-layers: 8", 4), ("--num-virtual-stages-per-pipeline-rank: 2", 16)],
+    ids=["plain", "interleaved"],
+)
+def test_an_interleaved_pipeline_has_a_micro_batch_for_each_stage(tmp_path: Path, stages: str, sequences: int) -> None:
+    flags = f"{SIZES}  --pipeline-model-parallel-size: 4\n  {stages}\n  --global-batch-size: {sequences}\n"
+    line = command(read(tmp_path, flags))
+    assert line.flags["global_batch_size"] == sequences
+    assert line.warnings == []
+
+
+def test_a_flag_that_cannot_be_traced_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    flags = f"{SIZES}  --log-num-zeros-in-grad: true\n  --te-precision-config-file: ${{CONFIG}}/x.yaml\n"
+    line = command(read(tmp_path, flags))
+    assert line.warnings == [
+        "log_num_zeros_in_grad of the recipe is left out, because its value depends on real data",
+        "te_precision_config_file of the recipe is left out, because its value names a file",
+    ]
+    assert line.replaced_flags() == {
+        "log_num_zeros_in_grad": True,
+        "te_precision_config_file": "${CONFIG}/x.yaml",
+    }
+
+
+def test_the_users_keys_override_flags_and_are_the_users(tmp_path: Path) -> None:
+    line = command(read(tmp_path, f"{SIZES}  --num-layers: 32\n"), num_layers=2, lr=1e-3)
+    assert (line.flags["num_layers"], line.flags["lr"]) == (2, 1e-3)
+    assert not {"num_layers", "lr"} & {*line.regbot_flags}
+
+
+def test_variables_stay_texts(tmp_path: Path) -> None:
+    variables = "ENV_VARS:\n  NCCL_ALGO: Ring\n  NVTE: off\n  OCTAL: 010\n  EMPTY:\n"
+    assert read(tmp_path, SIZES, variables).variables == {
+        "NCCL_ALGO": "Ring",
+        "NVTE": "off",
+        "OCTAL": "010",
+        "EMPTY": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("a: 1\n", "has no MODEL_ARGS; it is not a test case of Megatron-LM"),
+        ("- 1\n", "has no MODEL_ARGS"),
+        ("", "has no MODEL_ARGS"),
+        ("MODEL_ARGS: 1\n", "MODEL_ARGS is no table of names and values"),
+        ("MODEL_ARGS:\n  --a: 1\nMODEL_ARGS:\n  --a: 2\n", "has MODEL_ARGS twice"),
+        ("MODEL_ARGS:\n  --num-layers: 4\n  --num_layers: 8\n", "MODEL_ARGS has a name twice"),
+        ("MODEL_ARGS:\n  --a: {b: 1}\n", "the value of --a is neither a text nor a list of texts"),
+        ("MODEL_ARGS:\n  --a: [b, [c]]\n", "the value of --a is neither a text nor a list of texts"),
+        ("MODEL_ARGS:\n  --a: [b, --evil]\n", "the value of --a contains another flag"),
+        ("MODEL_ARGS:\n  a b: 1\n", "'a b', which is no name of a flag or variable"),
+        ("MODEL_ARGS:\n  ? [x]\n  : 1\n", "which is no name of a flag or variable"),
+        ("MODEL_ARGS: [\n", "cannot be read as YAML"),
+        ("MODEL_ARGS:\n  --a: " + "[" * 3000 + "\n", "cannot be read as YAML"),
+        ("x" * (MAX_BYTES + 1), f"has more than {MAX_BYTES} bytes"),
+    ],
+)
+def test_a_file_that_is_no_test_case_is_refused_with_its_name(tmp_path: Path, document: str, message: str) -> None:
+    (tmp_path / FILE).write_text(document, encoding="utf-8")
+    with pytest.raises(ContractError) as refusal:
+        read_test_case(tmp_path, FILE)
+    assert refusal.value.kind == "config"
+    assert f"recipe '{FILE}'" in str(refusal.value)
+    assert message in str(refusal.value)
+
+
+def test_a_file_in_another_encoding_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"MODEL_ARGS:\n  --a: \xe9\n")
+    with pytest.raises(ContractError, match=r"recipe 'model_config\.yaml' cannot be read as YAML"):
+        read_test_case(tmp_path, FILE)
+
+
+@pytest.mark.parametrize("recipe", ["missing.yaml", "../outside.yaml", "."])
+def test_a_file_that_is_not_in_the_checkout_is_refused(tmp_path: Path, recipe: str) -> None:
+    (tmp_path / "outside.yaml").write_text("MODEL_ARGS:\n")
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    with pytest.raises(ContractError, match="there is no such file in the checkout"):
+        read_test_case(checkout, recipe)
+
+
+@pytest.mark.parametrize(
+    ("flags", "world", "ep", "message"),
+    [
+        (SIZES, 16, 8, "has EP 4, and 1 ranks work on one micro-batch, but 16 ranks with EP 8 were requested"),
+        (f"{SIZES}  --tensor-model-parallel-size: 3\n", 16, 4, "trace it with --ep 4 and a multiple of 3 ranks"),
+        (f"{SIZES}  --micro-batch-size: true\n", 16, 4, "--micro-batch-size must be a positive number, not 'True'"),
+        (f"{SIZES}  --context-parallel-size: two\n", 16, 4, "--context-parallel-size must be a positive number"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_the_file(
+    tmp_path: Path, flags: str, world: int, ep: int, message: str
+) -> None:
+    with pytest.raises(ContractError) as refusal:
+        command(read(tmp_path, flags), world, ep)
+    assert str(refusal.value).startswith(f"recipe '{FILE}'")
+    assert message in str(refusal.value)
