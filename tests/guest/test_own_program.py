@@ -294,6 +294,17 @@ def test_an_error_that_names_a_flag_of_regbot_reports_the_flag(checkout: Path, p
     assert by_user["refusal"]["crash"]["keys"] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "is_named"), [("global_batch_size", True), ("train_iters", True), ("num_layers", False)]
+)
+def test_numbers_of_a_step_are_regbots_and_those_of_the_shape_are_the_workloads(
+    checkout: Path, paper_library: Path, name: str, is_named: bool
+) -> None:
+    edit(checkout, "megatron/training/model.py", "order = chosen", f"assert not True, '{name} is too small'")
+    assert trace(checkout, paper_library)["refusal"]["crash"]["keys"] == ([name] if is_named else [])
+
+
 def assert_raised_in(crash: dict[str, Any], file: str) -> None:
     """Assert that the error was raised in ``file``, and passed through no code of regbot."""
     assert crash["frames"][-1]["file"] == file

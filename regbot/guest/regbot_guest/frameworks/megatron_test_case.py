@@ -19,7 +19,8 @@ MAX_BYTES = 1024 * 1024
 
 FILE_FLAGS = frozenset({
     "data_path", "data_cache_path", "data_args_path", "vocab_file", "merge_file", "tokenizer_model", "save", "load",
-    "tensorboard_dir", "wandb_project", "save_interval", "save_retain_interval", "async_save",
+    "tensorboard_dir", "wandb_project", "wandb_exp_name", "wandb_entity", "wandb_save_dir", "save_interval",
+    "save_retain_interval", "async_save",
 })  # fmt: skip
 """Flags that name data, a checkpoint or a log, or that are refused without such a flag."""
 UNTRACED_FLAGS = ("log_num_zeros_in_grad",)
