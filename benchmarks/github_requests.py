@@ -52,7 +52,7 @@ def comment(bench: Bench, number: int, count: int) -> None:
     others are commands of strangers."""
     for index in range(count):
         is_command = index % (count // STRANGERS) == 0
-        text = "/regbot expect expert axis mapped twice@dp@*: meant" if is_command else "a comment"
+        text = "/regbot expect all-to-all replaced by gather and sum@dp@*: meant" if is_command else "a comment"
         author = "bob" if index in (0, count - 1) else f"stranger-{index}"
         bench.repo.comment(number, author, text)
 

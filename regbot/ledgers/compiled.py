@@ -1,4 +1,4 @@
-"""The pattern "expert axis mapped twice" in compiled programs, where a partitioner chooses the collectives.
+"""The pattern "all-to-all replaced by gather and sum" in compiled programs. A partitioner chooses their collectives.
 
 In eager code with this fault, forward gathers all tokens and sums the results. In a program that XLA partitioned
 (GSPMD), forward gathers the experts' weights instead, and backward sums the gradients of these weights. The sum is a
@@ -9,12 +9,12 @@ module names.
 
 from collections.abc import Iterator
 
-from regbot.ledgers.catalogue import MAPPED_TWICE
+from regbot.ledgers.catalogue import EXCHANGE_REPLACED
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 
-def detect_mapped_twice(view: View) -> Iterator[Claim]:
+def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect lost all-to-alls if the gathered bytes and the summed bytes each rise by more than the all-to-alls sent.
 
     The bytes are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged
@@ -34,7 +34,14 @@ def detect_mapped_twice(view: View) -> Iterator[Claim]:
         changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
         cells = (*exchange_cells, *gathers, *sums)
         yield Claim(
-            MAPPED_TWICE, tuple(sorted(lost_axes)), lost_axes, cells, changed_modules, changed_modules, axes, noun="op"
+            EXCHANGE_REPLACED,
+            tuple(sorted(lost_axes)),
+            lost_axes,
+            cells,
+            changed_modules,
+            changed_modules,
+            axes,
+            noun="op",
         )
 
 

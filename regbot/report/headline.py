@@ -337,7 +337,7 @@ _HEADLINES: dict[State, Callable[[Check], Words]] = {
 
 
 def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | None) -> Words:
-    """Return text like ``expert axis mapped twice, all-to-all on `ep` 5 per layer → 0``."""
+    """Return text like ``all-to-all replaced by gather and sum, all-to-all on `ep` 5 per layer → 0``."""
     for entry in entries:
         for finding in entry.findings:
             if status is None or finding.status == status:

@@ -3,7 +3,7 @@
 from regbot.ledgers import catalogue
 
 HINTS = {
-    catalogue.MAPPED_TWICE: "check whether the all-to-all dispatcher is still chosen, and whether a placement or "
+    catalogue.EXCHANGE_REPLACED: "check whether the all-to-all dispatcher is still chosen, and whether a placement or "
     "sharding rule names the axis for both tokens and experts",
     catalogue.AXIS_LOST: "find which placement or mesh no longer names the expert axis, so that experts are replicated",
     catalogue.AXIS_GAINED: "find which placement or mesh now names the expert axis",

@@ -65,7 +65,7 @@ def test_one_change_among_200_commits_is_found_exactly_in_at_most_nine_traces(ca
     code, found = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))
     assert (code, found["found"], found["culprit"]) == (0, "culprit", history.sharding)
     (change,) = found["changes"]
-    assert change["findings"][0]["pattern"] == "expert axis mapped twice"
+    assert change["findings"][0]["pattern"] == "all-to-all replaced by gather and sum"
     assert (found["search_runs"] <= 9, found["cached_runs"], found["confirm_runs"]) == (True, 0, 0)
 
     code, again = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))

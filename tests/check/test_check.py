@@ -49,7 +49,7 @@ def test_a_fallback_on_two_ranks_is_detected_accepted_and_judged_again(case: Cas
     sharding = only(verdict)["sharding"]
     assert sharding["base"]["all_to_all"] == {"payload": 8, "control": 0}
     assert sharding["head"]["all_to_all"] == {"payload": 0, "control": 0}
-    (finding,) = [f for f in sharding["findings"] if f["pattern"] == "expert axis mapped twice"]
+    (finding,) = [f for f in sharding["findings"] if f["pattern"] == "all-to-all replaced by gather and sum"]
     assert finding["axis"] == "ep"
     assert finding["modules"] == ["layers.*.moe"]
     assert code == {"FAIL": 1, "REVIEW": 5}[verdict["verdict"]]
@@ -58,7 +58,7 @@ def test_a_fallback_on_two_ranks_is_detected_accepted_and_judged_again(case: Cas
     assert json.loads(again.stdout) == verdict, "the verdict depends on the records alone"
     assert again.returncode == code
 
-    rule = "expert axis mapped twice@ep@mixtral-8x7b@1/*: two ranks gather less"
+    rule = "all-to-all replaced by gather and sum@ep@mixtral-8x7b@1/*: two ranks gather less"
     accepted = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--expect", rule, "--json")
     assert accepted.returncode == 0, accepted.stdout
     assert json.loads(accepted.stdout)["workloads"][0]["sharding"]["findings"][0]["accepted"] == "two ranks gather less"

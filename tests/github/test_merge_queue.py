@@ -235,7 +235,7 @@ def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
     ("text", "ledger", "with_declaration"),
     [
         ("/regbot accept {head}: meant", MORE, "PASS"),
-        ("/regbot expect expert axis mapped twice@ep@*: meant", FALLBACK, "PASS"),
+        ("/regbot expect all-to-all replaced by gather and sum@ep@*: meant", FALLBACK, "PASS"),
     ],
     ids=["accept", "expect"],
 )

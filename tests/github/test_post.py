@@ -51,8 +51,8 @@ def test_a_sharding_regression_fails_the_check_and_lists_the_next_commands(bench
     posted = only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
     assert posted.status == "FAIL"
     text = bench.comment(number)
-    assert headline(text).startswith("### ❌ FAIL: expert axis mapped twice")
-    assert "/regbot expect expert axis mapped twice@ep@*: why this is intended" in text
+    assert headline(text).startswith("### ❌ FAIL: all-to-all replaced by gather and sum")
+    assert "/regbot expect all-to-all replaced by gather and sum@ep@*: why this is intended" in text
     assert bench.check(number).conclusion == "failure"
 
 

@@ -36,7 +36,7 @@ def test_a_header_cannot_soften_its_judge(bench: Bench) -> None:
     soft = {
         "sharding": honest.header.sharding.model_copy(update={"bytes_rise_pct": 1e6, "wire_rise_pct": 1e6}),
         "wire": honest.header.wire.model_copy(update={"node_local_gb_s": 1e9, "inter_node_gb_s": 1e9}),
-        "expectations": ["expert axis mapped twice@*@*: trust me"],
+        "expectations": ["all-to-all replaced by gather and sum@*@*: trust me"],
     }
     session = bench.session(bench.head(number), theirs=FALLBACK, **soft)
     posted = only(bench.post(bench.static(number, session)))

@@ -141,7 +141,7 @@ def test_a_declaration_that_makes_a_static_verdict_pass_shows_the_invalid_measur
     static = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
     only(bench.post(static))
     only(bench.post(bench.cancelled(number)))
-    assert bench.says(number, "/regbot expect expert axis mapped twice@ep@*: meant").effect == "noted"
+    assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "noted"
     assert only(bench.post(static)).status == "PASS"
     text = both(bench, number)
     assert headline(text).startswith("### ⛔ INVALID: the job that measures this commit was cancelled")
@@ -159,7 +159,7 @@ def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
     assert bench.check(number).title == title
     assert headline(text).startswith("### ✅ PASS")
     assert "the job that measures this commit failed" in text
-    assert bench.says(number, "/regbot expect expert axis mapped twice@ep@*: meant").effect == "refused"
+    assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "refused"
     assert f"\n/regbot run {bench.head(number)}\n" in bench.repo.comments(number)[-1].body
 
 
@@ -246,7 +246,7 @@ def test_a_waiting_check_run_keeps_its_earlier_result(bench: Gated) -> None:
     bench.asked(number)
     summary = str(bench.check(number).summary)
     assert "Asked for by `bob`." in summary
-    assert "### ❌ FAIL: expert axis mapped twice" in summary
+    assert "### ❌ FAIL: all-to-all replaced by gather and sum" in summary
 
 
 # An artifact that has expired
@@ -269,7 +269,9 @@ def test_a_verdict_with_an_expired_artifact_stays_unchanged(bench: Gated, tier: 
     assert bench.comment(number) == text
 
 
-@pytest.mark.parametrize("text", ["/regbot accept SHA: meant", "/regbot expect expert axis mapped twice@ep@*: meant"])
+@pytest.mark.parametrize(
+    "text", ["/regbot accept SHA: meant", "/regbot expect all-to-all replaced by gather and sum@ep@*: meant"]
+)
 def test_a_declaration_on_an_expired_run_is_answered_with_how_to_measure_again(bench: Gated, text: str) -> None:
     number = bench.pull()
     run = bench.static(number, bench.session(bench.head(number), theirs=MORE))

@@ -22,7 +22,7 @@ from support.forge_cases import bench as bench
 
 
 def expect(bench: Bench, number: int, login: str) -> int:
-    rule = "expert axis mapped twice@ep@qwen3-30b-a3b@1/ep: the new router"
+    rule = "all-to-all replaced by gather and sum@ep@qwen3-30b-a3b@1/ep: the new router"
     return bench.repo.comment(number, login, f"/regbot expect {rule}")
 
 
@@ -53,7 +53,7 @@ def test_a_change_declared_without_the_required_role_fails(bench: Bench, login: 
 
 def test_a_declaration_of_an_older_head_says_so_even_with_a_long_reason(bench: Bench) -> None:
     number, _ = failing(bench)
-    bench.repo.comment(number, "bob", f"/regbot expect expert axis mapped twice@ep@*: {'why ' * 124}")
+    bench.repo.comment(number, "bob", f"/regbot expect all-to-all replaced by gather and sum@ep@*: {'why ' * 124}")
     sha = bench.push(number, "x = 3\n")
     posted = only(bench.post(bench.static(number, bench.session(sha, theirs=FALLBACK))))
     assert posted.status == "PASS"
@@ -63,7 +63,7 @@ def test_a_declaration_of_an_older_head_says_so_even_with_a_long_reason(bench: B
 def test_an_edited_or_deleted_declaration_does_not_count(bench: Bench) -> None:
     number, again = failing(bench)
     id = bench.repo.comment(number, "bob", "looks fine")
-    bench.repo.edit_comment(id, "/regbot expect expert axis mapped twice@ep@*: looks fine")
+    bench.repo.edit_comment(id, "/regbot expect all-to-all replaced by gather and sum@ep@*: looks fine")
     assert again().status == "FAIL"
     id = expect(bench, number, "bob")
     assert again().status == "PASS"

@@ -8,7 +8,7 @@ from regbot.github.stamped_text import StampedText
 from support.forge_cases import FALLBACK, Bench, headline, only
 from support.forge_cases import bench as bench
 
-EXPECTED = "expert axis mapped twice@ep@*: meant"
+EXPECTED = "all-to-all replaced by gather and sum@ep@*: meant"
 
 
 def twins(bench: Bench) -> tuple[int, int]:

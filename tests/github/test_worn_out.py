@@ -14,7 +14,7 @@ from regbot.records.verdict import Status
 from support.forge_cases import BOT, FALLBACK, Bench, build_text, only
 from support.forge_cases import bench as bench
 
-RULE = "/regbot expect expert axis mapped twice@ep@*: meant"
+RULE = "/regbot expect all-to-all replaced by gather and sum@ep@*: meant"
 MAX_REQUESTS = 40
 
 

@@ -93,7 +93,7 @@ def test_other_collectives_under_the_same_fingerprint_are_not_identical() -> Non
 def test_a_fallback_fails_and_the_reason_names_it() -> None:
     section = sharding(pair(head=GATHERED))
     assert section.status == "FAIL"
-    assert section.reasons[0].startswith("expert axis mapped twice: In 4 of 4 MoE layers")
+    assert section.reasons[0].startswith("all-to-all replaced by gather and sum: In 4 of 4 MoE layers")
 
 
 def test_only_the_decisive_findings_are_reasons() -> None:
@@ -147,7 +147,7 @@ def test_configurations_of_one_commit_are_compared_and_not_judged() -> None:
     assert workload.sharding is not None
     assert (verdict.verdict, workload.sharding.status) == ("PASS", "PASS")
     assert workload.sharding.reasons[0] == "comparison of two configurations: differences are shown, not judged"
-    assert [(f.pattern, f.status) for f in workload.sharding.findings] == [(names.MAPPED_TWICE, "PASS")]
+    assert [(f.pattern, f.status) for f in workload.sharding.findings] == [(names.EXCHANGE_REPLACED, "PASS")]
 
 
 def test_one_commit_with_equal_configurations_is_judged() -> None:
@@ -233,7 +233,7 @@ def test_a_harmless_guess_does_not_hide_another_one() -> None:
 def test_other_guesses_do_not_soften_a_failure() -> None:
     section = sharding(pair(A2A, guessing(A_SCALAR, program="b" * 64, ledger=GATHERED)))
     assert section.status == "FAIL"
-    assert section.reasons[0].startswith("expert axis mapped twice")
+    assert section.reasons[0].startswith("all-to-all replaced by gather and sum")
     assert "guessed" in section.reasons[1]
 
 
@@ -249,22 +249,22 @@ def test_other_guesses_are_not_judged_between_configurations() -> None:
 
 
 def test_a_declared_finding_passes_and_shows_its_reason() -> None:
-    verdict = verdict_of(pair(head=GATHERED), f"expert axis mapped twice@ep@{WORKLOAD}: small groups")
+    verdict = verdict_of(pair(head=GATHERED), f"all-to-all replaced by gather and sum@ep@{WORKLOAD}: small groups")
     assert verdict.verdict == "PASS"
     assert verdict.workloads[0].sharding is not None
-    assert "expert axis mapped twice, accepted: small groups" in verdict.workloads[0].sharding.reasons
+    assert "all-to-all replaced by gather and sum, accepted: small groups" in verdict.workloads[0].sharding.reasons
     assert verdict.warnings == []
 
 
 def test_a_declaration_that_matched_nothing_is_a_warning() -> None:
-    verdict = verdict_of(pair(), "expert axis mapped twice@ep@*: small groups")
+    verdict = verdict_of(pair(), "all-to-all replaced by gather and sum@ep@*: small groups")
     assert verdict.verdict == "PASS"
     assert "no finding matches" in verdict.warnings[0]
 
 
 def test_a_declaration_does_not_cover_other_findings() -> None:
     head = edited(GATHERED, lambda e: None if e.kind == "reduce_scatter" and e.axis == "dp" else e)
-    section = sharding(pair(head=head), "expert axis mapped twice@*@*: small groups")
+    section = sharding(pair(head=head), "all-to-all replaced by gather and sum@*@*: small groups")
     assert section.status == "FAIL"
     assert section.reasons[0].startswith("gradient reduction lost")
 
@@ -307,7 +307,7 @@ def test_times_of_a_node_on_which_a_requested_library_has_nothing_to_do_are_inva
 
 def test_a_requested_change_of_dispatcher_is_judged_by_its_rows() -> None:
     section = sharding(pair(head=GATHERED, backends={"dispatcher": backend("allgather", "allgather")}))
-    assert [f.pattern for f in section.findings] == [names.MAPPED_TWICE]
+    assert [f.pattern for f in section.findings] == [names.EXCHANGE_REPLACED]
 
 
 def test_another_backend_that_ran_differently_is_a_warning() -> None:
@@ -617,9 +617,9 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
     [
         (names.DISPATCHER_OFF, DOWN, DOWN, "FAIL"),
         (names.GRADIENT_LOST, DOWN, DOWN, "FAIL"),
-        (names.MAPPED_TWICE, UP, UP, "FAIL"),
-        (names.MAPPED_TWICE, SAME, SAME, "FAIL"),
-        (names.MAPPED_TWICE, DOWN, UP, "REVIEW"),
+        (names.EXCHANGE_REPLACED, UP, UP, "FAIL"),
+        (names.EXCHANGE_REPLACED, SAME, SAME, "FAIL"),
+        (names.EXCHANGE_REPLACED, DOWN, UP, "REVIEW"),
         (names.RECOMPUTES, UP, UP, "FAIL"),
         (names.RECOMPUTES, UP, A_LITTLE_UP, "REVIEW"),
         (names.RESHARDS, UP, UP, "FAIL"),

@@ -168,7 +168,10 @@ def test_a_page_says_what_it_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("ledger_culprit", "(pull request 441) changed the collectives: expert axis mapped twice (axis ep)"),
+        (
+            "ledger_culprit",
+            "(pull request 441) changed the collectives: all-to-all replaced by gather and sum (axis ep)",
+        ),
         ("ledger_two_one_undone", "undone by a later commit of the range"),
         ("time_culprit", "raised the step time: +48.1% [+40.2, +56.9], confirmed against its parent by 4 pairs"),
         ("time_set", "the culprit is one of 3 commits, two of which cannot be measured: "),

@@ -302,7 +302,7 @@ def test_the_share_of_the_experts_is_beside_the_times() -> None:
 
 def test_both_failures_share_one_headline() -> None:
     first = top("both_fail").splitlines()[1]
-    assert "expert axis mapped twice" in first
+    assert "all-to-all replaced by gather and sum" in first
     assert "a training step is up to 47.4% slower" in first
     assert "in both timed workloads" in first
 

@@ -54,7 +54,7 @@ def test_the_gravest_finding_of_a_pattern_comes_first_with_its_workload() -> Non
     sharding = first.sharding.model_copy(update={"status": "REVIEW", "findings": softer})
     workloads = [first.model_copy(update={"sharding": sharding}), *rest]
     text = verdict_page(verdict.model_copy(update={"workloads": workloads}), None)
-    fail = text.index("FAIL  expert axis mapped twice (axis ep) in ")
-    assert fail < text.index("REVIEW  expert axis mapped twice")
+    fail = text.index("FAIL  all-to-all replaced by gather and sum (axis ep) in ")
+    assert fail < text.index("REVIEW  all-to-all replaced by gather and sum")
     assert rest[0].name in text[fail : text.index("\n", fail)]
     assert first.name not in text[fail : text.index("\n", fail)].split(", ")

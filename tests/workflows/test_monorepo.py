@@ -87,7 +87,7 @@ def monorepo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monorepo]:
 def test_only_the_workload_that_a_change_concerns_is_traced(monorepo: Monorepo) -> None:
     answer = monorepo.answers["search"]
     assert {run.workload for run in answer.session.runs} == {"search:mixtral-8x7b@1/ep"}
-    assert "expert axis mapped twice" in answer.comment
+    assert "all-to-all replaced by gather and sum" in answer.comment
     assert "Not measured: `ranking:mixtral-8x7b@1/ep`, `speech:" in answer.comment
     assert "No changed file matches the paths of these workloads." in answer.comment
     assert answer.comment.count("| `search:mixtral-8x7b@1/ep` | base |") == 1

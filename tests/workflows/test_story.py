@@ -256,7 +256,7 @@ def test_a_strangers_pull_request_gets_a_static_verdict_that_says_whose_word_it_
     assert opened.verdict.author == BOT
     assert opened.marker["tier"] == "static"
     assert opened.marker["head"] == story.culprit
-    assert "expert axis mapped twice" in opened.verdict.body
+    assert "all-to-all replaced by gather and sum" in opened.verdict.body
     assert "Self-reported" in opened.verdict.body
     assert opened.check is not None
     assert (opened.check.status, opened.check.conclusion) == ("completed", "failure")
@@ -301,7 +301,7 @@ def test_a_bisection_names_the_commit_where_it_was_asked_for(story: Story) -> No
     new = [each for each in story.seen["bisected"].comments if each.id not in before and each.author == BOT]
     (answer,) = [each for each in new if "Tidy up the dispatch" in each.body]
     assert story.culprit[:12] in answer.body
-    assert "expert axis mapped twice" in answer.body
+    assert "all-to-all replaced by gather and sum" in answer.body
 
 
 def test_a_merge_group_has_no_verdict_before_a_node_has_measured_it(story: Story) -> None:
