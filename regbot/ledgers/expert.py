@@ -243,7 +243,8 @@ def _is_token_exchange(view: View, cell: Cell) -> bool:
 
 
 def _list_exchanging_modules(view: View) -> frozenset[str]:
-    """Return the modules that exchanged tokens before, by an all-to-all or by gathers and sums on an expert axis."""
+    """Return the modules that exchanged tokens in the arm that ``view`` compares from: by an all-to-all, or by gathers
+    and sums, on an expert axis."""
     return frozenset().union(
         *(
             cell.issuers_before

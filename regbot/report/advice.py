@@ -12,7 +12,7 @@ from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
 from regbot.text.clip import short_commit
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 
 DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
 """Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
@@ -322,8 +322,8 @@ def _describe_noise(check: Check) -> Words:
     if known_mdes and (worst_mde := max(known_mdes)) > threshold:
         words = (
             f"This machine is too noisy to detect a slowdown of {size(threshold)}. Even a full session can only detect "
-            f"{at_most(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with nothing else "
-            "running:"
+            f"{round_up_percent(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with "
+            "nothing else running:"
         )
         return (words,)
     return (

@@ -23,7 +23,7 @@ from regbot.report.throughput import (
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
 from regbot.text.clip import clip
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
 
@@ -194,7 +194,8 @@ def _inconclusive_headline(check: Check) -> Words:
     cause = next((f": {text}" for text in causes if text), "")
     detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
     if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
-        cause = f": the smallest detectable slowdown is {at_most(min(detectable))} to {at_most(max(detectable))}"
+        smallest, largest = round_up_percent(min(detectable)), round_up_percent(max(detectable))
+        cause = f": the smallest detectable slowdown is {smallest} to {largest}"
     return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
 
 

@@ -14,7 +14,7 @@ from regbot.report.quantities import estimate_and_interval, interval, percent, s
 from regbot.report.timed_runs import TimedRuns
 from regbot.report.workload_section import WorkloadSection
 from regbot.text.clip import clip
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
 REASON_CHARACTERS = 300
@@ -148,7 +148,9 @@ def _describe_bound(section: Throughput) -> str:
 def exclude_slowdowns(bound_pct: float, reference: str) -> str:
     """Return the slowdowns that a bound excludes: ``a slowdown above 0.7% against base``. A bound of 0 or less excludes
     every slowdown."""
-    return f"{f'a slowdown above {at_most(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
+    return (
+        f"{f'a slowdown above {round_up_percent(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
+    )
 
 
 def describe_reference(section: Throughput) -> str:
@@ -201,12 +203,16 @@ def describe_power(section: Throughput) -> str:
     determiner = "this" if section.pairs == 1 else "these"
     if session_mde is not None and full_mde is not None and full_mde < session_mde:
         return (
-            f"{determiner} {pairs} can detect a slowdown of {at_most(session_mde)} or more, a full session here "
-            f"{at_most(full_mde)} or more"
+            f"{determiner} {pairs} can detect a slowdown of {round_up_percent(session_mde)} or more, a full session "
+            f"here {round_up_percent(full_mde)} or more"
         )
     if session_mde is not None:
-        return f"{determiner} {pairs} can detect a slowdown of {at_most(session_mde)} or more"
-    return f"a full session here can detect a slowdown of {at_most(full_mde)} or more" if full_mde is not None else ""
+        return f"{determiner} {pairs} can detect a slowdown of {round_up_percent(session_mde)} or more"
+    return (
+        f"a full session here can detect a slowdown of {round_up_percent(full_mde)} or more"
+        if full_mde is not None
+        else ""
+    )
 
 
 def _describe_identical(_: Throughput, __: Thresholds) -> str:

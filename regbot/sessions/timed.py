@@ -133,13 +133,13 @@ class SessionRunner:
         self._save_run(run)
         runs.append(run)
 
-    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile: str) -> Run:
+    def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile_reason: str) -> Run:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):
             failed = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0
-        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile)
+        spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         stage = "head" if slot.position.order == "screen" else slot.position.block
         if slot.position.draw is not None:
             stage = f"{slot.position.draw}-{stage}"

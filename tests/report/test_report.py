@@ -27,7 +27,7 @@ from regbot.report.quantities import with_interval
 from regbot.report.state import prepare_check
 from regbot.report.throughput import classify_throughput
 from regbot.report.workload_section import build_workload_sections, fold_collectives
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from support import report_cases
 from support.report_cases import CASES, HOSTILE
 from support.sharding_cases import QWEN, Case, Shape, compare_same, ledger
@@ -432,7 +432,7 @@ def test_the_headline_says_how_the_head_breaks_when_timed() -> None:
     ("value", "expected"), [(0.629, "0.7%"), (1.0, "1%"), (1.04, "1.1%"), (7.61, "7.7%"), (0.0, "0%"), (100.0, "100%")]
 )
 def test_a_bound_is_never_rounded_to_a_better_one(value: float, expected: str) -> None:
-    assert at_most(value) == expected
+    assert round_up_percent(value) == expected
 
 
 @pytest.mark.parametrize(

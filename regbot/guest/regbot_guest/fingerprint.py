@@ -99,7 +99,7 @@ class Fingerprint:
 
     def _hash_constants(self, value: Any) -> None:
         """Hash the known values of tensors that no dispatched operator produced, such as a permutation, a mask or
-        expert numbers.
+        expert indices.
         """
         for tensor in flatten(value):
             if self._tensors.get(id(tensor)) is tensor:

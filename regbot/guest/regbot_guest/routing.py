@@ -11,7 +11,7 @@ ZIPF_EXPONENT = 1.0
 
 
 def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: int, device: torch.device) -> Tensor:
-    """Return expert numbers, int64 ``[tokens, top_k]``. They are distinct within a row and the same on every rank.
+    """Return expert indices, int64 ``[tokens, top_k]``. They are distinct within a row and the same on every rank.
 
     ``balanced`` assigns consecutive experts, so every expert gets tokens * top_k / experts rows, up to rounding.
     ``skewed`` draws each token's experts without replacement, with Zipf weights and the random seed ``seed``. Raises

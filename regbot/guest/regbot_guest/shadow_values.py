@@ -43,7 +43,7 @@ makes the mask 8 times as large. Floats are needed only for one-hot counts of 40
 """
 
 Route = Callable[[int, int, int], Tensor]
-"""Function from (tokens, experts, top_k) to expert numbers, a real tensor ``[tokens, top_k]``."""
+"""Function from (tokens, experts, top_k) to expert indices, a real tensor ``[tokens, top_k]``."""
 
 _METADATA_OPERATORS = {
     aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like,
