@@ -314,7 +314,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
-    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.template))
+    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.module))
 
 
 def _shorten_name(template: str) -> str:

@@ -109,8 +109,8 @@ def explain_stored(result: StoredVerdict) -> list[str]:
         assert result.bound is not None
         largest = round_up_percent(percent(result.bound))
         sentence = f"head is within the stored baseline: {compared} give {format_estimate(median_prediction)}"
-        excluded = f"slowdowns above {largest} against these sessions are excluded, smaller ones are not"
-        return [f"{sentence}; {excluded}, because {spread_text}"]
+        excluded = f"A slowdown above {largest} against these sessions is ruled out"
+        return [f"{sentence}. {excluded}. A smaller one is not, because {spread_text}"]
     if result.decision in ("regressed", "improved"):
         word = "slower" if result.decision == "regressed" else "faster"
         sentences = [

@@ -230,13 +230,18 @@ def _advise_on_foreign_code(check: Check) -> list[NextStep]:
 
 
 def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
-    words = "Maintainer: install the requested dispatcher on this machine ("
-    step = NextStep((words, Name("regbot doctor"), " says what is missing)."))
-    return [step, *_list_retiming_steps(check, ("Repeat the timing there, or on a node that has the dispatcher:",))]
+    nodes = [timed_run.run.node for entry in check.decisive for timed_run in entry.timed.runs]
+    has_gpu = any(node is not None and node.gpus for node in nodes)
+    words = "install the requested dispatcher on this machine ("
+    if not has_gpu:
+        words = "this machine has no GPU. If the requested dispatcher works without one, install it here ("
+    step = NextStep((f"Maintainer: {words}", Name("regbot doctor"), " says what is missing)."))
+    return [step, *_list_retiming_steps(check, ("Repeat the timing on a node that has the dispatcher:",))]
 
 
 def _advise_on_missing_times(check: Check) -> list[NextStep]:
-    return [*_list_log_steps(check), *_list_retiming_steps(check, ("Repeat the timing:",))]
+    words = "Repeat the timing when the cause is fixed, or on another node of the same class:"
+    return [*_list_log_steps(check), *_list_retiming_steps(check, (words,))]
 
 
 _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
@@ -399,7 +404,9 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     words: Words = (
         f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
         Name("/regbot expect"),
-        "). The change is then accepted; a slower step is judged all the same:",
+        "). Its form is ",
+        Name("PATTERN@AXIS@WORKLOAD: reason"),
+        ". The change is then accepted; a slower step is judged all the same:",
     )
     return [NextStep(words, options)]
 

@@ -152,7 +152,7 @@ def _environment_headline(check: Check) -> Words:
 def _untimed_headline(check: Check) -> Words:
     entries = check.decisive
     return (
-        "the step times could not be measured in ",
+        "no usable step times were measured in ",
         _count_workloads(entries, check),
         *_append_first_reason(entries),
     )
@@ -162,7 +162,7 @@ def _unmeasured_headline(check: Check) -> Words:
     entries = check.decisive
     if not check.entries:
         return ("there was no workload to measure",)
-    return ("could not be measured in ", _count_workloads(entries, check), *_append_first_reason(entries))
+    return ("there is no valid result in ", _count_workloads(entries, check), *_append_first_reason(entries))
 
 
 def _trains_differently_headline(check: Check) -> Words:
@@ -255,7 +255,7 @@ def _describe_untimed_difference(check: Check) -> str:
 
 def _unconcerned_headline(check: Check) -> Words:
     proven = check.verdict.verdict == "PASS"
-    end = ", and stored runs of the base load no changed file" if proven else ", so nothing was measured"
+    end = ", and stored runs of the base loaded none of the changed files" if proven else ", so nothing was measured"
     return (f"no changed file matches the paths of a workload{end}",)
 
 

@@ -329,7 +329,7 @@ def passed() -> Case:
 
 
 UNPROVEN = "no stored trace of the base lists the files that it loaded"
-PROVEN = "the stored runs of the base loaded no file outside of the paths"
+PROVEN = "the stored runs of the base loaded none of the changed files"
 
 
 def unconcerned(proof: str | None = None, measured: Sequence[Shape] = ()) -> Case:
