@@ -144,7 +144,7 @@ def observation(request: MeasurementRequest, value: float, stratum: str) -> Obse
         stratum=stratum,
         contrast=request.contrast,
         block=request.block,
-        slot=request.slot,
+        slot=request.index_in_block,
         wall_s=1.0,
     )
 

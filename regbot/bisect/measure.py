@@ -148,7 +148,7 @@ def build_observation(
         purpose=request.purpose,
         contrast=request.contrast,
         block=request.block,
-        slot=request.slot,
+        slot=request.index_in_block,
         stratum=stratum,
         built=bool(prepared and prepared.built),
         build_s=prepared.build_s if prepared else 0.0,

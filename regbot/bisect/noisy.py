@@ -74,15 +74,15 @@ Status = Literal["searching", "none", "found", "undecided", "unmeasurable"]
 class MeasurementRequest:
     """A request for one measurement.
 
-    For a run of a confirmation, ``contrast`` is the name of the confirmation, and ``block`` and ``slot`` say where the
-    run belongs in it. ``entry`` is the workload.
+    For a run of a confirmation, ``contrast`` is the name of the confirmation, and ``block`` and ``index_in_block`` say
+    where the run belongs in it. ``entry`` is the workload.
     """
 
     point: Point
     purpose: Purpose
     contrast: str = ""
     block: int = 0
-    slot: int = 0
+    index_in_block: int = 0
     entry: str = ""
 
 
@@ -234,7 +234,7 @@ def _compute_state(
                 return state
             is_cleared = _confirm(state, observations, pending, stratum, settings)
             # The posterior is looked at between blocks only, so that no block is left unfinished.
-            if is_chained and not state.gate_finished and not pending and state.requests[0].slot == 0:
+            if is_chained and not state.gate_finished and not pending and state.requests[0].index_in_block == 0:
                 thresholds = _gate_thresholds(span, analysis, settings)
                 gate = chained.posterior_test(analysis, state.blocks, thresholds, settings.posterior, settings.summary)
                 if gate is not None:

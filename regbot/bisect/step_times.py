@@ -56,9 +56,9 @@ class StepTimeMeasurer:
             return unusable_observation(request, prepared, stratum)
         name = f"{self._session}.{next(self._numbers)}.{folder_name(request.point.name)}"
         scratch = self._out / "runs" / name
-        spec = RunSpec(
-            Position(block=request.block or 1, slot=request.slot, order="ABBA"), 1, self._plan.steps, self._plan.cut
-        )
+        # A run of a search belongs to no block. Its record still needs a position, so it gets the first one.
+        position = Position(block=request.block or 1, slot=request.index_in_block, order="ABBA")
+        spec = RunSpec(position, 1, self._plan.steps, self._plan.cut)
         workload = self._task.workload
         task = replace(self._task, workload=workload.model_copy(update={"python": prepared.python or workload.python}))
         checkout = Checkout(arm_of(request.point), prepared.path, prepared.environment)

@@ -160,7 +160,7 @@ def _prove(
     if gaps:
         return _unproven(task, gaps[0])
     return UnconcernedWorkload(
-        entry=task.entry, proof=proof, reason="the stored runs of the base loaded no file outside of the paths"
+        entry=task.entry, proof=proof, reason="the stored runs of the base loaded none of the changed files"
     )
 
 

@@ -159,7 +159,7 @@ def baseline_refresh(
             workloads=workload or [],
             config=config,
             store=store.resolve() if store is not None else None,
-            proposal=proposal.resolve() if proposal is not None else None,
+            proposal_file=proposal.resolve() if proposal is not None else None,
             branch=branch,
             pairs=pairs,
             budget_min=budget,

@@ -25,9 +25,9 @@ def pre_push(
     ] = None,
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),
 ) -> None:
-    """Compare the collectives of the commit that is pushed with main, as a hook of pre-commit does. Only FAIL stops it.
+    """Compare the collectives of main with those of the pushed commit. Only FAIL stops the push.
 
-    pre-commit names the commit; by hand it is HEAD. A push with nothing to compare succeeds.
+    This is a hook of pre-commit, which names the commit; by hand it is HEAD. A push with nothing to compare succeeds.
     """
     with usage_errors(), progress(quiet=not sys.stderr.isatty()) as watch:
         from regbot.check.flow import CheckOptions, check

@@ -23,7 +23,7 @@ from regbot.records.verdict import (
     WorkloadVerdict,
 )
 from regbot.report.baseline_row import describe_stored
-from regbot.report.evidence import REPLACEMENT, format_replacement
+from regbot.report.evidence import DIFFERENCE, format_difference
 from regbot.report.not_measured import list_unmeasured
 from regbot.report.quantities import milliseconds
 from regbot.report.sizes import ADVICE, name_small_variants
@@ -131,7 +131,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     lines = [f"program {ledger.program[:16]}" if ledger.program else ""]
     lines += [f"{name} {version}" for name, version in ledger.software.items()]
     lines += notes
-    lines += [f"{REPLACEMENT}: {format_replacement(patch)}" for patch in ledger.patches]
+    lines += [f"{DIFFERENCE}: {format_difference(patch)}" for patch in ledger.patches]
     lines += [f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified]
     lines += [f"guessed: {guess}" for guess in ledger.guesses]
     lines += [f"warning: {warning}" for warning in ledger.warnings]
@@ -314,7 +314,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
-    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.template))
+    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.module))
 
 
 def _shorten_name(template: str) -> str:

@@ -26,7 +26,7 @@ from regbot.judge.throughput import primary_test, slow_launches
 from regbot.records.verdict import Throughput
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, SequentialTest, interval, pairs_needed, sequential_test, session_mde
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 
 Ratios = dict[str, list[float]]
 
@@ -112,8 +112,8 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
         yield f"the next look is after {LOOKS[test.look]} pairs: give {missing_pairs} more of each arm"
     if test.withheld:
         return
-    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
-    detectable = at_most(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, is_noise_known)))
+    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=known_noise)
+    detectable = round_up_percent(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise)))
     yield (
         f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {detectable} or "
         f"more; to detect {SETTINGS.threshold_pct:g}% takes {_pairs_text(needed)}"

@@ -51,7 +51,7 @@ from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import combine, decide, pairs_needed
 from regbot.stats.prediction import MIN_SESSIONS
 from regbot.stats.unpaired import MIN_RUNS, Difference, detectable_excess, predict_head, welch
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
 Columns = dict[str, tuple[list[float], list[float]]]
@@ -175,7 +175,9 @@ def _prediction_section(sessions: Files, base: Files, head: Files) -> Throughput
         f"{_describe_scatter(sessions)}"
     )
     if decision == "undecided":
-        provable = at_most(percent(THRESHOLDS.eps + detectable_excess(worst_sd, len(sessions), PREDICTION_ALPHA)))
+        provable = round_up_percent(
+            percent(THRESHOLDS.eps + detectable_excess(worst_sd, len(sessions), PREDICTION_ALPHA))
+        )
         estimates = {name: percent(prediction.estimate) for name, prediction in predictions.items()}
         reasons += [
             f"with this noise, {len(sessions)} base sessions can detect a slowdown of {provable} or more",

@@ -178,7 +178,9 @@ def _apply_declaration(
     if is_spent(forge, run, ARTIFACT):
         return refuse_expired(sha)
     forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
-    return GateOutcome("noted", f"{POST} was started on run {run}: {request.login} declared or accepted a change")
+    return GateOutcome(
+        "noted", f"{POST} was started to judge run {run} again: {request.login} declared or accepted a change"
+    )
 
 
 def has_command_started(forge: Forge, request: CommandRequest, command: Command | InvalidCommand) -> bool:

@@ -80,15 +80,15 @@ def read_comment_event(file: Path, repository: str) -> CommentEvent:
     """Read the ``issue_comment`` event in ``file``. It must belong to ``repository`` ("owner/name"). Raises
     UserError."""
     event = _Event(file, repository)
-    user = event.has("comment.user")  # null for a deleted account
+    has_author = event.has("comment.user")  # null for a deleted account
     return CommentEvent(
         action=event.take("action", str),
         number=event.take_number("issue.number"),
         pull=event.has("issue.pull_request"),
         comment=event.take_number("comment.id"),
         body=event.take("comment.body", str) if event.has("comment.body") else "",
-        author=event.take("comment.user.login", str) if user else "",
-        bot=user and event.take("comment.user.type", str) == "Bot",
+        author=event.take("comment.user.login", str) if has_author else "",
+        bot=has_author and event.take("comment.user.type", str) == "Bot",
     )
 
 

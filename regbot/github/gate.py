@@ -109,10 +109,14 @@ def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> Gat
         return GateOutcome("nothing", "the verdict was judged against this base branch")
     is_marked = mark_stale(forge, event.number, settings.bot, pull.head_sha, pull.base_ref)
     if stamped_text is None:  # a measurement in progress is judged against the new base when it ends
-        return GateOutcome("stale" if is_marked else "nothing", "there is no verdict on the head")
+        if is_marked:
+            return GateOutcome("stale", "the comment shows a result against the old base; the head has no verdict yet")
+        return GateOutcome("nothing", "there is no verdict on the head")
     run = stamped_text.stamp.run
     forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
-    return GateOutcome("stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started on run {run} again")
+    return GateOutcome(
+        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run} again"
+    )
 
 
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:

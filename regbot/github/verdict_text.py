@@ -70,7 +70,7 @@ def write_verdict_text(
 def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
     """Return the text to post where there is no verdict: the reason, and what to do."""
     parts = [f"### ⛔ INVALID: {sentence(reason)}"]
-    parts += [f"> {note}" for note in _write_notes("INVALID", subject, github)]
+    parts += [f"> {note}" for note in _write_notes("INVALID", subject, github, has_result=False)]
     parts.append(
         f"There is no verdict on {code(short_commit(subject.sha))}, neither a pass nor a regression."
         f"{_link_log(subject)}"
@@ -87,9 +87,9 @@ def _write_prefix(subject: Subject, github: GitHub) -> str:
     return f"{mode}self-reported " if subject.tier == "static" else mode
 
 
-def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[Markdown]:
+def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result: bool = True) -> Iterator[Markdown]:
     """Yield notes about shadow mode, the origin of the result, and whether a verdict other than PASS and FAIL blocks
-    the merge."""
+    the merge. ``has_result``: whether the job left a result that can be read."""
     least_strict = get_least_strict(github, subject.tier, subject.number)
     is_blocking = conclude_without_shadow(status, github, least_strict) in BLOCKING_CONCLUSIONS
     if github.shadow:
@@ -103,9 +103,10 @@ def _write_notes(status: Status, subject: Subject, github: GitHub) -> Iterator[M
         needs_measurement = (
             is_blocking and conclude_without_shadow(status, github) not in BLOCKING_CONCLUSIONS and not github.shadow
         )
+        traced = "traced" if has_result else "was to trace"
         yield Markdown(
-            f"🔎 **Self-reported:** this result comes from a job of {origin}, which may have changed the workflow file "
-            f"and the code of that job. Nothing was timed."
+            f"🔎 **Self-reported:** a job of {origin} {traced} this commit. {origin[:1].upper()}{origin[1:]} may have "
+            f"changed the workflow file and the code of that job. Nothing was timed."
             f"{' The check blocks this change until somebody has it measured.' if needs_measurement else ''}"
         )
 

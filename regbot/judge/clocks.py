@@ -51,9 +51,9 @@ def _check_run(run: Run) -> Iterator[str]:
     for rank in timing.ranks.values():
         if _is_contradicted(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
             yield _describe_contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
-        steady_s = sum(rank.step_s[timing.cut :])
-        if timing.harness_steady_s is not None and _is_steady_contradicted(steady_s, timing):
-            yield _describe_contradiction(name, "its steps after the warm-up", steady_s, timing.harness_steady_s)
+        steady = sum(rank.step_s[timing.cut :])
+        if timing.harness_steady_s is not None and _is_steady_time_contradicted(steady, timing):
+            yield _describe_contradiction(name, "its steps after the warm-up", steady, timing.harness_steady_s)
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
         yield f"one trace claims {longest_trace_s:.0f} s, but the whole job took {job_s:.0f} s"
 
 
-def _is_steady_contradicted(claimed_s: float, timing: Timing) -> bool:
+def _is_steady_time_contradicted(claimed_s: float, timing: Timing) -> bool:
     harness_s = timing.harness_steady_s
     return (
         len(timing.step_s) > timing.cut

@@ -171,9 +171,9 @@ def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:
     """Return why the times of two runs cannot be compared, '' if they can.
 
     ``same_pair``: the runs belong to one pair, so they must have been on the same node. Runs of different pairs may
-    have been on different nodes of one class, because the effect of a node cancels within each pair.
+    have been on different nodes of one class, because the effect of a node cancels within each pair. Runs that come
+    from different sessions (``joined``) are never one pair.
     """
-    may_use_other_node = base.joined != head.joined or not same_pair
     if base.timing is None or head.timing is None:
         return "a run has no step times"
     for property_name, base_value, head_value in (
@@ -182,10 +182,12 @@ def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:
         ("number of ranks", len(base.timing.ranks), len(head.timing.ranks)),
         ("variant", base.variant, head.variant),
         ("node class", *(run.node.node_class if run.node else None for run in (base, head))),
-        ("node", *(None if may_use_other_node else run.node for run in (base, head))),
     ):
         if base_value != head_value:
             return f"the {property_name} differs"
+    must_share_node = same_pair and base.joined == head.joined
+    if must_share_node and base.node != head.node:
+        return "the node differs"
     if len(base.timing.step_s) <= max(base.timing.cut, head.timing.cut):
         return "no step is left after the warm-up"
     return ""

@@ -8,7 +8,7 @@ from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
 
@@ -68,7 +68,7 @@ def explain_decision(
     sd = max(interval.sd for _, interval in interim.tests.values())
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     needed = pairs_needed(sd, interim.alpha, limits, luck=luck)
-    provable = at_most(percent(session_mde(interim.intervals, LOOKS[-1], limits.eps)))
+    provable = round_up_percent(percent(session_mde(interim.intervals, LOOKS[-1], limits.eps)))
     effort = f"about {needed} pairs" if needed is not None else "too many pairs to run"
     advice = f"; a session has at most {LOOKS[-1]} pairs, so use a quieter node" if (needed or 1000) > LOOKS[-1] else ""
     yield (
@@ -78,7 +78,7 @@ def explain_decision(
 
 
 def explain_luck(interim: InterimDecision) -> Iterator[str]:
-    """Yield that the intervals contain the luck of the arms, if they contain any."""
+    """Yield a sentence on the luck of the arms, if the intervals are widened by it."""
     luck_sd = max((interval.luck_sd for interval in interim.intervals), default=0.0)
     if interim.assumed_luck:
         yield (
@@ -89,14 +89,16 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
         yield (
-            f"the interval contains the luck of the arms, which is drawn with their compiler caches: with "
+            f"the interval is widened by the luck of the arms, which is drawn with their compiler caches: with "
             f"{count(draws, 'draw')} it changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
         )
 
 
 def _describe_largest(log_ratio: float) -> str:
     """Return the largest slowdown that an interval leaves possible, in words."""
-    return f"head is {f'at most {at_most(percent(log_ratio))} slower' if log_ratio > 0 else 'not slower'} than base"
+    if log_ratio <= 0:
+        return "head is not slower than base"
+    return f"head is at most {round_up_percent(percent(log_ratio))} slower than base"
 
 
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:

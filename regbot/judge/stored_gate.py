@@ -26,7 +26,7 @@ from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.verdict import Decision
 from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state
 from regbot.stats.prediction import MIN_SESSIONS, SESSION_RUNS, PredictionInterval, stored_gate
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
 SLOTS = 1 + SESSION_RUNS
@@ -107,10 +107,10 @@ def explain_stored(result: StoredVerdict) -> list[str]:
     spread_text = f"sessions of one commit differ by {100 * median_prediction.sd:.2g}%"
     if result.decision == "within_bound":
         assert result.bound is not None
-        largest = at_most(percent(result.bound))
+        largest = round_up_percent(percent(result.bound))
         sentence = f"head is within the stored baseline: {compared} give {format_estimate(median_prediction)}"
-        excluded = f"slowdowns above {largest} against these sessions are excluded, smaller ones are not"
-        return [f"{sentence}; {excluded}, because {spread_text}"]
+        excluded = f"A slowdown above {largest} against these sessions is ruled out"
+        return [f"{sentence}. {excluded}. A smaller one is not, because {spread_text}"]
     if result.decision in ("regressed", "improved"):
         word = "slower" if result.decision == "regressed" else "faster"
         sentences = [

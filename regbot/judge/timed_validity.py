@@ -105,7 +105,7 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
         if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
             block = f"block {run.position.block}" if run.position.block else "the warm launches"
             block = "the runs of head alone" if is_head_only(run) else block
-            yield f"a failed timed run ended {block}: {_describe_failure_in_session(run, slowed)}"
+            yield f"an attempt at {block} is void, because a run failed: {_describe_failure_in_session(run, slowed)}"
 
 
 def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:

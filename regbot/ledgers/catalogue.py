@@ -1,9 +1,12 @@
 """Names of all patterns of ledger differences. Each has a one-line explanation and an inverse pattern.
 
-The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments.
+The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments. A renamed pattern
+is therefore listed in ``RENAMED``, and its former name stays valid.
 """
 
-ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"
+EXCHANGE_REPLACED = "all-to-all replaced by gather and sum"
+MAPPED_TWICE = EXCHANGE_REPLACED
+"""Former name of the constant."""
 RESTORED = "expert-parallel all-to-all restored"
 AXIS_LOST = "expert axis lost"
 AXIS_GAINED = "expert axis gained"
@@ -21,8 +24,8 @@ MOVED = "collective moved to another axis or group"
 OTHER_LAYER = "collective moved to another layer"
 WIDENED = "payload dtype widened"
 NARROWED = "payload dtype narrowed"
-COUNTS_ADDED = "exchange of token counts added"
-COUNTS_REMOVED = "exchange of token counts removed"
+COUNTS_ADDED = "exchange of token counts or indices added"
+COUNTS_REMOVED = "exchange of token counts or indices removed"
 BYTES_UP = "payload bytes up"
 BYTES_DOWN = "payload bytes down"
 COUNT_UP = "collective count up"
@@ -34,8 +37,8 @@ OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
 EXPLANATIONS: dict[str, str] = {
-    ALL_TO_ALL_REPLACED: "every rank gathers all tokens and sums results; before, an all-to-all sent tokens to experts",
-    RESTORED: "an all-to-all sends tokens to their experts again; before, every rank gathered all tokens",
+    EXCHANGE_REPLACED: "ranks gather and sum; before, an all-to-all sent tokens to their experts",
+    RESTORED: "an all-to-all sends tokens to their experts again; before, ranks gathered and summed",
     AXIS_LOST: "the experts' all-to-all is gone and nothing exchanges tokens in its place",
     AXIS_GAINED: "an all-to-all now sends tokens to their experts; before, every rank kept its own tokens",
     DISPATCHER_OFF: "base ran the requested dispatcher, head silently replaced it",
@@ -52,8 +55,8 @@ EXPLANATIONS: dict[str, str] = {
     OTHER_LAYER: "some layers issue fewer of the same collectives and others more, with the same total",
     WIDENED: "the same elements travel in a wider type",
     NARROWED: "the same elements travel in a narrower type",
-    COUNTS_ADDED: "more exchanges of token counts on the expert axis; the host often waits for their result",
-    COUNTS_REMOVED: "fewer exchanges of token counts on the expert axis",
+    COUNTS_ADDED: "more exchanges of token counts or indices on the expert axis; the host often waits for the result",
+    COUNTS_REMOVED: "fewer exchanges of token counts or indices on the expert axis",
     BYTES_UP: "more payload bytes, and no named pattern explains them",
     BYTES_DOWN: "fewer payload bytes, and no named pattern explains them",
     COUNT_UP: "the same payload bytes in more calls",
@@ -66,7 +69,7 @@ EXPLANATIONS: dict[str, str] = {
 }
 
 _INVERSE_PAIRS = (
-    (ALL_TO_ALL_REPLACED, RESTORED),
+    (EXCHANGE_REPLACED, RESTORED),
     (AXIS_LOST, AXIS_GAINED),
     (DISPATCHER_OFF, DISPATCHER_ON),
     (RECOMPUTES, RECOMPUTES_NOT),
@@ -85,3 +88,16 @@ _INVERSE_PAIRS = (
 )
 INVERSE: dict[str, str] = {name: inverse for pair in _INVERSE_PAIRS for name, inverse in (pair, pair[::-1])}
 """Inverse of each pattern: the pattern of the same change if base and head are swapped."""
+
+RENAMED: dict[str, str] = {
+    "expert axis mapped twice": EXCHANGE_REPLACED,
+    "count exchange added": COUNTS_ADDED,
+    "count exchange removed": COUNTS_REMOVED,
+}
+"""Former names of patterns, each with the name of today. ``--expect`` rules and stored findings may have a former
+name."""
+
+
+def current_name(pattern: str) -> str:
+    """Return today's name of a pattern that is called ``pattern`` today or was called so before."""
+    return RENAMED.get(pattern, pattern)

@@ -1,4 +1,4 @@
-"""The pattern "all-to-all replaced by gather and sum" in compiled programs, whose collectives a partitioner chooses.
+"""The pattern "all-to-all replaced by gather and sum" in compiled programs. A partitioner chooses their collectives.
 
 In eager code with this fault, forward gathers all tokens and sums the results. In a program that XLA partitioned
 (GSPMD), forward gathers the experts' weights instead, and backward sums the gradients of these weights. The sum is a
@@ -9,12 +9,12 @@ module names.
 
 from collections.abc import Iterator
 
-from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
+from regbot.ledgers.catalogue import EXCHANGE_REPLACED
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 
-def detect_replaced_exchange(view: View) -> Iterator[Claim]:
+def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect lost all-to-alls if the gathered bytes and the summed bytes each rise by more than the all-to-alls sent.
 
     The bytes are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged
@@ -34,7 +34,7 @@ def detect_replaced_exchange(view: View) -> Iterator[Claim]:
         changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
         cells = (*exchange_cells, *gathers, *sums)
         yield Claim(
-            ALL_TO_ALL_REPLACED,
+            EXCHANGE_REPLACED,
             tuple(sorted(lost_axes)),
             lost_axes,
             cells,

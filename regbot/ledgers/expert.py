@@ -1,4 +1,5 @@
-"""Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts.
+"""Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts or
+indices.
 
 Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
 head to base.
@@ -14,6 +15,7 @@ from regbot.ledgers.catalogue import (
     COUNTS_ADDED,
     COUNTS_REMOVED,
     DISPATCHER_OFF,
+    EXCHANGE_REPLACED,
     RECOMPUTES,
 )
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
@@ -93,7 +95,7 @@ def _is_mostly_gone(view: View) -> bool:
     return 2 * after.bytes < before.bytes
 
 
-def detect_replaced_exchange(view: View) -> Iterator[Claim]:
+def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis."""
     population = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
@@ -102,7 +104,7 @@ def detect_replaced_exchange(view: View) -> Iterator[Claim]:
             axes = ", ".join(sorted({cell.signature.axis for cell in replacement}))
             cells = (*_list_exchange_cells(view, lost_exchange), *replacement)
             yield Claim(
-                ALL_TO_ALL_REPLACED,
+                EXCHANGE_REPLACED,
                 tuple(sorted(lost_exchange.axes)),
                 lost_exchange.axes,
                 _drop_duplicates(cells),
@@ -152,7 +154,7 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
         and (view.moves_activations(cell) or not is_payload(cell))
     ]
     for direction in (view, view.reverse):
-        for claim in (*detect_replaced_exchange(direction), *detect_axis_lost(direction)):
+        for claim in (*detect_exchange_replaced(direction), *detect_axis_lost(direction)):
             keys = {cell.key for cell in claim.cells}
             cells += [cell for cell in view.cells if cell.key in keys]
     changed_cells = _drop_duplicates(cells)
@@ -244,7 +246,8 @@ def _is_token_exchange(view: View, cell: Cell) -> bool:
 
 
 def _list_exchanging_modules(view: View) -> frozenset[str]:
-    """Return the modules that exchanged tokens before, by an all-to-all or by gathers and sums on an expert axis."""
+    """Return the modules that exchanged tokens in the arm that ``view`` compares from: by an all-to-all, or by gathers
+    and sums, on an expert axis."""
     return frozenset().union(
         *(
             cell.issuers_before

@@ -19,6 +19,7 @@ from regbot.ledgers.catalogue import (
     BYTES_UP,
     DISPATCHER_OFF,
     DISPATCHER_ON,
+    EXCHANGE_REPLACED,
     EXPLANATIONS,
     INVERSE,
     RECOMPUTES,
@@ -41,7 +42,7 @@ __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 MAX_MODULES = 5
 
 EXCHANGE_PATTERNS = {
-    ALL_TO_ALL_REPLACED,
+    EXCHANGE_REPLACED,
     RESTORED,
     AXIS_LOST,
     AXIS_GAINED,
@@ -72,8 +73,8 @@ def _run_both_ways(detect: Detector) -> Detector:
 
 
 DETECTORS: tuple[Detector, ...] = (
-    _run_both_ways(expert.detect_replaced_exchange),
-    _run_both_ways(compiled.detect_replaced_exchange),
+    _run_both_ways(expert.detect_exchange_replaced),
+    _run_both_ways(compiled.detect_exchange_replaced),
     _run_both_ways(parameters.detect_gradient_lost),
     leftovers.detect_other_layer,
     _run_both_ways(expert.detect_axis_lost),

@@ -29,6 +29,8 @@ class Row:
     phase: Phase
     role: Role
     template: str
+    module: str
+    """The module that issues the collectives. If several modules do, it is their template."""
     layers: int
     base: Volume
     head: Volume
@@ -76,18 +78,20 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
             groups[
                 entry.kind, entry.axis, entry.group_size, entry.dtype, entry.phase, entry.role, template(entry.where)
             ][side].append(entry)
-    rows = [
-        Row(
+    rows = []
+    for key, (base_entries, head_entries) in groups.items():
+        modules = sorted({entry.where for entry in (*base_entries, *head_entries)})
+        row = Row(
             *key,
-            layers=len({entry.where for entry in (*base_entries, *head_entries)}),
+            module=modules[0] if len(modules) == 1 else key[-1],
+            layers=len(modules),
             base=sum_entries(base_entries),
             head=sum_entries(head_entries),
             static_count=sum(entry.static_count or 0 for entry in head_entries),
             exposed_s=sum(entry.exposed_s or 0.0 for entry in head_entries),
             hidden_s=sum(entry.hidden_s or 0.0 for entry in head_entries),
         )
-        for key, (base_entries, head_entries) in groups.items()
-    ]
+        rows.append(row)
     return sorted(rows, key=lambda row: (row.role == "control", -max(row.base.bytes, row.head.bytes), row.template))
 
 

@@ -17,6 +17,7 @@ from regbot.ledgers.catalogue import (
     COUNTS_REMOVED,
     DISPATCHER_OFF,
     DISPATCHER_ON,
+    EXCHANGE_REPLACED,
     GRADIENT_LOST,
     KEEPS_GATHERED,
     MOVED,
@@ -71,7 +72,7 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
     """Return the status of a finding with this pattern."""
     if pattern in ALWAYS_FAIL:
         return "FAIL"
-    if pattern == ALL_TO_ALL_REPLACED:
+    if pattern == EXCHANGE_REPLACED:
         return "REVIEW" if is_lower(circumstances.finding_wire.head_s, circumstances.finding_wire.base_s) else "FAIL"
     if pattern in PASS_IF_CHEAPER and is_cheaper(circumstances):
         return "PASS"

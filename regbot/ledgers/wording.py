@@ -79,7 +79,7 @@ def format_seconds(value: float) -> str:
     return f"{value / 1e-6:.2g} µs" if value else "0 s"
 
 
-def _describe_replaced_exchange(claim: Claim) -> str:
+def _describe_exchange_replaced(claim: Claim) -> str:
     if claim.noun == "op":
         return (
             f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} was replaced by "
@@ -192,7 +192,10 @@ def _describe_other_dtype(claim: Claim) -> str:
 
 def _describe_counts(claim: Claim) -> str:
     frequency = "more often" if claim.pattern == names.COUNTS_ADDED else "less often"
-    return f"in {_name_layers(claim)} the ranks on {format_axis(claim)} exchange token counts {frequency} than before"
+    return (
+        f"in {_name_layers(claim)} the ranks on {format_axis(claim)} exchange token counts or indices {frequency} than "
+        "before"
+    )
 
 
 def _describe_generic(claim: Claim) -> str:
@@ -201,7 +204,7 @@ def _describe_generic(claim: Claim) -> str:
 
 
 _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
-    names.ALL_TO_ALL_REPLACED: _describe_replaced_exchange,
+    names.EXCHANGE_REPLACED: _describe_exchange_replaced,
     names.RESTORED: _describe_restored,
     names.AXIS_LOST: _describe_axis_lost,
     names.AXIS_GAINED: _describe_axis_gained,

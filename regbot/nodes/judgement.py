@@ -2,7 +2,7 @@
 
 A probe repeats each measurement many times. A measurement is slow if both of these statistics are too long:
 
-    median          exceeds the reference by more than a threshold, and by more than the repetitions scatter
+    median          exceeds the reference by more than a threshold, and by more than the scatter of the repetitions
     fastest tenth   exceeds the reference by more than the threshold
 
 If the reference has enough probes for a robust standard deviation, both statistics must also exceed the reference by a
@@ -258,14 +258,13 @@ def _has_fleet_slowed(
     for host, probes in histories.items():
         if probes and host not in recent_probes and _hours_between(probes[-1], probe) <= FLEET_CHANGE_H:
             recent_probes[host] = probes[-1]
-    slower = [
-        _finding(recent, measure, own_history, "history", limits) is not None
-        for recent in recent_probes.values()
-        if is_comparable(recent, probe)
-        and not _is_crowded(recent)
-        and _has_enough(own_history := _own_history(recent, histories, limits), measure, limits)
-    ]
-    return sum(slower) >= 2 and 2 * sum(slower) >= len(slower)
+    compared, slower = 0, 0
+    for recent in recent_probes.values():
+        own_history = _own_history(recent, histories, limits)
+        if is_comparable(recent, probe) and not _is_crowded(recent) and _has_enough(own_history, measure, limits):
+            compared += 1
+            slower += _finding(recent, measure, own_history, "history", limits) is not None
+    return slower >= 2 and 2 * slower >= compared
 
 
 def _fleet_text(measure: Measure, findings: Sequence[NodeFinding]) -> str:

@@ -145,9 +145,9 @@ def _warn_of_repetition(earlier: list[NodeEvent], event: NodeEvent) -> list[str]
         return []
     last_release = releases[-1]
     text = (
-        f"{event.host} IS BACK IN QUARANTINE, {len(quarantines) + 1} times within {REPEAT_DAYS} days: it was "
-        f"released on {last_release.when} by {last_release.who} ({last_release.reason}), and is slow again. "
-        f"Do not release it before its hardware has been inspected; "
+        f"{event.host} IS BACK IN QUARANTINE: {len(quarantines) + 1} quarantines within {REPEAT_DAYS} days, with "
+        f"this one. It was released on {last_release.when} by {last_release.who} ({last_release.reason}), and is slow "
+        f"again. Do not release it before its hardware has been inspected; "
         f"'regbot node show {event.host}' lists the evidence of each time"
     )
     return [clip_message(text)]

@@ -31,9 +31,11 @@ class HistoryChange(Record):
     """A change of level, detected afterwards. It is an annotation and decides nothing."""
 
     at: Text = Field(description="when the first session of the new level was measured, UTC")
-    before: Commit = Field(description="commit of the last session at the old level")
-    commit: Commit = Field(description="commit of the first session at the new level")
-    grain: Positive = Field(description="sessions per searched point; 1 for a short history")
+    before: Commit = Field(description="of the last session at the old level")
+    commit: Commit = Field(description="of the first session at the new level")
+    grain: Positive = Field(
+        description="sessions that the search for changes combines into one point; 1 if the history is short"
+    )
     change_pct: float = Field(description="of the level; positive means slower")
 
 

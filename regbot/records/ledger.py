@@ -132,7 +132,7 @@ class Ledger(Record):
     software: dict[str, Text] = Field(default_factory=dict, description="versions of framework and torch")
     unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field(default_factory=list)
     patches: list[Text] = Field(
-        default_factory=list, description="replacements that were needed to count without a GPU"
+        default_factory=list, description="differences from a run on GPUs, such as parts that were replaced"
     )
     guesses: list[Message] = Field(default_factory=list, description="guessed values that depend on data")
     guess_kinds: dict[Message, GuessKind] = Field(

@@ -50,7 +50,8 @@ class WorkloadRefresh(Record):
     drift: Drift | None = None
     environment_shift: IntervalEstimate | None = Field(
         default=None,
-        description="the anchor's commit now compared with the same commit in the stored environment before",
+        description="the anchor's commit in tonight's environment, relative to its stored sessions in the previous "
+        "environment",
     )
     environment_changes: list[Message] = Field(default_factory=list)
     sharding: Status | None = Field(default=None, description="main's collectives compared with the anchor's")
@@ -68,7 +69,9 @@ class RefreshReport(Record):
     status: Status
     commit: Commit = Field(description="of main")
     branch: Text | None = Field(description="branch with the proposal; None without a proposal or branch")
-    proposal: Commit | None = Field(description="the branch's commit")
+    proposal: Commit | None = Field(
+        description="commit of ``branch`` with the proposed baselines; None without a branch"
+    )
     files: list[Text]
     workloads: list[WorkloadRefresh]
     warnings: list[Message] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Data classes of a refresh: its options, the inputs that all workloads share, and the measured night of one
+"""Data classes of a refresh: its options, the inputs that all workloads share, and the measurement of one
 workload."""
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class RefreshOptions:
     """Options of a refresh.
 
     If ``store`` is set, the refresh writes to that folder. Otherwise it creates a branch in ``repo``, or writes the
-    file ``proposal``.
+    file ``proposal_file``.
     """
 
     repo: Path
@@ -35,7 +35,7 @@ class RefreshOptions:
     workloads: Sequence[str] = ()
     config: Path | None = None
     store: Path | None = None
-    proposal: Path | None = None
+    proposal_file: Path | None = None
     branch: str | None = None
     pairs: int | None = None
     """Number of pairs per night. None for the number that the recorded noise requires."""
@@ -63,7 +63,7 @@ class RefreshSetup:
 
 @dataclass(frozen=True)
 class MeasuredNight:
-    """The measured night of one workload, with the session and the decision on the night."""
+    """Measurement of one workload in one night: its session, and the decision on it."""
 
     task: Task
     entries: list[str]

@@ -1,5 +1,5 @@
-"""Run a refresh from start to end: measure every workload, judge its night, store sessions, and propose a branch or a
-file."""
+"""Run a refresh from start to end: measure every workload, judge its session of this night, store the sessions, and
+propose a branch or a file."""
 
 import math
 import secrets
@@ -96,21 +96,21 @@ def _refresh_on(
         files_after = store_files(store)
         added = [path for path in files_after if files_before.get(path) != files_after[path]]
         report = _build_report(head, measured, added)
-        if options.proposal is not None:
-            write_record(options.proposal, build_proposal(store, report, added, now))
+        if options.proposal_file is not None:
+            write_record(options.proposal_file, build_proposal(store, report, added, now))
         elif added and options.store is None:
             branch = options.branch or f"regbot/refresh-{now:%Y-%m-%d}-{secrets.token_hex(3)}"
             changed = [*added, *(path for path in files_before if path not in files_after)]
             files = {f"{folder}/{path}": store.root / path if path in files_after else None for path in changed}
-            commit = create_branch(options.repo, head.commit, files, branch, commit_message(report))
-            report = report.model_copy(update={"branch": branch, "proposal": commit})
+            proposed_commit = create_branch(options.repo, head.commit, files, branch, commit_message(report))
+            report = report.model_copy(update={"branch": branch, "proposal": proposed_commit})
     write_record(options.out / "refresh.json", report)
     write_text(options.out / "pull-request.md", proposal_text(report))
     return report
 
 
 def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
-    """Run one workload at the anchor's commit and at head, side by side, and judge the night.
+    """Run one workload at the anchor's commit and at head, side by side, and judge the session of this night.
 
     The other meshes of the workload are traced too. Their ledgers are refreshed, and their collectives count in the
     verdict.

@@ -1,4 +1,4 @@
-"""Decide about one night: may the session of main join the rolling reference, or would the reference absorb a slowdown?
+"""Decide about the session of one night: may it join the rolling reference, or would the reference absorb a slowdown?
 
 A session is held back if its collectives are worse than those of the anchor, if tonight's pairs prove a slowdown, if
 the last nights together prove a slowdown above the budget, or if the monitor of slow creep raises an alarm. A session

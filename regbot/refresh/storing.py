@@ -1,4 +1,5 @@
-"""Store one night: the session of main, the session of the anchor's commit, and a first or accepted anchor."""
+"""Store what one night measured: the session of main, the session of the anchor's commit, and a first or accepted
+anchor."""
 
 from dataclasses import replace
 from datetime import datetime

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP
+from regbot.ledgers.catalogue import AXIS_LOST, BYTES_UP, EXCHANGE_REPLACED
 from regbot.records.verdict import Finding, Throughput
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
@@ -12,7 +12,7 @@ from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
 from regbot.text.clip import short_commit
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 
 DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
 """Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
@@ -230,13 +230,18 @@ def _advise_on_foreign_code(check: Check) -> list[NextStep]:
 
 
 def _advise_on_missing_dispatcher(check: Check) -> list[NextStep]:
-    words = "Maintainer: install the requested dispatcher on this machine ("
-    step = NextStep((words, Name("regbot doctor"), " says what is missing)."))
-    return [step, *_list_retiming_steps(check, ("Repeat the timing there, or on a node that has the dispatcher:",))]
+    nodes = [timed_run.run.node for entry in check.decisive for timed_run in entry.timed.runs]
+    has_gpu = any(node is not None and node.gpus for node in nodes)
+    words = "install the requested dispatcher on this machine ("
+    if not has_gpu:
+        words = "this machine has no GPU. If the requested dispatcher works without one, install it here ("
+    step = NextStep((f"Maintainer: {words}", Name("regbot doctor"), " says what is missing)."))
+    return [step, *_list_retiming_steps(check, ("Repeat the timing on a node that has the dispatcher:",))]
 
 
 def _advise_on_missing_times(check: Check) -> list[NextStep]:
-    return [*_list_log_steps(check), *_list_retiming_steps(check, ("Repeat the timing:",))]
+    words = "Repeat the timing when the cause is fixed, or on another node of the same class:"
+    return [*_list_log_steps(check), *_list_retiming_steps(check, (words,))]
 
 
 _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
@@ -266,7 +271,7 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
         place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
         dispatchers = _find_dispatcher_change(check, item.workloads)
-        if item.finding.pattern in (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
+        if item.finding.pattern in (EXCHANGE_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
             old, new = map(Name, dispatchers)
             steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
         else:
@@ -322,8 +327,8 @@ def _describe_noise(check: Check) -> Words:
     if known_mdes and (worst_mde := max(known_mdes)) > threshold:
         words = (
             f"This machine is too noisy to detect a slowdown of {size(threshold)}. Even a full session can only detect "
-            f"{at_most(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with nothing else "
-            "running:"
+            f"{round_up_percent(worst_mde)} or more. Repeat the timing on a quieter node of the same class, with "
+            "nothing else running:"
         )
         return (words,)
     return (
@@ -399,7 +404,9 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     words: Words = (
         f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
         Name("/regbot expect"),
-        "). The change is then accepted; a slower step is judged all the same:",
+        "). Its form is ",
+        Name("PATTERN@AXIS@WORKLOAD: reason"),
+        ". The change is then accepted; a slower step is judged all the same:",
     )
     return [NextStep(words, options)]
 

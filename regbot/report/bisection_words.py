@@ -78,20 +78,29 @@ def _describe_single_change(change: Change, result: Bisection) -> Words:
 
 
 def _describe_several_changes(result: Bisection) -> Words:
-    parts: list[str] = [f"{count(len(result.changes), 'change')} of {SUBJECTS[result.on]}: "]
+    is_of_one_kind = result.on == "ledger" or not any(change.findings for change in result.changes)
+    subject = f" of {SUBJECTS[result.on]}" if is_of_one_kind else ""
+    parts: list[str] = [f"{count(len(result.changes), 'change')}{subject}: "]
     for number, change in enumerate(result.changes[:MAX_NAMED]):
         first = change.candidates[0].point
-        alternatives = f" (or {count(len(change.candidates) - 1, 'other')})" if len(change.candidates) > 1 else ""
         parts += [
             "; " if number else "",
             *_name_point(first, result.axis),
-            alternatives,
+            *_name_alternatives(change.candidates[1:], result),
             *_describe_change_briefly(change),
+            "" if change.confirmed in ("yes", "exact") else ", not confirmed",
             *_describe_undone(change),
         ]
     if len(result.changes) > MAX_NAMED:
         parts.append(f"; and {len(result.changes) - MAX_NAMED} more")
     return tuple(parts)
+
+
+def _name_alternatives(others: Sequence[Candidate], result: Bisection) -> Words:
+    """Return the candidates that the search could not separate from the one that was named before; () if none."""
+    if len(others) == 1:
+        return (" or ", *_name_point(others[0].point, result.axis))
+    return (f" or one of {len(others)} other {_choose_noun(result)}s",) if others else ()
 
 
 def _list_candidates(candidates: Sequence[Candidate], result: Bisection) -> Words:
@@ -203,6 +212,8 @@ def describe_confirmation(change: Change) -> str:
             note += f": {count(change.left_out, 'commit')} between them left out of the search, and may be the cause"
     if change.confirmed == "exact":
         noun = "version" if change.candidates[0].point.version else "commit"
+        if len(change.candidates) > 1:
+            return f"exact: one of these {noun}s made the change, which {parent} does not have{note}"
         return f"exact: this {noun} has the change, and {parent} does not{note}"
     if change.confirmed == "not asked":
         return f"not confirmed against {parent}: confirmation was not requested{note}"
@@ -217,18 +228,19 @@ def describe_confirmation(change: Change) -> str:
 
 def name_parent(change: Change) -> str:
     """Return what the point is that a culprit is compared with: ``its parent``, ``the version before it`` or ``the
-    commit measured before it``."""
+    commit measured before it``. Several candidates have ``the commit before them``."""
+    is_single = len(change.candidates) == 1
+    culprit = "it" if is_single else "them"
     if change.left_out is not None:
-        return "the commit measured before it"
-    return "the version before it" if change.candidates[0].point.version else "its parent"
+        return f"the commit measured before {culprit}"
+    if change.candidates[0].point.version:
+        return f"the version before {culprit}"
+    return "its parent" if is_single else "the commit before them"
 
 
 def introduce_parent(change: Change) -> str:
-    """Return the words before the name of the point that a culprit is compared with. Of several candidates, it is the
-    parent of the first one."""
-    role = name_parent(change)
-    is_shared = len(change.candidates) > 1 and role == "its parent"
-    return "the parent of the first of them is" if is_shared else f"{role} is"
+    """Return the words before the name of the point that a culprit is compared with."""
+    return f"{name_parent(change)} is"
 
 
 def select_extra_text(change: Change) -> str:

@@ -96,7 +96,7 @@ def _format_collective_rows(entry: WorkloadSection, changed: bool) -> list[str]:
             row.role,
             code(row.dtype, 20),
         )
-        lines.append(markdown_row([*cells, code(row.template or "(root)", 60), *counts, size]))
+        lines.append(markdown_row([*cells, code(row.module or "(root)", 60), *counts, size]))
     return lines
 
 

@@ -9,8 +9,8 @@ from regbot.report.timed_runs import TimedRuns
 MAX_FACTS = 8
 """Maximum number of facts of one kind. A normal run has few, but a hostile run can report any number."""
 
-REPLACEMENT = "changed by regbot to trace without a GPU"
-"""Label of one of a ledger's ``patches``."""
+DIFFERENCE = "difference from a run on GPUs"
+"""Label of one of the ``patches`` of a ledger that was traced without a GPU."""
 
 
 def collect_evidence(base: Run | None, head: Run | None, timed: TimedRuns) -> list[tuple[str, Words]]:
@@ -83,8 +83,8 @@ def _list_counter_facts(run: Run) -> list[Words]:
         if run.ledger.liveness is not None:
             liveness = run.ledger.liveness
             facts.append((f"the counter saw {liveness.seen} of {liveness.planted} planted collectives",))
-        label = REPLACEMENT if run.tier == "static" else "regbot's replacement"
-        facts += [(f"{label}: ", UntrustedText(format_replacement(patch))) for patch in run.ledger.patches[:MAX_FACTS]]
+        label = DIFFERENCE if run.tier == "static" else "changed by regbot"
+        facts += [(f"{label}: ", UntrustedText(format_difference(patch))) for patch in run.ledger.patches[:MAX_FACTS]]
     if run.environment is not None:
         framework, version = "torch", run.environment.torch or "absent"
         if run.environment.jax:
@@ -104,8 +104,8 @@ def _list_warnings(warnings: Sequence[str]) -> list[Words]:
     return [("warning: ", UntrustedText(warning)) for warning in list(dict.fromkeys(warnings))[:MAX_FACTS]]
 
 
-def format_replacement(patch: str) -> str:
-    """Return a ledger's description of a replacement with its explanation in parentheses: ``name (explanation)``.
+def format_difference(patch: str) -> str:
+    """Return a ledger's description of a difference with its explanation in parentheses: ``name (explanation)``.
 
     The description in the ledger is ``name: explanation``, or has no explanation.
     """

@@ -23,7 +23,7 @@ from regbot.report.throughput import (
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
 from regbot.text.clip import clip
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 
 ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REVIEW": "⚠️", "INCONCLUSIVE": "❔"}
 
@@ -152,7 +152,7 @@ def _environment_headline(check: Check) -> Words:
 def _untimed_headline(check: Check) -> Words:
     entries = check.decisive
     return (
-        "the step times could not be measured in ",
+        "no usable step times were measured in ",
         _count_workloads(entries, check),
         *_append_first_reason(entries),
     )
@@ -162,7 +162,7 @@ def _unmeasured_headline(check: Check) -> Words:
     entries = check.decisive
     if not check.entries:
         return ("there was no workload to measure",)
-    return ("could not be measured in ", _count_workloads(entries, check), *_append_first_reason(entries))
+    return ("there is no valid result in ", _count_workloads(entries, check), *_append_first_reason(entries))
 
 
 def _trains_differently_headline(check: Check) -> Words:
@@ -194,7 +194,8 @@ def _inconclusive_headline(check: Check) -> Words:
     cause = next((f": {text}" for text in causes if text), "")
     detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
     if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
-        cause = f": the smallest detectable slowdown is {at_most(min(detectable))} to {at_most(max(detectable))}"
+        smallest, largest = round_up_percent(min(detectable)), round_up_percent(max(detectable))
+        cause = f": the smallest detectable slowdown is {smallest} to {largest}"
     return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
 
 
@@ -254,9 +255,7 @@ def _describe_untimed_difference(check: Check) -> str:
 
 def _unconcerned_headline(check: Check) -> Words:
     proven = check.verdict.verdict == "PASS"
-    end = (
-        ", and stored runs of the base loaded no file outside of these paths" if proven else ", so nothing was measured"
-    )
+    end = ", and stored runs of the base loaded none of the changed files" if proven else ", so nothing was measured"
     return (f"no changed file matches the paths of a workload{end}",)
 
 

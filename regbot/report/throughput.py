@@ -14,7 +14,7 @@ from regbot.report.quantities import estimate_and_interval, interval, percent, s
 from regbot.report.timed_runs import TimedRuns
 from regbot.report.workload_section import WorkloadSection
 from regbot.text.clip import clip
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from regbot.text.words import count
 
 REASON_CHARACTERS = 300
@@ -26,7 +26,7 @@ EXAMPLE_SLOWDOWN_PCT = 10.0
 FEW_SLOW_STEPS = "the median step is not proven slower, so the added time is in a few slow steps"
 _LUCK_NOT_KNOWN = "How much a new compilation of one commit changes its speed here is not known"
 GATE_CONTRADICTED = "calibration shows that step times give no reliable verdict on this node class"
-LUCK_UNKNOWN = "no calibration of this node class shows how much a new compilation changes the speed"
+LUCK_UNKNOWN = "(its effect is not calibrated on this node class)"
 PASS_WITHHELD = "a few launches were far slower than the others, and more of them are head's than base's"
 
 
@@ -142,13 +142,15 @@ def _describe_bound(section: Throughput) -> str:
         return ""
     bound = f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
     has_both = {test.summary for test in section.tests} == {"median", "mean"}
-    return f"{bound}, for the median step (shown) and the mean step" if has_both else bound
+    return f"{bound} for the median step (shown here) and for the mean step" if has_both else bound
 
 
 def exclude_slowdowns(bound_pct: float, reference: str) -> str:
     """Return the slowdowns that a bound excludes: ``a slowdown above 0.7% against base``. A bound of 0 or less excludes
     every slowdown."""
-    return f"{f'a slowdown above {at_most(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
+    return (
+        f"{f'a slowdown above {round_up_percent(bound_pct)}' if bound_pct > 0 else 'any slowdown'} against {reference}"
+    )
 
 
 def describe_reference(section: Throughput) -> str:
@@ -157,11 +159,14 @@ def describe_reference(section: Throughput) -> str:
 
 
 def _describe_undecided(section: Throughput, thresholds: Thresholds) -> str:
-    """Return why nothing is decided. If the pairs are too noisy, the limits of the decisions come first."""
+    """Return why nothing is decided. If the pairs are too noisy, what a decision needs comes first."""
     if not (cause := describe_undecided(section)):
         return "undecided"
-    limits = f" (FAIL: above {size(thresholds.indifference_pct)}, PASS: below {size(thresholds.threshold_pct)})"
-    return f"undecided{limits if is_undecided_by_noise(section) else ''}: {cause}"
+    needs = (
+        f"FAIL needs proof of a slowdown above {size(thresholds.indifference_pct)}, PASS needs proof that it is below "
+        f"{size(thresholds.threshold_pct)}; "
+    )
+    return f"undecided: {needs if is_undecided_by_noise(section) else ''}{cause}"
 
 
 def describe_undecided(section: Throughput) -> str:
@@ -170,15 +175,15 @@ def describe_undecided(section: Throughput) -> str:
     if is_gate_contradicted(section):
         return GATE_CONTRADICTED
     if section.decision_without_luck:
-        return f"{_PAIRS_WITHOUT_LUCK.get(section.decision_without_luck, _SLOWDOWN_RULED_OUT)}; {LUCK_UNKNOWN}"
+        return f"{_PAIRS_WITHOUT_LUCK.get(section.decision_without_luck, _SLOWDOWN_RULED_OUT)} {LUCK_UNKNOWN}"
     return PASS_WITHHELD if section.pass_withheld else describe_power(section)
 
 
 _PAIRS_WITHOUT_LUCK: dict[Decision, str] = {
-    "regressed": "head was slower, but its new compilation alone may explain that",
-    "improved": "head was faster, but its new compilation alone may explain that",
+    "regressed": "head was slower, but recompiling alone may explain it",
+    "improved": "head was faster, but recompiling alone may explain it",
 }
-_SLOWDOWN_RULED_OUT = "head was not slower, but its new compilation may hide a slowdown"
+_SLOWDOWN_RULED_OUT = "the pairs show no slowdown, but recompiling may hide one"
 """What the pairs show if the luck of an arm is left out of their interval."""
 
 
@@ -201,12 +206,16 @@ def describe_power(section: Throughput) -> str:
     determiner = "this" if section.pairs == 1 else "these"
     if session_mde is not None and full_mde is not None and full_mde < session_mde:
         return (
-            f"{determiner} {pairs} can detect a slowdown of {at_most(session_mde)} or more, a full session here "
-            f"{at_most(full_mde)} or more"
+            f"{determiner} {pairs} can detect a slowdown of {round_up_percent(session_mde)} or more, a full session "
+            f"here {round_up_percent(full_mde)} or more"
         )
     if session_mde is not None:
-        return f"{determiner} {pairs} can detect a slowdown of {at_most(session_mde)} or more"
-    return f"a full session here can detect a slowdown of {at_most(full_mde)} or more" if full_mde is not None else ""
+        return f"{determiner} {pairs} can detect a slowdown of {round_up_percent(session_mde)} or more"
+    return (
+        f"a full session here can detect a slowdown of {round_up_percent(full_mde)} or more"
+        if full_mde is not None
+        else ""
+    )
 
 
 def _describe_identical(_: Throughput, __: Thresholds) -> str:
@@ -292,10 +301,12 @@ def explain_entry(entry: WorkloadSection, throughput: Throughput) -> Words:
 
 
 def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
-    """Return the node, variant and ranks of the timed runs, and the limits of the measurement."""
+    """Return the node, variant and ranks of the timed runs, and the limits of the measurement. Without step times, no
+    result is mentioned."""
     node = next((timed_run.run.node for timed_run in timed.runs if timed_run.run.node is not None), None)
     variant = section.variant or (timed.plan.variant if timed.plan else "")
-    words: list[str] = ["Timed on ", Name((node.name if node else section.node) or "an unnamed node")]
+    verb = "Timed" if has_times(section) else "Started"
+    words: list[str] = [f"{verb} on ", Name((node.name if node else section.node) or "an unnamed node")]
     if node is not None:
         gpus = count(len(node.gpus), "GPU") if node.gpus else "no GPU"
         words += [" (", UntrustedText(node.node_class or count(node.cores, "core")), f"; {gpus})"]
@@ -304,6 +315,8 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
     else:
         words += [", variant ", Name(variant)] if variant else []
         words += [f", {count(timed.plan.world_size, 'rank')}"] if timed.plan is not None else []
+    if not has_times(section):
+        return (*words, ".")
     if section.by == "screen":
         words += [". Head was run alone, and compared with nothing"]
     elif section.by == "stored":

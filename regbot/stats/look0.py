@@ -58,9 +58,9 @@ def look0(
     """Judge the ``LOOK0_PAIRS`` pairs of a first block. The decision is ``within_bound`` or ``undecided``.
 
     It is ``within_bound`` if, for every summary, the interval contains 0, its upper end is below delta, and the own
-    variance of the pairs is within the limit. If an interval does not contain 0, more pairs are needed to decide
-    whether there is a slowdown below delta or an improvement. Each interval has the alpha of a look, ``LOOK_ALPHA`` /
-    ``primary_tests``, and is widened by ``luck``. Raises ValueError for another number of pairs.
+    variance of the pairs is within the limit. Outside of 0 the pairs go on, so that a slowdown below delta and an
+    improvement are decided by more pairs. Each interval has the alpha of a look, ``LOOK_ALPHA`` / ``primary_tests``,
+    and is widened by ``luck``. Raises ValueError for another number of pairs.
     """
     if {len(values) for values in log_ratios.values()} != {LOOK0_PAIRS}:
         raise ValueError(f"look 0 needs {LOOK0_PAIRS} pairs of each summary")

@@ -188,9 +188,11 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
-    """Return ``interval`` widened by the luck of the arms. The half width of the luck is its standard deviation times a
-    quantile: of t with the luck's degrees of freedom, or normal if the luck is assumed. The result has the root of the
-    sum of both squared half widths."""
+    """Return ``interval``, widened by the luck of the arms.
+
+    The luck has the half width of a t interval with its degrees of freedom, or of a normal interval if it is assumed.
+    Both half widths are added as squares.
+    """
     if luck is None or luck.sd == 0:
         return interval
     luck_sd = luck.sd_of_mean(interval.pairs)
@@ -234,12 +236,12 @@ def sequential_test(
     """Take the looks for which there are enough pairs, and stop at the first look that decides.
 
     Returns None if there are fewer pairs than the first look needs. With ``known_sd``, one pair suffices: if there are
-    fewer pairs than the first look needs, all of them are judged in one look. The intervals are normal with
-    ``known_sd``, and those of ``look_interval`` without. All of them contain ``luck``.
+    fewer pairs than the first look needs, all of them are judged in one look. With ``known_sd`` the intervals are
+    normal, otherwise ``look_interval`` computes them. Both are widened by ``luck``.
 
     If head has more slow launches than base, they may be head's fault. "no_change" and "improved" then become
-    "undecided", unless the intervals of all pairs, slow ones included, give such a decision too. A known sd that does
-    not fit slow launches is the caller's concern.
+    "undecided", unless the intervals of all pairs, slow ones included, give such a decision too. With ``known_sd``,
+    slow launches are not looked for; the caller has to do that.
 
     ``log_ratios`` has one entry per summary: the log-ratios of the valid pairs in session order. All entries have the
     same length. ``primary_tests`` is the number of primary tests of the whole check, not of this workload. The alpha of

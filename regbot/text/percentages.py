@@ -1,9 +1,9 @@
-"""Percentages that are upper bounds, as text."""
+"""Percentages as text."""
 
 import math
 
 
-def at_most(value: float) -> str:
-    """Return an upper bound as text: ``0.7%`` for ``0.629``. A bound is rounded up, because rounding down would promise
-    too much."""
+def round_up_percent(value: float) -> str:
+    """Return ``value`` in percent, rounded up: ``0.7%`` for ``0.629``. Use it for bounds, because a bound that is
+    rounded down would promise too much."""
     return f"{math.ceil(round(10 * value, 6)) / 10:.3g}%"

@@ -80,8 +80,8 @@ class RunSpec:
     """Number of warm-up steps at the beginning. The step time of a run does not include them."""
     slowdown_pct: float = 0.0
     """Percentage by which to lengthen the steps artificially, to test the gate."""
-    profile: str = ""
-    """Why steps are profiled even if one could be counted. '' means that a step is counted if possible."""
+    profile_reason: str = ""
+    """Reason to profile steps instead of counting one. '' if there is none; a step is then counted if possible."""
 
 
 def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
@@ -98,7 +98,7 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         "steps": spec.steps,
         "warmup": spec.cut,
         "slowdown_pct": spec.slowdown_pct,
-        "profile": spec.profile,
+        "profile_reason": spec.profile_reason,
         "max_profile_bytes": record.max_bytes,
     }
     request = write_request(scratch.folder, document)

@@ -215,7 +215,8 @@ def test_minutes_that_ran_out_are_told_and_a_larger_budget_goes_on(repository: R
             level = 0.2 if int(wanted.point.subject) >= 5 else 0.0
             return Observation(
                 point=wanted.point.key, purpose=wanted.purpose, contrast=wanted.contrast, block=wanted.block,
-                slot=wanted.slot, usable=True, values={"cost": level + 0.001 * slot}, stratum="here", wall_s=30.0,
+                slot=wanted.index_in_block, usable=True, values={"cost": level + 0.001 * slot}, stratum="here",
+                wall_s=30.0,
             )  # fmt: skip
 
     asked = {"command": "never run", "noise_pct": 1.0}

@@ -269,7 +269,7 @@ def test_a_block_with_a_failed_run_is_repeated_once() -> None:
     failed: list[MeasurementRequest] = []
 
     def once(wanted: MeasurementRequest) -> str:
-        if wanted.block == 1 and wanted.slot == 2 and not failed:
+        if wanted.block == 1 and wanted.index_in_block == 2 and not failed:
             failed.append(wanted)
             return "crashed"
         return ""
@@ -283,11 +283,11 @@ def test_a_block_with_a_failed_run_is_repeated_once() -> None:
 
 
 def test_a_block_that_fails_twice_ends_the_confirmation_undecided() -> None:
-    found = confirmed(lambda wanted: "crashed" if wanted.block == 1 and wanted.slot == 1 else "")
+    found = confirmed(lambda wanted: "crashed" if wanted.block == 1 and wanted.index_in_block == 1 else "")
     assert (found.root.status, found.root.gate, found.root.gate_finished) == ("found", None, True)
     assert found.root.failure == "crashed"
     assert sum(not observation.usable for observation in found.observations) == MAX_ATTEMPTS
-    later = confirmed(lambda wanted: "crashed" if wanted.block == 3 and wanted.slot == 1 else "")
+    later = confirmed(lambda wanted: "crashed" if wanted.block == 3 and wanted.index_in_block == 1 else "")
     assert later.root.gate is not None
 
 
@@ -295,7 +295,7 @@ def test_a_block_that_the_node_spoilt_is_begun_again_and_costs_no_attempt() -> N
     spoilt: list[MeasurementRequest] = []
 
     def thrice(wanted: MeasurementRequest) -> str:
-        if wanted.block == 1 and wanted.slot == 2 and len(spoilt) < 3:
+        if wanted.block == 1 and wanted.index_in_block == 2 and len(spoilt) < 3:
             spoilt.append(wanted)
             return "void"
         return ""
@@ -475,7 +475,7 @@ def test_the_next_run_is_told_from_the_runs_that_ended_alone() -> None:
         (wanted,) = collect_requests(
             compute_search(one, whole.observations[:cut], (), "here", TERMS, RunCosts(), expand_merge=lambda _: None)
         )
-        assert (wanted.point.key, wanted.purpose, wanted.contrast, wanted.block, wanted.slot) == (
+        assert (wanted.point.key, wanted.purpose, wanted.contrast, wanted.block, wanted.index_in_block) == (
             made.point,
             made.purpose,
             made.contrast,

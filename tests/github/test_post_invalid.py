@@ -158,7 +158,7 @@ def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
     text = both(bench, number)
     assert bench.check(number).title == title
     assert headline(text).startswith("### ✅ PASS")
-    assert "the job for this commit failed" in text
+    assert "the job that measures this commit failed" in text
     assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "refused"
     assert f"\n/regbot run {bench.head(number)}\n" in bench.repo.comments(number)[-1].body
 

@@ -56,10 +56,7 @@ def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(hea
     (reason,) = [text for text in section.reasons if "autotuned" in text]
     assert "assumes 0.4% (standard deviation)" in reason
     assert "'regbot calibrate'" in reason
-    assert (
-        describe_undecided(section)
-        == f"head was slower, but its new compilation alone may explain that; {LUCK_UNKNOWN}"
-    )
+    assert describe_undecided(section) == f"head was slower, but recompiling alone may explain it {LUCK_UNKNOWN}"
 
 
 def test_a_calibrated_class_needs_no_assumed_luck() -> None:

@@ -404,7 +404,9 @@ def test_a_second_quarantine_within_a_week_returns_a_warning(tmp_path: Path) -> 
     assert quarantine(tmp_path, "n2", evidence("n2", 5)) == [], "more evidence is not a second quarantine"
     release(tmp_path, "n2", "ann", "fan replaced", NOW - timedelta(days=4))
     (text,) = quarantine(tmp_path, "n2", evidence("n2"))
-    assert text.startswith("n2 IS BACK IN QUARANTINE, 3 times within 7 days: it was released on 2026-10-29")
+    assert text.startswith(
+        "n2 IS BACK IN QUARANTINE: 3 quarantines within 7 days, with this one. It was released on 2026-10-29"
+    )
     assert "by ann (fan replaced)" in text
     quarantine(tmp_path, "n3", evidence("n3", 9))
     release(tmp_path, "n3", "ann", "fan replaced", NOW - timedelta(days=8))
@@ -449,7 +451,7 @@ def test_by_default_only_a_slow_node_on_trial_is_quarantined(tmp_path: Path) -> 
     release(tmp_path, "n1", "ann", "fan replaced", NOW - timedelta(days=1))
     report = examine(tmp_path, [probe_of("n1", gemm=2.1)], NOW, quarantine_slow=())
     assert [event.event for event in report.events] == ["quarantined"]
-    assert "BACK IN QUARANTINE, 2 times" in report.warnings[0]
+    assert "BACK IN QUARANTINE: 2 quarantines" in report.warnings[0]
     release(tmp_path, "n1", "ann", "GPU replaced", NOW)
     passed = examine(tmp_path, [probe_of("n1")], NOW, quarantine_slow=())
     assert [event.event for event in passed.events] == ["passed"]

@@ -22,6 +22,7 @@ from regbot.check.conclusion import replace_references
 from regbot.cli.app import app
 from regbot.config import Config
 from regbot.judge import judge
+from regbot.ledgers.catalogue import current_name
 from regbot.records.files import RecordError
 from regbot.records.schema_files import FOLDER
 from regbot.records.session import Session, parse_session
@@ -110,13 +111,19 @@ def frozen_session(name: str) -> Session:
     return parse_session(enumerate(lines, 1), name)
 
 
+def with_current_names(sharding: Any) -> Any:
+    if sharding is None:
+        return None
+    status, findings = sharding
+    return [status, sorted([current_name(pattern), finding_status] for pattern, finding_status in findings)]
+
+
 def with_differences(frozen: dict[str, Any], difference: dict[str, Any]) -> dict[str, Any]:
-    """Return the decisions of today: those of version 0.1.0, but for the listed differences and new names."""
-    workloads = frozen["workloads"] | difference.get("workloads", {})
-    text = json.dumps(workloads)
-    for old, name in RENAMED_PATTERNS.items():
-        text = text.replace(json.dumps(old), json.dumps(name))
-    workloads = json.loads(text)
+    """Return the decisions of today: those of version 0.1.0, but for the listed differences and renamed patterns."""
+    workloads = {
+        name: entry | {"sharding": with_current_names(entry["sharding"])}
+        for name, entry in (frozen["workloads"] | difference.get("workloads", {})).items()
+    }
     return {"verdict": difference.get("verdict", frozen["verdict"]), "workloads": workloads}
 
 

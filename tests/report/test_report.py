@@ -27,7 +27,7 @@ from regbot.report.quantities import with_interval
 from regbot.report.state import prepare_check
 from regbot.report.throughput import classify_throughput
 from regbot.report.workload_section import build_workload_sections, fold_collectives
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from support import report_cases
 from support.report_cases import CASES, HOSTILE
 from support.sharding_cases import QWEN, Case, Shape, compare_same, ledger
@@ -218,6 +218,7 @@ def test_the_third_line_answers_the_three_questions(name: str) -> None:
 
 
 def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> None:
+    bound = "a slowdown above 0.7% against base is ruled out"
     assert row("throughput_fail") == [
         "`qwen3-30b-a3b@1/ep`",
         "115 ms",
@@ -229,7 +230,7 @@ def test_every_timed_workload_has_one_row_with_numbers_that_mean_something() -> 
     assert row("throughput_fail", "mixtral-8x7b@1/ep")[3:] == [
         "+0.09% [−0.29, +0.48]",
         "8",
-        "✅ no change: a slowdown above 0.7% against base is ruled out, for the median step (shown) and the mean step",
+        f"✅ no change: {bound} for the median step (shown here) and for the mean step",
     ]
     assert "ep-dp" not in top("throughput_fail").partition("Timed on")[0], "what is not timed has no row"
 
@@ -316,7 +317,8 @@ def test_if_only_the_mean_is_slower_both_changes_and_the_reason_are_reported() -
 def test_an_undecided_check_says_what_it_would_take_and_what_this_machine_can_show() -> None:
     text = top("inconclusive")
     assert "undecided in both timed workloads: the smallest detectable slowdown is 4.8% to 7.7%" in text
-    assert "undecided (FAIL: above 1%, PASS: below 2%): these 12 pairs can detect a slowdown of 7.7% or more" in text
+    needs = "FAIL needs proof of a slowdown above 1%, PASS needs proof that it is below 2%"
+    assert f"undecided: {needs}; these 12 pairs can detect a slowdown of 7.7% or more" in text
     assert "to detect 2% takes about 406 pairs" in text
     assert "This machine is too noisy to detect a slowdown of 2%" in text
 
@@ -432,7 +434,7 @@ def test_the_headline_says_how_the_head_breaks_when_timed() -> None:
     ("value", "expected"), [(0.629, "0.7%"), (1.0, "1%"), (1.04, "1.1%"), (7.61, "7.7%"), (0.0, "0%"), (100.0, "100%")]
 )
 def test_a_bound_is_never_rounded_to_a_better_one(value: float, expected: str) -> None:
-    assert at_most(value) == expected
+    assert round_up_percent(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -490,7 +492,7 @@ def test_a_verdict_without_workloads_is_reported() -> None:
 def test_a_planned_workload_without_a_run_has_its_reason() -> None:
     verdict, session = CASES["invalid_crash_both"]()
     text = comment(verdict, session.model_copy(update={"runs": []}))
-    assert "INVALID: could not be measured in all 4 workloads: base and head crashed" in text
+    assert "INVALID: there is no valid result in all 4 workloads: base and head crashed" in text
 
 
 HOSTILE_COMMENTS = {"one finding": report_cases.hostile, "many findings": lambda: report_cases.hostile(500)}

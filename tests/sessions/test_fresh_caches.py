@@ -106,7 +106,7 @@ def test_the_interval_contains_the_luck_that_calibration_knows(is_fresh: bool) -
     assert without.low_pct is not None
     assert with_luck.low_pct is not None
     assert with_luck.low_pct < without.low_pct - 0.2
-    assert "the interval contains the luck of the arms" in with_luck.reasons[-1]
+    assert "the interval is widened by the luck of the arms" in with_luck.reasons[-1]
     assert not any("luck" in reason for reason in without.reasons)
 
 

@@ -98,7 +98,7 @@ def build_workloads(
 
 
 TWICE = sharding("FAIL", "all-to-all replaced by gather and sum", "In 48 of 48 MoE layers the all-to-all was replaced.")
-ADDED = sharding("REVIEW", "exchange of token counts added", "In 48 of 48 MoE layers counts are exchanged.")
+ADDED = sharding("REVIEW", "exchange of token counts or indices added", "In 48 of 48 MoE layers counts are exchanged.")
 SAME = sharding("PASS")
 UNDECIDED = pace("INCONCLUSIVE", "undecided", 0.9, -0.4, 2.3)
 

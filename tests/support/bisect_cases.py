@@ -123,7 +123,7 @@ class Runs:
             purpose=wanted.purpose,
             contrast=wanted.contrast,
             block=wanted.block,
-            slot=wanted.slot,
+            slot=wanted.index_in_block,
             usable=not reason,
             void=reason == "void",
             reason=reason,

@@ -109,7 +109,7 @@ def launch(
     """One timed run of ``layer`` on two ranks, in ``folder``. ``profile``: why steps are profiled, and none counted."""
     root = write_repository(folder / "repository", layer)
     task = layer_task(timeout_min=timeout_min, python=python)
-    place = RunSpec(Position(block=1, slot=0, order="BAAB"), 1, STEPS, 1, profile=profile)
+    place = RunSpec(Position(block=1, slot=0, order="BAAB"), 1, STEPS, 1, profile_reason=profile)
     return time_run(task, place, Checkout(ARM, root), LocalEngine().unlocked_seat, Scratch(folder / "scratch", limits))
 
 

@@ -23,7 +23,7 @@ from regbot.records.session import StoredTrace
 from regbot.records.verdict import StoredComparison, Throughput, Validity
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Thresholds, pairs_needed, sequential_test
-from regbot.text.percentages import at_most
+from regbot.text.percentages import round_up_percent
 from support import timed_cases
 from support.sharding_cases import (
     BASE,
@@ -367,7 +367,7 @@ def _undecided_at(shape: Shape, ratio: float) -> Times:
         f"{median_test.estimate_pct:+.2f}% ({median_test.low_pct:+.2f}% to {median_test.high_pct:+.2f}%) by the median"
     )
     assert section.mde_full_pct is not None
-    detectable = f"12 pairs can detect a slowdown of {at_most(section.mde_full_pct)} or more"
+    detectable = f"12 pairs can detect a slowdown of {round_up_percent(section.mde_full_pct)} or more"
     power = f"{detectable}; to detect 2% takes about {needed} pairs"
     reasons = [f"undecided after 12 pairs: {interval} step time", f"with this noise ({sd:.2g}% per pair), {power}"]
     return runs, section.model_copy(update={"reasons": reasons})

@@ -141,15 +141,16 @@ def name_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def find_process_group(call_arguments: Mapping[str, Any]) -> dist.ProcessGroup:
     """Return the process group of a call.
 
-    An operator of ``c10d`` has the boxed group object as an argument. A functional operator has the group's name.
+    An operator of ``c10d`` has the boxed group object as an argument. A functional operator has the group's name or
+    the group itself.
     """
     boxed = call_arguments.get("process_group")
     if boxed is not None:
         return dist.ProcessGroup.unbox(boxed) if isinstance(boxed, torch.ScriptObject) else boxed
-    name = call_arguments["group_name"]
-    if isinstance(name, dist.ProcessGroup):
-        return name
-    group: dist.ProcessGroup = dist.distributed_c10d._resolve_process_group(name)
+    group_or_name = call_arguments["group_name"]
+    if isinstance(group_or_name, dist.ProcessGroup):
+        return group_or_name
+    group: dist.ProcessGroup = dist.distributed_c10d._resolve_process_group(group_or_name)
     return group
 
 

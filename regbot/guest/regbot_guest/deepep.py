@@ -7,10 +7,10 @@ signatures, but not yet on GPUs. The library has two classes:
     ElasticBuffer   version 2: kernels compiled at first use, Hopper and newer
     Buffer          version 1, still part of version 2: Ampere and newer
 
-Both classes return one row per token and rank, with the numbers of the row's local experts. This module copies each row
-once per expert. After the experts have run, it sums the weighted copies of each row, and sends the sum back. So the
-library's combine is a plain sum, and the transpose of this combine is the library's dispatch with the same handle. The
-weights travel with the rows, and combine returns the gradients of the weights.
+Both classes return one row per token and rank, with the indices of the row's experts on this rank. This module copies
+each row once per expert. After the experts, it weights and sums these copies again, and sends one row per token back.
+So the library's combine is a plain sum, and the transpose of this combine is the library's dispatch with the same
+handle. The weights travel with the rows, and combine returns the gradients of the weights.
 
 deep_ep is imported at the first exchange, never earlier. Importing it can end the process, so ``availability.py`` first
 tries the import in another process.
@@ -31,9 +31,9 @@ from regbot_guest.rows import Rows, count_rows, weighted_sum
 
 VIA = "deepep"
 
-SMS_WITHOUT_BANDWIDTH = 20
-"""Number of multiprocessors for the kernels of version 2, if the library's own estimate fails because it divides by an
-unknown bandwidth of zero. The value is the default of version 1 and the fallback in torchtitan.
+DEFAULT_SMS = 20
+"""Number of streaming multiprocessors (SMs) for the kernels of version 2, if the library cannot estimate it. The value
+is the default of version 1 and the fallback in torchtitan.
 """
 
 
@@ -122,8 +122,8 @@ class ElasticWrapper:
         self._num_experts = num_experts
         try:
             self._sms = self._buffer.get_theoretical_num_sms(num_experts, top_k)
-        except ZeroDivisionError:
-            self._sms = SMS_WITHOUT_BANDWIDTH
+        except ZeroDivisionError:  # the library divides by the bandwidth of a link, which is 0 if it is unknown
+            self._sms = DEFAULT_SMS
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> DispatchResult:
         x, experts, weights, handle, _ = self._buffer.dispatch(

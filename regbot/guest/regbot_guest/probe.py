@@ -1,8 +1,8 @@
 """A timed run: first the timed steps, with clocks as the only instrumentation, then one counted step that is not timed.
 
 The counter takes longer than a step, so it is never active in a timed step. If code was compiled or captured in CUDA
-graphs, no step is counted. Under a dispatch mode such code would run eagerly, so a different program would be counted,
-and the code would stay eager afterwards. Three steps are profiled then (``step_profile.py``).
+graphs, three steps are profiled instead of counting one (``step_profile.py``). The reason: under the counter's dispatch
+mode such code would run eagerly. A different program would be counted, and the code would stay eager afterwards.
 """
 
 import gc
@@ -86,8 +86,8 @@ def profile_if_uncountable(request: Request, source: StepSource, replays: str, r
     profiled.
     """
     reason = compiled_frames() or replays
-    if dist.get_world_size() > 1 and (reason or request.profile):
-        profile_steps(request, source, reason or request.profile, record)
+    if dist.get_world_size() > 1 and (reason or request.profile_reason):
+        profile_steps(request, source, reason or request.profile_reason, record)
     elif reason:
         record["warnings"] = [
             f"the step was not counted: {reason}, and while regbot counts, it would run eagerly, as another program"

@@ -97,8 +97,8 @@ class Request:
     """
     limit_s: float = 0.0
     """Seconds after the start of the launch at which the launch is killed. 0 means that the limit is unknown."""
-    profile: str = ""
-    """Why steps are profiled even if one could be counted. '' means that a step is counted if possible."""
+    profile_reason: str = ""
+    """Reason to profile steps instead of counting one. '' if there is none; a step is then counted if possible."""
     max_profile_bytes: int = 32 * 2**20
     """Size limit of a compressed profile."""
     seed: int = 1234

@@ -25,8 +25,8 @@ from regbot.text.clip import clip
 MAX_EVENT_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**18
 MAX_TIMES = 8_000_000
-"""Largest number of compute kernels, launches and backward ranges that are kept from one file. Each needs 16 to 20
-bytes.
+"""Largest number of compute kernels, kernel launches and backward ranges that are kept from one file. Each needs 16 to
+20 bytes.
 """
 MAX_NAMES = 2**16
 """Largest number of names of compute kernels that are cached."""
@@ -75,9 +75,9 @@ class EventTimes:
     launches: "array[int]" = field(default_factory=lambda: array("q"))
     """Correlation ids of kernel launches. ``launched_us`` and ``launch_threads`` have the same order."""
     launched_us: "array[float]" = field(default_factory=lambda: array("d"))
-    """Host times of the launches."""
+    """Host times of the kernel launches."""
     launch_threads: "array[int]" = field(default_factory=lambda: array("i"))
-    """Numbers of the threads that launched."""
+    """Numbers of the threads that launched the kernels."""
     threads: dict[Thread, int] = field(default_factory=dict)
     """Number of each thread that launched a kernel."""
 
@@ -181,7 +181,7 @@ class TraceReader:
     def _scan_region(self, region: bytes) -> Iterator[TraceEvent]:
         """Yield the events of interest in ``region``, which contains only complete events.
 
-        Compute kernels, launches and backward ranges are added to ``times`` instead.
+        Compute kernels, kernel launches and backward ranges are added to ``times`` instead.
         """
         if self._layout is None:
             self._layout = learn_layout(region)
@@ -299,7 +299,7 @@ class TraceReader:
 
     def _check_times(self) -> None:
         if self.times.count > MAX_TIMES:
-            raise self.source.error(f"contains more than {MAX_TIMES:,} kernels and launches; record fewer steps")
+            raise self.source.error(f"contains more than {MAX_TIMES:,} kernels and kernel launches; record fewer steps")
 
     def _read_end(self, tail: bytes) -> None:
         """Check that the event list is closed, and add the keys after the list to ``envelope``.

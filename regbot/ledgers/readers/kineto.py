@@ -2,7 +2,7 @@
 
 Calls are counted from the first of these sources that the trace has:
 
-1. Rows of the host named ``record_param_comms`` that name the collective (ledger source ``kineto:metadata``).
+1. Host rows with the name ``record_param_comms``, if they name the collective (ledger source ``kineto:metadata``).
 2. The same metadata on kernels, if the host was not recorded (``kineto:kernel-metadata``).
 3. Annotations ``nccl:`` of older torch versions (``kineto:annotations``).
 4. Rows ``c10d::`` of backends that write none of the above (``kineto:dispatcher``). Gloo's own annotations are not
@@ -272,11 +272,12 @@ def _duration_s(kernel: KinetoKernel) -> float:
 def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
     processes = {host_time.thread[0] for host_time in log.host_times if host_time is not None}
     devices = {kernel.device for kernel in trace.kernels}
-    for noun, sources in (("processes", processes | {step.thread[0] for step in trace.steps}), ("devices", devices)):
-        if len(sources) > 1:
-            names = ", ".join(sorted(sources)[:MAX_NAMES])
+    processes |= {step.thread[0] for step in trace.steps}
+    for noun, origins in (("processes", processes), ("devices", devices)):
+        if len(origins) > 1:
+            names = ", ".join(sorted(origins)[:MAX_NAMES])
             raise source.error(
-                f"mixes the communication of {len(sources)} {noun} ({names}); give the trace of one rank"
+                f"mixes the communication of {len(origins)} {noun} ({names}); give the trace of one rank"
             )
 
 

@@ -140,7 +140,8 @@ def choose_window(
 
     If all steps are equal, all are counted. If all steps except the first and the last are equal, the first and the
     last are left out. Otherwise the whole trace is counted. Two steps are equal if each key occurs equally often in
-    both. ``host_times`` and ``keys`` have one item per collective: the host time of its launch, and its properties.
+    both. ``host_times`` and ``keys`` have one item per collective: the host time of its kernel launch, and its
+    properties.
     """
     ordered_steps = sorted(steps)
 
@@ -155,7 +156,7 @@ def choose_window(
     without_time = sum(host_time is None for host_time in host_times)
     if without_time:
         return use_whole_trace(f"{without_time} of {len(host_times)} collectives cannot be assigned to a step; their "
-                               "kernels ran asynchronously and the trace does not have their launches (record CPU "
+                               "kernels ran asynchronously and the trace does not have the kernel launches (record CPU "
                                "activity too)")  # fmt: skip
     indices_by_step: list[list[int]] = [[] for _ in ordered_steps]
     starts = [step.start_us for step in ordered_steps]

@@ -1,4 +1,4 @@
-"""The Python interface of the paper GPU: values, memory, launches, fingerprint, refusals."""
+"""The Python interface of the paper GPU: values, memory, kernel launches, fingerprint, refusals."""
 
 import gc
 import hashlib
