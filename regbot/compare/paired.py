@@ -112,8 +112,8 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
         yield f"the next look is after {LOOKS[test.look]} pairs: give {missing_pairs} more of each arm"
     if test.withheld:
         return
-    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=known_noise)
-    detectable = round_up_percent(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, known_noise)))
+    needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
+    detectable = round_up_percent(percent(session_mde(_intervals(test), LOOKS[-1], THRESHOLDS.eps, is_noise_known)))
     yield (
         f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of {detectable} or "
         f"more; to detect {SETTINGS.threshold_pct:g}% takes {_pairs_text(needed)}"

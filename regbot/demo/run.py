@@ -16,7 +16,7 @@ from regbot.check.flow import CheckOptions, check
 from regbot.config import FILE_NAME, Config, load_config
 from regbot.demo.repository import DemoRepository, PullRequest, build_repository
 from regbot.health.machine import this_node
-from regbot.ledgers.catalogue import EXCHANGE_REPLACED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
 from regbot.records.verdict import EXIT_CODES, WorkloadVerdict
 from regbot.shapes import MeshName
 from regbot.text.printable import typed_path
@@ -189,5 +189,5 @@ def _has_fallback(entry: WorkloadVerdict) -> bool:
         sharding is not None
         and sharding.base["all_to_all"].payload > 0
         and sharding.head["all_to_all"].payload == 0
-        and any(finding.pattern == EXCHANGE_REPLACED and finding.status == "FAIL" for finding in sharding.findings)
+        and any(finding.pattern == ALL_TO_ALL_REPLACED and finding.status == "FAIL" for finding in sharding.findings)
     )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from regbot.errors import UserError
-from regbot.ledgers.catalogue import EXPLANATIONS, RENAMED, current_name
-from regbot.records.verdict import Finding
+from regbot.ledgers.catalogue import EXPLANATIONS
+from regbot.records.verdict import RENAMED_PATTERNS, Finding
 from regbot.text.clip import clip
 
 FORM = "pattern@axis@workload: reason"
@@ -44,7 +44,7 @@ class Expectation:
         """Return whether the rule covers the finding. A finding on several axes is covered only if every axis
         matches."""
         return (
-            current_name(finding.pattern) == self.pattern
+            finding.pattern == self.pattern
             and _matches(workload, self.workload)
             and (
                 _matches(finding.axis, self.axis)
@@ -69,7 +69,8 @@ def parse_expectation(text: str) -> Expectation:
     if len(parts) != 3 or not all(parts):
         raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
     pattern, axis, workload = parts
-    names = {_normalise(name): current_name(name) for name in (*EXPLANATIONS, *RENAMED)}
+    names = {_normalise(name): name for name in EXPLANATIONS}
+    names |= {_normalise(former): name for former, name in RENAMED_PATTERNS.items()}
     if _normalise(pattern) not in names:
         raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(EXPLANATIONS)}")
     return Expectation(names[_normalise(pattern)], axis, workload, reason)

@@ -1,12 +1,10 @@
 """Names of all patterns of ledger differences. Each has a one-line explanation and an inverse pattern.
 
 The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments. A renamed pattern
-is therefore listed in ``RENAMED``, and its former name stays valid.
+is therefore listed in ``records.verdict.RENAMED_PATTERNS``, and its former name stays valid.
 """
 
-EXCHANGE_REPLACED = "all-to-all replaced by gather and sum"
-MAPPED_TWICE = EXCHANGE_REPLACED
-"""Former name of the constant."""
+ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"
 RESTORED = "expert-parallel all-to-all restored"
 AXIS_LOST = "expert axis lost"
 AXIS_GAINED = "expert axis gained"
@@ -37,7 +35,7 @@ OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
 EXPLANATIONS: dict[str, str] = {
-    EXCHANGE_REPLACED: "ranks gather and sum; before, an all-to-all sent tokens to their experts",
+    ALL_TO_ALL_REPLACED: "ranks gather and sum; before, an all-to-all sent tokens to their experts",
     RESTORED: "an all-to-all sends tokens to their experts again; before, ranks gathered and summed",
     AXIS_LOST: "the experts' all-to-all is gone and nothing exchanges tokens in its place",
     AXIS_GAINED: "an all-to-all now sends tokens to their experts; before, every rank kept its own tokens",
@@ -69,7 +67,7 @@ EXPLANATIONS: dict[str, str] = {
 }
 
 _INVERSE_PAIRS = (
-    (EXCHANGE_REPLACED, RESTORED),
+    (ALL_TO_ALL_REPLACED, RESTORED),
     (AXIS_LOST, AXIS_GAINED),
     (DISPATCHER_OFF, DISPATCHER_ON),
     (RECOMPUTES, RECOMPUTES_NOT),
@@ -88,16 +86,3 @@ _INVERSE_PAIRS = (
 )
 INVERSE: dict[str, str] = {name: inverse for pair in _INVERSE_PAIRS for name, inverse in (pair, pair[::-1])}
 """Inverse of each pattern: the pattern of the same change if base and head are swapped."""
-
-RENAMED: dict[str, str] = {
-    "expert axis mapped twice": EXCHANGE_REPLACED,
-    "count exchange added": COUNTS_ADDED,
-    "count exchange removed": COUNTS_REMOVED,
-}
-"""Former names of patterns, each with the name of today. ``--expect`` rules and stored findings may have a former
-name."""
-
-
-def current_name(pattern: str) -> str:
-    """Return today's name of a pattern that is called ``pattern`` today or was called so before."""
-    return RENAMED.get(pattern, pattern)

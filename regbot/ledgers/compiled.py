@@ -9,7 +9,7 @@ module names.
 
 from collections.abc import Iterator
 
-from regbot.ledgers.catalogue import EXCHANGE_REPLACED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
 from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
@@ -34,7 +34,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
         changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
         cells = (*exchange_cells, *gathers, *sums)
         yield Claim(
-            EXCHANGE_REPLACED,
+            ALL_TO_ALL_REPLACED,
             tuple(sorted(lost_axes)),
             lost_axes,
             cells,

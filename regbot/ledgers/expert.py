@@ -15,7 +15,6 @@ from regbot.ledgers.catalogue import (
     COUNTS_ADDED,
     COUNTS_REMOVED,
     DISPATCHER_OFF,
-    EXCHANGE_REPLACED,
     RECOMPUTES,
 )
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
@@ -104,7 +103,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
             axes = ", ".join(sorted({cell.signature.axis for cell in replacement}))
             cells = (*_list_exchange_cells(view, lost_exchange), *replacement)
             yield Claim(
-                EXCHANGE_REPLACED,
+                ALL_TO_ALL_REPLACED,
                 tuple(sorted(lost_exchange.axes)),
                 lost_exchange.axes,
                 _drop_duplicates(cells),

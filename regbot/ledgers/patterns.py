@@ -19,7 +19,6 @@ from regbot.ledgers.catalogue import (
     BYTES_UP,
     DISPATCHER_OFF,
     DISPATCHER_ON,
-    EXCHANGE_REPLACED,
     EXPLANATIONS,
     INVERSE,
     RECOMPUTES,
@@ -42,7 +41,7 @@ __all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
 MAX_MODULES = 5
 
 EXCHANGE_PATTERNS = {
-    EXCHANGE_REPLACED,
+    ALL_TO_ALL_REPLACED,
     RESTORED,
     AXIS_LOST,
     AXIS_GAINED,

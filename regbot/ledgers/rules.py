@@ -17,7 +17,6 @@ from regbot.ledgers.catalogue import (
     COUNTS_REMOVED,
     DISPATCHER_OFF,
     DISPATCHER_ON,
-    EXCHANGE_REPLACED,
     GRADIENT_LOST,
     KEEPS_GATHERED,
     MOVED,
@@ -72,7 +71,7 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
     """Return the status of a finding with this pattern."""
     if pattern in ALWAYS_FAIL:
         return "FAIL"
-    if pattern == EXCHANGE_REPLACED:
+    if pattern == ALL_TO_ALL_REPLACED:
         return "REVIEW" if is_lower(circumstances.finding_wire.head_s, circumstances.finding_wire.base_s) else "FAIL"
     if pattern in PASS_IF_CHEAPER and is_cheaper(circumstances):
         return "PASS"

@@ -204,7 +204,7 @@ def _describe_generic(claim: Claim) -> str:
 
 
 _FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
-    names.EXCHANGE_REPLACED: _describe_exchange_replaced,
+    names.ALL_TO_ALL_REPLACED: _describe_exchange_replaced,
     names.RESTORED: _describe_restored,
     names.AXIS_LOST: _describe_axis_lost,
     names.AXIS_GAINED: _describe_axis_gained,

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from regbot.ledgers.catalogue import AXIS_LOST, BYTES_UP, EXCHANGE_REPLACED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP
 from regbot.records.verdict import Finding, Throughput
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
@@ -271,7 +271,7 @@ def _list_finding_steps(check: Check) -> list[NextStep]:
         place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
         hint = HINTS.get(item.finding.pattern, "find what changed how its tensors are placed or exchanged")
         dispatchers = _find_dispatcher_change(check, item.workloads)
-        if item.finding.pattern in (EXCHANGE_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
+        if item.finding.pattern in (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP) and dispatchers:
             old, new = map(Name, dispatchers)
             steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
         else:

@@ -21,7 +21,7 @@ from regbot.cli.app import app
 from regbot.config import Config, ConfigError, load_config
 from regbot.demo import PullRequest, build_repository
 from regbot.judge import judge
-from regbot.ledgers.catalogue import EXCHANGE_REPLACED, INVERSE, RESTORED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, INVERSE, RESTORED
 from regbot.records.run import Arm
 from regbot.records.session import Session, read_session
 from regbot.records.verdict import Verdict
@@ -289,14 +289,14 @@ def test_the_fallback_fails_on_the_other_mesh_too(tmp_path: Path) -> None:
         assert sharding["base"]["all_to_all"]["payload"] == 4 * layers
         assert sharding["head"]["all_to_all"]["payload"] == 0
         assert sharding["head"]["all_gather"]["payload"] > sharding["base"]["all_gather"]["payload"]
-        named = [finding for finding in sharding["findings"] if finding["pattern"] == EXCHANGE_REPLACED]
+        named = [finding for finding in sharding["findings"] if finding["pattern"] == ALL_TO_ALL_REPLACED]
         assert [finding["status"] for finding in named] == ["FAIL"]
         assert any(module.startswith("layers.*.moe") for module in named[0]["modules"])
         assert sharding["wire"]["head_s"] > 1.05 * sharding["wire"]["base_s"]
         assert entry["validity"]["status"] == "PASS"
         assert entry["throughput"] is None
     comment = (tmp_path / "comment.md").read_text()
-    assert EXCHANGE_REPLACED in comment
+    assert ALL_TO_ALL_REPLACED in comment
     assert "FAIL" in comment.splitlines()[1] or "FAIL" in comment[:400]
     inverse_findings(tmp_path)
 

@@ -147,7 +147,7 @@ def test_configurations_of_one_commit_are_compared_and_not_judged() -> None:
     assert workload.sharding is not None
     assert (verdict.verdict, workload.sharding.status) == ("PASS", "PASS")
     assert workload.sharding.reasons[0] == "comparison of two configurations: differences are shown, not judged"
-    assert [(f.pattern, f.status) for f in workload.sharding.findings] == [(names.EXCHANGE_REPLACED, "PASS")]
+    assert [(f.pattern, f.status) for f in workload.sharding.findings] == [(names.ALL_TO_ALL_REPLACED, "PASS")]
 
 
 def test_one_commit_with_equal_configurations_is_judged() -> None:
@@ -307,7 +307,7 @@ def test_times_of_a_node_on_which_a_requested_library_has_nothing_to_do_are_inva
 
 def test_a_requested_change_of_dispatcher_is_judged_by_its_rows() -> None:
     section = sharding(pair(head=GATHERED, backends={"dispatcher": backend("allgather", "allgather")}))
-    assert [f.pattern for f in section.findings] == [names.EXCHANGE_REPLACED]
+    assert [f.pattern for f in section.findings] == [names.ALL_TO_ALL_REPLACED]
 
 
 def test_another_backend_that_ran_differently_is_a_warning() -> None:
@@ -617,9 +617,9 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
     [
         (names.DISPATCHER_OFF, DOWN, DOWN, "FAIL"),
         (names.GRADIENT_LOST, DOWN, DOWN, "FAIL"),
-        (names.EXCHANGE_REPLACED, UP, UP, "FAIL"),
-        (names.EXCHANGE_REPLACED, SAME, SAME, "FAIL"),
-        (names.EXCHANGE_REPLACED, DOWN, UP, "REVIEW"),
+        (names.ALL_TO_ALL_REPLACED, UP, UP, "FAIL"),
+        (names.ALL_TO_ALL_REPLACED, SAME, SAME, "FAIL"),
+        (names.ALL_TO_ALL_REPLACED, DOWN, UP, "REVIEW"),
         (names.RECOMPUTES, UP, UP, "FAIL"),
         (names.RECOMPUTES, UP, A_LITTLE_UP, "REVIEW"),
         (names.RESHARDS, UP, UP, "FAIL"),

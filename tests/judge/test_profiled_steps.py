@@ -82,7 +82,7 @@ def test_a_change_in_the_profiles_fails_as_one_in_traces_does() -> None:
     verdict, workload = judged(made)
     assert verdict.verdict == "FAIL"
     assert workload.sharding is not None
-    assert catalogue.EXCHANGE_REPLACED in [finding.pattern for finding in workload.sharding.findings]
+    assert catalogue.ALL_TO_ALL_REPLACED in [finding.pattern for finding in workload.sharding.findings]
     (section,) = build_workload_sections(verdict, made)
     assert section.ledgers == (SAME, GATHERED)
 

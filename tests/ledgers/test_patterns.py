@@ -199,8 +199,8 @@ def test_a_move_to_another_layer_is_never_passed_because_the_step_is_cheaper() -
 
 
 def test_a_fallback_is_named_through_renamed_modules() -> None:
-    assert patterns(A2A, renamed(GATHERED, ".moe", ".mlp")) == [names.EXCHANGE_REPLACED]
-    assert patterns(A2A, renamed(GATHERED, "layers", "blocks")) == [names.EXCHANGE_REPLACED]
+    assert patterns(A2A, renamed(GATHERED, ".moe", ".mlp")) == [names.ALL_TO_ALL_REPLACED]
+    assert patterns(A2A, renamed(GATHERED, "layers", "blocks")) == [names.ALL_TO_ALL_REPLACED]
 
 
 def test_a_fallback_in_one_layer_of_48_says_so() -> None:
@@ -234,12 +234,12 @@ def test_the_text_of_a_fallback_tells_what_was_and_what_is() -> None:
 
 def test_without_phases_gathers_and_sums_still_show_a_fallback() -> None:
     base, head = (edited(ledger, lambda e: e.model_copy(update={"phase": "unknown"})) for ledger in (A2A, GATHERED))
-    assert patterns(base, head) == [names.EXCHANGE_REPLACED]
+    assert patterns(base, head) == [names.ALL_TO_ALL_REPLACED]
 
 
 def test_a_fallback_and_a_lost_reduction_are_two_findings() -> None:
     head = edited(smoke_ledger(world=64, dispatcher="allgather"), without("reduce_scatter edp"))
-    assert patterns(TWO_AXES, head) == [names.EXCHANGE_REPLACED, names.GRADIENT_LOST]
+    assert patterns(TWO_AXES, head) == [names.ALL_TO_ALL_REPLACED, names.GRADIENT_LOST]
 
 
 def test_resharding_and_a_wider_reduction_are_two_findings() -> None:
@@ -282,7 +282,7 @@ def test_a_tie_in_wire_time_is_not_lower() -> None:
     head = ledger_of([entry("all_gather", size=1000), entry("reduce_scatter", size=1000)])
     assert wire_s(base, WireBandwidths()) == pytest.approx(wire_s(head, WireBandwidths()))
     finding = only(base, head)
-    assert (finding.pattern, finding.status) == (names.EXCHANGE_REPLACED, "FAIL")
+    assert (finding.pattern, finding.status) == (names.ALL_TO_ALL_REPLACED, "FAIL")
 
 
 @pytest.mark.parametrize("executed", ["allgather", "local"])

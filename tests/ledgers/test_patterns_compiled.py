@@ -62,7 +62,7 @@ def diff(base: Ledger, head: Ledger) -> list[Finding]:
 
 def test_weights_gathered_and_gradients_summed_for_an_exchange_are_an_all_to_all_replaced() -> None:
     finding = only(EXPERT, FALLBACK)
-    assert (finding.pattern, finding.status, finding.axis) == (names.EXCHANGE_REPLACED, "FAIL", "ep")
+    assert (finding.pattern, finding.status, finding.axis) == (names.ALL_TO_ALL_REPLACED, "FAIL", "ep")
     assert finding.base["all_to_all"].count == 6 * LAYERS
     assert finding.head["all_gather"].bytes == 6 * WEIGHTS * LAYERS
     assert "6 ops" in finding.text
@@ -76,7 +76,7 @@ def test_the_other_way_round_it_is_restored() -> None:
 
 def test_on_a_backend_with_reduce_scatter_it_is_the_same_pattern() -> None:
     exchange, fallback = (edited(side, where("all_reduce", kind="reduce_scatter")) for side in (EXPERT, FALLBACK))
-    assert only(exchange, fallback).pattern == names.EXCHANGE_REPLACED
+    assert only(exchange, fallback).pattern == names.ALL_TO_ALL_REPLACED
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_on_a_backend_with_reduce_scatter_it_is_the_same_pattern() -> None:
     ],
 )
 def test_what_only_looks_like_it_is_not_named_so(name: str, head: Ledger) -> None:
-    assert names.EXCHANGE_REPLACED not in {finding.pattern for finding in diff(EXPERT, head)}
+    assert names.ALL_TO_ALL_REPLACED not in {finding.pattern for finding in diff(EXPERT, head)}
     assert names.RESTORED not in {finding.pattern for finding in diff(head, EXPERT)}
 
 
@@ -120,7 +120,7 @@ def test_a_merge_beside_more_traffic_of_fsdp_is_not_the_fallback() -> None:
     )
     pattern_names = {finding.pattern for finding in diff(EXPERT, head)}
     assert names.BYTES_UP in pattern_names
-    assert not {names.EXCHANGE_REPLACED, names.AXIS_LOST} & pattern_names
+    assert not {names.ALL_TO_ALL_REPLACED, names.AXIS_LOST} & pattern_names
 
 
 def test_fewer_calls_for_the_same_bytes_are_fewer_calls() -> None:
@@ -131,7 +131,7 @@ def test_fewer_calls_for_the_same_bytes_are_fewer_calls() -> None:
 @pytest.mark.parametrize("axis", ["tp+cp", "cp", "tp|cp"])
 def test_an_exchange_of_sequences_is_no_expert_axis(axis: str) -> None:
     sides = [edited(side, lambda e: e.model_copy(update={"axis": axis})) for side in (EXPERT, FALLBACK)]
-    assert not {names.EXCHANGE_REPLACED, names.AXIS_LOST} & {finding.pattern for finding in diff(*sides)}
+    assert not {names.ALL_TO_ALL_REPLACED, names.AXIS_LOST} & {finding.pattern for finding in diff(*sides)}
 
 
 def test_renamed_ops_are_no_finding() -> None:
@@ -146,7 +146,7 @@ def test_an_exchange_that_is_gone_for_nothing_is_the_expert_axis_lost() -> None:
 def test_written_code_with_the_same_rows_is_judged_by_its_own_rules() -> None:
     """Gathers of weights in forward and sums of gradients in backward are FSDP where a framework issued them."""
     written = [edited(side, where("", via="fake")) for side in (EXPERT, FALLBACK)]
-    assert names.EXCHANGE_REPLACED not in {finding.pattern for finding in diff(*written)}
+    assert names.ALL_TO_ALL_REPLACED not in {finding.pattern for finding in diff(*written)}
 
 
 def test_more_layers_are_more_executions_of_the_same_lines() -> None:

@@ -55,7 +55,7 @@ CANNOT_SHOW = {
 }
 """Patterns that a source cannot show. Evidence of runs is not in the ledger. Layers that a source does not distinguish
 cannot differ. Without modules, a root that is not gathered again hides the gathers of the other modules."""
-LOOKS_THE_SAME = {("experts sharded by FSDP", names.EXCHANGE_REPLACED)}
+LOOKS_THE_SAME = {("experts sharded by FSDP", names.ALL_TO_ALL_REPLACED)}
 """Near misses that count as the pattern in other sources. With modules, gathers and sums of weights are recognised as
 FSDP's. Without modules, and in a compiled program, they look like the fallback."""
 

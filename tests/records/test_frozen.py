@@ -22,7 +22,6 @@ from regbot.check.conclusion import replace_references
 from regbot.cli.app import app
 from regbot.config import Config
 from regbot.judge import judge
-from regbot.ledgers.catalogue import current_name
 from regbot.records.files import RecordError
 from regbot.records.schema_files import FOLDER
 from regbot.records.session import Session, parse_session
@@ -115,7 +114,10 @@ def with_current_names(sharding: Any) -> Any:
     if sharding is None:
         return None
     status, findings = sharding
-    return [status, sorted([current_name(pattern), finding_status] for pattern, finding_status in findings)]
+    return [
+        status,
+        sorted([RENAMED_PATTERNS.get(pattern, pattern), finding_status] for pattern, finding_status in findings),
+    ]
 
 
 def with_differences(frozen: dict[str, Any], difference: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from regbot.ledgers.catalogue import COUNTS_ADDED, EXCHANGE_REPLACED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, COUNTS_ADDED
 from regbot.records.bisection import (
     Bisection,
     BisectionPlan,
@@ -154,7 +154,7 @@ def _fallback() -> Finding:
         "In 48 of 48 MoE layers the expert-parallel all-to-all on ep was replaced by gathering all tokens and summing "
         "the results on ep. The modelled wire time of these collectives is twice as long."
     )
-    return finding(EXCHANGE_REPLACED, "FAIL", ledger(QWEN), ledger(QWEN, lambda _: True), text)
+    return finding(ALL_TO_ALL_REPLACED, "FAIL", ledger(QWEN), ledger(QWEN, lambda _: True), text)
 
 
 def _recounted() -> Finding:
@@ -197,7 +197,9 @@ def _on_ledger(**more: object) -> dict[str, object]:
 def ledger_culprit() -> Bisection:
     """One commit, exact, with its finding."""
     named = candidate(point(41), None)
-    found = change([named], point(40), "exact", f"{EXCHANGE_REPLACED} (FAIL)", entries=ENTRIES, findings=[_fallback()])
+    found = change(
+        [named], point(40), "exact", f"{ALL_TO_ALL_REPLACED} (FAIL)", entries=ENTRIES, findings=[_fallback()]
+    )
     return result(
         **_on_ledger(
             found="culprit",
@@ -222,7 +224,7 @@ def ledger_two_one_undone() -> Bisection:
             findings=[_recounted()],
             undone=True,
         ),
-        change([second], point(49), "exact", f"{EXCHANGE_REPLACED} (FAIL)", entries=ENTRIES, findings=[_fallback()]),
+        change([second], point(49), "exact", f"{ALL_TO_ALL_REPLACED} (FAIL)", entries=ENTRIES, findings=[_fallback()]),
     ]
     return result(
         **_on_ledger(

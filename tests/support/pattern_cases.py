@@ -102,10 +102,10 @@ class Case(NamedTuple):
 
 
 POSITIVES = [
-    Case("fallback in all layers", names.EXCHANGE_REPLACED, A2A, GATHERED, "FAIL", "PASS"),
+    Case("fallback in all layers", names.ALL_TO_ALL_REPLACED, A2A, GATHERED, "FAIL", "PASS"),
     Case(
         "fallback on two meshes",
-        names.EXCHANGE_REPLACED,
+        names.ALL_TO_ALL_REPLACED,
         TWO_AXES,
         smoke_ledger(world=64, dispatcher="allgather"),
         "FAIL",
@@ -113,16 +113,16 @@ POSITIVES = [
     ),
     Case(
         "fallback in one layer of many",
-        names.EXCHANGE_REPLACED,
+        names.ALL_TO_ALL_REPLACED,
         A2A,
         smoke_ledger(dispatchers={2: "allgather"}),
         "FAIL",
         "PASS",
     ),
-    Case("fallback over the data axis", names.EXCHANGE_REPLACED, A2A, fallback_by_all_reduce("dp"), "FAIL", "PASS"),
+    Case("fallback over the data axis", names.ALL_TO_ALL_REPLACED, A2A, fallback_by_all_reduce("dp"), "FAIL", "PASS"),
     Case(
         "fallback where gathering is cheaper",
-        names.EXCHANGE_REPLACED,
+        names.ALL_TO_ALL_REPLACED,
         smoke_ledger(ep=2, world=2),
         smoke_ledger(ep=2, world=2, dispatcher="allgather"),
         "REVIEW",
@@ -382,9 +382,9 @@ def both_data_axes_merged() -> Ledger:
 NEAR_MISSES = [
     ("activations gathered again", names.RESHARDS, sequence_parallel(), sequence_parallel(regathered=True)),
     ("two layers wrapped as one and padded anew", names.GRADIENT_LOST, A2A, wrapped_in_pairs(padding=64)),
-    ("tokens gathered but not summed", names.EXCHANGE_REPLACED, A2A, gather_only()),
-    ("gathers beside an exchange that stays", names.EXCHANGE_REPLACED, A2A, halved_fallback()),
-    ("experts sharded by FSDP", names.EXCHANGE_REPLACED, A2A, smoke_ledger(ep=1)),
+    ("tokens gathered but not summed", names.ALL_TO_ALL_REPLACED, A2A, gather_only()),
+    ("gathers beside an exchange that stays", names.ALL_TO_ALL_REPLACED, A2A, halved_fallback()),
+    ("experts sharded by FSDP", names.ALL_TO_ALL_REPLACED, A2A, smoke_ledger(ep=1)),
     ("a fallback", names.AXIS_LOST, A2A, GATHERED),
     ("an exchange on another axis", names.AXIS_LOST, A2A, edited(A2A, where("ep", axis="etp"))),
     (

@@ -10,7 +10,7 @@ from typing import Any
 from regbot.config import Config
 from regbot.judge.run_verdicts import compare_ranks
 from regbot.judge.sharding import judge_ledgers
-from regbot.ledgers.catalogue import COUNTS_ADDED, EXCHANGE_REPLACED, RESTORED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, COUNTS_ADDED, RESTORED
 from regbot.ledgers.rows import sum_by_kind
 from regbot.records.ledger import Entry, Kind, Ledger, Liveness, Phase, Role, Scalar
 from regbot.records.run import Arm, Backend, CodeProof, Outcome, Run
@@ -365,7 +365,7 @@ def pass_identical() -> Case:
 def _twice(base: Ledger, head: Ledger) -> str:
     """The judge's sentence on the fallback."""
     (found,) = judge_ledgers(base, head, Config()).findings
-    assert found.pattern == EXCHANGE_REPLACED
+    assert found.pattern == ALL_TO_ALL_REPLACED
     return found.text
 
 
@@ -379,13 +379,13 @@ def _broken(
     config_changes: Mapping[str, tuple[Scalar, Scalar]] = DISPATCHER_CHANGED,
 ) -> tuple[Ledger, Ledger, Sharding]:
     base, head = ledger(shape), ledger(shape, broken, program="b")
-    found = finding(EXCHANGE_REPLACED, "FAIL", base, head, _twice(base, head), modules=list(modules))
+    found = finding(ALL_TO_ALL_REPLACED, "FAIL", base, head, _twice(base, head), modules=list(modules))
     section = sharding(
         base,
         head,
         "FAIL",
         [found],
-        [f"{EXCHANGE_REPLACED}: {found.text}"],
+        [f"{ALL_TO_ALL_REPLACED}: {found.text}"],
         config_changes=config_changes,
     )
     return base, head, section
@@ -569,7 +569,7 @@ def overrides_shown_not_judged() -> Case:
 
     def change(shape: Shape) -> tuple[Ledger, Ledger, Sharding]:
         ours, theirs = ledger(shape), ledger(shape, lambda _: True, program="b")
-        found = finding(EXCHANGE_REPLACED, "PASS", ours, theirs, _twice(ours, theirs))
+        found = finding(ALL_TO_ALL_REPLACED, "PASS", ours, theirs, _twice(ours, theirs))
         section = sharding(
             ours,
             theirs,
