@@ -30,8 +30,8 @@ class Volume(Record):
 
 RENAMED_PATTERNS = {
     "expert axis mapped twice": "all-to-all replaced by gather and sum",
-    "count exchange added": "exchange of token counts added",
-    "count exchange removed": "exchange of token counts removed",
+    "count exchange added": "exchange of token counts or indices added",
+    "count exchange removed": "exchange of token counts or indices removed",
 }
 """Patterns that have another name in records of earlier versions. The value is the name of today."""
 

@@ -19,7 +19,7 @@ from support.forge_cases import BOT, FALLBACK, MORE, OTHER_PROGRAM, SAME, SLOWER
 from support.gate_scene import POST, retargeted, workflow
 
 VOID_BANNER = "**A measurement of this commit gave no result:**"
-CANCELLED = "the job that measures this commit was cancelled. The log is in [the run]("
+CANCELLED = "the job for this commit was cancelled. The log is in [the run]("
 
 
 class Gated(Bench):
@@ -132,7 +132,7 @@ def test_a_self_reported_pass_does_not_replace_a_requested_measurement(bench: Ga
     only(bench.post(static))
     only(bench.post(bench.cancelled(number)))
     only(bench.post(static))
-    assert headline(both(bench, number)) == "### ⛔ INVALID: the job that measures this commit was cancelled"
+    assert headline(both(bench, number)) == "### ⛔ INVALID: the job for this commit was cancelled"
     assert bench.check(number).conclusion == "failure"
 
 
@@ -144,7 +144,7 @@ def test_a_declaration_that_makes_a_static_verdict_pass_shows_the_invalid_measur
     assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "noted"
     assert only(bench.post(static)).status == "PASS"
     text = both(bench, number)
-    assert headline(text).startswith("### ⛔ INVALID: the job that measures this commit was cancelled")
+    assert headline(text).startswith("### ⛔ INVALID: the job for this commit was cancelled")
     assert bench.check(number).conclusion == "failure"
 
 
@@ -158,7 +158,7 @@ def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
     text = both(bench, number)
     assert bench.check(number).title == title
     assert headline(text).startswith("### ✅ PASS")
-    assert "the job that measures this commit failed" in text
+    assert "the job for this commit failed" in text
     assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "refused"
     assert f"\n/regbot run {bench.head(number)}\n" in bench.repo.comments(number)[-1].body
 

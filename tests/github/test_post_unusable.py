@@ -28,7 +28,7 @@ def test_a_failed_job_is_invalid(bench: Bench, conclusion: str, reason: str) -> 
     bench.approve(number)
     posted = only(bench.post(bench.measured(number, None, conclusion=conclusion)))
     assert posted.status == "INVALID"
-    assert headline(bench.comment(number)) == f"### ⛔ INVALID: the job that measures this commit {reason}"
+    assert headline(bench.comment(number)) == f"### ⛔ INVALID: the job for this commit {reason}"
     assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
     assert f"/regbot run {bench.head(number)}" in bench.comment(number)
 
