@@ -264,7 +264,7 @@ def test_a_refactoring_stays_silent(traced: Traced) -> None:
         ({"config": {"recompute_granularity": "none"}}, "argument --recompute-granularity: invalid choice"),
         ({"program": "train/mine.py"}, "the checkout has no train/mine.py; set 'program' to the training script"),
         ({"recipe": "no/such.yaml"}, "recipe 'no/such.yaml': there is no such file in the checkout"),
-        ({"recipe": "no.such:recipe"}, "the checkout has no scripts/training/run_recipe.py"),
+        ({"recipe": "some_recipe"}, "the checkout has no scripts/training/run_recipe.py"),
     ],
 )
 def test_a_request_that_cannot_be_traced_is_refused_with_the_reason(

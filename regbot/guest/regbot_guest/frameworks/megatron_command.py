@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from regbot_guest.contract import ContractError
-from regbot_guest.frameworks.megatron_test_case import FlagValue, MegatronTestCase
+from regbot_guest.frameworks.megatron_test_case import FILE_FLAGS, FlagValue, MegatronTestCase
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.request import Request
 
@@ -102,11 +102,13 @@ class CommandLine:
         return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
-        """Return the flags of the test case that regbot has replaced, with the values of the test case."""
+        """Return the flags of the test case that regbot has left out or replaced, with the values of the test case. Flags
+        for data, checkpoints and logs are not among them.
+        """
         return {
             name: " ".join(value) if isinstance(value, tuple) else value
             for name, value in self.given.items()
-            if name not in self.flags or self.flags[name] != value
+            if name not in FILE_FLAGS and (name not in self.flags or self.flags[name] != value)
         }
 
 
