@@ -102,8 +102,8 @@ class CommandLine:
         return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
-        """Return the flags of the test case that regbot has left out or replaced, with the values of the test case. Flags
-        for data, checkpoints and logs are not among them.
+        """Return the flags of the test case that regbot has left out or replaced, with the test case's values. Flags for
+        data, checkpoints and logs are not among them.
         """
         return {
             name: " ".join(value) if isinstance(value, tuple) else value
