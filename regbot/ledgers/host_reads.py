@@ -1,9 +1,9 @@
 """The patterns "host reads added" and "host reads removed": the host reads more or fewer device values than before.
 
 Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value. Meanwhile
-the queue of kernel launches runs empty. No collective shows this, although one such read per layer has cost real training stacks
-more than a lost collective would. The static trace counts the reads exactly, without a GPU. Only a timed run can
-measure the cost of the reads, so the status is at most REVIEW.
+the queue of kernel launches runs empty. No collective shows this, although one such read per layer has cost real
+training stacks more than a lost collective would. The static trace counts the reads exactly, without a GPU. Only a
+timed run can measure the cost of the reads, so the status is at most REVIEW.
 
 Two things are not counted: waits that read no value (an event, a synchronize), and the optimizer's reads of its own
 step counters, which are on the host.

@@ -59,9 +59,10 @@ class _ProcessKernels:
     """Sums over the kernels of one process. Times are in nanoseconds, except in ``unknown``.
 
     ``counts`` are the numbers of NCCL kernels, in all ('nccl') and from CUDA graphs ('graph'). ``unknown`` maps the
-    name of an unknown communication kernel to the number of its kernel launches and their seconds. ``calls`` are the calls of
-    libraries other than NCCL. ``spans`` has the starts and ends of communication kernels by possible kinds and device.
-    ``compute`` has the starts and ends of compute kernels by device. ``nccl`` counts NCCL kernels by possible kinds.
+    name of an unknown communication kernel to the number of its kernel launches and their seconds. ``calls`` are the
+    calls of libraries other than NCCL. ``spans`` has the starts and ends of communication kernels by possible kinds and
+    device. ``compute`` has the starts and ends of compute kernels by device. ``nccl`` counts NCCL kernels by possible
+    kinds.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
