@@ -6,7 +6,7 @@ is therefore listed in ``RENAMED``, and its former name stays valid.
 
 EXCHANGE_REPLACED = "all-to-all replaced by gather and sum"
 MAPPED_TWICE = EXCHANGE_REPLACED
-"""Former name of the constant."""
+"""Former name of the constant. Tests use it."""
 RESTORED = "expert-parallel all-to-all restored"
 AXIS_LOST = "expert axis lost"
 AXIS_GAINED = "expert axis gained"
