@@ -147,7 +147,7 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
         words = (
             (
                 "Maintainer: run 'regbot calibrate' on this node class, and commit the file that it adds to the store "
-                "(baselines/) to main. Or repeat the check, which compiles anew and adds its pairs to these:"
+                "(baselines/) to main. Or repeat the check. It recompiles, and adds its pairs to these:"
             ),
         )
         return _list_retiming_steps(check, words)

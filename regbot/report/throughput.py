@@ -305,8 +305,8 @@ def describe_setup(section: Throughput, timed: TimedRuns) -> Words:
     result is mentioned."""
     node = next((timed_run.run.node for timed_run in timed.runs if timed_run.run.node is not None), None)
     variant = section.variant or (timed.plan.variant if timed.plan else "")
-    verb = "Timed" if has_times(section) else "Started"
-    words: list[str] = [f"{verb} on ", Name((node.name if node else section.node) or "an unnamed node")]
+    verb = "Timed on " if has_times(section) else "The timed runs started on "
+    words: list[str] = [verb, Name((node.name if node else section.node) or "an unnamed node")]
     if node is not None:
         gpus = count(len(node.gpus), "GPU") if node.gpus else "no GPU"
         words += [" (", UntrustedText(node.node_class or count(node.cores, "core")), f"; {gpus})"]

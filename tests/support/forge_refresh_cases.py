@@ -81,7 +81,7 @@ class Site:
                 "out": self.scratch / f"night-{number}",
                 "no_sandbox": True,  # nothing runs: a machine without bubblewrap must pass too
                 "who": "ada",
-                "proposal": file,
+                "proposal_file": file,
                 **options,
             }
         )
