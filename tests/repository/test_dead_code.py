@@ -9,7 +9,6 @@ ROOT = Path(__file__).parents[2]
 CALLED_BY_TESTS = {
     "rules_table",  # tests hold docs/preflight.md against them
     "advice_table",
-    "MAPPED_TWICE",  # tests of the frameworks use this former name of a constant
 }
 
 

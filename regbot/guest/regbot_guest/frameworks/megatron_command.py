@@ -102,7 +102,7 @@ class CommandLine:
         return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
-        """Return the flags of the test case that regbot has left out or replaced, with the test case's values. Flags for
+        """Return the flags of the test case that regbot has left out or replaced, with their own values. Flags for
         data, checkpoints and logs are not among them.
         """
         return {
