@@ -152,7 +152,7 @@ def test_a_timed_session_shows_wrong_paths_that_a_trace_does_not(scene: Scene) -
 def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scene) -> None:
     scene.store_trace(["train/moe.py"])
     result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings(["trian/"]))
-    assert (result.unconcerned, "no file of the base matches" in result.warnings[0]) == ([], True)
+    assert (result.unconcerned, "no file of base matches" in result.warnings[0]) == ([], True)
 
 
 def test_excluded_paths_and_globs_are_gits_own(scene: Scene) -> None:

@@ -39,7 +39,7 @@ def test_a_head_like_the_stored_sessions_passes_after_three_runs_with_its_bound(
     assert {run.role for run in section.runs} == {"warm-up", "stored"}
     assert section.bound_pct is not None
     assert 0 < section.bound_pct < 5
-    assert "excluded" in section.reasons[0]
+    assert "is ruled out" in section.reasons[0]
 
 
 def test_a_bound_that_is_too_wide_is_undecided() -> None:
