@@ -35,8 +35,6 @@ SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
 Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "command"]
 ENGINES = ("local", "slurm")
 FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
-PROGRAM_ADAPTERS = ("megatron",)
-"""Adapters that trace a training script of the framework (the key ``program``)."""
 MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
 """Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
 FLAG_FILES = (".yaml", ".yml")
@@ -228,7 +226,7 @@ class Workload(Record):
     @property
     def training_script(self) -> str:
         """Path of the script that the adapter ``megatron`` runs, in the checkout. '' for other adapters."""
-        if self.adapter not in PROGRAM_ADAPTERS:
+        if self.adapter != "megatron":
             return ""
         return self.program or (BRIDGE_PROGRAM if self.runs_bridge else MEGATRON_PROGRAM)
 
@@ -260,8 +258,8 @@ class Workload(Record):
             )
         if self.adapter != "module" and self.entry is not None:
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
-        if self.program and self.adapter not in PROGRAM_ADAPTERS:
-            raise ValueError(f"adapter {self.adapter!r} takes no program; {', '.join(PROGRAM_ADAPTERS)} does")
+        if self.program and self.adapter != "megatron":
+            raise ValueError(f"adapter {self.adapter!r} takes no program; 'megatron' does")
         script = PurePosixPath(self.training_script).name
         if self.runs_bridge and (script == MEGATRON_PROGRAM or not self.recipe.isidentifier()):
             raise ValueError(

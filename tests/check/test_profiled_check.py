@@ -43,8 +43,8 @@ def test_once_one_arm_is_profiled_both_are(case: Case, shared: Shared) -> None:
     genuine = shared("genuine runs", genuine_runs)
     profile = "[r.pop('ledger') for r in records]; records[0]['profile'] = {{'reason': {}, 'problem': 'a test'}}"
     tool = case.repository.path / "tools" / "python"
-    forced = profile.format("request['profile']")
-    replay(tool, genuine, f"if request['profile']:\n    {forced}")
+    forced = profile.format("request['profile_reason']")
+    replay(tool, genuine, f"if request['profile_reason']:\n    {forced}")
     case.commit(config=REPLAYED)
     case.repository.git("checkout", "-q", "-b", "pr")
     replay(tool, genuine, profile.format("'it is compiled'"))

@@ -1,10 +1,12 @@
 """Test cases of Megatron-LM: what is read from their YAML, and the command line that it makes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from regbot.config import BRIDGE_PROGRAM, MEGATRON_PROGRAM, Workload
 from regbot.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import CommandLine, make_command_line
@@ -20,14 +22,17 @@ def read(folder: Path, flags: str, before: str = "") -> MegatronTestCase:
     return read_test_case(folder, FILE)
 
 
-def command(test_case: MegatronTestCase, world: int = 16, ep: int = 4, **config: Any) -> CommandLine:
+def make_request(config: dict[str, Any], world: int = 16, ep: int = 4) -> Request:
     geometry = Geometry(**load_shape("mixtral-8x7b").variant("full").geometry.model_dump())
-    request = Request(
+    return Request(
         request="x", workload="mixtral-8x7b@1/ep", variant="full", record="raw.json", root="checkout",
         geometry=geometry, world=world, ep=ep, adapter="megatron", program="pretrain_gpt.py", recipe=FILE,
         config=config,
     )  # fmt: skip
-    return make_command_line(request, test_case)
+
+
+def command(test_case: MegatronTestCase, world: int = 16, ep: int = 4, **config: Any) -> CommandLine:
+    return make_command_line(make_request(config, world, ep), test_case)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +87,15 @@ def test_the_step_is_as_small_as_possible_and_the_own_values_are_recorded(tmp_pa
 
 @pytest.mark.parametrize(
     ("stages", "sequences"),
-    [("--num-layers: 8", 4), ("--num-virtual-stages-per-pipeline-rank: 2", 16)],
-    ids=["plain", "interleaved"],
+    [
+        ("--num-layers: 8", 4),
+        ("--num-virtual-stages-per-pipeline-rank: 2", 16),
+        (
+            "--num-virtual-stages-per-pipeline-rank: 2\n  --microbatch-group-size-per-virtual-pipeline-stage: 6",
+            24,
+        ),
+    ],
+    ids=["plain", "interleaved", "groups"],
 )
 def test_an_interleaved_pipeline_has_a_micro_batch_for_each_stage(tmp_path: Path, stages: str, sequences: int) -> None:
     flags = f"{SIZES}  --pipeline-model-parallel-size: 4\n  {stages}\n  --global-batch-size: {sequences}\n"
@@ -103,6 +115,39 @@ def test_a_flag_that_cannot_be_traced_is_left_out_with_a_warning(tmp_path: Path)
         "log_num_zeros_in_grad": True,
         "te_precision_config_file": "${CONFIG}/x.yaml",
     }
+
+
+@pytest.mark.parametrize("recipe", ["", "a/model_config.yaml", "a.yml", "a.YAML", "qwen3_30b_a3b_pretrain_config"])
+def test_both_sides_tell_a_file_of_flags_from_a_recipe_of_bridge(recipe: str) -> None:
+    workload = Workload(adapter="megatron", recipe=recipe, shapes=["mixtral-8x7b"], timed=[])
+    assert replace(make_request({}), recipe=recipe).runs_bridge == workload.runs_bridge
+    assert workload.training_script == (BRIDGE_PROGRAM if workload.runs_bridge else MEGATRON_PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("program", "recipe"),
+    [
+        ("pretrain_gpt.py", "qwen3_30b_a3b_pretrain_config"),
+        ("", "package.module:function"),
+        ("", "a/model_config.json"),
+        ("scripts/training/run_recipe.py", "a/model_config.yaml"),
+    ],
+)
+def test_a_recipe_that_the_script_cannot_take_is_refused_with_the_configuration(program: str, recipe: str) -> None:
+    with pytest.raises(ValueError, match="recipe: "):
+        Workload(adapter="megatron", program=program, recipe=recipe, shapes=["mixtral-8x7b"], timed=[])
+
+
+@pytest.mark.parametrize("program", ["/opt/train.py", "../train.py"])
+def test_a_script_outside_of_the_repository_is_refused(program: str) -> None:
+    with pytest.raises(ValueError, match="leaves the repository"):
+        Workload(adapter="megatron", program=program, shapes=["mixtral-8x7b"], timed=[])
+
+
+@pytest.mark.parametrize("adapter", ["megatron", "torchtitan"])
+def test_a_framework_without_a_cpu_program_takes_no_device(adapter: str) -> None:
+    with pytest.raises(ValueError, match="has no CPU program; leave device out"):
+        Workload.model_validate({"adapter": adapter, "device": "cpu", "timed": []})
 
 
 def test_the_users_keys_override_flags_and_are_the_users(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.keys import list_keys, suggest
-from regbot_guest.frameworks.megatron_command import FLEX
+from regbot_guest.frameworks.megatron_command import FLEX, explain_smaller_step
 from regbot_guest.frameworks.megatron_flat import flatten_config
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
@@ -192,11 +192,7 @@ class _RecipeJob:
         micro_batch, recipe_batch = (_read_size(settings, f"train.{key}_batch_size") for key in ("micro", "global"))
         global_batch = micro_batches * micro_batch * request.world // model_parallel
         if recipe_batch != global_batch:
-            traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
-            self._warnings.append(
-                f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global "
-                f"batch has {recipe_batch}). Further micro-batches repeat what these do"
-            )
+            self._warnings.append(explain_smaller_step(micro_batches, global_batch, recipe_batch))
         return global_batch
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:

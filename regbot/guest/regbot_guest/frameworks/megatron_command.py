@@ -66,6 +66,8 @@ INTERLEAVED = (
     "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
 )  # fmt: skip
 """Flags with which a rank may have several pipeline stages."""
+MICRO_BATCH_GROUPS = ("pipeline_model_parallel_size", "microbatch_group_size_per_virtual_pipeline_stage")
+"""Flags whose largest value is the smallest number of micro-batches on a rank with several pipeline stages."""
 
 _FLAG_NAME = re.compile(r"[A-Za-z]\w*")
 
@@ -205,7 +207,8 @@ def _smallest_step(
             "ranks",
         )
     is_interleaved = any(flags.get(name) for name in INTERLEAVED)
-    micro_batches = read_size(flags, "pipeline_model_parallel_size", where) if is_interleaved else 1
+    group_sizes = (read_size(flags, name, where) for name in MICRO_BATCH_GROUPS)
+    micro_batches = max(group_sizes) if is_interleaved else 1
     global_batch = micro_batches * read_size(flags, "micro_batch_size", where) * request.world // model_parallel_ranks
     step: dict[str, Scalar | FlagValue] = {"global_batch_size": global_batch}
     if "vocab_size" not in flags:
@@ -215,10 +218,15 @@ def _smallest_step(
     own_batch = read_size(flags, "global_batch_size", where)
     if own_batch == global_batch:
         return step, ""
+    return step, explain_smaller_step(micro_batches, global_batch, own_batch)
+
+
+def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: int) -> str:
+    """Return the warning that a traced step has another global batch than the recipe."""
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
-    return step, (
+    return (
         f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
-        f"{own_batch}). Further micro-batches repeat what these do"
+        f"{recipe_batch}). Further micro-batches repeat what these do"
     )
 
 

@@ -1,4 +1,4 @@
-"""The configuration of Megatron Bridge, which contains Megatron's, as flat scalars to compare two revisions."""
+"""Configurations of Megatron and of Megatron Bridge as flat scalars, to compare two revisions."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,13 +22,13 @@ def flatten_config(configuration: Any, prefix: str = "") -> dict[str, Scalar]:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             scalars |= flatten_config(value, f"{prefix}{config_field.name}.")
             continue
-        scalar = _to_scalar(value)
+        scalar = to_scalar(value)
         if not (isinstance(scalar, str) and scalar.startswith("/")):
             scalars[f"{prefix}{config_field.name}"] = scalar
     return scalars
 
 
-def _to_scalar(value: Any) -> Scalar:
+def to_scalar(value: Any) -> Scalar:
     if isinstance(value, Enum):
         return value.name
     if value is None or isinstance(value, (bool, int, str)):
@@ -38,10 +38,10 @@ def _to_scalar(value: Any) -> Scalar:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, (list, tuple)):
-        return ",".join(str(_to_scalar(item)) for item in value)
+        return ",".join(str(to_scalar(item)) for item in value)
     if isinstance(value, dict):
-        return ",".join(f"{key}={_to_scalar(item)}" for key, item in sorted(value.items(), key=str))
+        return ",".join(f"{key}={to_scalar(item)}" for key, item in sorted(value.items(), key=str))
     if isinstance(value, partial):
-        return _to_scalar(value.func)
+        return to_scalar(value.func)
     definition: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
     return f"{definition.__module__}.{definition.__qualname__}"

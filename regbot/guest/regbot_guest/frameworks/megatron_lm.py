@@ -25,6 +25,7 @@ from regbot_guest.frameworks.megatron_command import (
     read_size,
     shape_flags,
 )
+from regbot_guest.frameworks.megatron_flat import to_scalar
 from regbot_guest.frameworks.megatron_test_case import VARIABLES, MegatronTestCase, read_test_case, set_variables
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.frameworks.training_loop import Scalar
@@ -72,13 +73,12 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
     add_python_to_path()
     test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
+    command_line, patches = make_command_line(request, test_case), [MOCKED]
     if test_case is not None:
         set_variables(test_case)
-        experts, top_k = (
-            read_size(test_case.flags, name, request.recipe) for name in ("num_experts", "moe_router_topk")
-        )
+        names, where = ("num_experts", "moe_router_topk"), f"recipe {request.recipe!r}"
+        experts, top_k = (read_size(command_line.flags, name, where) for name in names)
         request = replace(request, geometry=replace(request.geometry, experts=experts, top_k=top_k))
-    command_line, patches = make_command_line(request, test_case), [MOCKED]
     if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
     shape_names = SHAPE_FLAGS if test_case is None else ()
@@ -105,7 +105,7 @@ def _without_nvcc(patches: list[str]) -> Iterator[None]:
     Their ``fused_kernels.load`` asks nvcc for its version, and builds nothing.
     """
     fused_kernels: Any = None
-    with suppress(ImportError):  # an error that is active at the yield would become part of the program's tracebacks
+    with suppress(Exception):  # if the program needs this module, it fails there itself
         fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
     original = getattr(fused_kernels, "load", None)
     if original is None or importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None:
@@ -139,8 +139,8 @@ def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
     arguments = vars(_megatron_arguments())
-    scalars = {name: _to_scalar(value) for name, value in sorted(arguments.items())}
-    config = {name: value for name, value in scalars.items() if _is_scalar(value)}
+    scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
+    config = {name: value for name, value in scalars.items() if not (isinstance(value, str) and "/" in value)}
     described: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
     if test_case is None:
         check_shape(arguments, request)
@@ -175,15 +175,6 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
 
 def _megatron_arguments() -> Any:
     return importlib.import_module("megatron.training").get_args()
-
-
-def _to_scalar(value: Any) -> Any:
-    """Return a list as a text such as ``moe,layernorm``, and other values as they are."""
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and "/" not in value)
 
 
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
