@@ -62,7 +62,7 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
         same = (
             "the ledgers of good and bad are the same" if header.on == "ledger" else "good and bad have the same value"
         )
-        hint = "; where only the time changed, use --on time" if header.on == "ledger" else ""
+        hint = "; if only the step time changed, search with --on time" if header.on == "ledger" else ""
         reasons.append(f"{same}: there is nothing to find{hint}")
     if not remaining_requests:
         reasons += _explain_unresolved_merges(setup, observations, value_changes)

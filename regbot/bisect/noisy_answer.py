@@ -138,14 +138,14 @@ def _undone_reason(root: noisy.SearchState) -> list[str]:
 
 
 def _unmeasured_shares_reason(root: noisy.SearchState) -> list[str]:
-    """Return a list with a reason if a slowdown that a later commit took back could not be looked for everywhere;
+    """Return a list with a reason if a slowdown that a later commit undid could not be looked for everywhere;
     otherwise [].
     """
     if not root.unmeasured_shares:
         return []
     shares = ", ".join(f"{100 * probability:.0f}%" for probability in root.unmeasured_shares)
     reason = f"no commit near {shares} of the prior probability could be measured"
-    return [f"{reason}, so a slowdown there that a later commit took back would not be seen"]
+    return [f"{reason}, so the search would miss a slowdown there that a later commit undid"]
 
 
 def _faster_reason(root: noisy.SearchState) -> list[str]:
@@ -192,7 +192,7 @@ def _state_change(setup: BisectionSetup, state: noisy.SearchState) -> Change | N
         size = f"about {percent_words(state.analysis.posterior.effect)}"
     words = {
         "yes": "confirmed by pairs",
-        "undecided": "not confirmed: pairs do not separate it from the commit before it",
+        "undecided": "not confirmed: the pairs do not decide whether it is slower than the commit before it",
         "not asked": "from the search alone",
     }
     merge_note = (

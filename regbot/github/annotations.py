@@ -41,7 +41,7 @@ def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
             level="warning",
             title="The head hung here",
             message=f"{count(ranks, 'rank')} stopped in {clip(printable(function), 100)}, as the ranks "
-            "themselves report. The run was ended for its time limit.",
+            "themselves report. regbot stopped the run at its time limit.",
         )
         for (path, line, function), ranks in places.most_common(MAX_ANNOTATIONS)
     ]

@@ -60,7 +60,7 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     if not isinstance(result, CommandRefusal):
         return _react(forge, comment, result, reaction)
     if result.fault is None and has_command_started(forge, request, command):
-        return _react(forge, comment, GateOutcome("nothing", "this comment was obeyed before"), reaction)
+        return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
     command_name = f"/regbot {type(command).__name__.removesuffix('Command').lower()}"
     if isinstance(command, InvalidCommand):
         command_name = f"/regbot {command.verb or ''}".rstrip()
@@ -128,7 +128,7 @@ def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutco
     if not isinstance(result, CommandRefusal):
         return result
     if result.fault is None and has_measurement_started(forge, nonce, event.updated):
-        return GateOutcome("nothing", "this label was obeyed before")
+        return GateOutcome("nothing", "this label was handled before")
     if label is not None:
         forge.remove_label(event.number, label)
     body = write_refusal(event.sender, settings.run_label, result)
@@ -159,7 +159,7 @@ def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateO
     if not isinstance(result, CommandRefusal):
         return result
     if result.fault is None and has_measurement_started(forge, nonce, check.completed):
-        return GateOutcome("nothing", "this request was obeyed before")
+        return GateOutcome("nothing", "this request was handled before")
     if has_role(request.role, REPLY_ROLE):
         body = write_refusal(event.sender, "Re-run", result)
         reply_once(forge, number, f"rerequest:{nonce}", body, settings.bot)
@@ -187,7 +187,7 @@ def _start_for_label(
     if not has_role(request.role, LABEL_ROLE):
         return refuse_role(command, request.role, LABEL_ROLE)
     if label is None:
-        return CommandRefusal(("The label is there no more. Set it again, or type this line:",), format_line(command))
+        return CommandRefusal(("Somebody has removed the label. Set it again, or type this line:",), format_line(command))
     if obstacle := find_obstacle(pull, sha):
         return refuse_moved_head(obstacle, pull, command)
     return start_measurement(forge, request, pull, RunCommand(sha), settings)
@@ -209,7 +209,7 @@ def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateO
 def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> CommandRefusal | None:
     if comment.created == comment.updated and parse_command(comment.body) == command:
         return None
-    return CommandRefusal(("The comment was edited, and an edited one is never obeyed. Write a new one.",))
+    return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new one.",))
 
 
 def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:

@@ -183,7 +183,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
     night_commit = make_commit(branch, night.proposals, message, parse_time(night.proposals[0].created), night.now)
     if night_commit.is_already_in_main and pull is None:
-        return _report_unchanged(night, None, "Main already has all of it.")
+        return _report_unchanged(night, None, "Main already has these baselines.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
     rejected = closed[0].number if closed and not closed[0].merged and pull is None else None
     commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)

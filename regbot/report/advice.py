@@ -404,9 +404,9 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
     words: Words = (
         f"If the change is intended, declare it with {noun} of 'regbot check' (on GitHub: ",
         Name("/regbot expect"),
-        "). Its form is ",
+        "). The form is ",
         Name("PATTERN@AXIS@WORKLOAD: reason"),
-        ". The change is then accepted; a slower step is judged all the same:",
+        ". regbot then accepts this change of the sharding. It still judges the step time:",
     )
     return [NextStep(words, options)]
 

@@ -245,7 +245,7 @@ def _describe_place(rank: RankHang) -> str:
         return "left no sign"
     if not rank.answered:
         last = f", after {_name_collective(rank.last)}" if rank.last is not None else ""
-        return f"did not write its stacks when it was time (stopped, or its node hangs){last}"
+        return f"did not write its stacks in time (it is stopped, or its node hangs){last}"
     frame = rank.code_frame or (rank.frames[0] if rank.frames else None)
     module = f" ({rank.module})" if rank.module else ""
     if frame is None:

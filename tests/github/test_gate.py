@@ -362,7 +362,7 @@ def test_an_edited_comment_is_never_obeyed(scene: Scene) -> None:
     event = scene.commented("/regbot accept " + scene.sha + ": meant", "mia")
     scene.repo.edit_comment(event["comment"]["id"], f"/regbot run {scene.sha}")
     assert scene.replay(event).effect == "refused"
-    assert "an edited one is never obeyed" in scene.replies[0]
+    assert "regbot ignores edited comments" in scene.replies[0]
     assert not scene.started
 
 

@@ -118,7 +118,7 @@ def test_a_night_that_main_already_has_opens_nothing(site: Site) -> None:
     _, data = site.night()
     site.merge(site.post(data).number)
     before = site.state()
-    assert "Main already has all of it" in site.post(data).message
+    assert "Main already has these baselines" in site.post(data).message
     assert site.state() == before
 
 

@@ -28,7 +28,7 @@ ENTRIES = ["qwen3-30b-a3b@1/ep", "qwen3-30b-a3b@1/ep-dp"]
 BUILD_FAILED = "its build failed: ModuleNotFoundError: No module named 'moe_train.router' (exit 1)"
 NOTHING_BEFORE = "no slowdown of 2% or more before it (97% likely)"
 NOTHING_AFTER = "it is not known whether another slowdown lies after it (81% likely that there is none)"
-SKIPPED = "the command exited with 125: it says that this commit cannot be measured"
+SKIPPED = "the command exited with 125, which means that it cannot measure this commit"
 
 
 def point(number: int, **more: object) -> Point:
@@ -233,7 +233,7 @@ def ledger_two_one_undone() -> Bisection:
             candidates=[first],
             changes=changes,
             observations=traced([0, 64, 32, 16, 8, 12, 11, 48, 49, 50], lambda number: number >= 50),
-            warnings=["the counts of 2 commits were read from a cache that regbot 0.1.0 wrote"],
+            warnings=["the counts of 2 commits come from the cache of an earlier version, regbot 0.1.0"],
         )
     )
 
@@ -305,7 +305,7 @@ def time_not_confirmed() -> Bisection:
         [named],
         point(40),
         "undecided",
-        f"{point(41).name} is +2.1% [-0.6, +4.9] slower, not confirmed: pairs do not separate it from its parent",
+        f"{point(41).name} is +2.1% [-0.6, +4.9] slower, not confirmed: the pairs do not decide whether it is slower than its parent",
         estimate=estimate(2.1, -0.6, 4.9, 12, "undecided"),
     )
     return result(
@@ -376,7 +376,7 @@ def undecided_budget() -> Bisection:
         minutes=29.8,
         reasons=[
             "the budget of 30 minutes is spent, and no commit has a probability of 95%",
-            "about 12 more runs would do, in 25 minutes; continue with --resume --budget 60",
+            "about 12 more runs (25 minutes) would decide it; continue with --resume --budget 60",
         ],
         **searched(lambda number: 0.05 if number >= 35 else 0.0, probable, MEASURED[:14], none=0.04),
     )
@@ -443,7 +443,7 @@ def on_a_dependency() -> Bisection:
         commits=6,
         different=6,
         reproduce="regbot bisect main main --axis grouped-gemm=1.0.0..1.3.0 --command 'python cost.py'",
-        reasons=["the slowdown is there only with the code of main: with that of v1 both versions are alike"],
+        reasons=["only the code of main shows the slowdown: with the code of v1 both versions are equally fast"],
         **{**search, "on": "command"},
     )
 

@@ -73,7 +73,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_set_side_by_side(hung:
 
 def test_a_stopped_rank_leaves_no_stacks_and_is_named_by_its_last_collective(hung: Path) -> None:
     text = of(hung, "stop").text
-    assert "rank 1 (n2) has not begun it: it did not write its stacks when it was time (stopped" in text
+    assert "rank 1 (n2) has not begun it: it did not write its stacks in time (it is stopped" in text
     assert "after all_to_all #4 of ep" in text
 
 
