@@ -140,7 +140,7 @@ def _group_changes(
 ) -> list[Change]:
     """Return one change for each culprit, with all workloads that it changed.
 
-    Changes that a later commit undid come last. The other changes are ordered by gravity, the gravest first.
+    Changes that a later commit undid come last. The other changes are ordered by severity, the most severe first.
     """
     groups: dict[tuple[str, ...], list[ValueChange]] = {}
     for change in (innermost for value_change in value_changes for innermost in value_change.innermost()):
