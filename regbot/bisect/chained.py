@@ -23,7 +23,7 @@ HANDOVER_POSTERIOR = 0.85
 """Probability of a commit at which its confirmation begins."""
 
 CONFIRMED_POSTERIOR = 0.99
-"""Probability of a commit that confirms it after a whole block, and confidence level of the interval of its slowdown."""
+"""Probability of a commit that confirms it after a whole block. The interval of its slowdown has the same level."""
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ def next_on_line(
 
     ``classes`` has the class of each point; ``states``, ``broken`` and ``pending`` contain classes. The two ends are
     measured first. Pending points are never returned. If all points can be measured and no weight is above 1, a search
-    for one change takes at most ``max_measurements``, because small weights may change the order of the measurements but
-    not their number. A suspect has a weight above 1, and may cost more measurements.
+    for one change takes at most ``max_measurements``, because small weights may change the order of the measurements,
+    but not their number. A suspect has a weight above 1, and may cost more measurements.
     """
     ends = [end for end in (classes[0], classes[-1]) if end not in states and end not in broken]
     if ends:
