@@ -18,7 +18,7 @@ def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
     if base.ledger is None or head.ledger is None or base.code is None or head.code is None:
         return "one arm has no ledger or does not prove its code"
     if base.ledger.program is None or base.ledger.program != head.ledger.program:
-        return "the step runs other operators"
+        return "head runs other operators than base"
     if base.ledger.config != head.ledger.config:
         return "the resolved configuration differs"
     if base.environment is None or base.environment != head.environment:

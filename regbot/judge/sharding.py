@@ -108,7 +108,7 @@ def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str
         return "device program identical: both arms dispatch the same operators and collectives"
     if base.program is None or head.program is None:
         return "same collectives; operators were not compared, because an arm has no fingerprint of them"
-    return "same collectives, but the step runs other operators"
+    return "same collectives, but head runs other operators than base"
 
 
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:

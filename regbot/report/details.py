@@ -68,7 +68,7 @@ def _get_arm_name(run: Run) -> str:
 
 def _list_collectives(check: Check) -> list[str]:
     """Return the changed rows of all workloads, then the unchanged ones. Workloads with equal rows share a block."""
-    head = markdown_head("collective", "axis", "phase", "role", "dtype", "module", "base", "head", "bytes")
+    head = markdown_head("collective", "axis (ranks)", "phase", "role", "dtype", "module", "base", "head", "bytes")
     judged = [entry for entry in check.entries if entry.judged]
     is_changed = any(row.changed for entry in judged for row in entry.rows)
     lines = []
@@ -109,7 +109,8 @@ def _list_wire_times(check: Check) -> list[str]:
             ratio = "0%" if wire.head_s == wire.base_s else ratio
             rows.append(markdown_row([code(name), milliseconds(wire.base_s), milliseconds(wire.head_s), ratio]))
     note = (
-        "Payload bytes divided by the bandwidth of their axis, without overlap. It ranks changes; it is no prediction."
+        "The model divides the payload bytes by the bandwidth of their axis, and ignores overlap. It compares base and "
+        "head. It does not predict step times."
     )
     return [note, "", *markdown_head("workload", "base", "head", "change"), *rows] if rows else []
 
@@ -149,7 +150,7 @@ def _format_facts(entry: WorkloadSection) -> list[str]:
 
 
 def _list_runs(check: Check) -> list[str]:
-    head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "counted by", "world")
+    head = markdown_head("workload", "arm", "attempt", "outcome", "seconds", "counted by", "world size")
     rows = []
     for entry in check.entries:
         for run in entry.runs:

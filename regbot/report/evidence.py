@@ -82,7 +82,9 @@ def _list_counter_facts(run: Run) -> list[Words]:
     if run.ledger is not None:
         if run.ledger.liveness is not None:
             liveness = run.ledger.liveness
-            facts.append((f"the counter saw {liveness.seen} of {liveness.planted} planted collectives",))
+            facts.append(
+                (f"test of the counter: it saw {liveness.seen} of {liveness.planted} collectives that regbot planted",)
+            )
         label = DIFFERENCE if run.tier == "static" else "changed by regbot"
         facts += [(f"{label}: ", UntrustedText(format_difference(patch))) for patch in run.ledger.patches[:MAX_FACTS]]
     if run.environment is not None:

@@ -250,7 +250,7 @@ def _describe_untimed_difference(check: Check) -> str:
     if not differing:
         return "; step times were not measured"
     scope = "" if len(differing) == len(check.entries) else f" in {_count_workloads(differing, check)}"
-    return f"; the step runs other operators{scope}, and step times were not measured"
+    return f"; head runs other operators than base{scope}, and step times were not measured"
 
 
 def _unconcerned_headline(check: Check) -> Words:

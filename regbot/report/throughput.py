@@ -348,8 +348,8 @@ def describe_expert_shares(timed: Sequence[tuple[str, Throughput]]) -> Words:
     words += [f". If they take {EXAMPLE_SLOWDOWN_PCT:g}% longer, a step takes about {' or '.join(slowdowns)}"]
     words += [" longer."]
     if any(not section.variant.endswith("-moe") for _, section in known):
-        words += [" A variant that ends in ", Name("-moe"), " has no embedding and no output head, so it shows such a "]
-        words += ["slowdown more clearly."]
+        words += [" To measure such slowdowns more clearly, time a variant that ends in ", Name("-moe")]
+        words += [", which has no embedding and no output head."]
     return tuple(words)
 
 

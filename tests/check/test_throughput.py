@@ -334,7 +334,7 @@ def test_identity_needs_no_pairs() -> None:
     ("header", "head", "words"),
     [
         (HEADER, {}, "src/moe.py differs"),
-        (COMMENTS, {"ledger": smoke_run(HEAD, statics("b")[1].ledger).ledger}, "the step runs other operators"),
+        (COMMENTS, {"ledger": smoke_run(HEAD, statics("b")[1].ledger).ledger}, "head runs other operators than base"),
         (COMMENTS, {"code": CodeProof(watched={}, foreign={}, files={"a.py": "0" * 64})}, "code of a.py differs"),
         (
             COMMENTS,

@@ -76,7 +76,7 @@ def test_an_identical_program_passes_as_such() -> None:
 def test_the_same_collectives_in_another_program_pass() -> None:
     section = sharding(pair(head=A2A.model_copy(update={"program": "b" * 64})))
     assert (section.status, section.identical_program) == ("PASS", False)
-    assert section.reasons == ["same collectives, but the step runs other operators"]
+    assert section.reasons == ["same collectives, but head runs other operators than base"]
 
 
 def test_without_a_fingerprint_no_program_is_called_identical() -> None:

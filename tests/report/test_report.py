@@ -117,7 +117,7 @@ def labelled(number: int) -> list[Shape]:
 
 def test_many_workloads_with_equal_rows_are_one_block() -> None:
     few, many = (comment(*compare_same(labelled(number))) for number in (2, 200))
-    head = "| collective | axis | phase | role | dtype | module | base | head | bytes |"
+    head = "| collective | axis (ranks) | phase | role | dtype | module | base | head | bytes |"
     assert few.count(head) == many.count(head) == 1
     table = many[: many.index("<details>")]
     assert len(table) < 1.5 * len(few[: few.index("<details>")])

@@ -33,7 +33,7 @@ def test_it_stands_with_the_answer_and_in_the_terminal(variant: str, size: str) 
     answers = next(line for line in comment(verdict, session).splitlines() if line.startswith("**Sharding**"))
     assert f" ({size} variant, not the full model) · " in answers
     small = f"the {size} variant, a small copy of the shape: remove variant from regbot.toml"
-    assert f"They are of {small}" in comment(verdict, session)
+    assert f"They come from {small}" in comment(verdict, session)
     assert f"({size} variant, not the full model)" in html(verdict, session)
     assert f"sharding of {small}" in verdict_page(verdict, None)
 

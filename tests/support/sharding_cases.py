@@ -206,7 +206,7 @@ def sharding(
     return Sharding.model_validate(
         {
             "status": status,
-            "reasons": list(reasons) or ["same collectives, but the step runs other operators"],
+            "reasons": list(reasons) or ["same collectives, but head runs other operators than base"],
             "findings": list(findings),
             "base": _roles(base),
             "head": _roles(head),
