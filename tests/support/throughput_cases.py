@@ -375,8 +375,10 @@ def _undecided_at(shape: Shape, ratio: float) -> Times:
 
 def not_begun() -> Case:
     """The budget was spent before this workload was timed."""
-    reason = "nothing has been timed yet, and timing is needed because head runs other operators than base; "
+    reason = (
+        "nothing has been timed yet, and timing is needed because head runs other operators than base; "
         "go on with --resume"
+    )
     section = Throughput(status="INCONCLUSIVE", reasons=[reason], decision="undecided", by="pairs")
     return with_times(passed(), lambda _: ([], section), [QWEN], budget_min=5.0)
 
