@@ -187,7 +187,8 @@ def _start_for_label(
     if not has_role(request.role, LABEL_ROLE):
         return refuse_role(command, request.role, LABEL_ROLE)
     if label is None:
-        return CommandRefusal(("Somebody has removed the label. Set it again, or type this line:",), format_line(command))
+        reason = "Somebody has removed the label. Set the label again, or type this line:"
+        return CommandRefusal((reason,), format_line(command))
     if obstacle := find_obstacle(pull, sha):
         return refuse_moved_head(obstacle, pull, command)
     return start_measurement(forge, request, pull, RunCommand(sha), settings)

@@ -105,7 +105,7 @@ def refuse_moved_head(
             new_command = replace(command, sha=pull.head_sha)
         case ExpectCommand():
             new_command = command
-    return CommandRefusal((*obstacle, " Look at that one first, then type this line:"), format_line(new_command))
+    return CommandRefusal((*obstacle, " Look at the new head first, then type this line:"), format_line(new_command))
 
 
 def refuse_draft(command: Command) -> CommandRefusal:

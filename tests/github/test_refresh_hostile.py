@@ -277,12 +277,12 @@ def test_bytes_that_are_no_proposal_are_refused(name: str) -> None:
 
 BAD_ARCHIVES = {
     "no zip": (b"PK", "not a zip archive"),
-    "two members": (zipped((MEMBER, b"{}"), ("x", b"")), "nothing else, and holds 2 files"),
-    "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "nothing else, and holds 2 files"),
-    "a path": (zipped((f"../{MEMBER}", b"{}")), "must hold proposal.json and nothing else"),
-    "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must hold proposal.json and nothing else"),
+    "two members": (zipped((MEMBER, b"{}"), ("x", b"")), "but contains 2 files"),
+    "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "but contains 2 files"),
+    "a path": (zipped((f"../{MEMBER}", b"{}")), "must contain only the file proposal.json"),
+    "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must contain only the file proposal.json"),
     "a bomb": (zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
-    "nothing": (zipped(), "holds 0 files"),
+    "nothing": (zipped(), "contains 0 files"),
 }
 
 
