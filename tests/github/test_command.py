@@ -74,7 +74,7 @@ def test_an_event_without_a_time_is_refused(scene: Scene, text: str) -> None:
         ("null", "repository.full_name is missing"),
         ('{"repository": 1}', "repository.full_name is missing"),
         ('{"repository": {"full_name": 1}}', "is no text"),
-        ('{"repository": {"full_name": "eve/moe"}}', "is an event of 'eve/moe'"),
+        ('{"repository": {"full_name": "eve/moe"}}', "the event is of 'eve/moe'"),
         ('{"a": 1, "a": 2}', "appears twice"),
         ('{"a": NaN}', "NaN"),
         ("[" * 100_000, "nested too deeply"),
