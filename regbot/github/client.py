@@ -105,8 +105,8 @@ class Forge:
         return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
-        """Open a pull request from ``head``, a branch of this repository, into the branch ``base``. If GitHub's reply is
-        lost, return the pull request that the request has opened."""
+        """Open a pull request from the branch ``head`` of this repository into the branch ``base``. If GitHub's reply
+        is lost, return the pull request that the request has opened."""
 
         def find_created() -> Pull | None:
             return next((pull for pull in self.pulls_from(head) if pull.base_ref == base), None)
@@ -365,8 +365,8 @@ def _sort_comments(items: Iterable[Any]) -> list[Comment]:
 
 
 def _parse_role(data: Mapping[str, Any]) -> Role:
-    """Return the role in GitHub's answer. For a custom role of an organisation, return the standard role that the custom
-    role extends."""
+    """Return the role in GitHub's answer. For a custom role of an organisation, return the standard role that the
+    custom role extends."""
     for name in (data.get("role_name"), data["permission"]):
         for role in ROLES:
             if name == role:

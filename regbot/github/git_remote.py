@@ -41,8 +41,7 @@ BRANCH_PREFIX = "refs/heads/"
 
 
 class Remote:
-    """The repository at ``url`` on GitHub. Git runs in the checkout ``repo``. The refs and settings of the checkout stay
-    unchanged.
+    """The repository at ``url`` on GitHub. Git runs in the checkout ``repo``, whose refs and settings stay unchanged.
 
     Raises ForgeError if the URL or the token cannot be used.
     """

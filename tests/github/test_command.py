@@ -46,7 +46,7 @@ __all__ = ["hub", "scene"]
 def test_an_event_has_every_field_that_decides(scene: Scene) -> None:
     event = scene.commented("/regbot run")
     for path in ("action", "issue.number", "comment.id", "comment.user.type", "repository.full_name"):
-        with pytest.raises(UserError, match=f"{path} is missing; give the file that GITHUB_EVENT_PATH names"):
+        with pytest.raises(UserError, match=f"{path} is missing; pass the file that GITHUB_EVENT_PATH names"):
             scene.replay(without(event, path))
     event = scene.labelled()
     keys = ("number", "head.sha", "labels", "updated_at")
@@ -288,7 +288,7 @@ def test_a_refresh_without_a_proposal_says_so(
     monkeypatch.setenv("GITHUB_SERVER_URL", actions.hub.server_url)
     code, output = invoke(actions, "refresh", "--event", str(actions.file(event)))
     assert code == 2
-    assert "no node left a proposal" in output
+    assert "no node uploaded a proposal" in output
 
 
 @pytest.mark.slow

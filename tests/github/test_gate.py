@@ -225,7 +225,7 @@ def test_a_bisection_never_reaches_another_pull_requests_commits(scene: Scene, w
     scene.repo.open_pull(head="eve:topic", author="eve")
     pair = f"{foreign}..{scene.sha}" if which == "good" else f"{scene.base}..{foreign}"
     assert scene.comment(f"/regbot bisect {pair}").effect == "refused"
-    assert "neither of this pull request nor of" in scene.replies[0]
+    assert "neither a commit of this pull request nor a commit of" in scene.replies[0]
     assert not scene.started
 
 

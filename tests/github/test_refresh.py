@@ -151,7 +151,9 @@ def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: S
     assert site.state()[:2] == (refs, pulls)
     (comment,) = site.forge.comments(number)
     measured = str(site.tip("main"))[:12]
-    assert comment.body.startswith(f"Main at `{measured}` is not in this pull request: nothing of that night can be")
+    assert comment.body.startswith(
+        f"This pull request does not contain main at `{measured}`: nothing of that night can be"
+    )
     assert "head failed" in comment.body
 
 
@@ -243,7 +245,7 @@ def test_an_unreachable_git_server_ends_with_a_message_and_the_next_run_complete
     before = site.state()
     with monkeypatch.context() as patched:
         patched.setattr(githttp, "serve", lambda *_: (503, {}, b""))
-        with pytest.raises(AwayError, match="run the job again when GitHub is back"):
+        with pytest.raises(AwayError, match="run the job again when GitHub answers"):
             site.post(data)
     assert site.state() == before
     assert site.post(data).number is not None

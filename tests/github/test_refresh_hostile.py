@@ -100,7 +100,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "a night that nothing is told of": (lambda d: d["refreshed"].update(workloads=[]), "the night stores nothing"),
     "no estimate": (
         lambda d: _night(d).update(tonight=None),
-        "comes without an estimate, unlike its pairs",
+        "comes without an estimate, but its pairs give an estimate",
     ),
     "one pair of +65%, told as none": (_keep_one_pair, "would join the reference with 1 pairs, which give no estimate"),
     "a traced session of a night without a timed one": (_keep_traces, "no stored night is of"),
@@ -114,7 +114,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     ),
     "a session of the future": (
         lambda d: [session.update(measured="2099-01-01T00:00:00Z") for session in d["sessions"]],
-        "would not be sound with this commit: .*2099",
+        "would be invalid with this commit: .*2099",
     ),
     "a time to come": (lambda d: d.update(created="2099-01-01T00:00:00Z"), "time is in the future"),
     "another commit of another node": (lambda d: d["refreshed"].update(commit="c" * 40), "not in the history of main"),
@@ -137,7 +137,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
                 "previous": _night(d)["anchor"],
             }
         ),
-        "moved although nobody accepted a slowdown by name",
+        "moved, but no named person accepted a slowdown",
     ),
 }
 
@@ -252,7 +252,7 @@ def test_a_stored_session_with_other_content_is_not_changed(site: Site) -> None:
         _first_session(document)["runs"][0]["log_median"] -= 1
         document["anchors"].clear()
 
-    with pytest.raises(UserError, match=r"would not be sound with this commit: .* has the same session"):
+    with pytest.raises(UserError, match=r"would be invalid with this commit: .* has the same session"):
         site.post(changing(data, faster))
     assert site.state() == before
 
