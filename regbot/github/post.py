@@ -338,9 +338,9 @@ def _find_unconcerned(
 ) -> ConcernResult:
     """Return the entries that the change does not concern (``regbot.check.concern``).
 
-    These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's own
-    statement about these entries is not read. If every entry with ``paths`` has runs, the result is empty and nothing
-    is fetched.
+    These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
+    own statement about these entries is not read. If every entry with ``paths`` has runs, the result is empty and
+    nothing is fetched.
     """
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"

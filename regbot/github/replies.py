@@ -44,8 +44,8 @@ def reply_once(forge: Forge, number: int, subject: str, body: str, bot: str) -> 
 
 
 def update_reply(forge: Forge, number: int, first_line: str, body: str, bot: str) -> bool:
-    """Make sure that ``bot`` has one reply with the marker ``first_line`` and the text ``body``. Return whether the reply
-    was created or changed.
+    """Make sure that ``bot`` has one reply with the marker ``first_line`` and the text ``body``. Return whether the
+    reply was created or changed.
 
     Raises ForgeError.
     """

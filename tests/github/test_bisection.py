@@ -85,7 +85,7 @@ def test_under_random_faults_every_bisection_gets_one_reply(scene: Scene) -> Non
 def test_an_unreachable_github_ends_with_a_message(scene: Scene) -> None:
     run = scene.run(left(scene.result()))
     scene.hub.faults.down = True
-    with pytest.raises(AwayError, match="Run this job again when GitHub is back"):
+    with pytest.raises(AwayError, match="Run this job again when GitHub answers"):
         scene.answer(run)
 
 

@@ -360,7 +360,7 @@ def test_github_that_is_down_for_five_minutes_ends_with_a_message_and_a_rerun_co
     assert 200 < sum(naps) <= 300
     assert "503" in str(away.value)
     assert "5 minutes" in str(away.value)
-    assert "Run this job again when GitHub is back" in str(away.value)
+    assert "Run this job again when GitHub answers" in str(away.value)
     hub.faults.stop()
     Forge(next(iter(hub.tokens)), "acme/moe", hub.url, naps).create_comment(number, "hello")
     assert [comment.body for comment in repo.comments(number)] == ["hello"]

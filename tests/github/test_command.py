@@ -236,7 +236,7 @@ def test_an_unreachable_github_has_its_own_exit_code(actions: Scene, monkeypatch
     monkeypatch.setattr(commands, "_forge", lambda: actions.forge)
     code, output = invoke(actions, "command", "--event", str(event))
     assert code == AwayError.exit_code
-    assert "Run this job again when GitHub is back" in output
+    assert "Run this job again when GitHub answers" in output
 
 
 def test_a_post_of_an_unrelated_run_says_so(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

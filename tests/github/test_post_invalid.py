@@ -245,7 +245,7 @@ def test_a_waiting_check_run_keeps_its_earlier_result(bench: Gated) -> None:
     only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
     bench.asked(number)
     summary = str(bench.check(number).summary)
-    assert "Asked for by `bob`." in summary
+    assert "Requested by `bob`." in summary
     assert "### ❌ FAIL: all-to-all replaced by gather and sum" in summary
 
 

@@ -151,9 +151,7 @@ def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: S
     assert site.state()[:2] == (refs, pulls)
     (comment,) = site.forge.comments(number)
     measured = str(site.tip("main"))[:12]
-    assert comment.body.startswith(
-        f"This pull request does not contain main at `{measured}`: nothing of that night can be"
-    )
+    assert comment.body.startswith(f"This pull request does not contain main at `{measured}`: nothing of that night")
     assert "head failed" in comment.body
 
 
