@@ -130,13 +130,8 @@ def request_measurement(
     if measurement.has_begun(runs):
         return False
     if unfinished_run := measurement.find_unfinished(runs):
-        return CommandRefusal(
-            (
-                "A measurement of this commit is in progress, see ",
-                Name(unfinished_run.url or str(unfinished_run.id)),
-                ".",
-            )
-        )
+        run_name = Name(unfinished_run.url or str(unfinished_run.id))
+        return CommandRefusal(("A measurement of this commit is in progress, see ", run_name, "."))
     inputs = {
         "pr": str(number),
         "sha": sha,
@@ -164,9 +159,7 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
     The earlier result stays in the text of the check run, because it is needed again if the measurement is INVALID.
     """
     title = f"Timing {measurement.more} more pairs" if measurement.more else "Measuring"
-    note = sentence(
-        ("Requested by ", Name(measurement.login), ". The verdict will appear here when the run has ended.")
-    )
+    note = sentence(("Requested by ", Name(measurement.login), ". The verdict will appear here after the run."))
     check = NewCheck(
         name=checks.NAME,
         sha=measurement.sha,

@@ -105,7 +105,10 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "one pair of +65%, told as none": (_keep_one_pair, "would join the reference with 1 pairs, which give no estimate"),
     "a traced session of a night without a timed one": (_keep_traces, "no stored night is of"),
     "other pairs": (lambda d: _night(d).update(pairs=12), "4 pairs, but the night names 12"),
-    "a slowdown that its own pairs prove": (_slow, "would join the reference, and tonight's pairs prove main slower"),
+    "a slowdown that its own pairs prove": (
+        _slow,
+        "would join the reference, and tonight's pairs prove that main is slower",
+    ),
     "a slowdown that is told as none": (_claim_faster, r"is reported as -3.00% slower, but its pairs show \+22"),
     "a session twice": (lambda d: d["sessions"].append(d["sessions"][0]), "appears twice"),
     "a ledger of nobody": (
