@@ -36,7 +36,7 @@ class CommandRefusal:
 
 @dataclass(frozen=True)
 class ProtectedFiles:
-    """Protected files that a commit changes."""
+    """Protected files that a commit changes. The object is false if there are none."""
 
     files: tuple[str, ...]
 

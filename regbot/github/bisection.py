@@ -38,6 +38,7 @@ MARKER = "<!-- regbot:bisect "
 _TITLE = re.compile(r"regbot-bisect ([1-9]\d{0,8}) ([0-9a-f]{40}) ([0-9a-f]{40}) ([0-9a-f]{16})")
 """Title of a workflow run: pull request, good commit, bad commit, nonce."""
 _REPOSITORY_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+")
+"""URL of a repository's page. Only such a URL is written into a reply as a link."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
 
 
 def _compute_comment_nonce(forge: Forge, request: BisectionRequest, comment: Comment) -> str:
+    """Return the nonce that regbot-gate computes for a command in ``comment``."""
     return compute_nonce(forge.repository, request.number, "comment", comment.id)
 
 
@@ -171,5 +173,6 @@ def _is_in_range(forge: Forge, commit: str, request: BisectionRequest) -> bool:
 
 
 def _write_failure(request: BisectionRequest, reason: Words) -> str:
+    """Return the reply to a request whose run has no usable result."""
     endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
     return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe requested range was {endpoints}.\n"

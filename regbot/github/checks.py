@@ -39,11 +39,13 @@ CONCLUSIONS: Mapping[Status, Conclusion] = {
     "REVIEW": "action_required",
     "INCONCLUSIVE": "neutral",
 }
+"""Default conclusion for each status. The ``[github]`` table can replace it."""
 _BY_STRICTNESS: Sequence[Conclusion] = ("success", "neutral", "action_required", "failure")
 """Conclusions that the ``[github]`` table may name, the most lenient first."""
 MAX_NAMED_PEERS = 10
 """Largest number of pull requests with the same head that a note names."""
 _FOREIGN_PREFIX = f"INVALID, a job is also called {NAME}: "
+"""Start of the title on a commit that has, or may have, a foreign check run."""
 _TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(conclusion of #\d+ \([A-Z]+\): )?")
 """Words that ``write`` puts before the title of a result."""
 _EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
@@ -259,6 +261,7 @@ def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
+    """Return the conclusion of a check run for the result with ``stamp``."""
     return conclude(stamp.status, github, get_least_strict(github, stamp.tier, stamp.pr))
 
 
@@ -270,6 +273,8 @@ def get_strictness(stamp: Stamp, github: GitHub) -> int:
 def _build_check(
     stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], head_checks: HeadChecks
 ) -> NewCheck:
+    """Return the completed check run for ``stamped_text``, with the strictest conclusion of ``peers``, and with notes
+    about other pull requests and foreign check runs."""
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))
     conclusion = _conclude_stamp(strictest, github)

@@ -47,6 +47,7 @@ _ADDRESSED = re.compile(r"/regbot(?![\w./-])", re.IGNORECASE | re.ASCII)
 _LATER_COMMAND = re.compile(r"^[ \t]*/regbot(?![\w./-])", re.IGNORECASE | re.ASCII | re.MULTILINE)
 """A line that addresses regbot, in the text below the command."""
 _SHA = "[0-9a-f]{40}"
+# The patterns below match the part of the command line after the verb.
 _RUN = re.compile(rf"({_SHA})( {_PROTECTED_OPTION})?")
 _MORE = re.compile(rf"({_SHA})(?: ([1-9][0-9]{{0,3}}))?")
 _BISECT = re.compile(rf"({_SHA})\.\.({_SHA})(?: ([A-Za-z0-9][A-Za-z0-9_.@:/-]{{0,127}}))?")

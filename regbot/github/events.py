@@ -124,9 +124,11 @@ class _Event:
             raise UserError(f"{file}: the event is of {full_name[:200]!r}, but GITHUB_REPOSITORY is {repository!r}")
 
     def has(self, path: str) -> bool:
+        """Return whether the field exists and is not null."""
         return self._find_value(path) is not None
 
     def take(self, path: str, kind: type[T]) -> T:
+        """Return the value of a field. Raises UserError if the field is missing or is not of the type ``kind``."""
         value = self._find_value(path)
         if not isinstance(value, kind) or isinstance(value, bool):
             fault = "is missing" if value is None else f"is no {_TYPE_NAMES[kind]}"
@@ -134,12 +136,14 @@ class _Event:
         return value
 
     def take_number(self, path: str) -> int:
+        """Return a positive whole number. Raises UserError."""
         value = self.take(path, int)
         if value <= 0:
             raise UserError(f"{self._file}: {path} is {value}", _ADVICE)
         return value
 
     def take_time(self, path: str) -> datetime:
+        """Return a time in UTC. Raises UserError."""
         text = self.take(path, str)
         try:
             return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

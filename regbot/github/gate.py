@@ -223,9 +223,10 @@ def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateO
 
 
 def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> CommandRefusal | None:
+    """Return the refusal of a command whose comment was edited; None if the comment was not edited."""
     if comment.created == comment.updated and parse_command(comment.body) == command:
         return None
-    return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new one.",))
+    return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new comment.",))
 
 
 def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:

@@ -153,6 +153,7 @@ def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> l
 
 
 def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredRun:
+    """Return the pull requests that a run of regbot-static traced, or why its result is not posted."""
     if run.conclusion == "action_required":
         return IgnoredRun(f"run {run.id} waits for an approval and has not started")
     if run.conclusion == "skipped":
@@ -214,6 +215,11 @@ def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
 
 
 def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
+    """Return the pull request or merge group that a run of regbot-measure measured, or why its result is not posted.
+
+    The title of the run names the pull request. The title can be trusted only if regbot-gate started the run on the
+    default branch, and if the nonce belongs to the last requested measurement.
+    """
     match = MEASURE_TITLE.fullmatch(run.title)
     is_own = run.head_repository.casefold() == forge.repository.casefold()
     if match is None or not is_own or run.head_branch != forge.default_branch():

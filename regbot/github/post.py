@@ -45,6 +45,7 @@ MAX_RUN_ID = 2**63
 MAX_RETARGETS = 4
 """How often one result is judged, if somebody changes the pull request's base branch again and again."""
 EXPIRED_NOTE = "The artifact of this run has expired, so the run was not judged again. The earlier result is kept:"
+"""Line above the earlier result on the page of the job."""
 
 
 @dataclass(frozen=True)
@@ -358,6 +359,7 @@ def _find_unconcerned(
 
 
 def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:
+    """Return the texts to post if a result could not be judged."""
     return _JudgedText(
         status="INVALID",
         title=verdict_text.write_invalid_title(reason, subject, github),

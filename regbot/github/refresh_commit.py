@@ -143,6 +143,7 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
+    """Write the store at ``commit`` to the folder ``scratch``, and open it."""
     export(branch.repo, commit, [branch.folder], scratch)
     return Store(scratch / branch.folder)
 

@@ -77,6 +77,7 @@ def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
 
 
 def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
+    """Yield one line for each workload of a proposal without a timed session."""
     stored = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
     for night in proposal.refreshed.workloads:
         if night.series is None or (night.name, night.variant) not in stored:
@@ -96,5 +97,6 @@ def _write_single_body(proposal: Proposal) -> str:
 
 
 def _list_node_classes(proposal: Proposal) -> str:
+    """Return the node classes of the timed sessions, as a heading for the evidence of one node."""
     classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
     return ", ".join(classes) or "no node"

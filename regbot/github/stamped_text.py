@@ -37,6 +37,7 @@ NOTE = "<!-- regbot:note -->"
 """Invisible first line of any other note above the text."""
 _BANNERS = (STALE, NOTE)
 _STAMP = re.compile(r"<!-- regbot:(?:verdict|void) (\{[^\n]*\}) -->")
+"""The line of a stamp. The group is JSON."""
 VOID_BANNER = "> ⛔ **A measurement of this commit gave no result:** "
 """Start of the banner for an INVALID measurement. The reason follows."""
 VOID_BANNER_END = " The verdict below is on the same commit, but from another job."

@@ -295,6 +295,7 @@ class Transport:
         return f": {self._clean('; '.join(message for message in messages if message))}"
 
     def _clean(self, text: str) -> str:
+        """Return ``text`` as one short printable line without the token."""
         text = text.replace(self._token, "***") if self._token else text
         return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
 

@@ -335,4 +335,5 @@ def _read_login(user: Json | None) -> str:
 
 
 def _parse_time(text: str) -> datetime:
+    """Parse one of GitHub's times, such as ``2026-01-31T12:00:00Z``."""
     return datetime.fromisoformat(text)

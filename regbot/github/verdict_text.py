@@ -151,6 +151,7 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
 
 
 def _has_undecided_times(verdict: Verdict) -> bool:
+    """Return whether the throughput section of a workload is INCONCLUSIVE."""
     sections = [entry.throughput for entry in verdict.workloads]
     return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
 
@@ -202,6 +203,7 @@ def _locate_report(verdict: Verdict) -> str:
 
 
 def _link_log(subject: Subject) -> str:
+    """Return a sentence with the link to the run's log; '' if GitHub's URL is not safe to link."""
     url = subject.run.url
     return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
 

@@ -64,6 +64,7 @@ class Measurement:
 
     @property
     def _title_prefix(self) -> str:
+        """Start of the titles of all measurements of this commit for this pull request."""
         return f"regbot {self.number} {self.sha} "
 
     def has_begun(self, runs: Sequence[WorkflowRun]) -> bool:
