@@ -130,6 +130,7 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
     first_line = build_marker(f"comment:{comment.id}")
     own_bodies = (candidate.body.replace("\r\n", "\n") for candidate in comments if candidate.author == bot)
     replies = [body for body in own_bodies if body.startswith(first_line)]
+    # A reply about a fault of GitHub is no refusal: the command is executed if the job runs again.
     if any(not reply.startswith(f"{first_line}\n{FAULT}") for reply in replies):
         return f"comment {comment.id} was refused"
     return ""

@@ -83,7 +83,7 @@ class HeadChecks:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether GitHub shows a foreign check run instead of regbot's, because the foreign one is newer."""
+        """Whether GitHub shows a foreign check run instead of regbot's check run, because the foreign one is newer."""
         return bool(self.foreign_runs and self.runs) and self.foreign_runs[-1].id > self.runs[-1].id
 
     def is_hidden_by_pull(self, conclusion: Conclusion | None, peers: Sequence[Stamp]) -> bool:
@@ -244,9 +244,10 @@ def conclude(status: Status, github: GitHub, least_strict: Conclusion = "success
 
 
 def conclude_without_shadow(status: Status, github: GitHub, least_strict: Conclusion = "success") -> Conclusion:
-    """Return the conclusion that applies without shadow mode: the one for ``status``, but not more lenient than
-    ``least_strict``."""
-    return max(github.conclusions.get(status, CONCLUSIONS[status]), least_strict, key=_BY_STRICTNESS.index)
+    """Return the conclusion that applies without shadow mode: the configured conclusion for ``status``, or
+    ``least_strict`` if that is stricter."""
+    configured = github.conclusions.get(status, CONCLUSIONS[status])
+    return max(configured, least_strict, key=_BY_STRICTNESS.index)
 
 
 def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
@@ -257,7 +258,9 @@ def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
     """
     if tier != "static":
         return "success"
-    return github.self_reported if number else min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
+    if number:
+        return github.self_reported
+    return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
@@ -312,9 +315,10 @@ _MANY_NOTE = Markdown(
 
 
 def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) -> Markdown | None:
-    """Return the note that other pull requests have the same head; None where there are no ``peers``.
+    """Return the note that other pull requests have the same head; None if ``peers`` is empty.
 
-    ``strictest``: the stamp, of ``peers`` or of pull request ``number`` itself, whose conclusion the check run gets.
+    ``number``: the pull request of the check run. ``peers``: stamps of the verdicts on the other pull requests.
+    ``strictest``: the stamp with the strictest conclusion, which the check run gets.
     """
     if not peers:
         return None

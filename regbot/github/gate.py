@@ -38,7 +38,8 @@ command was refused."""
 
 
 def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateOutcome:
-    """Execute the command in a comment, or reply with the reason for the refusal. Raises ForgeError."""
+    """Execute the command in a comment, or reply with the reason for the refusal. People with a weaker role than
+    ``REPLY_ROLE`` get no reply. Raises ForgeError."""
     if event.action != "created" or not event.pull or event.bot or event.author == settings.bot:
         return GateOutcome("nothing", "this is not a person's new comment on a pull request")
     command = parse_command(event.body)
@@ -46,7 +47,7 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
         return GateOutcome("nothing", "the comment is no command")
     comment = forge.comment(event.comment)
     if comment is None or comment.author != event.author:
-        return GateOutcome("nothing", "the comment was deleted")
+        return GateOutcome("nothing", "the comment was deleted, or its author has changed")
     if _has_reacted(forge, comment, settings):
         return GateOutcome("nothing", "this comment was handled before")
     request = CommandRequest(

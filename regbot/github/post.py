@@ -134,10 +134,9 @@ class _Poster:
         return self.merge_bases[key]
 
     def find_cases(self, run: WorkflowRun) -> list[_Case] | IgnoredRun:
-        """Return the cases of a run, or why its results are not posted.
+        """Return the cases of a run, or why the result of the run is not posted.
 
-        A run can have several cases, because several pull requests can have the same head. If the base commit of the
-        session fits some of these cases, only the fitting cases are returned.
+        If some cases have the base commit of the session, only these cases are returned.
         """
         subjects = identify_subjects(self.forge, run, self.github.bot, self.repo)
         if isinstance(subjects, IgnoredRun):
@@ -153,14 +152,16 @@ class _Poster:
 
     def judge_case(self, case: _Case) -> Result:
         """Return the result of a case, judged with the declarations that are in the comments now. If the artifact has
-        expired, return the verdict that the check run contains, where it has a valid one."""
+        expired, return the verdict that the check run contains, if it is still valid."""
         subject, run = case.subject, case.subject.run
-        if isinstance(case.artifact, ExpiredArtifact) and (known_result := self.find_known_result(case)):
-            return known_result
+        if isinstance(case.artifact, ExpiredArtifact):
+            known_result = self.find_known_result(case)
+            if known_result is not None:
+                return known_result
         if isinstance(case.artifact, UnusableArtifact):
             verdict = _write_invalid(case.artifact.reason, subject, self.github)
         else:
-            declarations = Declarations()  # a declaration counts only for its own pull request
+            declarations = Declarations()  # with several pull requests in a merge group, no declaration counts
             if not subject.has_other_pulls:
                 declarations = read_declarations(self.get_thread(subject.comment_number), subject.acceptance_sha)
             verdict = _judge(
@@ -179,8 +180,15 @@ class _Poster:
             target=subject.target_branch,
         )
         stamped_text = StampedText(stamp, verdict.text)
-        annotations = verdict.annotations
-        return Result(stamped_text, subject.nonce, verdict.title, annotations, run.url, case.bases, verdict.fault)
+        return Result(
+            stamped_text=stamped_text,
+            nonce=subject.nonce,
+            title=verdict.title,
+            annotations=verdict.annotations,
+            url=run.url,
+            bases=case.bases,
+            fault=verdict.fault,
+        )
 
     def find_known_result(self, case: _Case) -> Result | None:
         """Return the verdict on the run of ``case`` from regbot's check run.
@@ -201,7 +209,13 @@ class _Poster:
             stamp = stamped_text.stamp
             if (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt):
                 title = head_checks.title or f"{stamp.status}: see the summary"
-                return Result(replace(stamped_text, void=None), subject.nonce, title, (), run.url, case.bases)
+                return Result(
+                    stamped_text=replace(stamped_text, void=None),
+                    nonce=subject.nonce,
+                    title=title,
+                    url=run.url,
+                    bases=case.bases,
+                )
         return None
 
     def judge_again(self, claim: Stamp) -> Result | None:
@@ -239,12 +253,21 @@ def _post_case(poster: _Poster, case: _Case) -> PostedResult:
     stamp, text = result.stamped_text.stamp, result.stamped_text.text
     comment_text = publication.comment
     if comment_text is not None:
+        # A result of an old head gets no label.
         status = comment_text.stamp.status if comment_text.stamp.head == publication.current_head else None
         set_label(forge, subject.number, status, github.labels)
     is_published = comment_text.stamp == stamp if comment_text is not None else publication.is_concluded
     if isinstance(case.artifact, ExpiredArtifact) and stamp.status != "INVALID":
         text = f"{EXPIRED_NOTE}\n\n{text}"
-    return PostedResult(subject.number, subject.sha, stamp.status, result.title, text, is_published, result.fault)
+    return PostedResult(
+        number=subject.number,
+        sha=subject.sha,
+        status=stamp.status,
+        title=result.title,
+        text=text,
+        is_published=is_published,
+        fault=result.fault,
+    )
 
 
 def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
