@@ -40,9 +40,9 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     change = forge.compare(group.base, group.sha)
     nonce = compute_nonce(forge.repository, "merge group", group.sha)
     files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
-    if files and not _is_measured_alone(forge, group, settings.bot):
+    if files and not _is_measured_single_pull(forge, group, settings.bot):
         reason: Words = (f"The merge group of #{group.last_pull} changes ", *files.describe(), ".")
-        return _block(forge, group, nonce, reason, settings)
+        return _block_group(forge, group, nonce, reason, settings)
     measurement = Measurement(
         number=0,
         sha=group.sha,
@@ -73,7 +73,7 @@ def _find_obstacle(forge: Forge, group: MergeGroup) -> Words | None:
     return None if is_present else ("The merge queue has dropped this group.",)
 
 
-def _is_measured_alone(forge: Forge, group: MergeGroup, bot: str) -> bool:
+def _is_measured_single_pull(forge: Forge, group: MergeGroup, bot: str) -> bool:
     """Return whether the merge group contains a single pull request, and the head of this pull request was measured.
     That measurement required the approval of the protected files."""
     if has_other_pulls(forge, group):
@@ -83,7 +83,7 @@ def _is_measured_alone(forge: Forge, group: MergeGroup, bot: str) -> bool:
     return result is not None and result.stamp.tier == "measured"
 
 
-def _block(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings: GitHub) -> GateOutcome:
+def _block_group(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings: GitHub) -> GateOutcome:
     """Create the completed check run of a merge group that is not measured, unless the check run exists.
 
     ``reason``: why the merge group is not measured. In shadow mode, the check run does not block.

@@ -146,13 +146,15 @@ def post_refresh(
     if not proposals:
         raise UserError("no node uploaded a proposal", "see the log of the job that measures")
     if len(commits := {proposal.commit for proposal in proposals}) > 1:
-        different = ", ".join(sorted(short_commit(commit) for commit in commits))
-        raise UserError(f"the nodes measured different commits: {different}")
+        commit_names = ", ".join(sorted(short_commit(commit) for commit in commits))
+        raise UserError(f"the nodes measured different commits: {commit_names}")
     if any(parse_time(proposal.created) > now + FUTURE_TOLERANCE for proposal in proposals):
-        raise UserError("the proposal's time is in the future: one of the clocks is wrong")
+        raise UserError("a proposal's time is in the future: the clock of its node or of this machine is wrong")
     if is_shallow(remote.repo):
         raise CheckoutError(f"{remote.repo}: the repository is shallow", DEEPEN_ADVICE)
-    night = _RefreshNight(forge, remote, proposals, now, run_url, forge.default_branch())
+    night = _RefreshNight(
+        forge=forge, remote=remote, proposals=proposals, now=now, run_url=run_url, main_name=forge.default_branch()
+    )
     unmeasured = list_unmeasured(proposals)
     if all(proposal.empty for proposal in proposals):
         pull = _find_open_pull(night)
@@ -164,7 +166,7 @@ def post_refresh(
         post = _store_night(night)
         if post is not None:
             return replace(post, unmeasured=unmeasured)
-    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this ran", "run the job again")
+    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this job ran", "run the job again")
 
 
 def _store_night(night: _RefreshNight) -> RefreshPost | None:
@@ -185,6 +187,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
         reason = f"#{closed[0].number} was closed without merging, and this night has no new session."
         return _report_unchanged(night, None, reason)
     is_new_branch = tip is None or (pull is None and tip in {other.head_sha for other in closed})
+    # ``is_new_branch`` already includes ``tip is None``; the type checker needs the second condition.
     branch = RefreshBranch(
         repo=remote.repo,
         main=main,
@@ -197,11 +200,12 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     if night_commit.is_already_in_main and pull is None:
         return _report_unchanged(night, None, "Main already has these baselines.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
-    rejected = closed[0].number if closed and not closed[0].merged and pull is None else None
+    is_previous_pull_rejected = bool(closed) and not closed[0].merged and pull is None
+    rejected = closed[0].number if is_previous_pull_rejected else None
     commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)
     body = write_pull_body(night.proposals, report, night_commit, commits, rejected, night.run_url)
-    added_commit = night_commit.commit != branch.parent
-    if added_commit:
+    has_new_commit = night_commit.commit != branch.parent
+    if has_new_commit:
         if not remote.push(night_commit.commit, BRANCH, tip):
             return None  # somebody else moved the branch
     elif read_last_night(branch) != night.digest:

@@ -64,17 +64,20 @@ class SameHead:
         if not numbers:
             return False
         number = max(numbers, key=lambda other: head_checks.other_pulls[other].runs[-1].id)
-        others = sorted(
-            (stamp for stamp in (stamped_text.stamp, *peers) if stamp.pr != number), key=lambda stamp: stamp.pr
-        )
+        other_stamps = [stamp for stamp in (stamped_text.stamp, *peers) if stamp.pr != number]
+        other_stamps.sort(key=lambda stamp: stamp.pr)
 
-        def is_current(other: HeadChecks) -> bool:
-            text = other.completed_text
-            return text is None or bool(other.pending_nonce) or checks.is_current(text, other, self._github, others)
+        def needs_update(peer_checks: HeadChecks) -> bool:
+            text = peer_checks.completed_text
+            if text is None or peer_checks.pending_nonce:
+                return False
+            return not checks.is_current(text, peer_checks, self._github, other_stamps)
 
-        if is_current(head_checks.other_pulls[number]):
+        if not needs_update(head_checks.other_pulls[number]):
             return False
         present = checks.find(self._forge, self._sha, self._number, self._github.bot).other_pulls.get(number)
-        if present is None or present.completed_text is None or is_current(present):
+        if present is None or present.completed_text is None or not needs_update(present):
             return False
-        return checks.write(self._forge, present.completed_text, present, self._github, present.title, peers=others)
+        return checks.write(
+            self._forge, present.completed_text, present, self._github, present.title, peers=other_stamps
+        )

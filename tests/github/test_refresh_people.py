@@ -46,7 +46,7 @@ def test_a_commit_that_comes_during_the_push_is_not_overwritten(site: Site, monk
 
 def test_a_branch_that_keeps_moving_ends_with_a_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Remote, "push", lambda *_: False)
-    with pytest.raises(AwayError, match="was moved 4 times while this ran"):
+    with pytest.raises(AwayError, match="was moved 4 times while this job ran"):
         site.post(site.night()[1])
 
 
