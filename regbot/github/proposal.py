@@ -24,7 +24,7 @@ from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
 from regbot.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
-from regbot.refresh.store_changes import remove_held_copies, timed_sessions
+from regbot.refresh.store_changes import remove_withheld_copies, timed_sessions
 from regbot.stats.launch import SUMMARIES
 from regbot.text.clip import clip, short_commit
 
@@ -86,7 +86,7 @@ def store_proposal(proposal: Proposal, store: Store) -> None:
             (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
         }
         main_sessions = _select_main_sessions(proposal)
-        remove_held_copies(store, [session for session in main_sessions if _get_key(session) in accepted_keys])
+        remove_withheld_copies(store, [session for session in main_sessions if _get_key(session) in accepted_keys])
         store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
         for anchor in proposal.anchors:
             stored = store.anchor(anchor.workload, anchor.variant, anchor.node_class)

@@ -86,16 +86,17 @@ def make_commit(
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, branch.parent, Path(scratch))
-        before = store_files(store)
+        files_before = store_files(store)
         for proposal in proposals:
             store_proposal(proposal, store)
-        after = store_files(store)
-        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
-        _check_changes(changed, before, after)
-        _check_unread_files(branch, [path for path in changed if path not in before])
+        files_after = store_files(store)
+        all_paths = {**files_before, **files_after}
+        changed = [path for path in all_paths if files_before.get(path) != files_after.get(path)]
+        _check_changes(changed, files_before, files_after)
+        _check_unread_files(branch, [path for path in changed if path not in files_before])
         commit = branch.parent
         if changed:
-            files = {f"{branch.folder}/{path}": store.root / path if path in after else None for path in changed}
+            files = {f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed}
             commit = commit_files(branch.repo, branch.parent, files, message, at)
     merged_tree, conflicts = _merge(branch.repo, branch.main, commit)
     # Check the merged store. With conflicts there is no merged store, so check the store on the branch.

@@ -246,7 +246,7 @@ class Transport:
         """Return the content of the file at ``url``, which GitHub named. The token is not sent to this host."""
         scheme = urllib.parse.urlsplit(url).scheme
         if scheme != "https" and scheme != urllib.parse.urlsplit(self.url).scheme:
-            raise ForgeError("GitHub names a URL for the file that does not begin with https")
+            raise ForgeError("the file was not fetched, because the URL that GitHub names does not begin with https")
         request = urllib.request.Request(url, headers={"User-Agent": f"regbot/{__version__}"})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:

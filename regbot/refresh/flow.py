@@ -89,15 +89,23 @@ def _refresh_on(
             export(options.repo, head.commit, [folder], Path(scratch))
         store = Store(options.store if options.store is not None else Path(scratch) / folder)
         files_before = store_files(store)
-        setup = RefreshSetup(options, loaded, head, store, planned, len(tasks), watch, engine)
-        measured = [_measure(setup, task) for task in tasks]
-        measured = [
-            _with_storing_result(measured_night, store_night(measured_night, options, head, store, now))
-            for measured_night in measured
+        setup = RefreshSetup(
+            options=options,
+            loaded=loaded,
+            head=head,
+            store=store,
+            planned=planned,
+            monitors=len(tasks),
+            watch=watch,
+            engine=engine,
+        )
+        measured_nights = [_measure(setup, task) for task in tasks]
+        stored_nights = [
+            _with_storing_result(night, store_night(night, options, head, store, now)) for night in measured_nights
         ]
         files_after = store_files(store)
         added = [path for path in files_after if files_before.get(path) != files_after[path]]
-        report = _build_report(head, measured, added)
+        report = _build_report(head, stored_nights, added)
         if options.proposal_file is not None:
             write_record(options.proposal_file, build_proposal(store, report, added, now))
         elif added and options.store is None:
@@ -144,6 +152,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         exact=True,
         join=False,
         baselines=store.root,
+        # Without recorded noise, the night has the smallest number of pairs.
         max_pairs=options.pairs or night_pairs(noise.sd_pct / 100 if noise is not None else 0.0),
         budget_min=options.budget_min,
         resume=options.resume,
@@ -193,12 +202,12 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
     anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
-        verdict,
-        task.variant.name,
-        anchor.commit if anchor else None,
-        tonight,
-        history,
-        limits,
+        verdict=verdict,
+        variant=task.variant.name,
+        anchor=anchor.commit if anchor else None,
+        tonight=tonight,
+        history=history,
+        limits=limits,
         accepted=accepted,
         anchor_levels=anchor_levels,
     )
@@ -242,14 +251,14 @@ def _previous_environment(
     previous = [baseline for baseline in stored if baseline.commit == commit and baseline.environment != environment]
     if not previous:
         return [], []
-    newest = previous[-1].environment
-    previous_fields, current_fields = newest.model_dump(), environment.model_dump()
+    previous_environment = previous[-1].environment
+    previous_fields, current_fields = previous_environment.model_dump(), environment.model_dump()
     differing = [name for name in previous_fields if previous_fields[name] != current_fields[name]]
     changes = [
         f"{name}: {previous_fields[name] or 'unknown'} before, {current_fields[name] or 'unknown'} now"
         for name in differing
     ]
-    return [baseline for baseline in previous if baseline.environment == newest], changes
+    return [baseline for baseline in previous if baseline.environment == previous_environment], changes
 
 
 def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNight:

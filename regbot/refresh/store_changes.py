@@ -16,7 +16,7 @@ def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
     return sorted(timed, key=lambda session: (session.measured, session.session))
 
 
-def remove_held_copies(store: Store, accepted: Sequence[Baseline]) -> None:
+def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
     """Remove the stored copies of ``accepted`` sessions that have the series ``held``. The caller then stores these
     sessions in the rolling reference."""
     session_ids = {baseline.session for baseline in accepted}

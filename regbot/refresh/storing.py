@@ -9,7 +9,7 @@ from regbot.baselines.store import BaselineError
 from regbot.records.baseline import Anchor, MoveEvidence, format_time
 from regbot.records.run import Arm
 from regbot.refresh.context import MeasuredNight, RefreshOptions
-from regbot.refresh.store_changes import remove_held_copies
+from regbot.refresh.store_changes import remove_withheld_copies
 from regbot.sessions.worktrees import folder_name
 
 MAX_ERROR_CHARACTERS = 3500
@@ -51,7 +51,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
                 distil(session, verdict, replace(intake, arm="base", series="anchor", against=None), now)
             )
         if night.series == "rolling":
-            remove_held_copies(store, distilled_arms[0].baselines)
+            remove_withheld_copies(store, distilled_arms[0].baselines)
         for distilled_arm in distilled_arms:
             baselines = [
                 baseline

@@ -226,7 +226,7 @@ def test_files_that_the_store_did_not_read_are_not_overwritten(site: Site, monke
     site.push_main(train__py="other")
     monkeypatch.setattr("regbot.refresh.flow.export", half)
     _, data = site.night(1)
-    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} has it"):
+    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} already has this file"):
         site.post(data)
     assert site.state()[1:] == before[1:]
     assert site.tip() == before[0].get(f"refs/heads/{BRANCH}")
