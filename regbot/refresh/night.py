@@ -109,7 +109,7 @@ def judge_night(
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]
     if has_too_few_pairs:
         objections.append(
-            ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs decide nothing; at least {LOOKS[0]} are needed")
+            ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}")
         )
     texts = [text for _, text in objections]
     is_withheld = bool(objections)
@@ -166,8 +166,8 @@ def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> flo
 
 
 def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
-    """Return the pooled standard deviation of a pair's log-ratio within a night. Differences between nights do not
-    count. None if the estimate has too few degrees of freedom (number of pairs minus number of nights)."""
+    """Return the pooled standard deviation of a pair's log-ratio within a night, which leaves out differences between
+    nights. None if the estimate has too few degrees of freedom (number of pairs minus number of nights)."""
     log_ratios_by_night = [night.log_ratios.get("median", []) for night in nights]
     squares, degrees_of_freedom = 0.0, 0
     for log_ratios in log_ratios_by_night:

@@ -53,7 +53,7 @@ def proposal_body(report: RefreshReport) -> str:
     lines = [
         "Main was timed in pairs with the anchor's commit on one node. Positive percentages: main is slower.",
         "",
-        "| workload | main against the anchor | since the anchor, of its budget | creep | decision |",
+        "| workload | main against the anchor tonight | over the last nights, and budget | creep | decision |",
         "|---|---|---|---|---|",
         *_fit_lines((_row(night) for night in report.workloads), TABLE_CHARACTERS, "workloads"),
         "",
@@ -112,7 +112,7 @@ def refresh_page(report: RefreshReport, file: str = "") -> str:
 def describe_outcome(night: WorkloadRefresh) -> str:
     """Return the decision on a night in a few words."""
     if night.series is None:
-        return OUTCOME_TEXTS["INVALID"] if night.status != "FAIL" else "it does not run"
+        return OUTCOME_TEXTS["INVALID"] if night.status != "FAIL" else "main does not run"
     if night.series == "held":
         return OUTCOME_TEXTS[night.status]
     return "accepted, and the anchor moves" if night.accepted is not None else OUTCOME_TEXTS["PASS"]
@@ -121,7 +121,7 @@ def describe_outcome(night: WorkloadRefresh) -> str:
 def _row(night: WorkloadRefresh) -> str:
     """Return the table row of a workload."""
     since = (
-        f"{_estimate_text(night.since_anchor)} of {night.budget_pct:g}%"
+        f"{_estimate_text(night.since_anchor)}, budget {night.budget_pct:g}%"
         if night.since_anchor is not None
         else "first night"
     )

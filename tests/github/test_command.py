@@ -317,9 +317,9 @@ def test_a_night_that_stores_nothing_fails_and_names_the_workloads(
         result = CliRunner().invoke(app, words)
         codes.append(result.exit_code)
         if change is unmeasured:
-            assert "regbot: nothing is stored for qwen3-30b-a3b@1/ep (cpu): it does not run; " in result.stderr
+            assert "regbot: nothing is stored for qwen3-30b-a3b@1/ep (cpu): main does not run; " in result.stderr
             assert "head failed" in result.stderr
-            assert "it does not run" in summary.read_text()
+            assert "main does not run" in summary.read_text()
     assert codes == [commands.UNMEASURED, 0]
 
 

@@ -142,7 +142,7 @@ def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: S
     posted = site.post(empty)
     assert (posted.number, site.state()) == (None, before)
     assert "nothing to store" in posted.summary
-    why = "qwen3-30b-a3b@1/ep (cpu): it does not run; nothing is proposed: head failed"
+    why = "qwen3-30b-a3b@1/ep (cpu): main does not run; nothing is proposed: head failed"
     assert posted.unmeasured == (why,)
     number = site.post(site.night(2)[1]).number or 0
     refs, pulls, _ = site.state()
