@@ -70,7 +70,7 @@ def test_a_night_of_too_few_pairs_is_held_back_whatever_they_show(
     monkeypatch.setattr("support.refresh_cases.night_session", ended_early)
     (night,) = refreshed(root, tmp_path, 1, **accept).workloads
     assert (night.pairs, night.tonight, night.status, night.series) == (3, None, "INCONCLUSIVE", "held")
-    assert "3 valid pairs decide nothing; at least 4 are needed" in night.reasons
+    assert "3 valid pairs are too few; a decision needs at least 4" in night.reasons
     assert [each.series for each in stored(root)] == ["rolling", "anchor", "held"]
     assert anchor_of(root).commit == first
 
