@@ -81,7 +81,7 @@ class Stamp:
         return STRENGTH[self.tier][self.status]
 
     @property
-    def age(self) -> tuple[int, int, int]:
+    def recency(self) -> tuple[int, int, int]:
         """Sort key. Newer results have higher values."""
         return self.run, self.attempt, self.post
 
@@ -168,7 +168,7 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
     texts = [replace(result, void=None) for result in results]
     texts += [result.void for result in results if result.void is not None]
     preferred = max(
-        texts, key=lambda text: (text.stamp.head == current_head, text.stamp.tier == "measured", text.stamp.age)
+        texts, key=lambda text: (text.stamp.head == current_head, text.stamp.tier == "measured", text.stamp.recency)
     )
     # If a run was judged several times, only its latest judgement counts.
     latest_by_run: dict[tuple[Tier, int, int], StampedText] = {}
@@ -180,13 +180,13 @@ def select_strongest(results: Sequence[StampedText], current_head: str) -> Stamp
         if known.stamp.post < stamp.post:
             latest_by_run[stamp.tier, stamp.run, stamp.attempt] = text
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
-    for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.age):
+    for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
     strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
     void = newest_of_kind.get(("measured", True))
     if void is None or void is strongest:
         return strongest
-    if strongest.stamp.tier == "measured" and void.stamp.age < strongest.stamp.age:
+    if strongest.stamp.tier == "measured" and void.stamp.recency < strongest.stamp.recency:
         return strongest
     return replace(strongest, void=_shorten(void))
 
