@@ -147,7 +147,9 @@ class Store:
                 if session_path(baseline, path.stem) == path:
                     return make_index_row(path.name, baseline)
         scalars = self.read_scalars(path)
-        return IndexRow(path.name, False, {name: scalars[name] for name in SCALARS}, 0, None)
+        return IndexRow(
+            path.name, sound=False, scalars={name: scalars[name] for name in SCALARS}, runs=0, log_median=None
+        )
 
     def check_location(self, path: PurePosixPath, baseline: Baseline) -> Baseline:
         """Return ``baseline`` if ``path`` is the right path for its content. Raises BaselineError otherwise."""

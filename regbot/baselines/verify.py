@@ -93,7 +93,8 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
             )
         if (first := path_by_session.setdefault(baseline.session, path)) != path:
             yield str(BaselineError(path, f"has the same session as {first}", "delete one of the two"))
-        commits.add((path.parent.parent, baseline.commit))
+        folder_of_class = path.parent.parent
+        commits.add((folder_of_class, baseline.commit))
         workload_folder = PurePosixPath(path.parts[0])
         if workload_folder not in checked_folders and not _has_shape(baseline.workload):
             problem = "has a shape or version that this regbot does not have"

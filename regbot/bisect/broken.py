@@ -1,9 +1,9 @@
-"""Points that cannot be measured: how far the search jumps away from them, and when it stops to ask.
+"""Points that cannot be measured: how far the search jumps away from them, and when it stops and asks the user.
 
 Failures come as single points or as a block, such as the commits between a fault and its repair. ``git bisect skip``
-leaves a block by jumps of a random length. Here ``success_chances`` estimates which points can be measured, and the
-searches weigh the information of a point by its chance. No random number is drawn, so a resumed search makes the same
-choices. The exact and the noisy search use the same chances.
+leaves a block by jumps of a random length. Here ``success_chances`` estimates the chance that a point can be measured.
+The searches multiply the information that a point promises by this chance. No random number is drawn, so a resumed
+search makes the same choices. The exact and the noisy search use the same chances.
 """
 
 import re

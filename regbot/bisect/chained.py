@@ -1,8 +1,8 @@
 """A bisection that continues the session of the check that saw the slowdown.
 
 The runs of the check and those of the search then have one level, so the search knows the slowdown and its noise from
-the start. A pair of culprit and parent is as informative as two search runs. So the search hands over to the
-confirmation earlier, and the posterior of all runs may confirm the culprit after any whole block.
+the start. A pair of culprit and parent is as informative as two search runs. So the confirmation begins earlier, and
+the posterior of all runs may confirm the culprit after any whole block.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ HANDOVER_POSTERIOR = 0.85
 """Probability of a commit at which its confirmation begins."""
 
 CONFIRMED_POSTERIOR = 0.99
-"""Probability of a commit that confirms it after a whole block, and level of the interval of its slowdown."""
+"""Probability of a commit that confirms it after a whole block. The interval of its slowdown has the same level."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def posterior_test(
     """Return the test that the posterior of all runs passes; None if it does not, or if there is no block yet.
 
     ``blocks`` is the number of complete blocks of culprit and parent. ``posterior`` is the probability that the user
-    requested, and raises ``CONFIRMED_POSTERIOR`` if it is larger. The interval is that of the effect.
+    requested. If it is larger than ``CONFIRMED_POSTERIOR``, it replaces it. The interval is that of the effect.
     """
     needed = max(posterior, CONFIRMED_POSTERIOR)
     if not blocks or analysis.probability < needed:

@@ -62,8 +62,8 @@ def next_on_line(
 
     ``classes`` has the class of each point; ``states``, ``broken`` and ``pending`` contain classes. The two ends are
     measured first. Pending points are never returned. If all points can be measured and no weight is above 1, a search
-    for one change takes at most ``max_measurements``: small weights change the order only as far as this allows. A
-    suspect, with a weight above 1, may cost more.
+    for one change takes at most ``max_measurements``, because small weights may change the order of the measurements,
+    but not their number. A suspect has a weight above 1, and may cost more measurements.
     """
     ends = [end for end in (classes[0], classes[-1]) if end not in states and end not in broken]
     if ends:
@@ -228,7 +228,8 @@ def _find_middle(span: _OpenSpan, chances: Floats, largest_side: float) -> int:
 
     The suspicion of the class at this place counts for the side before it: if the class made the change, its value
     already differs. ``chances`` has the chance of each class that it can be measured. No side gets more candidates than
-    ``largest_side``, or than halves that are rounded up to a power of two.
+    the larger of two numbers: ``largest_side``, and half of the candidates when their number is rounded up to a power
+    of two.
     """
     inside = np.array(span.inside)
     before = np.cumsum(inside[:, 1])

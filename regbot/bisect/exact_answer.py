@@ -39,15 +39,13 @@ def exact_answer(setup: BisectionSetup, observations: Sequence[Observation]) -> 
     changes = _group_changes(setup, observations, value_changes)
     remaining_requests = exact_search.next_requests(span, entries, observations, (), setup.expand_merge_exact, 2**31)
     ends_differ = _ends_differ(span, entries, observations)
-    outcome: BisectionOutcome = (
-        "undecided"
-        if remaining_requests
-        else "culprit"
-        if changes
-        else "undecided"
-        if ends_differ or reasons
-        else "none"
-    )
+    outcome: BisectionOutcome
+    if remaining_requests:
+        outcome = "undecided"
+    elif changes:
+        outcome = "culprit"
+    else:
+        outcome = "undecided" if ends_differ or reasons else "none"
     if remaining_requests:
         reasons += _explain_open_search(setup, entries, observations)
     elif not changes and ends_differ:
@@ -140,7 +138,7 @@ def _group_changes(
 ) -> list[Change]:
     """Return one change for each culprit, with all workloads that it changed.
 
-    Changes that a later commit undid come last. The other changes are ordered by gravity, the gravest first.
+    Changes that a later commit undid come last. The other changes are ordered by severity, the most severe first.
     """
     groups: dict[tuple[str, ...], list[ValueChange]] = {}
     for change in (innermost for value_change in value_changes for innermost in value_change.innermost()):

@@ -225,7 +225,7 @@ def _create_measurer(
     )
     seats: Seats | None = None
     if not header.exact and options.slots <= engine.slots:
-        watch(Progress(0, 0, "waiting for other timed runs on these nodes"))
+        watch(Progress(done=0, total=0, text="waiting for other timed runs on these nodes"))
         needs = needs_of(next(iter(setup.tasks.values()))) if setup.tasks else Needs(ranks=0, name="regbot bisect")
         check_stratum = ""
         if is_new and (node := engine.describe(needs)) is not None:

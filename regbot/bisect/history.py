@@ -336,7 +336,8 @@ def _same_as_before(ends: _Ends, fields: Sequence[Mapping[str, Any]], full: bool
     """Return for every commit but the first whether it runs the same code as the commit before it."""
     steps = list(pairwise(fields))
     if full and any(after["parents"] != [before["commit"]] for before, after in steps):
-        # The commit before is not always a parent. Then an equal tree does not show which of the two made a change.
+        # The commit before is not always the parent. Two commits of different branches may have equal trees, although
+        # both made the same change. So the trees are compared only where the commit before is a parent.
         return [before["commit"] in after["parents"] and before["tree"] == after["tree"] for before, after in steps]
     rule = load_inert_rule(ends.repo, [ends.good_commit, ends.bad_commit], ends.revision_range)
     trees = [(before["tree"], after["tree"]) for before, after in steps]

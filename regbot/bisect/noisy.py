@@ -6,8 +6,8 @@ A search has up to four parts:
     confirm     compares the culprit with its parent, in ABBA blocks, by the paired gate. A culprit that the gate clears
                 is excluded, and the search continues. After a check in the same session, the posterior may confirm the
                 culprit after any block
-    remainder   searches the ranges before and after the culprit, from the same runs. A second culprit in them is
-                confirmed in turn
+    remainder   searches the ranges before and after the culprit, with the runs that exist already. A second culprit in
+                them is confirmed in turn
     inside      searches the commits that the culprit brought in, if the culprit is a merge
 
 The observations are the only state, so an interrupted bisection continues from its log. Search runs and confirmation
@@ -394,7 +394,7 @@ def evaluate_contrast(
     thresholds: Thresholds,
     stratum: str = "",
 ) -> Contrast:
-    """Evaluate the ABBA blocks of two points (A is the parent) by the looks of the paired gate.
+    """Evaluate the ABBA blocks of two points (A is the parent) with the paired gate, at its planned looks.
 
     ``stratum`` is the stratum that is free for the next run; '' if only the result is needed. If another stratum has
     begun a block, the block is repeated in ``stratum``, because the two runs of a pair must come from one session.

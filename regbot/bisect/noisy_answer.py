@@ -138,7 +138,7 @@ def _undone_reason(root: noisy.SearchState) -> list[str]:
 
 
 def _unmeasured_shares_reason(root: noisy.SearchState) -> list[str]:
-    """Return a list with a reason if a slowdown that a later commit undid could not be looked for everywhere;
+    """Return a list with a reason if parts of the range could not be searched for a slowdown that a later commit undid;
     otherwise [].
     """
     if not root.unmeasured_shares:

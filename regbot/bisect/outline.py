@@ -75,8 +75,9 @@ def find_parent(repo: Path, point: Point, before: Point, places: Mapping[str, in
     """Return the key of the point that a culprit is compared with, and the number of commits left out between them.
 
     ``before`` is the measured point before the culprit, and ``places`` maps the key of each point to its code class. If
-    the first parent in git has the class of ``before``, it is returned, and the number is None. The measurement of
-    ``before`` holds for it. A version has no parent in git, so ``before`` is returned with None. Raises CheckoutError.
+    the culprit's first parent in git runs the same code as ``before``, the parent is returned with None, because the
+    measurement of ``before`` also holds for the parent. A version has no parent in git, so ``before`` is returned with
+    None. Raises CheckoutError.
     """
     if point.version or not point.parents:
         return before.key, None

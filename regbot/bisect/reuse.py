@@ -21,7 +21,7 @@ CHECK_FOLDER = Path("regbot-out")
 """Default output folder of a check."""
 
 ALPHA = 0.05
-"""Level of the interval from which the effect and the noise are taken. Neither depends on it."""
+"""Level of the interval that is computed together with the effect and the noise, which do not depend on it."""
 
 
 @dataclass(frozen=True)

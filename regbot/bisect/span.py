@@ -32,7 +32,7 @@ END_ATTEMPTS = 2
 @dataclass(frozen=True)
 class Noise:
     """Knowledge about the noise of one run. ``sd`` is the standard deviation of the log time of a run, estimated from
-    ``pairs`` pairs, or stated by somebody if ``pairs`` is 0; None if no noise is on record.
+    ``pairs`` pairs, or stated by the user if ``pairs`` is 0; None if no noise is on record.
     """
 
     sd: float | None

@@ -181,9 +181,7 @@ def list_editable_packages(task: Task, repo: Path) -> list[str]:
         package_folders = [Path(folder) for folder in sys.path if folder]
     else:
         program = shutil.which(python)
-        package_folders = (
-            list(Path(program).parent.parent.glob("lib*/python*/*-packages")) if program is not None else []
-        )
+        package_folders = _list_package_folders(program) if program is not None else []
     folders = []
     for file in (file for folder in package_folders for file in folder.glob("*.dist-info/direct_url.json")):
         try:
@@ -211,7 +209,11 @@ def _describe_packages(task: Task) -> str:
     # the interpreter lies in the checkout, and the key contains tree and build commands of the checkout
     if program is None:
         return python
-    home = Path(program).parent.parent
-    return json.dumps(
-        [program, *sorted(f"{path} {path.stat().st_mtime_ns}" for path in home.glob("lib*/python*/*-packages"))]
-    )
+    folders = _list_package_folders(program)
+    return json.dumps([program, *sorted(f"{folder} {folder.stat().st_mtime_ns}" for folder in folders)])
+
+
+def _list_package_folders(program: str) -> list[Path]:
+    """Return the folders ``site-packages`` and ``dist-packages`` of an interpreter, such as ``venv/bin/python``."""
+    prefix = Path(program).parent.parent
+    return list(prefix.glob("lib*/python*/*-packages"))

@@ -131,7 +131,8 @@ def _calibrate_on(
             sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
-    stored = [store.calibration(calibration_path) for calibration_path in store.calibrations(path.parent.parent)]
+    folder_of_class = path.parent.parent
+    stored = [store.calibration(calibration_path) for calibration_path in store.calibrations(folder_of_class)]
     comparable = [other for other in stored if _settings_key(other) == _settings_key(calibration)]
     return CalibrationResult(
         calibration, store.root / path, summarise_calibrations(comparable, thresholds(sessions[0].header))

@@ -15,5 +15,6 @@ def create_branch(repo: Path, parent: str, files: Mapping[str, Path | None], bra
     must not exist. It is created last, so that a failure leaves no branch behind. Raises CheckoutError.
     """
     commit = commit_files(repo, parent, files, message)
-    git(repo, "update-ref", f"refs/heads/{branch}", commit, "0" * len(commit))
+    must_not_exist = "0" * len(commit)  # as the old value of the branch
+    git(repo, "update-ref", f"refs/heads/{branch}", commit, must_not_exist)
     return commit

@@ -145,7 +145,7 @@ def run_probe(engine: "Engine", ranks: int | None, folder: Path, take_out: bool,
         tempfile.TemporaryDirectory(dir=scratches) as scratch,
     ):
         probe_result = probe(seat, rank_count, Path(scratch) / "run", datetime.now(UTC), gpus=gpus)
-    watch(Progress(1, 1, "probed"))
+    watch(Progress(done=1, total=1, text="probed"))
     return examine(
         folder,
         probe_result,

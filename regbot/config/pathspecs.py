@@ -24,7 +24,8 @@ def find_pathspec_fault(pathspec: str) -> str:
     short = None if match else _SHORT_MAGIC.fullmatch(pathspec)
     if short is not None and not match and not short[1]:
         return f"{pathspec!r} begins with a colon that git would take for magic; write ':(literal){pathspec}'"
-    pattern = match[2] if match else short[2] if short else pathspec
+    magic = match or short
+    pattern = magic[2] if magic else pathspec
     if not pattern.strip():
         return f"{pathspec!r} names no path; write a file or folder, such as 'training/'"
     if not pattern.isprintable():

@@ -207,7 +207,7 @@ def _describe_gpu(gpu: GpuDevice, snapshot: GpuSnapshot) -> str:
     clock = "clock unknown" if snapshot.sm_mhz is None else f"{snapshot.sm_mhz:.0f} of {gpu.sm_max_mhz} MHz"
     temperature = "" if snapshot.temperature_c is None else f", {snapshot.temperature_c} C"
     tenants = (
-        f", {len(snapshot.processes)} process{'es' * (len(snapshot.processes) != 1)} on it"
+        f", {len(snapshot.processes)} {'process' if len(snapshot.processes) == 1 else 'processes'} on it"
         if snapshot.processes
         else ""
     )

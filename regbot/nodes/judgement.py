@@ -94,7 +94,7 @@ def judge(latest: Sequence[NodeProbe], histories: Histories, thresholds: NodeThr
     verdicts = [
         NodeVerdict(
             host=probe.host,
-            status="slow" if findings[probe.host] else "ok" if probe.host in compared else "unknown",
+            status="slow" if findings[probe.host] else ("ok" if probe.host in compared else "unknown"),
             findings=findings[probe.host],
             notes=[
                 *notes[probe.host],

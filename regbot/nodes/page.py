@@ -36,7 +36,9 @@ def report_page(report: NodeReport) -> str:
     if report.probes:
         hidden = len(report.probes) - MAX_PROBES
         lines += ["", f"probes{f' (the last {MAX_PROBES} of {len(report.probes)})' if hidden > 0 else ''}"]
-        lines += [f"  {_format_measurements(probe)}{'  slow' * probe.slow}" for probe in report.probes[-MAX_PROBES:]]
+        lines += [
+            f"  {_format_measurements(probe)}{'  slow' if probe.slow else ''}" for probe in report.probes[-MAX_PROBES:]
+        ]
     if report.events:
         lines += ["", "events"]
         lines += [line for event in report.events for line in _event_lines(event)]

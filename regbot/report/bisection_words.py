@@ -180,7 +180,9 @@ def _name_findings(findings: Sequence[Finding]) -> Words:
 
 def _choose_verb(estimate: Estimate) -> str:
     """Return the verb for the direction of a change. If the interval contains zero, the verb names no direction."""
-    return "raised" if estimate.low_pct > 0 else "lowered" if estimate.high_pct < 0 else "moved"
+    if estimate.low_pct > 0:
+        return "raised"
+    return "lowered" if estimate.high_pct < 0 else "moved"
 
 
 def value_words(value: str) -> Words:

@@ -266,7 +266,9 @@ def _mark_thresholds(scale: Scale, limit: float, indifference: float) -> list[Ma
 def _count_decimal_places(scale: Scale) -> int:
     ticks = scale.ticks()
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    return 0 if step >= 1 and float(step).is_integer() else 1 if step >= 0.1 else 2
+    if step >= 1 and float(step).is_integer():
+        return 0
+    return 1 if step >= 0.1 else 2
 
 
 def _to_percent(log_ratio: float) -> float:

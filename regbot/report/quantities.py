@@ -54,7 +54,9 @@ def _count_decimal_places(values: Iterable[float]) -> int:
     """Return the number of decimal places for percentages: 2 if the largest value is below 10, 1 below 100, else 0.
     This is enough to compare the end of an interval with a threshold."""
     largest = max((abs(value) for value in values), default=0.0)
-    return 2 if largest < 9.995 else 1 if largest < 99.95 else 0
+    if largest < 9.995:  # rounds to less than 10.00
+        return 2
+    return 1 if largest < 99.95 else 0
 
 
 def _round_to_digits(value: float, digits: int = 3) -> str:

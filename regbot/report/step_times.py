@@ -68,8 +68,10 @@ def _write_table(
 
 def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Thresholds) -> tuple[str, ...]:
     sign = ICONS[throughput.status]
-    pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
-    pairs = pairs if throughput.pairs or throughput.void_pairs else "none" if throughput.by == "stored" else ""
+    if throughput.pairs or throughput.void_pairs:
+        pairs = str(throughput.pairs) + (f" ({throughput.void_pairs} void)" if throughput.void_pairs else "")
+    else:
+        pairs = "none" if throughput.by == "stored" else ""
     summary = " (median)" if select_mean_only_test(throughput) else ""
     return (
         code(entry.name),

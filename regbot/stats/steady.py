@@ -233,12 +233,11 @@ def _judge_process(logs: Array) -> ProcessState:
     min_cut = MIN_CUT if steps >= SHORT_LOG_STEPS else math.ceil(steps / SHORT_LOG_CUT_DIVISOR)
     min_cut = max(min_cut, 1 + max((int(step) for step in np.flatnonzero(is_artefact[:middle])), default=-1))
     if steps - min_cut < MIN_KEPT_STEPS:
-        return ProcessState(
-            min(min_cut, max(steps - 1, 0)), False, _describe_too_few_steps(steps, min_cut), "none", None
-        )
+        cut = min(min_cut, max(steps - 1, 0))
+        return _not_steady(cut, _describe_too_few_steps(steps, min_cut), "none")
     if is_artefact[min_cut:].mean() >= MAX_ARTEFACT_SHARE:
         share = f"{is_artefact[min_cut:].sum()} of {steps - min_cut} steps took less than a quarter of the usual time"
-        return ProcessState(min_cut, False, f"{share}: the clock measured the dispatch, not the device", "none", None)
+        return _not_steady(min_cut, f"{share}: the clock measured the dispatch, not the device", "none")
     return _judge_short_log(logs, min_cut) if steps < SHORT_LOG_STEPS else _judge_long_log(logs, min_cut)
 
 
@@ -258,15 +257,10 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
     differences = kept_steps[later] - kept_steps[earlier]
     rise = float(np.median(differences / (later - earlier))) * (len(kept_steps) - 1)
     if mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA and abs(rise) > TOLERANCE:
-        return ProcessState(
-            min_cut,
-            False,
-            f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}",
-            "short-log",
-            None,
-        )
+        reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
+        return _not_steady(min_cut, reason, "short-log")
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
-    return ProcessState(min_cut, True, reason, "short-log", None)
+    return ProcessState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
 
 
 def mann_kendall(values: Array, signs: Array) -> float:
@@ -294,14 +288,17 @@ def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
     search = _search_steady_start(points, min_start, middle, min_tail)
     cut, last_change = max(first + block * search.start, min_cut), first + block * search.last_change
     if search.drift is not None:
-        return ProcessState(
-            cut, False, f"{_describe_rise(search.drift)} from step {cut} to the end", "changes-and-tail", None
-        )
+        return _not_steady(cut, f"{_describe_rise(search.drift)} from step {cut} to the end", "changes-and-tail")
     if search.last_change > middle:
         reason = f"the step time still changes at step {last_change} of {steps}, past the middle; run it twice as long"
-        return ProcessState(cut, False, reason, "changes-and-tail", None)
+        return _not_steady(cut, reason, "changes-and-tail")
     reason = f"no change of level of 1% or more after step {cut}"
-    return ProcessState(cut, True, reason, "changes-and-tail", last_change if search.last_change else 1)
+    warmup_steps = last_change if search.last_change else 1
+    return ProcessState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
+
+
+def _not_steady(cut: int, reason: str, method: Method) -> ProcessState:
+    return ProcessState(cut, steady=False, reason=reason, method=method, warmup_steps=None)
 
 
 class SteadySearch(NamedTuple):
@@ -410,7 +407,7 @@ def _find_level_change(
     n = len(points)
     positions = np.arange(min_before, n - max(min_after, 1) + 1)
     if not len(positions):
-        return LevelChange(0, 0.0, False)
+        return LevelChange(position=0, z=0.0, falls=False)
     sums = np.cumsum(points)
     gaps = sums[positions - 1] / positions - (sums[-1] - sums[positions - 1]) / (n - positions)
     z = np.where(np.abs(gaps) > tolerance, np.abs(gaps) / (noise * np.sqrt(1 / positions + 1 / (n - positions))), 0.0)

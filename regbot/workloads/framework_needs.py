@@ -164,7 +164,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
 }
 """By framework. Recipes of Megatron Bridge are traced by the adapter ``megatron``."""
 
-TESTED_TORCH = ("2.11", "2.15")
+TESTED_TORCH = ("2.11", "2.14")
 """Oldest and newest torch on which the tests of static traces pass. The extra ``smoke`` requires the oldest one."""
 
 _major, _minor = TESTED_TORCH[1].split(".")

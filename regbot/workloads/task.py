@@ -232,7 +232,7 @@ def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
     if task.workload.timed_variant:
         return task.workload.timed_variant
     if task.workload.adapter == "command":  # the command starts its own processes; the size only describes its steps
-        return "smoke" if "smoke" in task.shape.sizes else "cpu" if "cpu" in task.shape.sizes else None
+        return next((size for size in ("smoke", "cpu") if size in task.shape.sizes), None)
     if "smoke" in task.shape.sizes and gpus >= _smoke_ranks(task, mesh, gpus):
         return "smoke"
     return "cpu" if "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS else None

@@ -305,7 +305,8 @@ def time_not_confirmed() -> Bisection:
         [named],
         point(40),
         "undecided",
-        f"{point(41).name} is +2.1% [-0.6, +4.9] slower, not confirmed: the pairs do not decide whether it is slower than its parent",
+        f"{point(41).name} is +2.1% [-0.6, +4.9] slower, not confirmed: the pairs do not decide whether it is slower "
+        "than its parent",
         estimate=estimate(2.1, -0.6, 4.9, 12, "undecided"),
     )
     return result(

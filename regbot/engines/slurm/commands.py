@@ -95,7 +95,7 @@ class Slurm:
                 number = result.stdout.strip().partition(";")[0]
                 # The cached list of jobs is older than this job. A new query after each submission would be too slow.
                 with self._lock:
-                    self._jobs = {**self._jobs, number: Job("PENDING", "", "", 0)}
+                    self._jobs = {**self._jobs, number: Job(state="PENDING", reason="", hosts="", cpus=0)}
                 return number
             if not is_outage(result.stderr) or time.monotonic() > deadline:
                 raise NoSeatError(

@@ -157,7 +157,9 @@ class SlurmEngine:
         self._reservations.discard(reservation)
 
     def _reserve_trace_node(self) -> AbstractContextManager[Seat]:
-        return self._reserve_seat(Needs(ranks=0, name="regbot traces", shared=True), SeatLayout(1, 0, 0))
+        return self._reserve_seat(
+            Needs(ranks=0, name="regbot traces", shared=True), SeatLayout(nodes=1, ranks=0, gpus=0)
+        )
 
     @cached_property
     def _partition(self) -> Partition:

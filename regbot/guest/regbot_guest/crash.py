@@ -115,8 +115,9 @@ def _find_owner(filename: str, root: Path) -> tuple[str, str]:
     if path.is_relative_to(GUEST):
         return "regbot", path.relative_to(GUEST.parent).as_posix()
     torch_file = getattr(sys.modules.get("torch"), "__file__", None)
-    if torch_file is not None and path.is_relative_to(Path(torch_file).resolve().parent):
-        return "torch", path.relative_to(Path(torch_file).resolve().parent.parent).as_posix()
+    torch_folder = Path(torch_file).resolve().parent if torch_file is not None else None
+    if torch_folder is not None and path.is_relative_to(torch_folder):
+        return "torch", path.relative_to(torch_folder.parent).as_posix()
     root = root.resolve()
     if path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts:
         return "checkout", path.relative_to(root).as_posix()

@@ -91,9 +91,10 @@ class ModuleTracker:
     def _enter_module(self, module: nn.Module, _: tuple[Any, ...]) -> None:
         path = self._paths.get(id(module))
         thread = self._threads[threading.get_ident()]
-        # A module that was created after the start, such as a functional wrapper, gets the path of the module that
-        # calls it.
-        thread.stack.append(path if path is not None else (thread.stack[-1] if thread.stack else ""))
+        if path is None:
+            # A module that was created after the start, such as a functional wrapper, gets the path of its caller.
+            path = thread.stack[-1] if thread.stack else ""
+        thread.stack.append(path)
         self._record_change(thread)
 
     def _leave_module(self, *_: Any) -> None:

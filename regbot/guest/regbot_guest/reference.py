@@ -205,7 +205,7 @@ def _describe_processor() -> str:
                 break
     except OSError:
         pass
-    return f"{name}, {cores} core{'s' * (cores > 1)}"
+    return f"{name}, {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def _read_driver_version() -> "str | None":

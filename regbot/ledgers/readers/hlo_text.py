@@ -278,7 +278,11 @@ def _parse_tensor(dtype: str, dimensions: str) -> Tensor | None:
     """
     if dtype in ("token", "opaque"):
         return None
-    bits = 8 if dtype == "pred" else int(bits_match[1]) if (bits_match := _BITS.match(dtype)) else 0
+    bits_match = _BITS.match(dtype)
+    if dtype == "pred":
+        bits = 8
+    else:
+        bits = int(bits_match[1]) if bits_match else 0
     if not bits:
         raise BadShape(f"the element type {clip(dtype, 40)} is not known")
     count = 1

@@ -89,7 +89,16 @@ class _ProcessKernels:
         ):
             role: Role = "control" if communication.category == "control" else "payload"
             self.calls.append(
-                CallSum(communication.kind, UNKNOWN, 0, UNKNOWN, "unknown", role, communication.via, None)
+                CallSum(
+                    communication.kind,
+                    axis=UNKNOWN,
+                    group_size=0,
+                    dtype=UNKNOWN,
+                    phase="unknown",
+                    role=role,
+                    via=communication.via,
+                    bytes=None,
+                )
             )
             starts, ends = self.spans[frozenset((communication.kind,)), kernel.device]
         else:
@@ -121,7 +130,17 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
                 label = "NCCL kernels that serve " + " or ".join(sorted(kinds)) if len(kinds) < 8 else "NCCL kernels"
                 unclassified[label] = (unclassified.get(label, (0, 0.0))[0] + count, 0.0)
             else:
-                calls += [CallSum(only_kind, UNKNOWN, 0, UNKNOWN, "unknown", "payload", "nccl", None)] * count
+                call = CallSum(
+                    only_kind,
+                    axis=UNKNOWN,
+                    group_size=0,
+                    dtype=UNKNOWN,
+                    phase="unknown",
+                    role="payload",
+                    via="nccl",
+                    bytes=None,
+                )
+                calls += [call] * count
     if not calls and not unclassified:
         raise source.error(
             "contains no NCCL call and no communication kernel, so no communication was recorded; profile with "
