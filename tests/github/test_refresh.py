@@ -33,7 +33,7 @@ def test_a_night_becomes_a_branch_and_a_pull_request_with_its_evidence(site: Sit
     pull = site.repo.pulls[posted.number]
     assert (pull.head, pull.base, pull.author, pull.draft) == (BRANCH, "main", "regbot-app[bot]", False)
     assert pull.title == f"Baselines of {str(main)[:12]}: {len(report.files)} files"
-    assert "| workload | main against the anchor |" in pull.body
+    assert "| workload | main against the anchor tonight |" in pull.body
     tip = site.tip()
     assert tip is not None
     assert site.repo.git.run("rev-parse", f"{tip}^") == main, "it is put on the commit that was measured"
