@@ -1,1 +1,1 @@
-"""Everything regbot does on GitHub: permissions, comment commands, and the comment and check run of a pull request."""
+"""What regbot does on GitHub: it checks permissions, executes comment commands, and posts comments and check runs."""

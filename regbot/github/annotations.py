@@ -1,6 +1,7 @@
-"""Check run annotations. When head hangs, an annotation marks each source line at which ranks stopped.
+"""Check run annotations. If head hangs, an annotation marks each source line at which ranks stopped.
 
-Only the stack frames in a hang report have line numbers. A collective is recorded by its module, without a line.
+Findings about collectives get no annotation: a ledger names the module of a collective, but no source line. Hang
+reports contain stack frames with line numbers.
 """
 
 import re
@@ -15,14 +16,17 @@ from regbot.text.words import count
 
 MAX_ANNOTATIONS = 50
 """GitHub accepts at most this many annotations in one request."""
-_PATH = re.compile(r"(?!/)(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_./+ -]{1,200}\.py")
+_SOURCE_PATH = re.compile(r"(?!/)(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_./+ -]{1,200}\.py")
+"""Relative path of a Python file, without the parts ``.`` and ``..``."""
 
 
 def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
-    """Return at most 50 annotations. Paths and function names come from the code under test. They are shown as text,
-    and no path is opened."""
+    """Return one annotation for each source line at which ranks of head hung, at most ``MAX_ANNOTATIONS``.
+
+    Paths and function names come from the code under test. They are shown as text, and no path is opened.
+    """
     judged_names = {entry.name for entry in verdict.workloads}
-    places: Counter[tuple[str, int, str]] = Counter()
+    stopped_ranks: Counter[tuple[str, int, str]] = Counter()  # by file, line and function
     for run in session.runs:
         if (
             run.hang is None
@@ -32,16 +36,17 @@ def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
         ):
             continue
         for rank in run.hang.ranks:
-            if rank.code_frame is not None and rank.code_frame.line > 0 and _PATH.fullmatch(rank.code_frame.file):
-                places[rank.code_frame.file, rank.code_frame.line, rank.code_frame.function] += 1
+            frame = rank.code_frame
+            if frame is not None and frame.line > 0 and _SOURCE_PATH.fullmatch(frame.file):
+                stopped_ranks[frame.file, frame.line, frame.function] += 1
     return [
         Annotation(
             path=path,
             line=line,
             level="warning",
             title="The head hung here",
-            message=f"{count(ranks, 'rank')} stopped in {clip(printable(function), 100)}, as the ranks "
-            "themselves report. regbot stopped the run at its time limit.",
+            message=f"{count(rank_count, 'rank')} stopped in {clip(printable(function), 100)}, as the ranks "
+            "themselves report. regbot ended the run at its time limit.",
         )
-        for (path, line, function), ranks in places.most_common(MAX_ANNOTATIONS)
+        for (path, line, function), rank_count in stopped_ranks.most_common(MAX_ANNOTATIONS)
     ]

@@ -1,10 +1,11 @@
-"""Decide whether one commit of a pull request may run. An approval names a full commit hash and ends when the head
-moves.
+"""Decide whether a commit of a pull request may run. An approval names a full commit hash and ends when the head moves.
 
 ``permission`` has already checked the role of the person who approves. This module checks that the commit is the
-current head, and lists the protected files that the commit changes. Protected files decide which code runs on which
-machine and how a result is judged. regbot's trusted jobs never read protected files from a pull request, so changes to
-them do not make a run less safe. A maintainer still has to see such changes and confirm the run.
+current head, and lists the protected files that the commit changes.
+
+Protected files decide which code runs on which machine and how a result is judged. regbot's trusted jobs never read
+protected files from a pull request, so a pull request cannot change what these jobs do. A maintainer still has to look
+at the changed protected files and confirm the run.
 """
 
 import re
@@ -22,9 +23,10 @@ MAX_NAMED_FILES = 5
 
 @dataclass(frozen=True)
 class CommandRefusal:
-    """Why a command is not carried out. ``line``: the command line that would be accepted; '' where there is none.
+    """Why a command was not executed.
 
-    ``fault``: the error from GitHub that stopped an accepted command; None where regbot itself refused the command.
+    ``line``: a command line that can be typed instead; '' if no command line would be accepted. ``fault``: the error
+    from GitHub that stopped an accepted command; None if regbot itself refused the command.
     """
 
     reason: Words
@@ -34,7 +36,7 @@ class CommandRefusal:
 
 @dataclass(frozen=True)
 class ProtectedFiles:
-    """Protected files that a commit changes."""
+    """Protected files that a commit changes. The object is false if there are none."""
 
     files: tuple[str, ...]
 
@@ -51,11 +53,11 @@ class ProtectedFiles:
 
 
 def find_obstacle(pull: Pull, sha: str) -> Words | None:
-    """Return why the commit ``sha`` may not run in the present state of ``pull``; None where it may run."""
+    """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run."""
     if not pull.open:
         return ("The pull request is closed.",)
     if pull.head_sha != sha:
-        return ("", Name(sha), " is not the head of this pull request, which is ", Name(pull.head_sha), " now.")
+        return ("", Name(sha), " is not the head of this pull request. The head is now ", Name(pull.head_sha), ".")
     return None
 
 
@@ -75,6 +77,7 @@ def matches_glob(pattern: str, path: str) -> bool:
 
 @cache
 def _compile_glob(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression for a glob. It matches lower-case paths."""
     text = pattern.casefold()
     covers_folder = text.endswith("/**")
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", text.removesuffix("/**"))
@@ -83,3 +86,4 @@ def _compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+"""Wildcards of a glob, and the regular expression for each."""

@@ -1,7 +1,7 @@
-"""Read the only file of an artifact's zip archive into memory. An archive with other files is refused, and nothing is
+"""Read the only file of an artifact's zip archive into memory. An archive with further files is refused, and nothing is
 written to disk.
 
-The sizes that the archive states are not trusted. Bytes are counted while they are read.
+The archive's own statement of its sizes is not trusted. Bytes are counted while they are read.
 """
 
 import io
@@ -9,10 +9,14 @@ import zipfile
 import zlib
 
 from regbot.records.files import RecordError
+from regbot.text.words import count
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Accepted compression methods."""
 _ENCRYPTED_FLAG = 0x1
+"""Bit of a zip entry's flags that marks the entry as encrypted."""
 _CHUNK_BYTES = 1024 * 1024
+"""Bytes to unpack before the size limit is checked again."""
 
 
 def read_only_member(
@@ -32,7 +36,8 @@ def read_only_member(
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             entries = opened.infolist()
             if [entry.filename for entry in entries] != [name]:
-                raise RecordError(f"{origin}: must hold {name} and nothing else, and holds {len(entries)} files")
+                files = count(len(entries), "file")
+                raise RecordError(f"{origin}: must contain only the file {name}, but contains {files}")
             (entry,) = entries
             if entry.flag_bits & _ENCRYPTED_FLAG or entry.compress_type not in _METHODS:
                 raise RecordError(f"{origin}: {name} is encrypted, or compressed with another method than deflate")

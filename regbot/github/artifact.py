@@ -1,7 +1,7 @@
 """Read the session file that a job uploaded after it ran a pull request's code. The file is read into memory only.
 
-Such a job can upload anything. Exactly one file of the job's artifact is read, under a fixed name and up to a size
-limit. The result is a session or an error.
+The pull request's code may have changed the uploaded file. The artifact must therefore contain exactly one file, with a
+fixed name and limited size. The result is a session or an error.
 """
 
 from regbot.github.archive import read_only_member
@@ -13,15 +13,18 @@ ARTIFACT = "regbot-session"
 MEMBER = "session.jsonl"
 """Name of the only file in the artifact."""
 MAX_ARCHIVE_BYTES = 32 * 1024 * 1024
+"""Size limit of the zip archive."""
 MAX_SESSION_BYTES = 128 * 1024 * 1024
 """Size limit of the unpacked session. A session of twelve pairs with 64 ranks has about 20 MB."""
 MAX_LINES = 10_000
+"""Largest number of lines in a session file. The file has one line for the header and one for each run."""
 
 
 def read_artifact(archive: bytes, origin: str) -> Session:
     """Return the session in a zip ``archive``. ``origin`` names the archive in errors. Raises RecordError."""
     lines = read_only_member(archive, MEMBER, MAX_SESSION_BYTES, origin, MAX_ARCHIVE_BYTES).split(b"\n")
-    if lines.pop():
+    text_after_last_newline = lines.pop()
+    if text_after_last_newline:
         raise RecordError(f"{origin}: {MEMBER} ends in the middle of a line", "the job was cut off: run it again")
     if len(lines) > MAX_LINES:
         raise RecordError(f"{origin}: {MEMBER} has {len(lines):,} lines, more than the {MAX_LINES:,} of any session")

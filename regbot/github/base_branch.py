@@ -1,6 +1,6 @@
 """Load the configuration by which a pull request is judged, and the ``[github]`` settings.
 
-The configuration is that of the pull request's base commit, and the settings are those of the default branch. Both are
+The configuration comes from the pull request's base commit, and the settings come from the default branch. Both are
 read from a checkout of the default branch with its history. Nothing is read from the pull request. A pull request that
 adds the first ``regbot.toml`` is therefore not judged before that file is merged.
 """
@@ -28,12 +28,13 @@ from regbot.text.clip import short_commit
 
 
 def load_base_config(repo: Path, base: str, target: str | None) -> LoadedConfig:
-    """Load the first configuration that exists: at the commit ``base``, at the tip of ``target``, at the default
-    branch.
+    """Load the first configuration that exists: from the commit ``base``, from the newest commit of ``target``, or from
+    the default branch.
 
-    ``target``: branch that the pull request merges into; None for a measurement on a node, which reads only the base
-    commit and the default branch. Anybody with push access can create a branch, so the tip of a branch must not supply
-    the thresholds of a measurement. Raises CheckoutError, ConfigError.
+    ``target``: branch that the pull request merges into; None for a measurement on a node. Anybody with push access can
+    create a branch, so the branch ``target`` must not supply the thresholds of a measurement.
+
+    Raises CheckoutError, ConfigError.
     """
     if try_git(repo, "cat-file", "-e", f"{base}^{{commit}}").code != 0:
         raise CheckoutError(
@@ -57,18 +58,20 @@ def load_base_config(repo: Path, base: str, target: str | None) -> LoadedConfig:
 def load_github_settings(repo: Path) -> GitHub:
     """Load the ``[github]`` table of the default branch. Faults in other tables are ignored. Raises ConfigError.
 
-    The returned settings also protect the folder of stored references and the paths from which workflows install
-    regbot.
+    The field ``protected`` of the returned settings also contains the folder of stored references, and the paths from
+    which workflows install regbot.
     """
     tables = parse_toml(file_at(repo, FILE_NAME, "HEAD") or "", f"{FILE_NAME} of the default branch")
     try:
         github = GitHub.model_validate(tables.get("github", {}))
     except ValidationError as error:
         raise ConfigError(f"{FILE_NAME} of the default branch: github: {describe_validation_error(error)}") from error
-    stored = tables.get("baselines")
-    folder = stored.get("folder") if isinstance(stored, dict) else None
-    paths = [*([folder] if isinstance(folder, str) else []), *_find_install_paths(repo)]
-    patterns = [f"{PurePosixPath(path)}/**".removeprefix("./") for path in paths]
+    baselines = tables.get("baselines")
+    baselines_folder = baselines.get("folder") if isinstance(baselines, dict) else None
+    paths = _find_install_paths(repo)
+    if isinstance(baselines_folder, str):
+        paths = [baselines_folder, *paths]
+    patterns = [f"{PurePosixPath(path)}/**".removeprefix("./") for path in paths]  # "." becomes "**", all files
     return github.model_copy(update={"protected": [*github.protected, *patterns]})
 
 
@@ -78,7 +81,8 @@ def _find_install_paths(repo: Path) -> list[str]:
     The root of the repository is left out. regbot's own repository is installed from its root, and protecting the root
     would protect every file.
     """
-    texts = [file_at(repo, f"{FOLDER}/{name}.yml", "HEAD") or "" for name in ("regbot-gate", "regbot-post")]
-    return list(
-        dict.fromkeys(filter(None, (path_in_repository(source) for text in texts for source in install_sources(text))))
-    )
+    paths = []
+    for name in ("regbot-gate", "regbot-post"):
+        workflow_text = file_at(repo, f"{FOLDER}/{name}.yml", "HEAD") or ""
+        paths += [path_in_repository(source) for source in install_sources(workflow_text)]
+    return list(dict.fromkeys(path for path in paths if path))

@@ -1,9 +1,12 @@
 """Reply to a comment that asked for a bisection. There is one reply, however often the job runs.
 
-The title of the workflow run names the pull request, the searched range and a nonce. Anybody with the role write can
-start a run with any title. A comment with the same nonce must therefore exist, and its command must not have been
-refused. The job that wrote the artifact also ran a pull request's code. A result is therefore not posted if it is for
-another range, or names a commit outside the range.
+Two inputs are not trusted:
+
+- The title of the workflow run names the pull request, the searched range and a nonce. Anybody with the role write can
+  start a run with any title. The pull request must therefore have a comment with the same nonce, whose command was not
+  refused.
+- The job that wrote the artifact also ran a pull request's code. A result is therefore not posted if it is for another
+  range, or if it names a commit outside the range.
 """
 
 import re
@@ -27,15 +30,20 @@ from regbot.report.markdown import UntrustedText, Words, code, sentence
 from regbot.text.clip import short_commit
 
 ARTIFACT = "regbot-bisection"
+"""Name of the uploaded artifact."""
 MEMBER = "bisection.json"
+"""Name of the only file in the artifact."""
 MARKER = "<!-- regbot:bisect "
+"""Start of the invisible first line of a reply. The id of the workflow run follows."""
 _TITLE = re.compile(r"regbot-bisect ([1-9]\d{0,8}) ([0-9a-f]{40}) ([0-9a-f]{40}) ([0-9a-f]{16})")
+"""Title of a workflow run: pull request, good commit, bad commit, nonce."""
 _REPOSITORY_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._-]+)+")
+"""URL of a repository's page. Only such a URL is written into a reply as a link."""
 
 
 @dataclass(frozen=True)
 class BisectionReply:
-    """The reply in the pull request ``number``. ``is_new``: this call wrote or changed the reply.
+    """The reply in the pull request ``number``. ``is_new``: whether this call wrote or changed the reply.
 
     ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
     """
@@ -58,11 +66,11 @@ class BisectionRequest:
 
 
 def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply | IgnoredRun:
-    """Reply with the result of a regbot-bisect run, or with the reason why it has no result. A second call changes
+    """Reply with the result of a regbot-bisect run, or with the reason why the run has no result. A second call changes
     nothing.
 
-    Returns IgnoredRun for a run that regbot-gate did not start, or whose request is no longer valid. The run may still
-    be in progress, because its last job posts the reply. ``bot``: login of regbot's app. Raises ForgeError.
+    Returns IgnoredRun if regbot-gate did not start the run, or if the request is no longer valid. The run may still be
+    in progress, because its last job posts the reply. ``bot``: login of regbot's app. Raises ForgeError.
     """
     request = _read_request(forge, run)
     if request is None:
@@ -77,41 +85,36 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
         text = _write_failure(request, error.reason)
     except ForgeError:
         raise
-    except Exception as error:  # a pull request's code wrote the record, so it may break regbot; the failure is posted
-        text, fault = (
-            _write_failure(request, (f"regbot failed on it ({type(error).__name__})",)),
-            traceback.format_exc(),
-        )
+    except Exception as error:  # a pull request's code wrote the record and may break regbot; the failure is posted
+        text = _write_failure(request, (f"regbot failed on the job's artifact ({type(error).__name__})",))
+        fault = traceback.format_exc()
     is_new = update_reply(forge, request.number, f"{MARKER}{run.id} -->", text, bot)
     return BisectionReply(request.number, text, is_new, fault)
 
 
 def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
-    """Return the request in the title of a run; None for a run that regbot-gate cannot have started."""
+    """Return the request in the title of a run; None if regbot-gate cannot have started the run."""
     title = _TITLE.fullmatch(run.title)
     is_own = {run.repository.casefold(), run.head_repository.casefold()} == {forge.repository.casefold()}
     if title is None or run.path != BISECT or run.event != "workflow_dispatch" or not is_own:
         return None
     branch = forge.default_branch()
-    if run.head_branch != branch or not is_ancestor(
-        forge, run.head_sha, forge.tip(branch)
-    ):  # the second test excludes a tag that has the branch's name
+    if run.head_branch != branch:
         return None
-    return BisectionRequest(run, int(title[1]), title[2], title[3], title[4])
+    if not is_ancestor(forge, run.head_sha, forge.tip(branch)):  # the run may be of a tag with the branch's name
+        return None
+    return BisectionRequest(run=run, number=int(title[1]), good=title[2], bad=title[3], nonce=title[4])
 
 
 def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> str:
-    """Return why regbot-gate cannot have started the run; '' if it can have started the run.
-
-    A comment must request the run, and regbot-gate must not have refused that comment.
-    """
+    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it."""
     try:
         forge.pull(request.number)
         comments = forge.comments(request.number)
     except RefusedError as error:
         if error.status not in MISSING_STATUSES:
             raise
-        return "it is no pull request"
+        return "this number is no pull request"
     comment = next(
         (candidate for candidate in comments if _compute_comment_nonce(forge, request, candidate) == request.nonce),
         None,
@@ -120,40 +123,46 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
         return "none of its comments has this nonce"
     command = None if comment.bot or comment.created != comment.updated else parse_command(comment.body)
     if not isinstance(command, BisectCommand) or (command.good, command.bad) != (request.good, request.bad):
-        return f"comment {comment.id} does not ask for this range, or was edited"
+        return f"comment {comment.id} does not ask for this range, or the comment was edited"
     role = forge.role(comment.author)
     if not has_role(role, get_required_role(command)):
-        return f"comment {comment.id} is by somebody with the role {role}"
+        return f"the author of comment {comment.id} has only the role {role}"
     first_line = build_marker(f"comment:{comment.id}")
     own_bodies = (candidate.body.replace("\r\n", "\n") for candidate in comments if candidate.author == bot)
     replies = [body for body in own_bodies if body.startswith(first_line)]
+    # A reply about a fault of GitHub is no refusal: the command is executed if the job runs again.
     if any(not reply.startswith(f"{first_line}\n{FAULT}") for reply in replies):
         return f"comment {comment.id} was refused"
     return ""
 
 
 def _compute_comment_nonce(forge: Forge, request: BisectionRequest, comment: Comment) -> str:
+    """Return the nonce that regbot-gate computes for a command in ``comment``."""
     return compute_nonce(forge.repository, request.number, "comment", comment.id)
 
 
 def _build_commit_url(run: WorkflowRun) -> str:
-    """Return the URL prefix of the repository's commits, ``.../commit/``. It is derived from the URL of the run's
-    page."""
-    page, actions, _ = run.url.partition("/actions/runs/")
-    if not actions or not _REPOSITORY_URL.fullmatch(page):
-        raise ForgeError(f"GitHub does not say on which page run {run.id} is")
-    return f"{page}/commit/"
+    """Return the URL of the repository's commits, ``.../commit/``, to which a hash can be appended."""
+    repository_url, separator, _ = run.url.partition("/actions/runs/")
+    if not separator or not _REPOSITORY_URL.fullmatch(repository_url):
+        raise ForgeError(f"GitHub gives no usable URL for run {run.id}")
+    return f"{repository_url}/commit/"
 
 
 def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
+    """Return the result in the run's artifact. Raises UnusableArtifact if the result does not answer ``request``."""
+
     def read(archive: bytes) -> Bisection:
         data = read_only_member(archive, MEMBER, MAX_RECORD_BYTES, "the artifact")
         return parse_record(data, Bisection, "the artifact")
 
     result = read_newest_artifact(forge, request.run.id, ARTIFACT, MAX_RECORD_BYTES, read)
-    if (result.good.commit, result.bad.commit) != (request.good, request.bad) or result.axis or result.on == "command":
+    is_other_range = (result.good.commit, result.bad.commit) != (request.good, request.bad)
+    # A comment can request neither a search over versions of a dependency nor a search by a command.
+    if is_other_range or result.axis or result.on == "command":
         raise UnusableArtifact("the job's artifact answers another request")
-    for point in {linked_point.key: linked_point for linked_point in list_linked_points(result)}.values():
+    distinct_points = {point.key: point for point in list_linked_points(result)}
+    for point in distinct_points.values():
         if point.version or not _is_in_range(forge, point.commit, request):
             raise UnusableArtifact("the job's artifact names a commit outside the range: ", UntrustedText(point.commit))
     return result
@@ -165,5 +174,6 @@ def _is_in_range(forge: Forge, commit: str, request: BisectionRequest) -> bool:
 
 
 def _write_failure(request: BisectionRequest, reason: Words) -> str:
+    """Return the reply to a request whose run has no usable result."""
     endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
-    return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe range was {endpoints}.\n"
+    return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe requested range was {endpoints}.\n"

@@ -1,7 +1,7 @@
-"""The files that a commit changes. GitHub lists at most 300 files of a comparison; git lists all.
+"""List the files that a commit changes. GitHub lists at most 300 files of a comparison; git lists all.
 
-Where GitHub's list is not complete, both commits are fetched with git, without their files and their history. The
-repository for this is temporary, so that the job's checkout stays unchanged. No file is checked out.
+If GitHub's list is not complete, git fetches the trees of both commits, without file contents and history. The trees
+are fetched into a temporary repository, so that the job's checkout stays unchanged. No file is checked out.
 """
 
 import tempfile
@@ -16,8 +16,8 @@ from regbot.github.types import CommitComparison
 
 
 def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list[str]:
-    """Return the paths of all files that ``sha`` changes since the merge base of ``change``, with both paths of a
-    renamed file. Raises ForgeError, CheckoutError."""
+    """Return the paths of all files that ``sha`` changes since the merge base of ``change``. A renamed file appears
+    with both paths. Raises ForgeError, CheckoutError."""
     if change.files is not None:
         return list(change.files)
     with fetched_trees(forge, change.merge_base, sha) as repo:
@@ -28,7 +28,7 @@ def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list
 def fetched_trees(forge: Forge, *commits: str, checkout: Path | None = None) -> Iterator[Path]:
     """Yield a temporary bare repository with ``commits`` and their trees. Raises ForgeError, CheckoutError.
 
-    ``checkout``: a repository whose objects can be read there too.
+    ``checkout``: a repository whose objects can be read through the temporary repository too.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
         repo = Path(folder)

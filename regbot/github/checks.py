@@ -1,12 +1,15 @@
-"""The check run of a head commit: find regbot's own check run, write it, and choose its conclusion for a verdict.
+"""regbot's check run on a head commit: find it, write it, and choose its conclusion for a verdict.
 
-A job of a pull request may have the same name, and GitHub then shows a second check run of that name. regbot recognizes
-its own check run by two properties: the external id ``PR:SHA:NONCE``, which no job can set, and the app that created
-it. GitHub lets no app change the check run of another app.
+A job of a pull request may also be called ``regbot``. GitHub then shows a second check run of this name. regbot
+recognizes its own check run by two properties: the app that created it, and the external id ``PR:SHA:NONCE``, which no
+job can set. GitHub lets no app change the check run of another app.
 
-A required check cannot tell the two apart: it looks at the newest check run of the name. While a commit has a check run
-of this name and app that is not regbot's, regbot's own one is as strict as INVALID. The same holds for a commit with
-more check runs of this name than are read. regbot's own one is created anew whenever the other one is newer.
+A *foreign* check run has regbot's name and app, but no external id of regbot. A required check looks at the newest
+check run of a name, so a foreign check run could replace regbot's result. regbot therefore does two things:
+
+- On a commit with a foreign check run, regbot's check run is at least as strict as INVALID. A commit with more check
+  runs than regbot reads is treated in the same way.
+- If the foreign check run is newer, regbot creates its own check run again.
 """
 
 import re
@@ -22,9 +25,11 @@ from regbot.report.markdown import Markdown
 from regbot.text.clip import clip
 
 NAME = "regbot"
+"""Name of regbot's check run."""
 STATIC_NONCE = "static"
 """Replaces the nonce in the external id of a static result. A static result needs no approval, so it has no nonce."""
 TITLE_CHARACTERS = 200
+"""Largest length of a check run's title."""
 BLOCKING_CONCLUSIONS = ("failure", "action_required")
 """Conclusions that block the merge where regbot is a required check."""
 CONCLUSIONS: Mapping[Status, Conclusion] = {
@@ -34,123 +39,133 @@ CONCLUSIONS: Mapping[Status, Conclusion] = {
     "REVIEW": "action_required",
     "INCONCLUSIVE": "neutral",
 }
+"""Default conclusion for each status. The ``[github]`` table can replace it."""
 _BY_STRICTNESS: Sequence[Conclusion] = ("success", "neutral", "action_required", "failure")
 """Conclusions that the ``[github]`` table may name, the most lenient first."""
 MAX_NAMED_PEERS = 10
+"""Largest number of pull requests with the same head that a note names."""
 _FOREIGN_PREFIX = f"INVALID, a job is also called {NAME}: "
+"""Start of the title on a commit that has, or may have, a foreign check run."""
 _TITLE_PREFIX = re.compile(rf"^({re.escape(_FOREIGN_PREFIX)})?(conclusion of #\d+ \([A-Z]+\): )?")
+"""Words that ``write`` puts before the title of a result."""
 _EXTERNAL_ID = re.compile(r"([0-9]{1,10}):([0-9a-f]{40}):([0-9a-f]{16}|static)")
+"""Pull request or 0, head commit, and nonce."""
 
 
 def format_external_id(number: int, sha: str, nonce: str = STATIC_NONCE) -> str:
-    """Return the external id of the check run on ``sha`` for the pull request ``number``; 0 stands for a merge
-    group."""
+    """Return the external id of the check run on ``sha`` for the pull request ``number``. The number of a merge group
+    is 0."""
     return f"{number}:{sha}:{nonce}"
 
 
 @dataclass(frozen=True)
 class HeadChecks:
-    """regbot's present check runs on one head for one pull request, oldest first. Normally there is at most one. Two
-    exist only if two jobs created them at the same moment.
+    """regbot's present check runs on one head for one pull request.
 
-    A measurement of a judged commit gets a new check run, because GitHub does not set a completed one back to in
-    progress. The earlier check runs are not among ``runs``: GitHub shows only the newest check run of a name.
+    ``runs``: the present check runs, oldest first. Normally there is at most one. There are two only if two jobs
+    created them at the same moment. A new measurement of a judged commit gets a new check run, because GitHub does not
+    set a completed check run back to in progress. ``runs`` then leaves out the earlier check run: GitHub shows only the
+    newest check run of a name.
     """
 
     runs: Sequence[CheckRun]
     other_pulls: Mapping[int, "HeadChecks"] = field(default_factory=dict)
     """Check runs of other pull requests with the same head, by pull request number."""
     foreign_runs: Sequence[CheckRun] = ()
-    """Check runs of the same name and app that regbot did not create, oldest first."""
+    """Foreign check runs, oldest first: they have regbot's name and app, but regbot did not create them."""
     is_complete: bool = True
-    """Whether all check runs of the name were read. Otherwise older ones exist, which may be anybody's."""
+    """Whether all check runs called ``NAME`` were read. Otherwise the commit has older ones, which may be foreign."""
 
     @property
     def is_unique(self) -> bool:
-        """Whether the commit has no check run of this name and app that is, or may be, somebody else's."""
+        """Whether the commit certainly has no foreign check run."""
         return self.is_complete and not self.foreign_runs
 
     @property
     def is_hidden(self) -> bool:
-        """Whether GitHub shows a check run that is not regbot's."""
+        """Whether GitHub shows a foreign check run instead of regbot's check run, because the foreign one is newer."""
         return bool(self.foreign_runs and self.runs) and self.foreign_runs[-1].id > self.runs[-1].id
 
     def is_hidden_by_pull(self, conclusion: Conclusion | None, peers: Sequence[Stamp]) -> bool:
-        """Return whether GitHub shows a completed check run of another pull request whose conclusion differs from
-        ``conclusion``. The check runs of ``peers`` do not count: ``regbot.github.same_head`` writes them too.
+        """Return whether GitHub shows the check run of another pull request with the same head, and its conclusion
+        differs from ``conclusion``. A closed pull request can leave such a check run behind.
 
-        A pull request that was closed leaves such a check run behind.
+        Check runs of ``peers``, the other open pull requests, do not count: ``regbot.github.same_head`` corrects them.
         """
-        newest = {number: other.runs[-1] for number, other in self.other_pulls.items() if other.runs}
-        if not newest or not self.runs:
+        newest_runs = {number: other.runs[-1] for number, other in self.other_pulls.items() if other.runs}
+        if not newest_runs or not self.runs:
             return False
-        number = max(newest, key=lambda other: newest[other].id)
-        newest_run = newest[number]
+        number = max(newest_runs, key=lambda other: newest_runs[other].id)
+        newest_run = newest_runs[number]
         is_peer = any(peer.pr == number for peer in peers)
         is_other_result = newest_run.status == "completed" and newest_run.conclusion != conclusion
         return is_other_result and not is_peer and newest_run.id > self.runs[-1].id
 
     @property
     def completed_text(self) -> StampedText | None:
-        """The strongest result in a completed check run; None where no completed check run has a result of its own
-        commit."""
+        """The strongest result in the completed check runs; None if they contain no result of their commit."""
         return _select_text([run for run in self.runs if run.status == "completed"])
 
     @property
     def previous_text(self) -> StampedText | None:
-        """The earlier result that a waiting check run still contains; None without one. It dates from before the
-        measurement was requested."""
+        """The result from before a measurement was requested, which the waiting check run still contains; None without
+        an earlier result."""
         return _select_text([run for run in self.runs if run.status != "completed"])
 
     @property
     def title(self) -> str:
-        """Title of the first completed check run; '' where none is completed. The prefix that names a stricter pull
-        request, or a job of the same name, is removed."""
+        """Title of the first completed check run, without the prefixes of ``_TITLE_PREFIX``; '' if no check run is
+        completed."""
         titles = (run.title for run in self.runs if run.status == "completed")
         return _TITLE_PREFIX.sub("", next(titles, ""))
 
     @property
     def waiting_run(self) -> CheckRun | None:
-        """The newest check run that waits for a measurement; None without one."""
+        """The newest check run that waits for a measurement; None if no check run waits."""
         return next((run for run in reversed(self.runs) if run.status != "completed"), None)
 
     @property
     def pending_nonce(self) -> str:
-        """Nonce of the measurement that a check run waits for; '' where no check run waits."""
-        waiting = (_read_nonce(run) for run in self.runs if run.status != "completed")
-        return next((nonce for nonce in waiting if nonce not in ("", STATIC_NONCE)), "")
+        """Nonce of the measurement that a check run waits for; '' if no check run waits."""
+        nonces = (_read_nonce(run) for run in self.runs if run.status != "completed")
+        return next((nonce for nonce in nonces if nonce not in ("", STATIC_NONCE)), "")
 
-    def can_show(self, nonce: str, run: int) -> bool:
-        """Return whether the measurement by the workflow run ``run`` may be shown. Either ``nonce`` is the nonce of the
-        last requested measurement, or a check run already contains the result of ``run``."""
-        texts = [
-            text for outer in (self.completed_text, self.previous_text) if outer for text in (outer, outer.void) if text
-        ]
-        is_known = any(text.stamp.tier == "measured" and text.stamp.run == run for text in texts)
-        return is_known or any(_read_nonce(waiting_run) == nonce for waiting_run in self.runs)
+    def can_show(self, nonce: str, run_id: int) -> bool:
+        """Return whether the measurement by the workflow run ``run_id`` may be shown.
+
+        It may be shown if ``nonce`` belongs to the last requested measurement, or if a check run already contains the
+        result of this workflow run.
+        """
+        results = [result for result in (self.completed_text, self.previous_text) if result is not None]
+        results += [result.void for result in results if result.void is not None]
+        is_known = any(result.stamp.tier == "measured" and result.stamp.run == run_id for result in results)
+        return is_known or any(_read_nonce(run) == nonce for run in self.runs)
 
 
 def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
-    """Return regbot's check runs on ``sha`` for a pull request; ``bot``: login of regbot's app. Raises ForgeError."""
-    runs: dict[int, list[CheckRun]] = {}
+    """Return regbot's check runs on ``sha`` for the pull request ``number``; ``bot``: login of regbot's app. Raises
+    ForgeError."""
+    runs_by_pull: dict[int, list[CheckRun]] = {}
     foreign_runs: list[CheckRun] = []
     listed, is_complete = forge.checks(sha, NAME)
     for run in listed:
         if run.app != bot.removesuffix("[bot]"):
             continue
         if (owner := find_owner(run, bot)) is not None:
-            runs.setdefault(owner, []).append(run)
+            runs_by_pull.setdefault(owner, []).append(run)
         else:
             foreign_runs.append(run)
-    present = {pull: _select_present(pull_runs) for pull, pull_runs in runs.items()}
-    own_runs = present.pop(number, [])
-    others = {other: HeadChecks(other_runs, {}, foreign_runs, is_complete) for other, other_runs in present.items()}
+    present_runs = {pull: _select_present(runs) for pull, runs in runs_by_pull.items()}
+    own_runs = present_runs.pop(number, [])
+    others = {other: HeadChecks(runs, {}, foreign_runs, is_complete) for other, runs in present_runs.items()}
     return HeadChecks(own_runs, others, foreign_runs, is_complete)
 
 
 def find_owner(run: CheckRun, bot: str) -> int | None:
-    """Return the pull request that a check run of regbot is for, or 0 for a merge group; None where regbot did not
-    create the check run."""
+    """Return the number of the pull request that a check run belongs to; 0 for a merge group.
+
+    The result is None if regbot did not create the check run. ``bot``: login of regbot's app.
+    """
     match = _EXTERNAL_ID.fullmatch(run.external_id)
     is_own = run.app == bot.removesuffix("[bot]") and run.name == NAME
     return int(match[1]) if is_own and match is not None and match[2] == run.sha else None
@@ -171,13 +186,13 @@ def write(
 
     ``peers``: stamps of the verdicts on other pull requests with this head. GitHub does not distinguish the check runs
     of pull requests with the same head, so all these check runs get the strictest conclusion. Annotations cannot be
-    removed from a check run, so they are sent only once. The external id of an existing check run is kept, because a
-    measurement may have been requested after ``head_checks`` was read.
+    removed from a check run, so they are sent only once. An existing check run keeps its external id, because somebody
+    may have requested a measurement after ``head_checks`` was read.
     """
     check = _build_check(stamped_text, github, title, url, peers, head_checks)
     changed = False
     for run in head_checks.runs:
-        if not _shows(run, check):
+        if not _has_content(run, check):
             forge.update_check(run.id, replace(check, annotations=() if run.annotations else tuple(annotations)))
             changed = True
     is_hidden = head_checks.is_hidden or head_checks.is_hidden_by_pull(check.conclusion, peers)
@@ -192,17 +207,20 @@ def write(
 def is_current(stamped_text: StampedText, head_checks: HeadChecks, github: GitHub, peers: Sequence[Stamp] = ()) -> bool:
     """Return whether the existing check runs show ``stamped_text`` with the conclusion that ``write`` would give it."""
     check = _build_check(stamped_text, github, "", "", peers, head_checks)
-    return all(_shows(run, check) for run in head_checks.runs)
+    return all(_has_content(run, check) for run in head_checks.runs)
 
 
-def _shows(run: CheckRun, check: NewCheck) -> bool:
+def _has_content(run: CheckRun, check: NewCheck) -> bool:
+    """Return whether a check run is completed with the conclusion and summary of ``check``. Titles are not compared."""
     summary = run.summary.replace("\r\n", "\n").strip()
     return (run.status, run.conclusion, summary) == ("completed", check.conclusion, check.summary.strip())
 
 
 def show_waiting(forge: Forge, head_checks: HeadChecks) -> bool:
-    """Create the check run that waits for a measurement again if a foreign one hides it. Return whether it was created.
-    Raises ForgeError."""
+    """If a foreign check run hides the check run that waits for a measurement, create the waiting check run again.
+
+    Return whether it was created. Raises ForgeError.
+    """
     waiting_run = head_checks.waiting_run
     if waiting_run is None or not head_checks.is_hidden:
         return False
@@ -226,23 +244,27 @@ def conclude(status: Status, github: GitHub, least_strict: Conclusion = "success
 
 
 def conclude_without_shadow(status: Status, github: GitHub, least_strict: Conclusion = "success") -> Conclusion:
-    """Return the conclusion that applies without shadow mode: the one for ``status``, but not more lenient than
-    ``least_strict``."""
-    return max(github.conclusions.get(status, CONCLUSIONS[status]), least_strict, key=_BY_STRICTNESS.index)
+    """Return the conclusion that applies without shadow mode: the configured conclusion for ``status``, or
+    ``least_strict`` if that is stricter."""
+    configured = github.conclusions.get(status, CONCLUSIONS[status])
+    return max(configured, least_strict, key=_BY_STRICTNESS.index)
 
 
 def get_least_strict(github: GitHub, tier: Tier, number: int) -> Conclusion:
-    """Return the most lenient conclusion that a result may have. ``number``: 0 stands for a merge group.
+    """Return the most lenient conclusion that a result may have. ``number``: pull request, or 0 for a merge group.
 
-    For a self-reported result it is ``github.self_reported``, but for that of a merge group at most neutral: nobody can
-    have a merge group measured that is only traced, so nothing could unblock it.
+    For a self-reported result, it is ``github.self_reported``, but for a merge group never stricter than neutral.
+    Nobody can start a measurement of a traced merge group, so nothing could unblock a stricter conclusion.
     """
     if tier != "static":
         return "success"
-    return github.self_reported if number else min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
+    if number:
+        return github.self_reported
+    return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
+    """Return the conclusion of a check run for the result with ``stamp``."""
     return conclude(stamp.status, github, get_least_strict(github, stamp.tier, stamp.pr))
 
 
@@ -254,14 +276,18 @@ def get_strictness(stamp: Stamp, github: GitHub) -> int:
 def _build_check(
     stamped_text: StampedText, github: GitHub, title: str, url: str, peers: Sequence[Stamp], head_checks: HeadChecks
 ) -> NewCheck:
+    """Return the completed check run for ``stamped_text``, with the strictest conclusion of ``peers``, and with notes
+    about other pull requests and foreign check runs."""
     stamp = stamped_text.stamp
     strictest = max((stamp, *peers), key=lambda candidate: get_strictness(candidate, github))
     conclusion = _conclude_stamp(strictest, github)
     prefix = f"conclusion of #{strictest.pr} ({strictest.status}): " if strictest is not stamp else ""
-    notes = [note] if (note := write_same_head_note(stamp.pr, peers, strictest)) else []
+    same_head_note = write_same_head_note(stamp.pr, peers, strictest)
+    notes = [same_head_note] if same_head_note is not None else []
     if not head_checks.is_unique:
         conclusion = max(conclusion, conclude("INVALID", github), key=_BY_STRICTNESS.index)
-        prefix, notes = f"{_FOREIGN_PREFIX}{prefix}", [_FOREIGN_NOTE if head_checks.is_complete else _MANY_NOTE, *notes]
+        prefix = f"{_FOREIGN_PREFIX}{prefix}"
+        notes = [_FOREIGN_NOTE if head_checks.is_complete else _MANY_NOTE, *notes]
     return NewCheck(
         name=NAME,
         sha=stamp.head,
@@ -275,22 +301,24 @@ def _build_check(
 
 
 _FOREIGN_NOTE = Markdown(
-    f"⛔ **INVALID:** this commit has another check run called `{NAME}`, and a required check cannot tell the two "
-    "apart. A job of the pull request may have this name. Rename that job and push."
+    f"⛔ **INVALID:** this commit has another check run called `{NAME}`, which regbot did not create. A required "
+    "check cannot distinguish the two check runs. A job of the pull request may have this name. Rename that job and "
+    "push."
 )
 
 
 _MANY_NOTE = Markdown(
-    f"⛔ **INVALID:** this commit has more than 100 check runs called `{NAME}`, and regbot reads no more. Jobs of the "
-    "pull request may have this name, or other pull requests have the same head. Rename such a job, or push another "
-    "commit."
+    f"⛔ **INVALID:** this commit has more than 100 check runs called `{NAME}`, and regbot reads only 100. Perhaps "
+    f"jobs of the pull request are called `{NAME}`, or other pull requests have the same head. Rename these jobs, or "
+    "push another commit."
 )
 
 
 def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) -> Markdown | None:
-    """Return the note that other pull requests have the same head; None where there are no ``peers``.
+    """Return the note that other pull requests have the same head; None if ``peers`` is empty.
 
-    ``strictest``: the stamp, of ``peers`` or of pull request ``number`` itself, whose conclusion the check run gets.
+    ``number``: the pull request of the check run. ``peers``: stamps of the verdicts on the other pull requests.
+    ``strictest``: the stamp with the strictest conclusion, which the check run gets.
     """
     if not peers:
         return None
@@ -299,23 +327,26 @@ def write_same_head_note(number: int, peers: Sequence[Stamp], strictest: Stamp) 
         peer_names = f"{peer_names} and {len(peers) - MAX_NAMED_PEERS} more"
     return Markdown(
         f"👥 **This is the verdict on #{number}.** Other pull requests have the same head: {peer_names}. A required "
-        "check cannot tell their check runs apart. So this check run has the conclusion of the strictest verdict, "
-        f"which is the {strictest.status} of #{strictest.pr}. After one of the pull requests is closed, run "
-        "`regbot-static` again."
+        "check cannot distinguish the check runs of these pull requests. So this check run has the conclusion of the "
+        f"strictest verdict, which is the {strictest.status} of #{strictest.pr}. After one of the pull requests is "
+        "closed, run `regbot-static` again."
     )
 
 
 def _select_present(runs: Sequence[CheckRun]) -> list[CheckRun]:
-    """Return the check runs with the external id of the newest one. Each measurement has an external id of its own."""
+    """Return the check runs with the same external id as the newest check run. Each measurement has its own external
+    id."""
     return [run for run in runs if run.external_id == runs[-1].external_id]
 
 
 def _select_text(runs: Sequence[CheckRun]) -> StampedText | None:
+    """Return the strongest result in the summaries of ``runs``; None without a result of the check run's commit."""
     parsed = [(run, text) for run in runs if (text := StampedText.read(run.summary)) is not None]
     own_texts = [text for run, text in parsed if text.stamp.head == run.sha]
     return select_strongest(own_texts, own_texts[0].stamp.head) if own_texts else None
 
 
 def _read_nonce(run: CheckRun) -> str:
+    """Return the nonce in the external id of a check run; '' if regbot did not create the check run."""
     match = _EXTERNAL_ID.fullmatch(run.external_id)
     return match[3] if match else ""

@@ -1,6 +1,6 @@
-"""Client of the parts of GitHub's REST API that regbot uses. Methods take and return plain data.
+"""Client for the parts of GitHub's REST API that regbot uses. Methods take and return plain data.
 
-The client makes no decisions. A request that creates something takes effect once, however often a reply is lost
+The client makes no decisions. A request that creates an object takes effect once, however often GitHub's reply is lost
 (``regbot.github.transport``). Every other call can be repeated with the same result.
 """
 
@@ -43,8 +43,8 @@ MAX_DISPATCH_LOOKUPS = 6
 """If the reply to a workflow start is lost, the list of runs is read up to this many times to see whether the workflow
 started. GitHub lists a new run only after some seconds."""
 MAX_END_POLLS, END_POLL_INTERVAL_S = 60, 10.0
-"""How often the end of a run is polled, and the seconds between two polls. The limit is needed because the caller may
-be the last job of that same run."""
+"""Limits of ``Forge.ended_run``: number of polls, and seconds between two polls. Without a limit, a job that waits for
+the end of its own run would wait forever."""
 MAX_CLOCK_SKEW = timedelta(minutes=10)
 """Largest expected difference between GitHub's clock and the clock of this machine."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
@@ -82,17 +82,19 @@ class Forge:
         return _parse(Pull.from_json, self._api.get(f"{self._root}/pulls/{number}"))
 
     def pulls_with_head(self, repository: str, ref: str) -> list[Pull]:
-        """Return the open pull requests from a branch of ``repository`` ("owner/name"), which may be a fork."""
+        """Return the open pull requests whose head is the branch ``ref`` of ``repository`` ("owner/name"). The
+        repository may be a fork."""
         owner = repository.partition("/")[0]
         pulls = self._pulls(head=f"{owner}:{ref}")
         return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (repository, ref)]
 
     def pulls_from(self, ref: str) -> list[Pull]:
-        """Return the open pull requests from a branch of this repository."""
+        """Return the open pull requests whose head is the branch ``ref`` of this repository."""
         return self.pulls_with_head(self.repository, ref)
 
     def closed_pulls_from(self, ref: str) -> list[ClosedPull]:
-        """Return the merged and closed pull requests from a branch of this repository, newest first."""
+        """Return the merged and closed pull requests whose head is the branch ``ref`` of this repository, newest
+        first."""
         owner = self.repository.partition("/")[0]
         parameters = {"state": "closed", "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
         listed = self._api.pages(f"{self._root}/pulls", parameters)
@@ -103,8 +105,8 @@ class Forge:
         return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
-        """Open a pull request from ``head``, a branch of this repository. After a lost reply, return the pull request
-        that the lost request opened."""
+        """Open a pull request from the branch ``head`` of this repository into the branch ``base``. If GitHub's reply
+        is lost, return the pull request that the request has opened."""
 
         def find_created() -> Pull | None:
             return next((pull for pull in self.pulls_from(head) if pull.base_ref == base), None)
@@ -123,9 +125,9 @@ class Forge:
         return self.compare(base, head).merge_base
 
     def compare(self, base: str, head: str) -> CommitComparison:
-        """Return what ``head`` changes since the merge base of ``base`` and ``head``. One page is enough, because
-        GitHub lists all files of a comparison on the first page."""
-        compared = self._api.get(f"{self._root}/compare/{_quote_part(base)}...{_quote_part(head)}", {"per_page": 1})
+        """Return what ``head`` changes since the merge base of ``base`` and ``head``."""
+        path = f"{self._root}/compare/{_quote_part(base)}...{_quote_part(head)}"
+        compared = self._api.get(path, {"per_page": 1})  # limits the commits; the first page lists the changed files
         return _parse(CommitComparison.from_json, compared)
 
     def git_remote(self, repo: Path) -> Remote:
@@ -138,7 +140,7 @@ class Forge:
         return _parse(lambda data: str(data["default_branch"]), self._api.get(self._root))
 
     def tip(self, branch: str) -> str:
-        """Return the newest commit of a branch, even if a tag has the same name."""
+        """Return the newest commit of a branch. A tag with the same name is ignored."""
         return _parse(
             lambda data: str(data["commit"]["sha"]), self._api.get(f"{self._root}/branches/{_quote_part(branch)}")
         )
@@ -149,7 +151,7 @@ class Forge:
         return _parse(lambda data: [str(parent["sha"]) for parent in data["parents"]], commit)
 
     def role(self, login: str) -> Role:
-        """Return the present role of an account in this repository; "none" for an unknown account."""
+        """Return the present role of the account ``login`` in this repository; "none" for an unknown account."""
         if not _LOGIN.fullmatch(login):
             return "none"
         try:
@@ -167,16 +169,18 @@ class Forge:
         return _sort_comments(self._api.pages(f"{self._root}/issues/{number}/comments"))
 
     def recent_comments(self, number: int, max_pages: int) -> tuple[list[Comment], bool]:
-        """Return comments of a pull request, oldest first, and whether they are all.
+        """Return comments of a pull request, oldest first, and whether these are all its comments.
 
-        A page has 100 comments. Of more than ``max_pages`` pages, the first one and the last ones are read.
+        At most ``max_pages`` pages of 100 comments are read: the oldest page and the newest pages.
         """
         path = f"{self._root}/issues/{number}/comments"
-        first = self._api.page(path, 1)
-        last = max(first.last_page, 2) if first.more else 1
-        earliest = max(2, last - max_pages + 2)
-        items = [*first.data, *(item for page in range(earliest, last + 1) for item in self._api.page(path, page).data)]
-        return _sort_comments(items), earliest == 2
+        first_page = self._api.page(path, 1)
+        last_number = max(first_page.last_page, 2) if first_page.more else 1
+        resume_number = max(2, last_number - max_pages + 2)  # pages between the first page and this one are left out
+        items = [*first_page.data]
+        for page_number in range(resume_number, last_number + 1):
+            items += self._api.page(path, page_number).data
+        return _sort_comments(items), resume_number == 2
 
     def changed_comments(self, number: int, since: datetime) -> list[Comment]:
         """Return the comments of a pull request that were written or edited at or after ``since``, oldest first."""
@@ -184,7 +188,7 @@ class Forge:
         return _sort_comments(self._api.pages(f"{self._root}/issues/{number}/comments", parameters))
 
     def comment(self, id: int) -> Comment | None:
-        """Return one comment; None where it was deleted."""
+        """Return one comment; None if the comment was deleted."""
         try:
             return _parse(Comment.from_json, self._api.get(f"{self._root}/issues/comments/{id}"))
         except RefusedError as error:
@@ -195,8 +199,8 @@ class Forge:
     def create_comment(
         self, number: int, body: str, find_created: Callable[[], Comment | None] | None = None
     ) -> Comment:
-        """Create a comment. After a lost reply, ``find_created`` looks for the created comment. The default looks for a
-        new comment with the same text."""
+        """Create a comment. If GitHub's reply is lost, ``find_created`` looks for the created comment. By default, it
+        looks for a new comment with the same text."""
         if find_created is None:
             known_ids = {comment.id for comment in self.comments(number)}
 
@@ -208,7 +212,7 @@ class Forge:
         return self._api.create(path, {"body": body}, lambda data: _parse(Comment.from_json, data), find_created)
 
     def edit_comment(self, id: int, body: str) -> None:
-        """Change the text of a comment. Raises RefusedError with status 404 where it was deleted."""
+        """Change the text of a comment. Raises RefusedError with status 404 if the comment was deleted."""
         self._api.change("PATCH", f"{self._root}/issues/comments/{id}", {"body": body})
 
     def delete_comment(self, id: int) -> None:
@@ -221,18 +225,18 @@ class Forge:
         self._api.change("POST", f"{self._root}/issues/comments/{id}/reactions", {"content": content})
 
     def reactions(self, id: int, login: str) -> list[str]:
-        """Return the reactions of an account to a comment ("+1", "eyes", "confused", ...)."""
+        """Return the reactions of the account ``login`` to a comment ("+1", "eyes", "confused", ...)."""
         listed = self._api.pages(f"{self._root}/issues/comments/{id}/reactions")
-        pairs = _parse_all(lambda data: ((data["user"] or {}).get("login"), str(data["content"])), listed)
-        return [content for user, content in pairs if user == login]
+        reactions = _parse_all(lambda data: ((data["user"] or {}).get("login"), str(data["content"])), listed)
+        return [content for author, content in reactions if author == login]
 
     # Check runs
 
     def checks(self, sha: str, name: str) -> tuple[list[CheckRun], bool]:
-        """Return the newest check runs of one name on a commit, at most 100, oldest first, and whether they are all.
+        """Return the check runs called ``name`` on a commit, oldest first, and whether these are all of them.
 
-        Check runs of other apps and of jobs are included. Jobs of a pull request can create any number of them, so only
-        the first page is read. GitHub lists the newest ones first.
+        At most the 100 newest are returned. Check runs of other apps and of jobs are included. Jobs of a pull request
+        can create any number of check runs, so only the first page is read, on which GitHub lists the newest.
         """
         path = f"{self._root}/commits/{_quote_part(sha)}/check-runs"
         answer = self._api.page(path, 1, {"check_name": name, "filter": "all"})
@@ -244,7 +248,7 @@ class Forge:
         return _parse(CheckRun.from_json, self._api.get(f"{self._root}/check-runs/{id}"))
 
     def create_check(self, check: NewCheck) -> CheckRun:
-        """Create a check run. After a lost reply, return the existing check run with the same external id."""
+        """Create a check run. If GitHub's reply is lost, return the existing check run with the same external id."""
 
         def find_created() -> CheckRun | None:
             listed, _ = self.checks(check.sha, check.name)
@@ -256,8 +260,8 @@ class Forge:
         )
 
     def update_check(self, id: int, check: NewCheck) -> None:
-        """Change the content of a check run. GitHub *adds* the annotations to those of earlier calls, so send them only
-        once."""
+        """Change the content of a check run. GitHub *adds* the annotations to the existing annotations, so the caller
+        must send annotations only once."""
         path = f"{self._root}/check-runs/{id}"
         body = check.body()
         if not check.annotations:
@@ -277,7 +281,7 @@ class Forge:
         return _parse_all(lambda data: str(data["name"]), self._api.pages(f"{self._root}/issues/{number}/labels"))
 
     def add_label(self, number: int, name: str) -> None:
-        """Add a label to a pull request. GitHub creates a label that the repository lacks."""
+        """Add a label to a pull request. If the repository has no label of this name, GitHub creates the label."""
         self._api.change("POST", f"{self._root}/issues/{number}/labels", {"labels": [name]})
 
     def remove_label(self, number: int, name: str) -> None:
@@ -287,10 +291,10 @@ class Forge:
     # Workflows
 
     def dispatch(self, workflow: str, ref: str, inputs: Mapping[str, str]) -> None:
-        """Start a workflow by its file name.
+        """Start the workflow with the file name ``workflow``.
 
-        After a lost reply, the list of runs is searched for the nonce in ``inputs``, because the title of a started run
-        contains that nonce. Without a nonce in ``inputs``, the workflow is started again.
+        If GitHub's reply is lost, this method looks for the nonce of ``inputs`` in the titles of the runs. If a run has
+        this nonce, the workflow has started. Without a nonce in ``inputs``, the workflow is started again.
         """
         path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/dispatches"
         nonce, since = inputs.get("nonce", ""), datetime.now(UTC) - MAX_CLOCK_SKEW
@@ -322,7 +326,7 @@ class Forge:
         return _parse(WorkflowRun.from_json, self._api.get(f"{self._root}/actions/runs/{id}"))
 
     def ended_run(self, run: WorkflowRun) -> WorkflowRun:
-        """Wait until a run has ended, at most ten minutes, and return it in its state at that time."""
+        """Wait at most ten minutes for the end of a run, and return the run in its newest state."""
         for _ in range(MAX_END_POLLS):
             if run.status == "completed":
                 break
@@ -337,8 +341,8 @@ class Forge:
         return sorted(jobs, key=lambda job: job.started)
 
     def artifacts(self, run_id: int, name: str = "") -> list[Artifact]:
-        """Return the artifacts of all attempts of a run, oldest first. With ``name``, return only those of this name,
-        so that a run with thousands of other artifacts costs no more requests."""
+        """Return the artifacts of all attempts of a run, oldest first. With ``name``, GitHub lists only artifacts of
+        this name, so that thousands of other artifacts cost no further requests."""
         parameters = {"name": name} if name else None
         listed = self._api.pages(f"{self._root}/actions/runs/{run_id}/artifacts", parameters, key="artifacts")
         return sorted(_parse_all(Artifact.from_json, listed), key=lambda artifact: artifact.id)
@@ -361,8 +365,8 @@ def _sort_comments(items: Iterable[Any]) -> list[Comment]:
 
 
 def _parse_role(data: Mapping[str, Any]) -> Role:
-    """Return the role that GitHub names. For an organisation's custom role, return the standard role that it is based
-    on."""
+    """Return the role in GitHub's answer. For a custom role of an organisation, return the standard role that the
+    custom role extends."""
     for name in (data.get("role_name"), data["permission"]):
         for role in ROLES:
             if name == role:
@@ -379,7 +383,7 @@ def _parse_all(parse: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
 
 
 def _parse(parse: Callable[[Any], T], data: Any) -> T:
-    """Return ``parse(data)``. Raises ForgeError where GitHub's answer lacks a field or has an unexpected form."""
+    """Return ``parse(data)``. Raises ForgeError if GitHub's answer lacks a field or has an unexpected form."""
     try:
         return parse(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

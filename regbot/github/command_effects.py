@@ -1,7 +1,7 @@
 """Execute a command: measure a commit, bisect a range, or judge a commit again with a new declaration.
 
-GitHub reports the author of a command. A command can be refused because of the author's role, the commit or protected
-files. A workflow that was already started is recognized by the title of its run, so that no workflow starts twice.
+A command can be refused because of its author's role, its commit, or protected files. The author and the role come from
+GitHub. No workflow starts twice for a command: the title of a workflow run shows which command started it.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from regbot.github.replies import (
     refuse_protected,
     refuse_role,
 )
-from regbot.github.run_artifact import is_spent
+from regbot.github.run_artifact import can_judge_again
 from regbot.github.shared_history import is_ancestor
 from regbot.github.sticky_comment import find_posted_run
 from regbot.github.types import Pull, Role
@@ -49,6 +49,8 @@ from regbot.github.workflow_start import (
 from regbot.report.markdown import Name
 
 Effect = Literal["nothing", "started", "noted", "refused", "stale"]
+"""What the gate did. started: it started a workflow. noted: it accepted a declaration. refused: it refused a command.
+stale: it marked an old result as stale."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,11 @@ class GateOutcome:
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """A command or a run label on the pull request ``number``. ``login``, ``role``: the person who gave the command or
-    set the label. ``since``: time of the comment or label event. ``nonce`` identifies the request."""
+    """Origin of a command or run label on the pull request ``number``.
+
+    ``login``, ``role``: account and role of the person who gave the command or set the label. ``since``: time of the
+    comment or label event. ``nonce``: identifier of the request.
+    """
 
     number: int
     login: str
@@ -74,7 +79,7 @@ class CommandRequest:
 def execute_command(
     forge: Forge, request: CommandRequest, command: Command | InvalidCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Carry out a command, or return the refusal. Raises ForgeError."""
+    """Execute a command, or return the reason for its refusal. Raises ForgeError."""
     required_role = "write" if isinstance(command, InvalidCommand) else get_required_role(command)
     if not has_role(request.role, required_role):
         return refuse_role(command, request.role, required_role)
@@ -95,65 +100,66 @@ def execute_command(
 def start_measurement(
     forge: Forge, request: CommandRequest, pull: Pull, command: RunCommand | MoreCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Start the measurement of a commit for a command or a label, or return the refusal. Raises ForgeError."""
+    """Start the measurement of a commit for a command or label, or return the reason for the refusal. Raises
+    ForgeError."""
     if pull.draft:
         return refuse_draft(command)
-    change, branch = forge.compare(pull.base_ref, command.sha), forge.default_branch()
+    change, default_branch = forge.compare(pull.base_ref, command.sha), forge.default_branch()
     if (
-        pull.base_ref != branch
+        pull.base_ref != default_branch
         and not has_role(request.role, OTHER_BASE_ROLE)
-        and not is_ancestor(forge, change.merge_base, branch)
+        and not is_ancestor(forge, change.merge_base, default_branch)
     ):
-        return refuse_other_base(pull.base_ref, branch, command)
+        return refuse_other_base(pull.base_ref, default_branch, command)
+    # "/regbot run" must confirm protected files with its option; the role alone is not enough.
     may_change_protected = (
         command.protected if isinstance(command, RunCommand) else has_role(request.role, PROTECTED_ROLE)
     )
     paths = [] if may_change_protected else list_changed_files(forge, change, command.sha)
     if files := find_protected(paths, settings.protected):
-        confirmed = RunCommand(command.sha, protected=True) if isinstance(command, RunCommand) else command
-        return refuse_protected(files.describe(), confirmed)
-    more_pairs = command.pairs if isinstance(command, MoreCommand) else 0
+        accepted_command = RunCommand(command.sha, protected=True) if isinstance(command, RunCommand) else command
+        return refuse_protected(files.describe(), accepted_command)
     measurement = Measurement(
-        pull.number,
-        command.sha,
-        change.merge_base,
-        branch,
-        request.nonce,
-        request.login,
-        request.since,
-        settings.bot,
-        more_pairs,
+        number=pull.number,
+        sha=command.sha,
+        base=change.merge_base,
+        branch=default_branch,
+        request_nonce=request.nonce,
+        login=request.login,
+        since=request.since,
+        bot=settings.bot,
+        more=command.pairs if isinstance(command, MoreCommand) else 0,
     )
     started = request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
     if isinstance(started, CommandRefusal):
         return started
     if not started:
-        return GateOutcome("nothing", "this was started before")
+        return GateOutcome("nothing", "this measurement was started before")
     return GateOutcome("started", f"{MEASURE} was started on {command.sha}, for {request.login}")
 
 
 def _start_bisection(
     forge: Forge, request: CommandRequest, pull: Pull, command: BisectCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Start a bisection, or return the refusal. Both ends of the range must be in the history of the pull request or of
-    its base."""
+    """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
+    pull request's head or base branch."""
     if obstacle := find_obstacle(pull, pull.head_sha):
         return CommandRefusal(obstacle)
-    has_pull_code = False
+    has_code_of_pull = False
     for sha in (command.good, command.bad):
         if is_ancestor(forge, sha, pull.base_ref):
             continue
         if not is_ancestor(forge, sha, pull.head_sha):
             return CommandRefusal(
-                (Name(sha), " is a commit neither of this pull request nor of ", Name(pull.base_ref), ".")
+                (Name(sha), " is neither a commit of this pull request nor a commit of ", Name(pull.base_ref), ".")
             )
-        has_pull_code = True
-    if has_pull_code and not has_role(request.role, PROTECTED_ROLE):
+        has_code_of_pull = True
+    if has_code_of_pull and not has_role(request.role, PROTECTED_ROLE):
         change = forge.compare(pull.base_ref, pull.head_sha)
         if files := find_protected(list_changed_files(forge, change, pull.head_sha), settings.protected):
             return refuse_protected(files.describe(), command)
     if has_run_started(forge, BISECT, request.nonce, request.since):
-        return GateOutcome("nothing", "this was started before")
+        return GateOutcome("nothing", "this bisection was started before")
     branch = forge.default_branch()
     if obstacle := find_obstacle(forge.pull(pull.number), pull.head_sha):
         return CommandRefusal(obstacle)
@@ -165,8 +171,10 @@ def _start_bisection(
 def _apply_declaration(
     forge: Forge, request: CommandRequest, pull: Pull, command: ExpectCommand | AcceptCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Start regbot-post again for the run of the present verdict. Every run of regbot-post reads the declarations from
-    the comments."""
+    """Start regbot-post again for the workflow run that the present verdict came from.
+
+    regbot-post reads the new declaration from the comments. The gate passes only the id of the workflow run to it.
+    """
     sha = command.sha if isinstance(command, AcceptCommand) else pull.head_sha
     if obstacle := find_obstacle(pull, sha):
         return refuse_moved_head(obstacle, pull, command)
@@ -174,8 +182,8 @@ def _apply_declaration(
     if run is None:
         return GateOutcome("noted", f"the declaration of {request.login} counts when a verdict is posted")
     if is_judged_since(forge, run, request.since):
-        return GateOutcome("nothing", f"{POST} was started after this comment, and reads it too")
-    if is_spent(forge, run, ARTIFACT):
+        return GateOutcome("nothing", f"{POST} was started after this comment, and reads this comment too")
+    if not can_judge_again(forge, run, ARTIFACT):
         return refuse_expired(sha)
     forge.dispatch(POST, forge.default_branch(), {"run": str(run)})
     return GateOutcome(
@@ -186,8 +194,8 @@ def _apply_declaration(
 def has_command_started(forge: Forge, request: CommandRequest, command: Command | InvalidCommand) -> bool:
     """Return whether a command has already started a workflow. Raises ForgeError.
 
-    The result is always False for commands that only start regbot-post, because another command may have started the
-    same post.
+    The result is False for commands that only start regbot-post. The title of a regbot-post run does not show which
+    command started it.
     """
     match command:
         case RunCommand() | MoreCommand():

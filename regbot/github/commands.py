@@ -1,9 +1,11 @@
 """Grammar of comment commands, such as ``/regbot run SHA``: parse the command in a comment, and format one.
 
-A command is the first line of a comment and must match exactly: lower case, one space between words, nothing before it.
-A command in a quotation, in a code block or further down is ignored. Text below the command is for human readers. A
-second command in that text makes the comment invalid. Each word of a command may contain only a few kinds of
-characters. Words are sent to GitHub as JSON and to workflows as inputs, never as part of a shell line.
+A command is the first line of a comment. The line must match the grammar exactly: lower case, one space between words,
+nothing before the command. A command in a quotation, in a code block or in a later line is ignored. Text below the
+command is for human readers, but a second command in that text makes the comment invalid.
+
+The words of a command may contain only letters, digits and a few punctuation marks. They are sent to GitHub as JSON and
+to workflows as inputs, never as part of a shell line. A reason may contain any visible text.
 
 ``permission`` decides who may give which command. ``approval`` decides whether the commit in the command may run.
 """
@@ -30,22 +32,28 @@ FORMS: dict[Verb, str] = {
 MAX_BODY_CHARACTERS = 65_536
 """GitHub's limit for a comment."""
 MAX_LINE_CHARACTERS = 1000
+"""Largest length of a command line."""
 MAX_REASON_CHARACTERS = 500
+"""Largest length of the reason in a command."""
 MAX_PAIRS = 64
+"""Largest number of additional pairs that one command may request."""
 DEFAULT_PAIRS = 4
-"""Number of additional pairs if the command does not give PAIRS. A session has this many pairs between two looks."""
+"""Number of additional pairs if the command does not give PAIRS. It is the number of pairs between two looks."""
 
 _PREFIX = "/regbot"
 _PROTECTED_OPTION = "with-protected-files"
 _ADDRESSED = re.compile(r"/regbot(?![\w./-])", re.IGNORECASE | re.ASCII)
 """Start of a comment that addresses regbot. ``/regbotics`` and ``/regbot/forge`` do not match."""
 _LATER_COMMAND = re.compile(r"^[ \t]*/regbot(?![\w./-])", re.IGNORECASE | re.ASCII | re.MULTILINE)
+"""A line that addresses regbot, in the text below the command."""
 _SHA = "[0-9a-f]{40}"
+# The patterns below match the part of the command line after the verb.
 _RUN = re.compile(rf"({_SHA})( {_PROTECTED_OPTION})?")
 _MORE = re.compile(rf"({_SHA})(?: ([1-9][0-9]{{0,3}}))?")
 _BISECT = re.compile(rf"({_SHA})\.\.({_SHA})(?: ([A-Za-z0-9][A-Za-z0-9_.@:/-]{{0,127}}))?")
 _ACCEPT = re.compile(rf"({_SHA}): ?(\S.*)")
 _INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories of characters that are not displayed, such as control and format characters."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,8 @@ class MoreCommand:
 
 @dataclass(frozen=True)
 class BisectCommand:
-    """Find the culprit between two commits. ``workload`` is '' for all workloads of the default branch."""
+    """Search for the culprit between two commits. ``workload`` is '' for all workloads in the default branch's
+    regbot.toml."""
 
     good: str
     bad: str
@@ -103,17 +112,17 @@ class InvalidCommand:
 
 
 def parse_command(body: str) -> Command | InvalidCommand | None:
-    """Return the command of a comment; None where the comment does not address regbot. Never raises."""
+    """Return the command of a comment; None if the comment does not address regbot. Never raises."""
     if not _ADDRESSED.match(body):
         return None
     if len(body) > MAX_BODY_CHARACTERS:
         return InvalidCommand(None, f"the comment has more than {MAX_BODY_CHARACTERS:,} characters")
-    first, _, below = body.partition("\n")
-    line = first.removesuffix("\r").rstrip(" \t")
+    first_line, _, text_below = body.partition("\n")
+    line = first_line.removesuffix("\r").rstrip(" \t")
     if len(line) > MAX_LINE_CHARACTERS:
         return InvalidCommand(None, f"the line has more than {MAX_LINE_CHARACTERS:,} characters")
     if any(unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in line):
-        return InvalidCommand(None, "the line holds characters that cannot be seen; type it instead of pasting it")
+        return InvalidCommand(None, "the line contains invisible characters; type the line instead of pasting it")
     if line != _PREFIX and not line.startswith(f"{_PREFIX} "):
         return InvalidCommand(None, f"a command begins with {_PREFIX} in lower case and one space")
     word, _, rest = line[len(_PREFIX) + 1 :].partition(" ")
@@ -122,13 +131,13 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
         return InvalidCommand(
             None, f"there is no command {word!r}" if word else "the command is missing, with one space before it"
         )
-    if _LATER_COMMAND.search(below):
-        return InvalidCommand(verb, "the comment holds more than one command; write one comment for each")
+    if _LATER_COMMAND.search(text_below):
+        return InvalidCommand(verb, "the comment contains more than one command; write a comment for each command")
     return _PARSERS[verb](rest)
 
 
 def format_command(command: Command) -> str:
-    """Return the command line of ``command``. ``parse_command`` turns this line into an equal command."""
+    """Return the command line of ``command``. ``parse_command`` turns the line back into an equal command."""
     match command:
         case RunCommand(sha, protected):
             return f"{_PREFIX} run {sha}{f' {_PROTECTED_OPTION}' if protected else ''}"
@@ -145,7 +154,8 @@ def format_command(command: Command) -> str:
 def _parse_run(rest: str) -> RunCommand | InvalidCommand:
     if match := _RUN.fullmatch(rest):
         return RunCommand(match[1], bool(match[2]))
-    if re.match(rf"{_SHA} ", rest):
+    has_commit = re.match(rf"{_SHA} ", rest)
+    if has_commit:
         return InvalidCommand("run", f"only {_PROTECTED_OPTION} may follow the commit")
     return InvalidCommand("run", _explain_missing_commit(rest))
 
@@ -158,7 +168,7 @@ def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
         )
     pairs = int(match[2]) if match[2] else DEFAULT_PAIRS
     if pairs > MAX_PAIRS:
-        return InvalidCommand("more", f"PAIRS is above {MAX_PAIRS}, the most that one command may ask for")
+        return InvalidCommand("more", f"PAIRS is above {MAX_PAIRS}, the largest number that a command may request")
     return MoreCommand(match[1], pairs)
 
 
@@ -167,10 +177,10 @@ def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
         has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
         return InvalidCommand(
             "bisect",
-            "WORKLOAD is no name of a workload"
+            "WORKLOAD is no valid name of a workload"
             if has_range
-            else "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them: a "
-            "branch or a short hash may name another commit a moment later",
+            else "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch "
+            "names and short hashes are not accepted, because the commit that they name can change",
         )
     if match[1] == match[2]:
         return InvalidCommand("bisect", "GOOD and BAD are the same commit")
@@ -208,6 +218,7 @@ def _check_reason_length(verb: Verb, reason: str) -> InvalidCommand | None:
 
 
 def _explain_missing_commit(rest: str) -> str:
+    """Return why ``rest``, the line after the verb, does not begin with a commit."""
     if not rest:
         return "the commit is missing"
-    return "the commit is not written as 40 lower-case hexadecimal digits, with one space before it"
+    return "the commit is not written as 40 lower-case hexadecimal digits after one space"

@@ -1,7 +1,8 @@
 """The comments of one pull request, read with few requests.
 
-The first read takes at most ``MAX_PAGES`` pages. Later reads ask only for comments that were written or edited since.
-Anybody may comment, so nobody must be able to use up the job's request quota with comments.
+The first read takes at most ``MAX_PAGES`` pages. Later reads request only comments that were written or edited since
+the previous read. The number of requests is limited because anybody may comment: many comments must not use up the
+job's request quota.
 """
 
 from datetime import timedelta
@@ -10,17 +11,18 @@ from regbot.github.client import Forge
 from regbot.github.types import Comment, Role
 
 MAX_PAGES = 5
-"""Pages of 100 comments that are read: the oldest page and the newest ones. GitHub refuses comments from 2,500 on."""
+"""Number of pages that the first read takes: the oldest page and the newest pages. A page has 100 comments. GitHub
+allows 2,500 comments on a pull request."""
 MAX_AUTHORS = 3
-"""Number of authors whose role is asked for. The role of further authors counts as "none"."""
+"""Largest number of authors whose roles are requested. The role of further authors counts as "none"."""
 LISTING_DELAY = timedelta(minutes=1)
-"""GitHub may list a comment some seconds late, so each read starts this long before the newest known comment."""
+"""GitHub may list a comment some seconds late. Each read therefore starts this long before the newest known comment."""
 
 
 class CommentThread:
-    """Comments of the pull request ``number``, for the time of one job. Methods raise ForgeError.
+    """Comments of the pull request ``number``, cached for the time of one job. Methods raise ForgeError.
 
-    A comment that somebody deletes after the first read stays known until ``forget`` is called.
+    If somebody deletes a comment after the first read, the comment stays in the cache until ``forget`` is called.
     """
 
     def __init__(self, forge: Forge, number: int) -> None:
@@ -51,7 +53,7 @@ class CommentThread:
         return self.known
 
     def read_once(self) -> list[Comment]:
-        """Return the comments of the last read, oldest first. Read them if that has not happened yet."""
+        """Return the comments of the last read, oldest first. The first call reads them."""
         return self.read() if self._comments is None else self.known
 
     @property
@@ -60,12 +62,13 @@ class CommentThread:
         return sorted((self._comments or {}).values(), key=lambda comment: (comment.created, comment.id))
 
     def forget(self, id: int) -> None:
-        """Drop a comment that was deleted."""
+        """Remove a deleted comment from the cache."""
         if self._comments is not None:
             self._comments.pop(id, None)
 
     def role(self, login: str) -> Role | None:
-        """Return the present role of an author, which is asked for once; None if too many authors were asked for."""
+        """Return the present role of an author; None after the roles of ``MAX_AUTHORS`` other authors were requested.
+        The role of each author is requested only once."""
         if login not in self._roles:
             if len(self._roles) >= MAX_AUTHORS:
                 return None

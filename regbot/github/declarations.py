@@ -1,10 +1,11 @@
 """Declarations in pull request comments: expected sharding changes, and the acceptance of a REVIEW verdict.
 
-Nothing is stored. For every post, the comments and the roles of their authors are read again. An edited comment does
-not count, because somebody other than its author may have edited it.
+regbot stores no declarations. Whenever it posts a result, it reads the comments and the roles of their authors again.
+An edited comment does not count, because somebody other than its author may have edited it.
 
-Anybody may write commands, so the roles of only a few authors are asked for. Authors whom GitHub describes as members
-come first, then those of newer comments. What is left out is named in ``Declarations.warnings``.
+Anybody may write commands, so regbot requests the roles of only ``MAX_AUTHORS`` authors. Authors whom GitHub describes
+as members come first, then the authors of newer comments. ``Declarations.warnings`` says if comments or authors were
+left out.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,15 @@ from regbot.github.types import Comment
 from regbot.judge import Expectation, parse_expectation
 
 MEMBERS = ("OWNER", "MEMBER", "COLLABORATOR")
-"""Descriptions by GitHub of authors who probably have a role."""
+"""Values of ``Comment.association`` for authors who probably have a role in the repository."""
 
 
 @dataclass(frozen=True)
 class ReviewAcceptance:
-    """Acceptance of a REVIEW verdict on a commit, or on the merge group of that pull request alone. The role of
-    ``login`` has been checked."""
+    """Acceptance of a REVIEW verdict on a commit. It also holds for a merge group that contains only this pull request.
+
+    ``login``: account of the person who accepted. The role of this person has been checked.
+    """
 
     login: str
     reason: str
@@ -32,10 +35,10 @@ class ReviewAcceptance:
 
 @dataclass(frozen=True)
 class Declarations:
-    """Declarations that count: those in unedited comments by people with the required role.
+    """Valid declarations: unedited comments by people with the required role.
 
-    The reason of a rule begins with the author and the time of the comment. A rule also applies to later pushes, so
-    readers have to see its author and time even where a long reason is cut off.
+    The reason of each rule begins with the author and the time of the comment. A rule also applies to later pushes, so
+    readers have to see the author and the time even if a report cuts off a long reason.
     """
 
     rules: Sequence[Expectation] = ()
@@ -45,19 +48,19 @@ class Declarations:
 
 def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
-    declared = [
-        (comment, command)
-        for comment in thread.read_once()
-        if not comment.bot
-        and comment.updated == comment.created
-        and isinstance(command := parse_command(comment.body), ExpectCommand | AcceptCommand)
-        and (isinstance(command, ExpectCommand) or command.sha == sha)
-    ]
-    for comment, _ in sorted(declared, key=lambda pair: (pair[0].association in MEMBERS, pair[0].id), reverse=True):
-        thread.role(comment.author)  # asks in the order of this loop
+    candidates: list[tuple[Comment, ExpectCommand | AcceptCommand]] = []
+    for comment in thread.read_once():
+        command = parse_command(comment.body)
+        if comment.bot or comment.updated != comment.created:
+            continue
+        if isinstance(command, ExpectCommand) or (isinstance(command, AcceptCommand) and command.sha == sha):
+            candidates.append((comment, command))
+    by_priority = sorted(candidates, key=lambda pair: (pair[0].association in MEMBERS, pair[0].id), reverse=True)
+    for comment, _ in by_priority:
+        thread.role(comment.author)  # only the first authors in this order get a role
     rules: dict[Expectation, None] = {}
     acceptance = None
-    for comment, command in declared:
+    for comment, command in candidates:
         if not has_role(thread.role(comment.author) or "none", get_required_role(command)):
             continue
         if isinstance(command, ExpectCommand):
@@ -66,20 +69,20 @@ def read_declarations(thread: CommentThread, sha: str) -> Declarations:
             rules[replace(rule, reason=f"{origin}: {rule.reason}")] = None
         else:
             acceptance = ReviewAcceptance(comment.author, command.reason)
-    return Declarations(list(rules), acceptance, _list_left_out(thread, [comment for comment, _ in declared]))
+    return Declarations(list(rules), acceptance, _list_left_out(thread, [comment for comment, _ in candidates]))
 
 
 def _list_left_out(thread: CommentThread, comments: Sequence[Comment]) -> list[str]:
-    """Return a warning for unread comments, and one for authors whose role was not asked for."""
+    """Return a warning if comments were not read, and a warning if roles of authors were not requested."""
     warnings = []
     if not thread.is_complete:
         warnings.append(
-            f"of the comments, only the {PER_PAGE} oldest and the last {MAX_PAGES - 1} pages of {PER_PAGE} were read: "
-            "repeat a declaration that is missing here"
+            f"the pull request has too many comments: only the {PER_PAGE} oldest comments and the last "
+            f"{MAX_PAGES - 1} pages of {PER_PAGE} comments were read. Repeat a declaration that is missing here"
         )
     if any(thread.role(comment.author) is None for comment in comments):
         warnings.append(
-            f"more than {MAX_AUTHORS} accounts declare changes, and only {MAX_AUTHORS} of them were considered: repeat "
-            "a declaration that is missing here"
+            f"more than {MAX_AUTHORS} accounts declare changes, and regbot considered only {MAX_AUTHORS} accounts. "
+            "Repeat a declaration that is missing here"
         )
     return warnings

@@ -1,8 +1,7 @@
 """Read the event that started a job, from the event file of GitHub Actions.
 
-An event says who did what to which pull request, and when. It may be outdated: the head may have moved before the job
-runs, and an event can arrive twice or late. The gate therefore uses the event only to learn which pull request or
-comment it concerns. Every fact for a decision is requested from GitHub.
+An event says who did what to which pull request, and when. An event can arrive late or twice, and the head may move
+before the job runs. The gate therefore requests the present state of the pull request from GitHub, before it decides.
 """
 
 from dataclasses import dataclass
@@ -21,25 +20,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PullEvent:
-    """An event of a pull request. ``label`` is '' where the event is not about a label."""
+    """An event of a pull request. ``label``: the label that was added or removed; '' if the event is about something
+    else."""
 
     action: str
     number: int
     head_sha: str
     label: str
     labels: tuple[str, ...]
-    """Labels at the time of the event. ``label`` is the one that was added or removed."""
+    """All labels of the pull request at the time of the event."""
     sender: str
     updated: datetime
-    """Time of the last change to the pull request. It differs between two label events, and is the same when one event
-    is replayed."""
+    """Time of the last change to the pull request. Two label events have different times. A repeated event has the same
+    time as the first event."""
     base_changed: bool
     """Whether the event changed the base branch."""
 
 
 @dataclass(frozen=True)
 class CommentEvent:
-    """A comment event. ``pull``: the comment is on a pull request, not on an issue."""
+    """A comment event. ``comment``: id of the comment. ``pull``: whether the comment is on a pull request; otherwise it
+    is on an issue."""
 
     action: str
     number: int
@@ -52,7 +53,7 @@ class CommentEvent:
 
 @dataclass(frozen=True)
 class CheckEvent:
-    """An event of the check run with the id ``check``. ``sender``: who caused it."""
+    """An event of the check run with the id ``check``. ``sender``: account that caused the event."""
 
     action: str
     check: int
@@ -104,10 +105,10 @@ def check_event_repository(file: Path, repository: str) -> None:
 
 
 class _Event:
-    """The JSON document in an event file, with checked access to its fields. The methods take the path of a field, with
-    dots between the keys, such as "pull_request.number".
+    """The JSON document in an event file. Its methods check that a field exists and has the expected type.
 
-    ``allow_schedule``: also accept the event of a scheduled job, which names no repository.
+    A field is named by its keys with dots between them, such as "pull_request.number". ``allow_schedule``: also accept
+    the event of a scheduled job, which names no repository.
     """
 
     def __init__(self, file: Path, repository: str, allow_schedule: bool = False) -> None:
@@ -120,12 +121,14 @@ class _Event:
             return
         full_name = self.take("repository.full_name", str)
         if full_name.casefold() != repository.casefold():
-            raise UserError(f"{file}: is an event of {full_name[:200]!r}, but GITHUB_REPOSITORY is {repository!r}")
+            raise UserError(f"{file}: the event is of {full_name[:200]!r}, but GITHUB_REPOSITORY is {repository!r}")
 
     def has(self, path: str) -> bool:
+        """Return whether the field exists and is not null."""
         return self._find_value(path) is not None
 
     def take(self, path: str, kind: type[T]) -> T:
+        """Return the value of a field. Raises UserError if the field is missing or is not of the type ``kind``."""
         value = self._find_value(path)
         if not isinstance(value, kind) or isinstance(value, bool):
             fault = "is missing" if value is None else f"is no {_TYPE_NAMES[kind]}"
@@ -133,12 +136,14 @@ class _Event:
         return value
 
     def take_number(self, path: str) -> int:
+        """Return a positive whole number. Raises UserError."""
         value = self.take(path, int)
         if value <= 0:
             raise UserError(f"{self._file}: {path} is {value}", _ADVICE)
         return value
 
     def take_time(self, path: str) -> datetime:
+        """Return a time in UTC. Raises UserError."""
         text = self.take(path, str)
         try:
             return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
@@ -149,7 +154,7 @@ class _Event:
         """Return the ``name`` of every item in the list at ``path``."""
         items = [item.get("name") if isinstance(item, dict) else None for item in self.take(path, list)]
         if not all(isinstance(item, str) for item in items):
-            raise UserError(f"{self._file}: {path} is no list of named things", _ADVICE)
+            raise UserError(f"{self._file}: {path} is no list of objects with a name", _ADVICE)
         return [str(item) for item in items]
 
     def _find_value(self, path: str) -> Any:
@@ -160,4 +165,4 @@ class _Event:
 
 
 _TYPE_NAMES: dict[type, str] = {str: "text", int: "whole number", list: "list"}
-_ADVICE = "give the file that GITHUB_EVENT_PATH names, as it is"
+_ADVICE = "pass the file that GITHUB_EVENT_PATH names, without changes"

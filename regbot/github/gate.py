@@ -1,9 +1,11 @@
-"""The gate: react to comments, labels, pushes, base changes and re-requested check runs. It decides who may start a
-measurement of which commit.
+"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes, base changes and
+re-requested check runs.
 
-No code of a pull request is checked out or run here. Roles, commits and every other fact come from GitHub at the time
-of the decision. A workflow that was already started is recognized by the title of its run. An event that was already
-handled is recognized by the gate's reaction or reply. An event that arrives twice therefore has no second effect.
+The gate neither checks out nor runs code of a pull request. Roles, commits and other facts come from GitHub at the time
+of the decision.
+
+An event that arrives twice has no second effect. The gate recognizes a workflow that it has already started by the
+title of its run. It recognizes an event that it has already handled by its own reaction or reply.
 """
 
 from collections.abc import Callable
@@ -31,27 +33,29 @@ from regbot.github.workflow_start import POST, compute_nonce, has_measurement_st
 from regbot.report.markdown import UntrustedText
 
 EYES, THUMB, CONFUSED = "eyes", "+1", "confused"
-"""Reactions to a comment. EYES: something was started. THUMB: something was noted. CONFUSED: nothing was done."""
+"""The gate's reactions to a comment. EYES: a workflow was started. THUMB: a declaration was accepted. CONFUSED: the
+command was refused."""
 
 
 def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateOutcome:
-    """Execute the command in a comment, or reply with the reason for the refusal. Raises ForgeError."""
+    """Execute the command in a comment, or reply with the reason for the refusal. People with a weaker role than
+    ``REPLY_ROLE`` get no reply. Raises ForgeError."""
     if event.action != "created" or not event.pull or event.bot or event.author == settings.bot:
-        return GateOutcome("nothing", "not a new comment of a person on a pull request")
+        return GateOutcome("nothing", "this is not a person's new comment on a pull request")
     command = parse_command(event.body)
     if command is None:
         return GateOutcome("nothing", "the comment is no command")
     comment = forge.comment(event.comment)
     if comment is None or comment.author != event.author:
-        return GateOutcome("nothing", "the comment is gone")
+        return GateOutcome("nothing", "the comment was deleted, or its author has changed")
     if _has_reacted(forge, comment, settings):
         return GateOutcome("nothing", "this comment was handled before")
     request = CommandRequest(
-        event.number,
-        comment.author,
-        forge.role(comment.author),
-        compute_nonce(forge.repository, event.number, "comment", comment.id),
-        comment.created,
+        number=event.number,
+        login=comment.author,
+        role=forge.role(comment.author),
+        nonce=compute_nonce(forge.repository, event.number, "comment", comment.id),
+        since=comment.created,
     )
     result = _refuse_edited(comment, command) or _catch_refusal(
         lambda: execute_command(forge, request, command, settings)
@@ -77,23 +81,24 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
 
 
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Handle a push, a label or a changed base. Raises ForgeError.
+    """Handle a push, a label, or a change of the base branch. Raises ForgeError.
 
     A push ends an approval. The run label approves the head if the person who set the label has the required role.
     After a change of the base branch, the result is judged again.
     """
     if event.action == "labeled":
         if not _is_same_label(event.label, settings.run_label):
-            return GateOutcome("nothing", "another label")
+            return GateOutcome("nothing", f"the label is not {settings.run_label}")
         return _handle_label(forge, event, settings)
     if event.action == "edited" and event.base_changed:
         return _handle_base_change(forge, event, settings)
     if event.action not in ("synchronize", "reopened"):
         return GateOutcome("nothing", f"nothing is done when a pull request is {event.action}")
     pull = forge.pull(event.number)
-    was_set_before = any(_is_same_label(label, settings.run_label) for label in event.labels)
-    for label in pull.labels:  # a label that was set after the push approves the pushed commit, so it is not removed
-        if event.action == "synchronize" and was_set_before and _is_same_label(label, settings.run_label):
+    # A run label from before the push is removed. A run label that was set after the push approves the pushed commit.
+    was_set_before_push = any(_is_same_label(label, settings.run_label) for label in event.labels)
+    for label in pull.labels:
+        if event.action == "synchronize" and was_set_before_push and _is_same_label(label, settings.run_label):
             forge.remove_label(event.number, label)
     mark_stale(forge, event.number, settings.bot, pull.head_sha)
     return GateOutcome(
@@ -120,8 +125,12 @@ def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> Gat
 
 
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
+    """Start the measurement that the run label requests. If it is refused, remove the label and reply with the
+    reason."""
     nonce = compute_nonce(forge.repository, event.number, "label", event.head_sha, event.sender, event.updated)
-    request = CommandRequest(event.number, event.sender, forge.role(event.sender), nonce, event.updated)
+    request = CommandRequest(
+        number=event.number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=event.updated
+    )
     pull = forge.pull(event.number)
     label = next((label for label in pull.labels if _is_same_label(label, settings.run_label)), None)
     result = _catch_refusal(lambda: _start_for_label(forge, request, pull, label, event.head_sha, settings))
@@ -137,23 +146,25 @@ def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutco
         raise result.fault
     if not is_new_reply:
         return GateOutcome("nothing", "this label was answered before")
-    return GateOutcome("refused", f"the label of {event.sender} was taken off and answered")
+    return GateOutcome("refused", f"the label of {event.sender} was removed and answered")
 
 
 def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateOutcome:
-    """Measure the commit of a check run whose measurement somebody requests again on GitHub. Raises ForgeError.
+    """Measure a commit again, because somebody has clicked *Re-run* at its check run on GitHub. Raises ForgeError.
 
-    The request is treated as ``/regbot run`` of its sender. Each check run can be requested again once, because its
-    measurement gets a new check run.
+    The click counts as ``/regbot run`` of the person who clicked. A second click at the same check run has no effect:
+    the new measurement has a new check run.
     """
     check = forge.check(event.check)
     number = checks.find_owner(check, settings.bot)
     if event.action != "rerequested" or number is None or check.completed is None:
-        return GateOutcome("nothing", "this is no request for a completed check run of regbot")
+        return GateOutcome("nothing", "this is no request to run a completed check run of regbot again")
     if not number:
         return GateOutcome("nothing", "a merge group is measured again when its pull request is queued again")
     nonce = compute_nonce(forge.repository, number, "rerequest", check.id)
-    request = CommandRequest(number, event.sender, forge.role(event.sender), nonce, check.completed)
+    request = CommandRequest(
+        number=number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=check.completed
+    )
     command, pull = RunCommand(check.sha), forge.pull(number)
     result = _catch_refusal(lambda: _start_again(forge, request, pull, command, settings))
     if not isinstance(result, CommandRefusal):
@@ -171,6 +182,7 @@ def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateO
 def _start_again(
     forge: Forge, request: CommandRequest, pull: Pull, command: RunCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
+    """Start the measurement for a re-requested check run, or return the reason for the refusal."""
     if not has_role(request.role, get_required_role(command)):
         return refuse_role(command, request.role, get_required_role(command))
     if obstacle := find_obstacle(pull, command.sha):
@@ -181,22 +193,24 @@ def _start_again(
 def _start_for_label(
     forge: Forge, request: CommandRequest, pull: Pull, label: str | None, sha: str, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Start the measurement that a label approves. The approved commit is the head at the time when the label was
-    set."""
+    """Start the measurement that a label approves, or return the reason for the refusal.
+
+    ``label``: the run label; None if it was removed. ``sha``: the head when the label was set. Only this commit is
+    approved.
+    """
     command = RunCommand(pull.head_sha)
     if not has_role(request.role, LABEL_ROLE):
         return refuse_role(command, request.role, LABEL_ROLE)
     if label is None:
-        return CommandRefusal(
-            ("Somebody has removed the label. Set it again, or type this line:",), format_line(command)
-        )
+        reason = "Somebody has removed the label. Set the label again, or type this line:"
+        return CommandRefusal((reason,), format_line(command))
     if obstacle := find_obstacle(pull, sha):
         return refuse_moved_head(obstacle, pull, command)
     return start_measurement(forge, request, pull, RunCommand(sha), settings)
 
 
 def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateOutcome | CommandRefusal:
-    """Return the result of ``execute``. Where GitHub reports that a workflow or commit does not exist, return a
+    """Return the result of ``execute``. If GitHub reports that a workflow or commit does not exist, return a
     refusal."""
     try:
         return execute()
@@ -204,21 +218,23 @@ def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateO
         if error.status not in MISSING_STATUSES:
             raise
         return CommandRefusal(
-            ("GitHub did not do it: ", UntrustedText(str(error)), ". Is everything installed?"), fault=error
+            ("GitHub refused the request: ", UntrustedText(str(error)), ". Are all regbot workflows installed?"),
+            fault=error,
         )
 
 
 def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> CommandRefusal | None:
+    """Return the refusal of a command whose comment was edited; None if the comment was not edited."""
     if comment.created == comment.updated and parse_command(comment.body) == command:
         return None
-    return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new one.",))
+    return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new comment.",))
 
 
 def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
-    """Return whether a comment was handled completely. The bot's reaction shows this, because the reaction is the last
-    step.
+    """Return whether a comment has a reaction of regbot. The reaction is the last step, so a comment with a reaction is
+    handled completely.
 
-    The result is False where the job's token may not read reactions. In that case the titles of runs and the existing
+    The result is False if the job's token may not read reactions. In that case the titles of runs and the existing
     replies still prevent most repeated effects.
     """
     try:

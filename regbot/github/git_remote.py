@@ -1,7 +1,8 @@
-"""Git over HTTP with a token. The token is passed in git's environment only. It never appears in an argument, a URL, a
-stored setting or a message.
+"""Fetch from GitHub and push to GitHub with git over HTTP and a token.
 
-A push succeeds only if the branch is still at the expected commit. The result of a push is read back from GitHub.
+The token is passed in git's environment only. It never appears in an argument, a URL, a stored setting or a message. A
+push succeeds only if the branch is still at the expected commit. After each push, the branch is read from GitHub to see
+whether the push took effect.
 """
 
 import base64
@@ -21,7 +22,9 @@ DELAYS_S = (2.0, 8.0, 30.0, 60.0)
 _REFUSED = re.compile(
     r"Authentication failed|could not read (Username|Password)|returned error: 40[0134]|[Nn]ot found|not our ref|denied"
 )
+"""Messages of git that mean a refusal. A refused command is not repeated."""
 _REJECTED = re.compile(r"^!\t[^\t]*\t\[(?:remote )?rejected\] \(([^)]*)\)", re.MULTILINE)
+"""Line of ``git push --porcelain`` for a rejected push. The group is the reason."""
 _MOVED_REASONS = ("stale info", "fetch first", "non-fast-forward")
 """Reasons that git gives for a rejected push if the branch has moved."""
 _SETTINGS = {
@@ -32,14 +35,15 @@ _SETTINGS = {
     "push.gpgSign": "false",
     "push.recurseSubmodules": "no",
 }
+"""Settings for every git command: no redirects, no stored passwords, no signed pushes and no pushes of submodules. A
+transfer ends after 60 s below 1,000 bytes per second."""
 BRANCH_PREFIX = "refs/heads/"
 
 
 class Remote:
-    """The repository at ``url`` on GitHub. Git runs in the checkout ``repo``, and leaves its refs and settings
-    unchanged.
+    """The repository at ``url`` on GitHub. Git runs in the checkout ``repo``, whose refs and settings stay unchanged.
 
-    Raises ForgeError where the URL or the token cannot be used.
+    Raises ForgeError if the URL or the token cannot be used.
     """
 
     def __init__(self, repo: Path, url: str, token: str, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -75,16 +79,14 @@ class Remote:
         self._run_until_success("fetch", *options, self.url, *commits)
 
     def push(self, commit: str, branch: str, expected: str | None) -> bool:
-        """Move ``branch`` from the commit ``expected`` to ``commit``. Return False where the branch is no longer at
-        ``expected``.
+        """Move ``branch`` from the commit ``expected`` to ``commit``. Return False if somebody else has moved the
+        branch.
 
-        ``expected`` is None where the branch must not exist yet.
-
-        Raises ForgeError.
+        ``expected``: None if the branch must not exist yet. Raises ForgeError.
         """
         ref = BRANCH_PREFIX + branch
         arguments = ("push", "--porcelain", "--no-verify", f"--force-with-lease={ref}:{expected or ''}")
-        for delay in (*DELAYS_S, None):
+        for delay_s in (*DELAYS_S, None):
             answer = self._run_git(*arguments, self.url, f"{commit}:{ref}")
             tip = self.tips(branch).get(branch)
             if tip == commit:
@@ -96,21 +98,21 @@ class Remote:
                 raise ForgeError(f"GitHub does not take a push to {branch}: {self._hide_token(rejected[1])}")
             if self._is_refused(answer):
                 raise ForgeError(self._describe_refusal(f"push to {branch}", answer))
-            if delay is None:
+            if delay_s is None:
                 break
-            self._sleep(delay)
+            self._sleep(delay_s)
         raise AwayError(self._describe_failure(f"push to {branch}", answer))
 
     def _run_until_success(self, *arguments: str) -> GitResult:
-        """Run git until it succeeds. Raises ForgeError where GitHub refuses the request or all attempts fail."""
-        for delay in (*DELAYS_S, None):
+        """Run git until it succeeds. Raises ForgeError if GitHub refuses the request or all attempts fail."""
+        for delay_s in (*DELAYS_S, None):
             answer = self._run_git(*arguments)
             if answer.code == 0:
                 return answer
             if self._is_refused(answer):
                 raise ForgeError(self._describe_refusal(arguments[0], answer))
-            if delay is not None:
-                self._sleep(delay)
+            if delay_s is not None:
+                self._sleep(delay_s)
         raise AwayError(self._describe_failure(arguments[0], answer))
 
     def _run_git(self, *arguments: str) -> GitResult:
@@ -122,18 +124,22 @@ class Remote:
             raise ForgeError(self._hide_token(str(error))) from None
 
     def _build_environment(self) -> dict[str, str]:
-        """Return environment variables for git: the caller's own settings, with the token as the only extra HTTP
-        header."""
+        """Return additional environment variables for git. They send the token as an HTTP header.
+
+        Git reads settings from the variables ``GIT_CONFIG_KEY_<n>`` and ``GIT_CONFIG_VALUE_<n>``. The new settings are
+        appended to settings that the caller's environment already has.
+        """
         count_text = os.environ.get("GIT_CONFIG_COUNT", "")
-        count = int(count_text) if count_text.isdecimal() else 0
+        existing_count = int(count_text) if count_text.isdecimal() else 0
         key = f"http.{self._host_url}.extraheader"
+        # The empty value removes all headers that other settings add.
         settings: Sequence[tuple[str, str]] = ((key, ""), (key, f"Authorization: Basic {self._secret}"))
-        pairs = {
-            f"GIT_CONFIG_{word}_{count + number}": text
-            for number, setting in enumerate(settings)
-            for word, text in zip(("KEY", "VALUE"), setting, strict=True)
-        }
-        return {**pairs, "GIT_CONFIG_COUNT": str(count + len(settings)), "GIT_ASKPASS": "", "SSH_ASKPASS": ""}
+        environment = {"GIT_ASKPASS": "", "SSH_ASKPASS": ""}
+        for number, (name, value) in enumerate(settings, start=existing_count):
+            environment[f"GIT_CONFIG_KEY_{number}"] = name
+            environment[f"GIT_CONFIG_VALUE_{number}"] = value
+        environment["GIT_CONFIG_COUNT"] = str(existing_count + len(settings))
+        return environment
 
     @staticmethod
     def _is_refused(answer: GitResult) -> bool:
@@ -141,14 +147,14 @@ class Remote:
 
     def _describe_refusal(self, command: str, answer: GitResult) -> str:
         return (
-            f"git {command}: GitHub refused: {self._hide_token(answer.error_line)}; the app's token needs contents: "
-            "write for this repository"
+            f"git {command}: GitHub refused: {self._hide_token(answer.error_line)}; the app's token needs the "
+            "permission 'contents: write' for this repository"
         )
 
     def _describe_failure(self, command: str, answer: GitResult) -> str:
         return (
-            f"git {command}: it failed in {len(DELAYS_S) + 1} attempts: {self._hide_token(answer.error_line)}; "
-            "run the job again when GitHub is back: it continues after what was pushed"
+            f"git {command}: {len(DELAYS_S) + 1} attempts failed: {self._hide_token(answer.error_line)}; "
+            "run the job again when GitHub answers: it continues after the last commit that was pushed"
         )
 
     def _hide_token(self, text: str) -> str:

@@ -1,9 +1,11 @@
-"""Start the measurement of a merge group, where the repository asks for it (``[github] queue = "timed"``).
+"""Start the measurement of a merge group, if the repository is configured with ``[github] queue = "timed"``.
 
-For the event ``merge_group`` GitHub takes workflow files from the group, which contains changes of pull requests. The
-gate therefore acts when a run of regbot-static on the group is requested: for that event GitHub takes the gate from the
-default branch. Nobody approves a group. Whoever queued its pull requests has the role write, and a measurement of
-protected files needs that of a pull request first.
+For the event ``merge_group``, GitHub reads workflow files from the merge group, which contains changes of pull
+requests. The gate therefore reacts to another event: the request of a regbot-static run on the merge group. For this
+event, GitHub reads the gate's workflow file from the default branch.
+
+Nobody approves a merge group: queueing a pull request already requires the role write. If the merge group changes
+protected files, its pull request must have been measured first, which requires the approval of these files.
 """
 
 from regbot.config import GitHub
@@ -20,14 +22,14 @@ from regbot.github.workflow_start import MEASURE, Measurement, compute_nonce, re
 from regbot.report.markdown import Words, code, sentence
 
 LOGIN = "merge queue"
-"""Name in the check run of who asked for the measurement."""
+"""Stands in the check run instead of the account that requested the measurement."""
 
 
 def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     """Start the measurement of the merge group that the run of regbot-static traces. Raises ForgeError, CheckoutError.
 
-    A group that changes protected files is measured only if it is one pull request, and somebody with the required role
-    has had that measured. Otherwise the check run of the group says so, and blocks it.
+    A merge group that changes protected files is measured only under two conditions: it contains a single pull request,
+    and this pull request was measured before. Otherwise the check run of the merge group blocks it and says why.
     """
     run = forge.run(run_id)
     group = find_group(forge, run)
@@ -38,22 +40,30 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     change = forge.compare(group.base, group.sha)
     nonce = compute_nonce(forge.repository, "merge group", group.sha)
     files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
-    if files and not _is_measured_alone(forge, group, settings.bot):
-        reason: Words = (f"Merge group of #{group.last_pull}: it changes ", *files.describe(), ".")
-        return _block(forge, group, nonce, reason, settings)
+    if files and not _is_measured_single_pull(forge, group, settings.bot):
+        reason: Words = (f"The merge group of #{group.last_pull} changes ", *files.describe(), ".")
+        return _block_group(forge, group, nonce, reason, settings)
     measurement = Measurement(
-        0, group.sha, change.merge_base, forge.default_branch(), nonce, LOGIN, run.started, settings.bot
+        number=0,
+        sha=group.sha,
+        base=change.merge_base,
+        branch=forge.default_branch(),
+        request_nonce=nonce,
+        login=LOGIN,
+        since=run.started,
+        bot=settings.bot,
     )
     started = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group))
     if isinstance(started, CommandRefusal):
         return GateOutcome("refused", str(sentence(started.reason)))
     if not started:
-        return GateOutcome("nothing", "this was started before")
+        return GateOutcome("nothing", "this measurement was started before")
     return GateOutcome("started", f"{MEASURE} was started on the merge group {group.sha} of #{group.last_pull}")
 
 
 def _find_obstacle(forge: Forge, group: MergeGroup) -> Words | None:
-    """Return why a group may not be measured any more: the queue has dropped it, for example after a push."""
+    """Return why a merge group may no longer be measured: the queue has dropped it, for example after a push. Return
+    None if it may be measured."""
     try:
         is_present = forge.tip(group.branch) == group.sha
     except RefusedError as error:
@@ -63,29 +73,39 @@ def _find_obstacle(forge: Forge, group: MergeGroup) -> Words | None:
     return None if is_present else ("The merge queue has dropped this group.",)
 
 
-def _is_measured_alone(forge: Forge, group: MergeGroup, bot: str) -> bool:
-    """Return whether the group is one pull request, and the head of that was measured. Its measurement needed the
-    approval of the protected files."""
+def _is_measured_single_pull(forge: Forge, group: MergeGroup, bot: str) -> bool:
+    """Return whether the merge group contains a single pull request, and the head of this pull request was measured.
+    That measurement required the approval of the protected files."""
     if has_other_pulls(forge, group):
         return False
     head = forge.pull(group.last_pull).head_sha
-    text = checks.find(forge, head, group.last_pull, bot).completed_text
-    return text is not None and text.stamp.tier == "measured"
+    result = checks.find(forge, head, group.last_pull, bot).completed_text
+    return result is not None and result.stamp.tier == "measured"
 
 
-def _block(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings: GitHub) -> GateOutcome:
-    """Complete the check run of a group that is not measured, once."""
+def _block_group(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings: GitHub) -> GateOutcome:
+    """Create the completed check run of a merge group that is not measured, unless the check run exists.
+
+    ``reason``: why the merge group is not measured. In shadow mode, the check run does not block.
+    """
     outcome = GateOutcome("refused", str(sentence(reason)))
     if checks.find(forge, group.sha, 0, settings.bot).runs:
         return GateOutcome("nothing", "the check run of this merge group exists")
     line = format_command(RunCommand(forge.pull(group.last_pull).head_sha, protected=True))
     advice = (
-        f" Somebody with the role `maintain` has to look at them, and to type {code(line)} in #{group.last_pull}. "
-        "After that measurement, queue the pull request again, as the only pull request of its group."
+        f" Somebody with the role `maintain` has to look at these files, and to type {code(line)} in "
+        f"#{group.last_pull}. After that measurement, queue the pull request again, as the only pull request of its "
+        "group."
     )
-    summary = f"{outcome.message}{advice}"
     conclusion: Conclusion = "neutral" if settings.shadow else "action_required"
-    external_id = checks.format_external_id(0, group.sha, nonce)
-    title = "Not measured: it changes protected files"
-    forge.create_check(NewCheck(checks.NAME, group.sha, external_id, "completed", conclusion, title, summary))
+    check = NewCheck(
+        name=checks.NAME,
+        sha=group.sha,
+        external_id=checks.format_external_id(0, group.sha, nonce),
+        status="completed",
+        conclusion=conclusion,
+        title="Not measured: the merge group changes protected files",
+        summary=f"{outcome.message}{advice}",
+    )
+    forge.create_check(check)
     return outcome

@@ -1,7 +1,8 @@
-"""Find the pull request and the commit that a workflow run measured, from what GitHub reports about the run.
+"""Find the pull request and the commit that a workflow run measured, from GitHub's metadata of the run.
 
 A job of a pull request chooses the content of its artifact, so this module reads nothing from the artifact. The job
-cannot choose the id, path, event, branch and title of its workflow run, nor the heads of pull requests.
+cannot choose the id, path, event, branch and title of its workflow run. It cannot choose the heads of pull requests
+either.
 """
 
 import re
@@ -25,17 +26,19 @@ STATIC = FOLDER + "regbot-static.yml"
 MEASURE = FOLDER + "regbot-measure.yml"
 BISECT = FOLDER + "regbot-bisect.yml"
 STATIC_TITLE = re.compile(r"regbot-static (?P<pr>[1-9][0-9]{0,8})")
-"""Title of a run of ``STATIC`` on a pull request. The pull request may have changed it, so it only chooses among the
-pull requests from the branch of the run."""
+"""Title of a run of ``STATIC`` on a pull request. The pull request may have changed the title. The title is therefore
+only used to choose among the pull requests from the branch of the run."""
 _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][0-9]{0,8})-(?P<base>[0-9a-f]{40})")
+"""Name of a merge group's branch: target branch, last pull request and base commit."""
 
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """A merge group of GitHub's merge queue. ``branch``: its branch. ``target``: the branch that it merges into.
-    ``base``: the commit that it is based on, which may be the group before it in the queue.
+    """A merge group of GitHub's merge queue.
 
-    ``last_pull``: the last pull request of the group. It is the only one unless the queue puts several into one group.
+    ``branch``: name of the merge group's own branch. ``sha``: newest commit of this branch. ``target``: branch that the
+    queue merges into. ``base``: commit that the merge group is based on. It is the newest commit of ``target`` or of
+    the previous merge group in the queue. ``last_pull``: number of the last pull request in the merge group.
     """
 
     branch: str
@@ -47,7 +50,8 @@ class MergeGroup:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a workflow run measured. ``number`` is 0 for a merge group, which has no comment."""
+    """What a workflow run measured: the commit ``sha`` of the pull request ``number``. A merge group has the number
+    0."""
 
     run: WorkflowRun
     tier: Tier
@@ -58,39 +62,40 @@ class Subject:
     target_branch: str
     """Branch that the change merges into."""
     base_tips: Sequence[str]
-    """Commits or branches. The base is the merge base of ``sha`` and one of these tips."""
+    """Commits or branches. The base commit is the merge base of ``sha`` and one of them."""
     nonce: str = checks.STATIC_NONCE
+    """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     measured_base: str = ""
-    """Base commit in the title of a measurement; '' for a static result, and where the title has none."""
+    """Base commit in the title of a measurement; '' for a static result, and for a title without a base commit."""
     group_head: str = ""
     """Present head of the last pull request of a merge group."""
     has_other_pulls: bool = False
-    """Whether a merge group contains more than its last pull request, or may do so."""
-
+    """Whether a merge group contains, or may contain, more than its last pull request."""
     jobs: Sequence[WorkflowJob] = ()
     """Jobs of all attempts of a measurement; empty for a static result."""
 
     @property
     def acceptance_sha(self) -> str:
-        """Commit that an acceptance has to name. For a merge group it is ``group_head``, because nobody can know the
-        commit of a merge group in advance."""
+        """Commit that ``/regbot accept`` has to name. For a merge group it is ``group_head``, because nobody can know
+        the commit of a merge group before it is queued."""
         return self.group_head or self.sha
 
     @property
     def job_s(self) -> float:
-        """Upper limit in seconds for the job that measured.
+        """Upper limit for the duration of the measuring job, in seconds.
 
-        It is the duration of the longest job. Of each job only the newest execution counts. Somebody may run only the
-        posting job again: GitHub then moves the start of the run, and the measuring job keeps its times. Without known
-        jobs, it is the duration of the run, including the wait for a machine.
+        It is the duration of the longest job. For a job that was executed several times, the newest execution counts.
+        If no jobs are known, the limit is the duration of the whole run, including the wait for a machine. The duration
+        of the run is not used otherwise: if somebody runs only the posting job again, GitHub moves the start of the
+        run.
         """
-        newest = {job.name: job for job in sorted(self.jobs, key=lambda job: job.started)}
+        newest_jobs = {job.name: job for job in sorted(self.jobs, key=lambda job: job.started)}
         run_s = (self.run.updated - self.run.started).total_seconds()
-        return max((job.seconds for job in newest.values()), default=run_s)
+        return max((job.seconds for job in newest_jobs.values()), default=run_s)
 
 
 def is_traced_group(subject: Subject) -> bool:
-    """Return whether ``subject`` is a merge group that its own job has traced."""
+    """Return whether ``subject`` is a merge group that regbot-static has traced."""
     return subject.number == 0 and subject.tier == "static"
 
 
@@ -102,10 +107,10 @@ class IgnoredRun:
 
 
 def read_run_id(file: Path, own_id: int = 0) -> int:
-    """Return the id of the run that the ``workflow_run`` or ``workflow_dispatch`` event in ``file`` names.
+    """Return the id of the workflow run whose result is posted, from the event in ``file``.
 
-    The last job of regbot-bisect posts the result of the run that it belongs to. In that case the id is ``own_id``.
-    Raises UserError.
+    A ``workflow_run`` or ``workflow_dispatch`` event names the run. The last job of regbot-bisect has no such event. It
+    posts the result of its own run, ``own_id``. Raises UserError.
     """
     try:
         event = parse_json(read_capped(file, MAX_EVENT_BYTES), str(file))
@@ -113,7 +118,11 @@ def read_run_id(file: Path, own_id: int = 0) -> int:
         raise UserError(str(error)) from error
     event = event if isinstance(event, dict) else {}
     run, inputs = event.get("workflow_run"), event.get("inputs")
-    run_id = run.get("id") if isinstance(run, dict) else inputs.get("run") if isinstance(inputs, dict) else None
+    run_id = None
+    if isinstance(run, dict):
+        run_id = run.get("id")
+    elif isinstance(inputs, dict):
+        run_id = inputs.get("run")
     if run_id is None and event.get("workflow") == BISECT and own_id:
         return own_id
     if isinstance(run_id, bool) or not re.fullmatch(r"[1-9]\d{0,17}", str(run_id), re.ASCII):
@@ -122,7 +131,7 @@ def read_run_id(file: Path, own_id: int = 0) -> int:
 
 
 def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
-    """Return what a run measured.
+    """Return what a run measured, or why its result is not posted.
 
     ``bot``: login of regbot's app. ``repo``: a checkout of the default branch with its history. Raises ForgeError,
     CheckoutError.
@@ -130,7 +139,7 @@ def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> l
     if run.repository.casefold() != forge.repository.casefold():
         return IgnoredRun(f"run {run.id} is of another repository")
     if run.status != "completed":
-        return IgnoredRun(f"run {run.id} has not ended; it is posted afterwards")
+        return IgnoredRun(f"run {run.id} has not ended; its result is posted after its end")
     if run.path == STATIC and run.event == "pull_request":
         return _identify_static(forge, run)
     if run.path == STATIC and run.event == "merge_group":
@@ -144,6 +153,7 @@ def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> l
 
 
 def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredRun:
+    """Return the pull requests that a run of regbot-static traced, or why its result is not posted."""
     if run.conclusion == "action_required":
         return IgnoredRun(f"run {run.id} waits for an approval and has not started")
     if run.conclusion == "skipped":
@@ -161,8 +171,11 @@ def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredR
 
 
 def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
-    """Return the open pull request that the title of the run names, if it comes from the run's branch. Without such a
-    title, as older workflows have none, return the open pull requests from the branch."""
+    """Return the open pull requests that the run may have traced.
+
+    If the title of the run names a pull request, it is this pull request, provided that its head is the branch of the
+    run. Runs of older workflows have no such title. For them, all open pull requests from the branch are returned.
+    """
     if not run.head_repository:
         return []
     match = STATIC_TITLE.fullmatch(run.title)
@@ -179,10 +192,10 @@ def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
 
 
 def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:
-    """Return the merge group that a run of regbot-static traces; None if it traces none.
+    """Return the merge group that a run of regbot-static traces; None if the run traces no merge group.
 
-    GitHub puts the base commit and the number of the last pull request into the name of the group's branch. Only the
-    merge queue causes the event ``merge_group``.
+    GitHub puts the base commit and the number of the last pull request into the name of the merge group's branch. The
+    name can be trusted, because only the merge queue causes the event ``merge_group``.
     """
     match = _QUEUE_BRANCH.fullmatch(run.head_branch)
     is_own = run.head_repository.casefold() == run.repository.casefold() == forge.repository.casefold()
@@ -192,23 +205,28 @@ def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:
 
 
 def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
-    """Return whether ``group`` contains more than its last pull request, or may do so. Raises ForgeError.
+    """Return whether ``group`` contains, or may contain, more than its last pull request. Raises ForgeError.
 
-    A queue that merges or squashes adds one commit for each pull request. With one pull request, the first parent of
-    the group is therefore its base. A queue that rebases adds all commits of a pull request, so a pull request with
-    several commits cannot be told from several pull requests.
+    A queue that merges or squashes adds one commit for each pull request. If the merge group has one pull request, the
+    first parent of its commit is therefore its base. A queue that rebases adds all commits of a pull request. One pull
+    request with several commits then looks like several pull requests, and the result is True.
     """
     return forge.parents(group.sha)[:1] != [group.base]
 
 
 def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
+    """Return the pull request or merge group that a run of regbot-measure measured, or why its result is not posted.
+
+    The title of the run names the pull request. The title can be trusted only if regbot-gate started the run on the
+    default branch, and if the nonce belongs to the last requested measurement.
+    """
     match = MEASURE_TITLE.fullmatch(run.title)
     is_own = run.head_repository.casefold() == forge.repository.casefold()
     if match is None or not is_own or run.head_branch != forge.default_branch():
         return IgnoredRun(f"run {run.id} was not started by regbot-gate on the default branch")
     if try_git(repo, "merge-base", "--is-ancestor", run.head_sha, "HEAD").code != 0:
         return IgnoredRun(
-            f"run {run.id} is of a commit that is not in the default branch; it may be of a tag with the branch's name"
+            f"the commit of run {run.id} is not in the default branch; the run may be of a tag with the branch's name"
         )
     number, sha, nonce, base = int(match["pr"]), match["sha"], match["nonce"], match["base"] or ""
     head_checks = checks.find(forge, sha, number, bot)
@@ -226,12 +244,27 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
 
 
 def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:
-    return Subject(run, tier, sha, pull.number, pull.number, pull.base_ref, (pull.base_sha, pull.base_ref), nonce)
+    return Subject(
+        run=run,
+        tier=tier,
+        sha=sha,
+        number=pull.number,
+        comment_number=pull.number,
+        target_branch=pull.base_ref,
+        base_tips=(pull.base_sha, pull.base_ref),
+        nonce=nonce,
+    )
 
 
 def _build_group_subject(forge: Forge, run: WorkflowRun, tier: Tier, group: MergeGroup) -> Subject:
-    head, others = forge.pull(group.last_pull).head_sha, has_other_pulls(forge, group)
-    bases = (group.base,)
     return Subject(
-        run, tier, group.sha, 0, group.last_pull, group.target, bases, group_head=head, has_other_pulls=others
+        run=run,
+        tier=tier,
+        sha=group.sha,
+        number=0,
+        comment_number=group.last_pull,
+        target_branch=group.target,
+        base_tips=(group.base,),
+        group_head=forge.pull(group.last_pull).head_sha,
+        has_other_pulls=has_other_pulls(forge, group),
     )

@@ -1,4 +1,4 @@
-"""The role that each command and label requires. The role that a person has comes from GitHub."""
+"""Roles that commands and labels require. The caller takes the role of a person from GitHub."""
 
 from regbot.github.commands import AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
 from regbot.github.types import ROLES, Role
@@ -6,11 +6,11 @@ from regbot.github.types import ROLES, Role
 LABEL_ROLE: Role = "write"
 """Role required to set the label that starts a measurement."""
 PROTECTED_ROLE: Role = "maintain"
-"""Role required to run code that changes protected files."""
+"""Role required to measure a commit that changes protected files."""
 
 OTHER_BASE_ROLE: Role = "maintain"
-"""Role required for a measurement against a base outside the default branch. Such a base can have its own
-regbot.toml."""
+"""Role required for a measurement against a base commit outside the default branch. The base commit can have its own
+regbot.toml with other thresholds."""
 REPLY_ROLE: Role = "triage"
 """Role required to get a reply to a refused command. The bot does not reply to people with a weaker role."""
 

@@ -1,8 +1,8 @@
 """Post the result of a finished workflow run: the comment, the check run, labels and the job's page.
 
-The run's artifact contains the measurement, and ``metadata`` finds the commit that the run measured. The configuration
-comes from the base commit (``base_branch``), the declarations come from comments (``declarations``). A result that
-cannot be judged is posted as INVALID, because a check that never ends, or a missing comment, would look like a pass.
+The measurement comes from the run's artifact. The measured commit comes from GitHub (``metadata``), the configuration
+from the base commit (``base_branch``), and the declarations from comments (``declarations``). If a result cannot be
+judged, INVALID is posted. Without any comment or completed check run, the pull request would look as if it had passed.
 """
 
 import traceback
@@ -43,16 +43,17 @@ from regbot.workloads import plan
 MAX_RUN_ID = 2**63
 """Upper limit for the id of a workflow run. A stamp with a larger id is ignored."""
 MAX_RETARGETS = 4
-"""How often a result is judged again because somebody has changed the base branch in the meantime."""
-EXPIRED_NOTE = "The artifact of this run has expired, so the run was not judged again. Its earlier result stays:"
+"""How often one result is judged, if somebody changes the pull request's base branch again and again."""
+EXPIRED_NOTE = "The artifact of this run has expired, so the run was not judged again. The earlier result is kept:"
+"""Line above the earlier result on the page of the job."""
 
 
 @dataclass(frozen=True)
 class PostedResult:
-    """The posted result of one run. ``is_published``: whether the pull request shows this result and not a stronger
-    one.
+    """The result of one run for one commit.
 
-    ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
+    ``is_published``: whether the pull request shows this result; False if a stronger result exists. ``fault``:
+    traceback for the job's log if regbot failed on the run's artifact; else ''.
     """
 
     number: int
@@ -77,7 +78,7 @@ def post(
     if run.path == BISECT:
         return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
-        run = forge.ended_run(run)  # the last job of the run may have started this job before the run ended
+        run = forge.ended_run(run)  # the last job of the run starts regbot-post, shortly before the run ends
     poster = _Poster(forge, repo, github, post_run_id)
     cases = poster.find_cases(run)
     return cases if isinstance(cases, IgnoredRun) else [_post_case(poster, case) for case in cases]
@@ -87,8 +88,8 @@ def post(
 class _Case:
     """One result to judge: the measured commit, the session in the run's artifact, and the allowed base commits.
 
-    ``bases``: merge bases of the measured commit with the base branch. The base branch may have moved since the
-    measurement, so there can be several merge bases. Each of them may be the base.
+    ``bases``: merge bases of the measured commit with the base branch. There can be several, because the base branch
+    may have moved since the measurement. The session may use any of them as its base commit.
     """
 
     subject: Subject
@@ -97,7 +98,8 @@ class _Case:
 
     @property
     def base(self) -> str:
-        """The base commit of the session if ``bases`` contains it, else the first of ``bases``; '' if there is none."""
+        """The base commit of the session if ``bases`` contains it. Otherwise the first commit of ``bases``; '' if
+        ``bases`` is empty."""
         if isinstance(self.artifact, Session) and self.artifact.header.base.commit in self.bases:
             return self.artifact.header.base.commit
         return next(iter(self.bases), "")
@@ -105,29 +107,37 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Poster:
-    """Finds and judges the results of workflow runs, with the given repository, checkout and settings."""
+    """Finds and judges the results of workflow runs.
+
+    ``repo``: a checkout of the default branch with its history. ``post_run_id``: the current run of regbot-post.
+    """
 
     forge: Forge
     repo: Path
     github: GitHub
     post_run_id: int
     threads: dict[int, CommentThread] = field(default_factory=dict)
-    """Comments of pull requests, by number."""
+    """Cache of ``get_thread``: comments of pull requests, by number."""
     merge_bases: dict[tuple[tuple[str, ...], str], list[str]] = field(default_factory=dict)
+    """Cache of ``find_bases``: merge bases, by the tips of the base branch and the measured commit."""
 
     def get_thread(self, number: int) -> CommentThread:
-        """Return the comments of a pull request. They are read completely only once."""
+        """Return the comment thread of a pull request. Each pull request has one thread, which caches its comments."""
         return self.threads.setdefault(number, CommentThread(self.forge, number))
 
     def find_bases(self, subject: Subject) -> list[str]:
-        """Return the merge bases of the measured commit with the base branch. Each is asked for once."""
+        """Return the merge bases of the measured commit with the base branch. GitHub is asked only once for each
+        commit."""
         key = (tuple(subject.base_tips), subject.sha)
         if key not in self.merge_bases:
             self.merge_bases[key] = find_merge_bases(self.forge, subject.base_tips, subject.sha)
         return self.merge_bases[key]
 
     def find_cases(self, run: WorkflowRun) -> list[_Case] | IgnoredRun:
-        """Return the cases of a run. If some cases have the base commit of the session, return only those cases."""
+        """Return the cases of a run, or why the result of the run is not posted.
+
+        If some cases have the base commit of the session, only these cases are returned.
+        """
         subjects = identify_subjects(self.forge, run, self.github.bot, self.repo)
         if isinstance(subjects, IgnoredRun):
             return subjects
@@ -135,21 +145,23 @@ class _Poster:
             return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
         artifact = _read_session(self.forge, run)
         cases = [_Case(subject, artifact, self.find_bases(subject)) for subject in subjects]
-        matching = [
-            case for case in cases if isinstance(artifact, Session) and case.base == artifact.header.base.commit
-        ]
-        return matching or cases
+        if not isinstance(artifact, Session):
+            return cases
+        fitting = [case for case in cases if case.base == artifact.header.base.commit]
+        return fitting or cases
 
     def judge_case(self, case: _Case) -> Result:
-        """Return the result of a case, judged with the declarations that the comments contain now. If the artifact has
-        expired, return the verdict from the check run."""
+        """Return the result of a case, judged with the declarations that are in the comments now. If the artifact has
+        expired, return the verdict that the check run contains, if it is still valid."""
         subject, run = case.subject, case.subject.run
-        if isinstance(case.artifact, ExpiredArtifact) and (known_result := self.find_known_result(case)):
-            return known_result
+        if isinstance(case.artifact, ExpiredArtifact):
+            known_result = self.find_known_result(case)
+            if known_result is not None:
+                return known_result
         if isinstance(case.artifact, UnusableArtifact):
             verdict = _write_invalid(case.artifact.reason, subject, self.github)
         else:
-            declarations = Declarations()  # a declaration counts only for its own pull request
+            declarations = Declarations()  # with several pull requests in a merge group, no declaration counts
             if not subject.has_other_pulls:
                 declarations = read_declarations(self.get_thread(subject.comment_number), subject.acceptance_sha)
             verdict = _judge(
@@ -168,12 +180,22 @@ class _Poster:
             target=subject.target_branch,
         )
         stamped_text = StampedText(stamp, verdict.text)
-        annotations = verdict.annotations
-        return Result(stamped_text, subject.nonce, verdict.title, annotations, run.url, case.bases, verdict.fault)
+        return Result(
+            stamped_text=stamped_text,
+            nonce=subject.nonce,
+            title=verdict.title,
+            annotations=verdict.annotations,
+            url=run.url,
+            bases=case.bases,
+            fault=verdict.fault,
+        )
 
     def find_known_result(self, case: _Case) -> Result | None:
-        """Return the verdict on this run that regbot's check run contains; None where it contains no such verdict, or
-        only one against a base that is not allowed."""
+        """Return the verdict on the run of ``case`` from regbot's check run.
+
+        The result is None if the check run contains no verdict on this run, or if the verdict was judged against a base
+        commit or base branch that is no longer allowed.
+        """
         subject, run = case.subject, case.subject.run
         head_checks = checks.find(self.forge, subject.sha, subject.number, self.github.bot)
         for stamped_text in (head_checks.completed_text, head_checks.previous_text):
@@ -187,12 +209,18 @@ class _Poster:
             stamp = stamped_text.stamp
             if (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt):
                 title = head_checks.title or f"{stamp.status}: see the summary"
-                return Result(replace(stamped_text, void=None), subject.nonce, title, (), run.url, case.bases)
+                return Result(
+                    stamped_text=replace(stamped_text, void=None),
+                    nonce=subject.nonce,
+                    title=title,
+                    url=run.url,
+                    bases=case.bases,
+                )
         return None
 
     def judge_again(self, claim: Stamp) -> Result | None:
-        """Judge the run that the stamp in a comment names, and return the result. The stamp alone is not trusted,
-        because somebody may have edited the comment."""
+        """Judge the run that the stamp ``claim`` in a comment names; None if the run has no result for the stamp's
+        commit. The comment's own text is not trusted, because somebody may have edited the comment."""
         if not 0 < claim.run < MAX_RUN_ID:
             return None
         try:
@@ -213,6 +241,7 @@ class _Poster:
 
 
 def _post_case(poster: _Poster, case: _Case) -> PostedResult:
+    """Judge a case and publish the result. If the pull request's base branch changes meanwhile, judge again."""
     forge, github, subject = poster.forge, poster.github, case.subject
     for _ in range(MAX_RETARGETS):
         result = poster.judge_case(case)
@@ -224,16 +253,25 @@ def _post_case(poster: _Poster, case: _Case) -> PostedResult:
     stamp, text = result.stamped_text.stamp, result.stamped_text.text
     comment_text = publication.comment
     if comment_text is not None:
+        # A result of an old head gets no label.
         status = comment_text.stamp.status if comment_text.stamp.head == publication.current_head else None
         set_label(forge, subject.number, status, github.labels)
     is_published = comment_text.stamp == stamp if comment_text is not None else publication.is_concluded
     if isinstance(case.artifact, ExpiredArtifact) and stamp.status != "INVALID":
         text = f"{EXPIRED_NOTE}\n\n{text}"
-    return PostedResult(subject.number, subject.sha, stamp.status, result.title, text, is_published, result.fault)
+    return PostedResult(
+        number=subject.number,
+        sha=subject.sha,
+        status=stamp.status,
+        title=result.title,
+        text=text,
+        is_published=is_published,
+        fault=result.fault,
+    )
 
 
 def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
-    """Return the session in a run's artifact, or the reason why the artifact has no usable session."""
+    """Return the session in a run's artifact, or the reason why no session can be used."""
     if run.conclusion != "success":
         return UnusableArtifact(*verdict_text.explain_failed_run(run))
     try:
@@ -265,8 +303,8 @@ def _judge(
     *,
     declarations: Declarations,
 ) -> _JudgedText:
-    """Judge a session by the configuration of the commit ``base``. The result is INVALID where that is impossible.
-    Raises ForgeError."""
+    """Judge a session by the configuration of the commit ``base``. If the session cannot be judged, the result is
+    INVALID. Raises ForgeError."""
     try:
         return _judge_by_base(forge, subject, session, base, repo, github, declarations=declarations)
     except ForgeError:
@@ -275,7 +313,7 @@ def _judge(
         return _write_invalid(("the job's artifact cannot be judged: ", *error.reason), subject, github)
     except (ConfigError, CheckoutError) as error:
         return _write_invalid(("it cannot be judged: ", UntrustedText(str(error))), subject, github)
-    except Exception as error:  # a pull request's job wrote the records; they must not pass by breaking the judge
+    except Exception as error:  # a pull request's job wrote the records; records that break the judge must not pass
         reason = f"regbot failed on the job's artifact ({type(error).__name__}); see the log of regbot-post"
         return replace(_write_invalid((reason,), subject, github), fault=traceback.format_exc())
 
@@ -290,55 +328,63 @@ def _judge_by_base(
     *,
     declarations: Declarations,
 ) -> _JudgedText:
+    """Judge a session. Raises UnusableArtifact, ConfigError, CheckoutError or ForgeError if that is impossible."""
     if not base:
         raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
     if subject.measured_base not in ("", base):
         raise UnusableArtifact(
-            f"it was measured against {short_commit(subject.measured_base)}, but the base is {short_commit(base)}"
+            f"the commit was measured against {short_commit(subject.measured_base)}, but its base is "
+            f"{short_commit(base)}"
         )
     loaded = load_base_config(repo, base, subject.target_branch if subject.tier == "static" else None)
     concern = _find_unconcerned(forge, subject, artifact_session, loaded.config, base, repo)
     session = build_trusted_session(artifact_session, loaded.config, subject, base, concern.unconcerned)
-    variants = [
-        *((run.workload, run.variant) for run in session.runs if run.tier == "static"),
-        *((plan.entry, plan.variant) for plan in session.header.timed),
-    ]
-    with store_at(repo, base, loaded.config.baselines.folder, None, variants) as store:
+    traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
+    timed_variants = [(plan.entry, plan.variant) for plan in session.header.timed]
+    with store_at(repo, base, loaded.config.baselines.folder, None, [*traced_variants, *timed_variants]) as store:
         session = replace_references(session, store)
     warnings = [*loaded.messages(), *concern.warnings, *declarations.warnings, *session.header.warnings]
-    warnings = list(dict.fromkeys(warnings))
-    session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": warnings})})
+    distinct_warnings = list(dict.fromkeys(warnings))
+    session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": distinct_warnings})})
     verdict = judge(session, loaded.config, declarations.rules)
-    accepted = declarations.acceptance if verdict.verdict == "REVIEW" else None
-    status: Status = "PASS" if accepted else verdict.verdict
+    acceptance = declarations.acceptance if verdict.verdict == "REVIEW" else None
+    status: Status = "PASS" if acceptance else verdict.verdict
     return _JudgedText(
-        status,
-        verdict_text.write_title(verdict, session, status, subject, github),
-        verdict_text.write_verdict_text(verdict, session, subject, accepted, github),
-        collect_annotations(verdict, session),
+        status=status,
+        title=verdict_text.write_title(verdict, session, status, subject, github),
+        text=verdict_text.write_verdict_text(verdict, session, subject, acceptance, github),
+        annotations=collect_annotations(verdict, session),
     )
 
 
 def _find_unconcerned(
     forge: Forge, subject: Subject, session: Session, config: Config, base: str, repo: Path
 ) -> ConcernResult:
-    """Return the entries that the change does not concern, from git's list of changed files and the base's stored
-    references. What the artifact says of this is not read. Git is asked only if an entry has paths and no runs."""
-    measured = {run.workload for run in session.runs}
+    """Return the entries that the change does not concern (``regbot.check.concern``).
+
+    These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
+    own statement about these entries is not read. If every entry with ``paths`` has runs, the result is empty and
+    nothing is fetched.
+    """
+    measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
     tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
-    if not has_paths([task for task in tasks if task.entry not in measured]):
+    if not has_paths([task for task in tasks if task.entry not in measured_entries]):
         return ConcernResult([], [])
     evidence = list_evidence(config, tasks, is_timed)
-    names = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
+    variants = [(entry, needed.variant) for entry, group in evidence.items() for needed in group]
     folder = config.baselines.folder
     with (
-        store_at(repo, base, folder, None, names) as store,
+        store_at(repo, base, folder, None, variants) as store,
         fetched_trees(forge, base, subject.sha, checkout=repo) as trees,
     ):
         return find_unconcerned(ChangedTrees(trees, base, subject.sha, folder), tasks, evidence, store)
 
 
 def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:
-    text = verdict_text.write_invalid_text(reason, subject, github)
-    return _JudgedText("INVALID", verdict_text.write_invalid_title(reason, subject, github), text)
+    """Return the texts to post if a result could not be judged."""
+    return _JudgedText(
+        status="INVALID",
+        title=verdict_text.write_invalid_title(reason, subject, github),
+        text=verdict_text.write_invalid_text(reason, subject, github),
+    )

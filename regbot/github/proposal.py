@@ -1,10 +1,12 @@
-"""Check a refresh proposal, and store its records. A node made the proposal; this code runs in the job that has a
-token.
+"""Check a refresh proposal, and store its records. The node that measured wrote the proposal and is not trusted. This
+module runs in a job that has a token.
 
-A proposal contains records only and cannot name a file. The path of each record in the store is computed from the
-record. This module checks that a proposal does only what a refresh may do. A refresh may add tonight's sessions of main
-and of the anchor's commit. The numbers of the night decide whether a session joins the reference (series ``rolling``)
-or is only stored (series ``held``). A refresh may move an anchor where a named person accepted the slowdown.
+A proposal contains records and cannot name files: the path of each record in the store is computed from the record.
+This module checks that a proposal does only what a refresh may do:
+
+- A refresh may add tonight's sessions of main and of the anchor's commit. The log-ratios decide whether a session of
+  main joins the rolling reference (series ``rolling``) or is held back (series ``held``).
+- A refresh may move an anchor only if a named person accepted the slowdown.
 """
 
 from collections import Counter
@@ -22,19 +24,21 @@ from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
 from regbot.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
-from regbot.refresh.store_changes import release, timed_sessions
+from regbot.refresh.store_changes import remove_withheld_copies, timed_sessions
 from regbot.stats.launch import SUMMARIES
 from regbot.text.clip import clip, short_commit
 
 ARTIFACT = "regbot-proposal"
+"""Name of the uploaded artifact, or its beginning if several nodes upload artifacts."""
 MEMBER = "proposal.json"
+"""Name of the only file in the artifact."""
 MAX_FAULTS = 5
 """Largest number of faults that an error message names."""
 PCT_TOLERANCE = 0.005
-"""Two percentages count as equal if they differ by at most this value, because they look the same when printed."""
+"""Percentages that differ by at most this value count as equal. Reports print percentages with two decimals."""
 
 TreeOf = Callable[[str], str | None]
-"""A function that returns the tree of a commit; None where the repository lacks the commit."""
+"""A function that returns the tree of a commit; None if the commit is not in the history of main."""
 Key = tuple[str, str]
 """Workload and variant."""
 
@@ -63,23 +67,26 @@ def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Co
     ``store``, ``config``: the store and the configuration at the measured commit.
     """
     try:
-        faults = [*_NightCheck(proposal, store, tree_of, config).faults()]
+        faults = list(_NightCheck(proposal, store, tree_of, config).faults())
     except BaselineError as error:
         raise UserError(f"the store of {short_commit(proposal.commit)} cannot be used: {error}") from error
     if faults:
         more = f" (and {len(faults) - MAX_FAULTS} more)" if len(faults) > MAX_FAULTS else ""
-        raise UserError(f"the proposal does what no refresh may do: {'; '.join(faults[:MAX_FAULTS])}{more}")
+        raise UserError(f"the proposal does more than a refresh may do: {'; '.join(faults[:MAX_FAULTS])}{more}")
 
 
 def store_proposal(proposal: Proposal, store: Store) -> None:
-    """Write the records of a proposal to ``store``, which may contain earlier nights. The first anchor of a workload is
-    not written where the store already has an anchor.
+    """Write the records of a proposal to ``store``, which may contain earlier nights. If the store has an anchor for a
+    workload, a proposed first anchor is not written.
 
-    Raises UserError where the store already has the same session with different content.
+    Raises UserError if the store already has the same session with different content.
     """
     try:
-        accepted = {(night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None}
-        release(store, [session for session in _select_main_sessions(proposal) if _get_key(session) in accepted])
+        accepted_keys = {
+            (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
+        }
+        main_sessions = _select_main_sessions(proposal)
+        remove_withheld_copies(store, [session for session in main_sessions if _get_key(session) in accepted_keys])
         store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
         for anchor in proposal.anchors:
             stored = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
@@ -99,7 +106,11 @@ def _get_key(record: Baseline | Anchor) -> Key:
 
 
 class _NightCheck:
-    """The checks of one proposal against the store, the configuration and the commits of the repository."""
+    """Checks of one proposal against the store, the configuration and the commits of the repository.
+
+    Each ``*_faults`` method yields one sentence without its subject for each fault. The caller adds the subject, such
+    as "the anchor of ...".
+    """
 
     def __init__(self, proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
         self.proposal = proposal
@@ -110,6 +121,7 @@ class _NightCheck:
         self.nights = {(night.name, night.variant): night for night in proposal.refreshed.workloads}
 
     def faults(self) -> Iterator[str]:
+        """Yield everything that a refresh may not do, as complete sentences."""
         proposal = self.proposal
         if len(self.nights) < len(proposal.refreshed.workloads):
             yield "a workload is listed twice"
@@ -128,6 +140,7 @@ class _NightCheck:
         yield from self._ledger_faults()
 
     def _session_faults(self, session: Baseline) -> Iterator[str]:
+        """Yield the faults of any session, static or timed, of main or of the anchor's commit."""
         yield from self._commit_faults(session.commit, session.tree)
         if session.tier == "static":
             yield from self._static_faults(session)
@@ -143,11 +156,12 @@ class _NightCheck:
             yield f"names the anchor {named_anchor}, but the store has {stored_anchor}"
         if session.series == "anchor":
             if session.commit != night.anchor or session.against is not None:
-                yield f"is stored as the anchor's, but is of {short_commit(session.commit)}"
+                yield f"is stored as a session of the anchor, but is of {short_commit(session.commit)}"
         else:
             yield from self._timed_faults(session, night)
 
     def _timed_faults(self, session: Baseline, night: WorkloadRefresh) -> Iterator[str]:
+        """Yield the faults of a timed session of main. ``night``: the reported decision on its workload."""
         if session.commit != self.main:
             yield f"is of {short_commit(session.commit)}, but {short_commit(self.main)} was measured"
         if session.series != night.series or (night.series == "rolling") != (night.status == "PASS"):
@@ -162,8 +176,10 @@ class _NightCheck:
             return
         thresholds = thresholds_from(self.config.throughput)
         reported, estimate_pct = night.tonight, night_slowdown_pct(against, thresholds)
-        if (reported is None) != (estimate_pct is None):
-            yield f"comes {'without' if reported is None else 'with'} an estimate, unlike its pairs"
+        if reported is None and estimate_pct is not None:
+            yield "comes without an estimate, but its pairs give an estimate"
+        elif reported is not None and estimate_pct is None:
+            yield "comes with an estimate, but its pairs give no estimate"
         elif (
             reported is not None
             and estimate_pct is not None
@@ -177,13 +193,16 @@ class _NightCheck:
         if night.accepted is not None and not any(
             _get_key(anchor) == _get_key(session) for anchor in self.proposal.anchors
         ):
-            yield "is an accepted slowdown, but its new anchor is missing"
+            yield "has an accepted slowdown, but the proposal has no new anchor for its workload"
 
     def _absorbed_faults(self, session: Baseline, against: AnchorComparison) -> Iterator[str]:
-        """Yield a fault if the reference would absorb a slowdown with this session. The slowdown is computed from the
-        log-ratios in the proposal and in the store."""
+        """Yield a fault if the rolling reference would absorb a slowdown with this session.
+
+        The slowdown is computed from the log-ratios of this session and of stored earlier nights against the same
+        anchor.
+        """
         folder = class_folder(session.workload, session.variant, session.node_class)
-        nights = [
+        earlier_nights = [
             stored.against
             for stored in timed_sessions(self.store, folder)
             if stored.environment == session.environment
@@ -192,20 +211,22 @@ class _NightCheck:
             and stored.against.commit == against.commit
         ]
         thresholds, budget_pct = thresholds_from(self.config.throughput), self.config.baselines.creep_budget_pct
-        if reason := describe_absorbed_slowdown([*nights, against], thresholds, budget_pct):
+        if reason := describe_absorbed_slowdown([*earlier_nights, against], thresholds, budget_pct):
             yield f"would join the reference, and {reason}"
 
     def _static_faults(self, session: Baseline) -> Iterator[str]:
+        """Yield the faults of a traced session. It must belong to a timed session that joins the rolling reference."""
         main_keys = {_get_key(main_session) for main_session in _select_main_sessions(self.proposal)}
-        stored_nights = [night for key, night in self.nights.items() if night.series == "rolling" and key in main_keys]
-        commits: dict[str, set[str | None]] = {
+        joined_nights = [night for key, night in self.nights.items() if night.series == "rolling" and key in main_keys]
+        allowed_commits: dict[str, set[str | None]] = {
             "rolling": {self.main},
-            "anchor": {night.anchor for night in stored_nights},
+            "anchor": {night.anchor for night in joined_nights},
         }
-        if not stored_nights or session.commit not in commits.get(session.series, set()):
+        if not joined_nights or session.commit not in allowed_commits.get(session.series, set()):
             yield f"is stored as {session.series}, but no stored night is of {short_commit(session.commit)}"
 
     def _anchor_faults(self, anchor: Anchor) -> Iterator[str]:
+        """Yield the faults of a first or moved anchor. A moved anchor needs an accepted slowdown."""
         yield from self._commit_faults(anchor.commit, anchor.tree)
         if anchor.commit != self.main:
             yield f"is moved to {short_commit(anchor.commit)}, but {short_commit(self.main)} was measured"
@@ -218,24 +239,27 @@ class _NightCheck:
         night = self.nights.get(_get_key(anchor))
         if stored is None:
             if anchor.previous is not None or anchor.accepted is not None or anchor.evidence is not None:
-                yield "is moved, but the store has none"
+                yield "is moved, but the store has no anchor to move"
             return
         if anchor.previous != stored.commit:
             yield f"is not moved from its present commit {short_commit(stored.commit)}"
         if anchor.accepted is None or anchor.evidence is None or night is None or night.accepted != anchor.accepted:
-            yield "is moved although nobody accepted a slowdown by name"
+            yield "is moved, but no named person accepted a slowdown"
         elif anchor.accepted.slowdown_pct < anchor.evidence.estimate_pct:
-            yield f"is moved past {anchor.accepted.slowdown_pct:g}%, the accepted slowdown"
+            yield f"is moved, but the slowdown is larger than the accepted {anchor.accepted.slowdown_pct:g}%"
 
     def _ledger_faults(self) -> Iterator[str]:
-        attached = {record_digest(ledger) for ledger in self.proposal.ledgers}
-        named = {session.ledger for session in self.proposal.sessions if session.ledger is not None}
-        yield from (f"the ledger {short_commit(digest)} belongs to no session" for digest in sorted(attached - named))
-        for digest in sorted(named - attached):
+        """Yield, as complete sentences, the ledgers without a session and the sessions without their ledger."""
+        attached_digests = {record_digest(ledger) for ledger in self.proposal.ledgers}
+        needed_digests = {session.ledger for session in self.proposal.sessions if session.ledger is not None}
+        for digest in sorted(attached_digests - needed_digests):
+            yield f"the ledger {short_commit(digest)} belongs to no session"
+        for digest in sorted(needed_digests - attached_digests):
             if not (self.store.root / ledger_path(digest)).is_file():
                 yield f"the ledger {short_commit(digest)} of a session is missing"
 
     def _commit_faults(self, commit: str, tree: str) -> Iterator[str]:
+        """Yield a fault if a commit is not in the history of main, or has another tree."""
         known_tree = self.tree_of(commit)
         if known_tree is None:
             yield f"is of {short_commit(commit)}, which is not in this repository's history"
@@ -244,4 +268,5 @@ class _NightCheck:
 
 
 def _find_duplicates(kind: str, names: Iterator[str]) -> Iterator[str]:
+    """Yield a fault for each name that occurs more than once."""
     yield from (f"{kind} {clip(name, 80)} appears twice" for name, count in Counter(names).items() if count > 1)

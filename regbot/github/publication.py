@@ -1,15 +1,16 @@
 """Publish one result: make the comment and the check run show the same, strongest result.
 
 GitHub has no conditional write, so two jobs that publish at once may overwrite each other. A job therefore reads and
-writes both places, the comment and the check run, until a whole round changes nothing. If a late job overwrote one
-place with a weaker result, the stronger result is still in the other place and replaces it. Without a second job, the
-second round only reads.
+writes the comment and the check run in rounds, until a whole round changes nothing. If another job has overwritten the
+comment with a weaker result, the check run still has the stronger result, and the next round writes it to the comment
+again. The same holds for an overwritten check run. If no other job publishes, the second round only reads.
 
-An INVALID measurement keeps the earlier verdict and adds a banner above it (``stamped_text.STRENGTH``). The earlier
-verdict is dropped if it was judged against another base than the present one.
+An INVALID measurement keeps the earlier verdict and adds a banner above that verdict (``stamped_text.STRENGTH``). An
+earlier verdict against another base is dropped.
 
 Only the check run is trusted, because only regbot's app can change it. Anybody with the role write can edit the
-comment. If only the comment shows a result, regbot uses no more than the id of its run, and judges that run again.
+comment. If the comment shows a result that the check run lacks, regbot reads only the id of its workflow run from the
+comment, and judges that workflow run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,14 +27,16 @@ from regbot.github.stamped_text import Stamp, StampedText, select_strongest
 from regbot.github.types import Annotation
 
 ROUNDS = 8
+"""Largest number of rounds. Each further round means that another job has written in the meantime."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result to publish unless a stronger one exists. ``nonce``: nonce of the measurement, or
-    ``checks.STATIC_NONCE``. ``bases``: base commits that are allowed for a verdict on the head; None allows any.
+    """A result to publish. A stronger existing result takes precedence.
 
-    ``fault``: traceback for the job's log if regbot failed on the run's artifact; else ''.
+    ``nonce``: nonce of the measurement, or ``checks.STATIC_NONCE``. ``bases``: allowed base commits of a verdict on the
+    head; None allows all. ``url``: page of the workflow run. ``fault``: traceback for the job's log if regbot failed on
+    the run's artifact; else ''.
     """
 
     stamped_text: StampedText
@@ -47,9 +50,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Publication:
-    """What was published. ``comment``: text of the comment; None for a merge group, which has no comment.
-    ``is_concluded``: whether the check run was completed. ``is_retargeted``: whether publishing ended early, because
-    the pull request has another base branch than the result."""
+    """What was published.
+
+    ``comment``: text of the comment; None for a merge group, which has no comment. ``current_head``: present head of
+    the pull request. ``is_concluded``: whether the check run was completed. ``is_retargeted``: whether publishing ended
+    early, because the base branch of the pull request is no longer the base branch of the result.
+    """
 
     comment: StampedText | None
     current_head: str
@@ -58,8 +64,8 @@ class Publication:
 
 
 Rejudge = Callable[[Stamp], Result | None]
-"""A function that judges the run in a stamp. It returns None where that run has no result for the stamp's commit and
-pull request."""
+"""A function that judges the workflow run in a stamp. It returns None if the run has no result for the commit and pull
+request in the stamp."""
 
 
 def publish(
@@ -69,18 +75,19 @@ def publish(
     rejudge: Rejudge = lambda _: None,
     thread: CommentThread | None = None,
 ) -> Publication:
-    """Publish ``result``. A deleted comment is created again.
+    """Publish ``result`` in the check run and the comment. A deleted comment is created again.
 
-    ``thread``: comments of the pull request, if the caller has read them already.
-
-    Each round reads the check run and the comment, selects the strongest text for each, and writes both.
+    Each round reads the check run and the comment, selects the strongest text for each of them, and writes both.
+    ``rejudge``: see ``Rejudge``. ``thread``: comments of the pull request, if the caller has read them already.
 
     Raises ForgeError. After an error, another call completes the work.
     """
     stamp = result.stamped_text.stamp
     thread = thread or CommentThread(forge, stamp.pr)
     same_head = SameHead(forge, stamp.pr, stamp.head, github)
-    own_results, judged_runs, is_new = [result], set[int](), True
+    own_results = [result]
+    judged_runs = set[int]()  # runs that were judged again; each run is judged again only once
+    is_new = True  # whether own_results has grown since the previous round
     comment_text: StampedText | None = None
     for _ in range(ROUNDS):
         current_head = stamp.head
@@ -91,32 +98,27 @@ def publish(
                 return Publication(None, current_head, is_concluded=False, is_retargeted=True)
         head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
         result_count = len(own_results)
-        previous = (
-            head_checks.previous_text
-            if result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
-            else None
-        )
+        # The requested measurement is INVALID, so the result from before the request stays. Its text lacks declarations
+        # from later comments, so it is judged again.
+        is_requested_but_invalid = result.nonce == head_checks.pending_nonce and stamp.status == "INVALID"
+        previous = head_checks.previous_text if is_requested_but_invalid else None
         if previous is not None and previous.stamp.run not in judged_runs and previous.stamp.run != stamp.run:
-            judged_runs.add(previous.stamp.run)  # the text in the check run lacks declarations from later comments
-            rejudged = rejudge(previous.stamp)
-            own_results = [rejudged, *own_results] if rejudged is not None else own_results
+            judged_runs.add(previous.stamp.run)
+            if (rejudged := rejudge(previous.stamp)) is not None:
+                own_results.insert(0, rejudged)
         head_results = [candidate for candidate in own_results if candidate.stamped_text.stamp.head == stamp.head]
         check_texts = _select_check_texts(head_checks, result)
         check_text = _select_strongest(is_new, head_results, check_texts, stamp.head)
-        is_concluded = head_checks.pending_nonce in (
-            "",
-            *(candidate.nonce for candidate in head_results),
-        )  # else the check run waits for another measurement, which will complete it
+        # A check run that waits for another measurement is not completed here. That measurement completes it.
+        is_concluded = head_checks.pending_nonce in ("", *(candidate.nonce for candidate in head_results))
         if is_concluded:
             own_result = next(
                 (candidate for candidate in head_results if candidate.stamped_text == replace(check_text, void=None)),
                 None,
             )
-            title = (
-                own_result.title
-                if own_result is not None
-                else head_checks.title or f"{check_text.stamp.status}: see the summary"
-            )
+            title = head_checks.title or f"{check_text.stamp.status}: see the summary"
+            if own_result is not None:
+                title = own_result.title
             annotations = own_result.annotations if own_result is not None else ()
             peers = same_head.find_peers(head_checks)
             has_changed = checks.write(
@@ -140,6 +142,7 @@ def publish(
                 else checks.find(forge, current_head, stamp.pr, github.bot).completed_text
             )
             known_texts: list[StampedText | None] = [check_text, head_text]
+            # Verify stronger results that only the comment shows: by a check run, or by judging their runs again.
             for claim in _find_unknown_claims(
                 comment, [*known_texts, *(candidate.stamped_text for candidate in own_results)], current_head
             ):
@@ -150,8 +153,8 @@ def publish(
                     known_texts.append(claimed_text)
                 elif claim.run not in judged_runs:
                     judged_runs.add(claim.run)
-                    rejudged = rejudge(claim)
-                    own_results = [rejudged, *own_results] if rejudged is not None else own_results
+                    if (rejudged := rejudge(claim)) is not None:
+                        own_results.insert(0, rejudged)
             comment_text = _select_strongest(
                 is_new or len(own_results) > result_count, own_results, known_texts, current_head
             )
@@ -163,11 +166,11 @@ def publish(
 
 
 def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[StampedText | None]:
-    """Return the result that the check run shows, and the one that it showed before a measurement was requested.
+    """Return the result that the check run shows, and the result that it showed before a measurement was requested.
 
-    A verdict against another base branch, or against a commit outside ``result.bases``, is dropped. Only the INVALID
-    measurement in its banner is kept. Stamps of older versions of regbot do not name the base branch. Of their
-    verdicts, only a PASS is dropped.
+    A verdict is dropped if its base branch differs from that of ``result``, or if its base commit is not in
+    ``result.bases``. The INVALID measurement in the banner of a dropped verdict is kept. Stamps of older versions of
+    regbot do not name the base branch. If the base branch is unknown, only a PASS is dropped.
     """
     bases, target = result.bases, result.stamped_text.stamp.target
 
@@ -175,8 +178,8 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
         if text is None or bases is None or text.stamp.status == "INVALID":
             return text
         stamp = text.stamp
-        is_valid = stamp.target == target or (not stamp.target and stamp.status != "PASS")
-        return text if stamp.base in bases and is_valid else text.void
+        has_valid_target = stamp.target == target or (not stamp.target and stamp.status != "PASS")
+        return text if stamp.base in bases and has_valid_target else text.void
 
     return [keep_valid(head_checks.completed_text), keep_valid(head_checks.previous_text)]
 
@@ -184,8 +187,11 @@ def _select_check_texts(head_checks: HeadChecks, result: Result) -> list[Stamped
 def _select_strongest(
     is_new: bool, own_results: Sequence[Result], published: Sequence[StampedText | None], current_head: str
 ) -> StampedText:
-    """Return the strongest text. Between equally new texts, the own results come first if ``is_new``, else the
-    published ones."""
+    """Return the strongest text of ``own_results`` and ``published``.
+
+    If two texts are equally new, an own result is preferred in the first round and after a run was judged again
+    (``is_new``). Otherwise a published text is preferred.
+    """
     own_texts = [result.stamped_text for result in own_results]
     published_texts = [text for text in published if text is not None]
     return select_strongest([*own_texts, *published_texts] if is_new else [*published_texts, *own_texts], current_head)
@@ -194,19 +200,21 @@ def _select_strongest(
 def _find_unknown_claims(
     comment: sticky.StickyComment | None, known_texts: Sequence[StampedText | None], current_head: str
 ) -> list[Stamp]:
-    """Return the stamps in the comment, and in newer comments of regbot, that outrank all known texts."""
-    trusted = [text for text in known_texts if text is not None]
-    claimed_texts = (
-        [text for claimed_text in comment.claims for text in (claimed_text, claimed_text.void) if text]
-        if comment is not None
-        else []
-    )
+    """Return the stamps in the comment, and in newer comments of regbot, that outrank all known texts.
+
+    A stamp in a comment is a claim, because somebody may have edited the comment. ``known_texts`` are trusted.
+    """
+    if comment is None:
+        return []
+    trusted_texts = [text for text in known_texts if text is not None]
+    trusted_stamps = [text.stamp for text in trusted_texts]
+    trusted_stamps += [text.void.stamp for text in trusted_texts if text.void is not None]
+    claimed_texts: list[StampedText] = []
+    for text in comment.claims:
+        claimed_texts += [text] if text.void is None else [text, text.void]
     claims = []
     for text in claimed_texts:
-        best = select_strongest([*trusted, replace(text, void=None)], current_head)
-        trusted_stamps = [trusted_text.stamp for trusted_text in trusted] + [
-            trusted_text.void.stamp for trusted_text in trusted if trusted_text.void
-        ]
+        best = select_strongest([*trusted_texts, replace(text, void=None)], current_head)
         best_stamps = (best.stamp, best.void.stamp if best.void else None)
         if text.stamp not in trusted_stamps and text.stamp in best_stamps:
             claims.append(text.stamp)
@@ -214,5 +222,5 @@ def _find_unknown_claims(
 
 
 def _covers_claim(known: StampedText, claim: Stamp, current_head: str) -> bool:
-    """Return whether the known result is at least as strong as the result that a comment claims in its stamp."""
+    """Return whether the known result is at least as strong as the result that the stamp ``claim`` promises."""
     return select_strongest([known, StampedText(claim, "")], current_head).stamp != claim or known.stamp == claim

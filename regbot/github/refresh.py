@@ -1,12 +1,13 @@
 """``regbot github refresh``: maintain one open pull request with the references of the last nights.
 
-The node that measures has no token. This job has a token and measures nothing. The node passes its records to this job
-as a ``regbot.records.proposal``. Each night becomes one commit on top of the branch, so that earlier commits,
-including commits by people, are never overwritten. After the pull request was merged or closed, the branch starts again
-from the measured commit. This job writes the text of the pull request from the records.
+The node that measures has no token. It passes its records to this job as a ``regbot.records.proposal``. This job has a
+token and measures nothing. It writes the text of the pull request from the records.
 
-After a fault, the job can be repeated. The commit of a night is always the same, the result of a push is read back, and
-GitHub allows only one open pull request between two branches.
+Each night becomes one commit on top of the refresh branch, so that earlier commits, including commits by people, are
+never overwritten. After the pull request was merged or closed, the branch starts again from the measured commit.
+
+After a fault, the job can be repeated without doing anything twice. The commit of a night is always the same. After a
+push, the branch is read from GitHub. GitHub allows only one open pull request between two branches.
 """
 
 import hashlib
@@ -47,15 +48,16 @@ from regbot.text.clip import clip, short_commit
 from regbot.text.printable import printable
 
 BRANCH = "regbot/refresh"
+"""Name of the refresh branch, from which the pull request comes."""
 ATTEMPTS = 4
-"""Number of attempts. An attempt fails if somebody else moves the branch before the push."""
+"""Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
 MAX_NIGHTS = 30
 """Largest number of commits that the text of the pull request lists."""
 
 
 class ReceivedProposal(NamedTuple):
-    """One node's proposal as received. ``origin``: name of its file or artifact, for messages. ``data``: its JSON as
-    bytes."""
+    """The proposal of one node, not yet checked. ``origin``: name of the file or artifact, for messages. ``data``: the
+    content of the file, which should be JSON."""
 
     origin: str
     data: bytes
@@ -63,7 +65,7 @@ class ReceivedProposal(NamedTuple):
 
 @dataclass(frozen=True)
 class RefreshPost:
-    """What the job did. ``number``: number of the open pull request; None without one."""
+    """What the job did. ``number``: number of the open pull request; None if no pull request is open."""
 
     number: int | None
     message: str
@@ -71,12 +73,15 @@ class RefreshPost:
     summary: str
     """Text for the page of the job, as markdown."""
     unmeasured: tuple[str, ...] = ()
-    """One line of plain text for each workload without a stored session tonight, with the reason."""
+    """One line of plain text for each workload of which no session was stored tonight, with the reason."""
 
 
 @dataclass(frozen=True)
 class _RefreshNight:
-    """Tonight's proposals, and the repository that they are stored in."""
+    """Tonight's proposals, and the repository that stores them.
+
+    ``run_url``: URL of the run that measured. ``main_name``: name of the default branch.
+    """
 
     forge: Forge
     remote: Remote
@@ -87,6 +92,7 @@ class _RefreshNight:
 
     @property
     def measured(self) -> str:
+        """The measured commit, which is the same in all proposals."""
         return self.proposals[0].commit
 
     @property
@@ -106,44 +112,49 @@ class _RefreshNight:
 
     @property
     def digest(self) -> str:
+        """Hash of all proposals. It identifies the night in the commit message (``TRAILER``)."""
         texts = sorted(proposal.to_json() for proposal in self.proposals)
         return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
-    """Return the proposals that the nodes of a run uploaded. Of several artifacts with the same name, the newest
-    counts. Raises ForgeError, UserError."""
-    artifacts = [item for item in forge.artifacts(run) if not item.expired]
-    newest = {item.name: item for item in artifacts if item.name == ARTIFACT or item.name.startswith(f"{ARTIFACT}-")}
+    """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
+    used. Raises ForgeError, UserError."""
+    newest_artifacts = {}
+    for artifact in forge.artifacts(run):  # oldest first
+        is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
+        if is_proposal and not artifact.expired:
+            newest_artifacts[artifact.name] = artifact
     proposals = []
-    for name, artifact in sorted(newest.items()):
+    for name, artifact in sorted(newest_artifacts.items()):
         origin = f"artifact {clip(printable(name), 80)}"
-        proposals.append(
-            ReceivedProposal(origin, unpack_proposal(forge.download(artifact.id, MAX_RECORD_BYTES), origin))
-        )
+        archive = forge.download(artifact.id, MAX_RECORD_BYTES)
+        proposals.append(ReceivedProposal(origin, unpack_proposal(archive, origin)))
     return proposals
 
 
 def post_refresh(
     forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
 ) -> RefreshPost:
-    """Add one night to the open refresh pull request, or open a new one. If the night has nothing to store, a comment
-    on the open pull request names the workloads that were not measured.
+    """Add one night to the open refresh pull request, or open a new pull request. If the night has nothing to store, a
+    comment on the open pull request names the workloads that were not measured.
 
-    ``run_url``: URL of the run that measured. Raises UserError where a proposal is refused; nothing was changed then.
-    Raises ForgeError, CheckoutError, ConfigError.
+    ``run_url``: URL of the run that measured. Raises UserError if a proposal is refused. In that case nothing is
+    changed. Raises ForgeError, CheckoutError, ConfigError.
     """
     proposals = [read_proposal(item.data, item.origin) for item in received]
     if not proposals:
-        raise UserError("no node left a proposal", "see the job that measures")
+        raise UserError("no node uploaded a proposal", "see the log of the job that measures")
     if len(commits := {proposal.commit for proposal in proposals}) > 1:
-        different = ", ".join(sorted(short_commit(commit) for commit in commits))
-        raise UserError(f"the nodes measured different commits: {different}")
+        commit_names = ", ".join(sorted(short_commit(commit) for commit in commits))
+        raise UserError(f"the nodes measured different commits: {commit_names}")
     if any(parse_time(proposal.created) > now + FUTURE_TOLERANCE for proposal in proposals):
-        raise UserError("the proposal's time is in the future: one of the clocks is wrong")
+        raise UserError("a proposal's time is in the future: the clock of its node or of this machine is wrong")
     if is_shallow(remote.repo):
         raise CheckoutError(f"{remote.repo}: the repository is shallow", DEEPEN_ADVICE)
-    night = _RefreshNight(forge, remote, proposals, now, run_url, forge.default_branch())
+    night = _RefreshNight(
+        forge=forge, remote=remote, proposals=proposals, now=now, run_url=run_url, main_name=forge.default_branch()
+    )
     unmeasured = list_unmeasured(proposals)
     if all(proposal.empty for proposal in proposals):
         pull = _find_open_pull(night)
@@ -155,12 +166,12 @@ def post_refresh(
         post = _store_night(night)
         if post is not None:
             return replace(post, unmeasured=unmeasured)
-    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this ran", "run the job again")
+    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this job ran", "run the job again")
 
 
 def _store_night(night: _RefreshNight) -> RefreshPost | None:
-    """Commit the night, push the commit and update the pull request. Return None where somebody else moved the branch
-    before the push."""
+    """Commit the night, push the commit, and open or update the pull request. Return None if somebody else moved the
+    branch before the push."""
     remote, measured = night.remote, night.measured
     tips = remote.tips(night.main_name, BRANCH)
     if night.main_name not in tips:
@@ -173,11 +184,15 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     pull = _find_open_pull(night)
     closed = [other for other in night.forge.closed_pulls_from(BRANCH) if other.base_ref == night.main_name]
     if pull is None and closed and not closed[0].merged and not _has_news(night, closed[0], config.baselines.folder):
-        reason = f"#{closed[0].number} was closed without merging, and this night shows nothing new."
+        reason = f"#{closed[0].number} was closed without merging, and this night has no new session."
         return _report_unchanged(night, None, reason)
     is_new_branch = tip is None or (pull is None and tip in {other.head_sha for other in closed})
+    # ``is_new_branch`` already includes ``tip is None``; the type checker needs the second condition.
     branch = RefreshBranch(
-        remote.repo, main, config.baselines.folder, measured if is_new_branch or tip is None else tip
+        repo=remote.repo,
+        main=main,
+        folder=config.baselines.folder,
+        parent=measured if is_new_branch or tip is None else tip,
     )
     check_night(branch, night.proposals, measured_config)
     message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
@@ -185,17 +200,18 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     if night_commit.is_already_in_main and pull is None:
         return _report_unchanged(night, None, "Main already has these baselines.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
-    rejected = closed[0].number if closed and not closed[0].merged and pull is None else None
+    is_previous_pull_rejected = bool(closed) and not closed[0].merged and pull is None
+    rejected = closed[0].number if is_previous_pull_rejected else None
     commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)
     body = write_pull_body(night.proposals, report, night_commit, commits, rejected, night.run_url)
-    added_commit = night_commit.commit != branch.parent
-    if added_commit:
+    has_new_commit = night_commit.commit != branch.parent
+    if has_new_commit:
         if not remote.push(night_commit.commit, BRANCH, tip):
             return None  # somebody else moved the branch
     elif read_last_night(branch) != night.digest:
-        # The branch has the whole night already, and a later night is on top of it.
+        # The branch already contains this night, and a later night on top of it.
         return _report_unchanged(night, pull, "The pull request already has a later night.")
-    # The night is the newest one on the branch: it was pushed now, or by an earlier attempt of this job.
+    # This night is the newest night on the branch: it was pushed now, or by an earlier attempt of this job.
     return _write_pull(night, proposal_title(report), body, pull, config)
 
 
@@ -212,6 +228,7 @@ def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, 
 
 
 def _report_unchanged(night: _RefreshNight, pull: Pull | None, reason: str) -> RefreshPost:
+    """Report that nothing was stored, with the reason. ``pull``: the open pull request, which stays as it is."""
     report = night.report
     note = f" #{pull.number} stays as it is." if pull is not None else ""
     message = f"{reason}{note}"
@@ -226,16 +243,18 @@ def _find_open_pull(night: _RefreshNight) -> Pull | None:
 
 
 def _comment_once(night: _RefreshNight, pull: Pull, unmeasured: Sequence[str]) -> None:
-    """Comment that tonight is not in the pull request, unless there already is a comment with the same text."""
+    """Comment that the pull request does not contain tonight's measurement. An existing comment with the same text is
+    not repeated."""
     text = write_unmeasured_comment(night.measured, unmeasured)
     if all(comment.body.strip() != text.strip() for comment in night.forge.comments(pull.number)):
         night.forge.create_comment(pull.number, text)
 
 
 def _has_news(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
-    """Return whether tonight has a session that is not in ``closed``, a pull request which a person closed.
+    """Return whether tonight has a session that the closed pull request ``closed`` lacks.
 
-    A session is new if its commit of main, its workload, its node class or its series differs.
+    Sessions are compared by their commit of main, workload, variant, node class and series. If GitHub does not have the
+    head of ``closed`` any more, the result is True.
     """
     try:
         night.remote.fetch(closed.head_sha)
@@ -245,13 +264,11 @@ def _has_news(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
         return True
     stored = load_sessions(night.remote.repo, closed.head_sha, folder, night.measured)
     stored_keys = {(session.workload, session.variant, session.node_class, session.series) for session in stored}
-    tonight = (
-        session for proposal in night.proposals for session in proposal.sessions if session.commit == night.measured
-    )
     tonight_keys = {
         (session.workload, session.variant, session.node_class, session.series)
-        for session in tonight
-        if session.tier == "timed"
+        for proposal in night.proposals
+        for session in proposal.sessions
+        if session.commit == night.measured and session.tier == "timed"
     }
     return not tonight_keys <= stored_keys
 
@@ -259,10 +276,10 @@ def _has_news(night: _RefreshNight, closed: ClosedPull, folder: str) -> bool:
 def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     """Load the configurations of main and of the measured commit.
 
-    Raises ConfigError, and UserError where main has moved the folder of references.
+    Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
     """
     text_at = partial(file_at, night.remote.repo, FILE_NAME)
     main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured))
     if main_config.baselines.folder != measured_config.baselines.folder:
-        raise UserError("main now keeps its references in another folder", "measure again")
+        raise UserError("main has moved its references to another folder since the measurement", "measure again")
     return main_config, measured_config

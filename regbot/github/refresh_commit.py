@@ -1,7 +1,8 @@
 """Commit one night to the branch of the refresh pull request, and compute the result of merging the branch into main.
 
 Git makes the commit from the files of the store, without changing the checkout. The commit changes only the folder of
-references. It adds sessions and never changes a stored one. A commit that causes a new problem in the store is refused.
+references. It adds sessions and never changes a stored session. A commit that causes a new problem in the store is
+refused.
 """
 
 import tempfile
@@ -31,8 +32,8 @@ TRAILER = "regbot-proposal"
 
 @dataclass(frozen=True)
 class RefreshBranch:
-    """The place for a night's commit. ``main``: newest commit of main. ``folder``: folder of references. ``parent``:
-    parent of the new commit."""
+    """The refresh branch before a night's commit. ``main``: newest commit of main. ``folder``: folder of references.
+    ``parent``: newest commit of the branch, which becomes the parent of the night's commit."""
 
     repo: Path
     main: str
@@ -42,13 +43,14 @@ class RefreshBranch:
 
 @dataclass(frozen=True)
 class NightCommit:
-    """The commit of a night. ``commit`` is the branch's parent commit if that already contains the whole night."""
+    """The commit of a night. If the branch already contains the whole night, ``commit`` is the branch's newest
+    commit."""
 
     commit: str
     files: tuple[str, ...]
     """Files below the folder of references that the merge into main changes."""
     conflicts: tuple[str, ...]
-    """Files in conflict: main and the branch changed them differently."""
+    """Files that main and the branch changed differently, so that git cannot merge them."""
     is_already_in_main: bool
     """Whether main already contains everything that is on the branch."""
     earlier_problems: tuple[str, ...]
@@ -77,26 +79,31 @@ def check_night(branch: RefreshBranch, proposals: Sequence[Proposal], config: Co
 def make_commit(
     branch: RefreshBranch, proposals: Sequence[Proposal], message: str, at: datetime, now: datetime
 ) -> NightCommit:
-    """Commit ``proposals`` on top of ``branch.parent``. ``at``: time of the commit. ``now``: time at which the store is
-    checked. Raises UserError, CheckoutError."""
+    """Commit ``proposals`` on top of ``branch.parent``.
+
+    ``at``: time of the commit. ``now``: present time, for the check of the store. Raises UserError if the commit would
+    cause a new problem in the store. Raises CheckoutError.
+    """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, branch.parent, Path(scratch))
-        before = store_files(store)
+        files_before = store_files(store)
         for proposal in proposals:
             store_proposal(proposal, store)
-        after = store_files(store)
-        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
-        _check_changes(changed, before, after)
-        _check_unread_files(branch, [path for path in changed if path not in before])
+        files_after = store_files(store)
+        all_paths = {**files_before, **files_after}
+        changed = [path for path in all_paths if files_before.get(path) != files_after.get(path)]
+        _check_changes(changed, files_before, files_after)
+        _check_unread_files(branch, [path for path in changed if path not in files_before])
         commit = branch.parent
         if changed:
-            files = {f"{branch.folder}/{path}": store.root / path if path in after else None for path in changed}
+            files = {f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed}
             commit = commit_files(branch.repo, branch.parent, files, message, at)
     merged_tree, conflicts = _merge(branch.repo, branch.main, commit)
+    # Check the merged store. With conflicts there is no merged store, so check the store on the branch.
     problems = _find_problems(branch, commit if conflicts else merged_tree, now)
     problems_before = _find_problems(branch, branch.parent if conflicts else branch.main, now) if problems else []
     if new_problems := [problem for problem in problems if problem not in problems_before]:
-        raise UserError(f"the store would not be sound with this commit: {'; '.join(new_problems[:3])}")
+        raise UserError(f"the store would be invalid with this commit: {'; '.join(new_problems[:3])}")
     names = git(branch.repo, "diff", "--name-only", "--no-renames", "-z", branch.main, merged_tree, "--", branch.folder)
     return NightCommit(
         commit=commit,
@@ -108,17 +115,15 @@ def make_commit(
 
 
 def read_last_night(branch: RefreshBranch) -> str:
-    """Return the digest that regbot's newest commit on the branch names in its trailer; '' without such a commit.
-
-    Raises CheckoutError.
-    """
+    """Return the digest of the newest night on the branch, from the trailer of its commit message; '' if the branch has
+    no night. Raises CheckoutError."""
     arguments = ("log", "--no-show-signature", f"--format=%(trailers:key={TRAILER},valueonly,separator=%x20)")
     lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
     return next((line.strip() for line in lines if line.strip()), "")
 
 
 def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, str]]:
-    """Return commit, author and subject of the commits that are on the branch and not in main, newest first. Raises
+    """Return the commits that are on the branch and not in main, newest first, as (hash, author, subject). Raises
     CheckoutError."""
     arguments = ("log", "--no-show-signature", "--first-parent", f"--max-count={max_count}", "--format=%H%x00%an%x00%s")
     lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
@@ -127,8 +132,8 @@ def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, 
 
 
 def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[Baseline]:
-    """Return the timed sessions of the commit ``measured``. They are read from the store as it is at ``commit``. Raises
-    CheckoutError."""
+    """Return the timed sessions of the commit ``measured``, read from the files of the store at ``commit``. The list is
+    empty if the store cannot be read. Raises CheckoutError."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(RefreshBranch(repo, commit, folder, commit), commit, Path(scratch))
         try:
@@ -139,6 +144,7 @@ def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[B
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
+    """Write the store at ``commit`` to the folder ``scratch``, and open it."""
     export(branch.repo, commit, [branch.folder], scratch)
     return Store(scratch / branch.folder)
 
@@ -146,25 +152,27 @@ def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
 def _check_changes(
     changed: Sequence[PurePosixPath], before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
 ) -> None:
-    """Check the changed paths: only an anchor may change, and a removed file needs a replacement. Raises UserError."""
-    removed = [path for path in changed if path not in after]
-    added = [path.parent for path in changed if path not in before]
+    """Check the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
+    to the same folder. Raises UserError."""
+    removed_paths = [path for path in changed if path not in after]
+    folders_with_additions = [path.parent for path in changed if path not in before]
     for path in changed:
         if path in before and path in after and path.name != ANCHOR:
-            raise UserError(f"{path} would be changed", "only an anchor may be")
-    for path in removed:
-        if path.parent not in added:
+            raise UserError(f"{path} would be changed", "a refresh may change only anchors")
+    for path in removed_paths:
+        if path.parent not in folders_with_additions:
             raise UserError(f"{path} would be removed without a replacement")
 
 
 def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -> None:
-    """Refuse to overwrite a file that exists in the parent commit but was not read as part of the store. Raises
-    CheckoutError."""
+    """Check that the ``added`` paths do not exist in the parent commit. An existing file was missed when the store was
+    read, and the commit would overwrite it. Raises CheckoutError."""
     existing = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
     for path in added:
         if str(PurePosixPath(branch.folder, path)) in existing:
             raise CheckoutError(
-                f"{path} would be added, but {short_commit(branch.parent)} has it: the store was not read completely"
+                f"{path} would be added, but {short_commit(branch.parent)} already has this file: the store was not "
+                "read completely"
             )
 
 
@@ -178,6 +186,7 @@ def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
 
 
 def _find_problems(branch: RefreshBranch, commit: str, now: datetime) -> list[str]:
+    """Return the problems of the store at ``commit``, a commit or tree."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, commit, Path(scratch))
         return list(verify(store, now).problems) if store.root.is_dir() else []

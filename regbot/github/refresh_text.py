@@ -11,8 +11,9 @@ from regbot.text.clip import short_commit
 from regbot.text.printable import printable
 
 MAX_NOTES = 5
-"""Largest number of items of one kind that the text lists."""
+"""Largest number of conflicts, problems or workloads that a text lists."""
 REASON_CHARACTERS = 300
+"""Largest length of the line about a workload without a session."""
 MAX_CHARACTERS = 60_000
 """Largest length of the text. GitHub limits the text of a pull request to 65,536 characters."""
 
@@ -28,18 +29,20 @@ def write_pull_body(
     """Return the text of the pull request as markdown: obstacles to merging, tonight's evidence, earlier nights.
 
     ``report``: combined report of all ``proposals``, with the files of ``night_commit``. ``commits``: commits of the
-    branch, from ``list_commits``. ``rejected``: number of an earlier pull request that a person closed; None without
-    one.
+    branch, from ``list_commits``. ``rejected``: number of the previous pull request if a person closed it without
+    merging; else None. ``run_url``: URL of the run that measured; '' if unknown.
     """
     lines = []
     if night_commit.conflicts:
         names = ", ".join(code(name) for name in night_commit.conflicts[:MAX_NOTES])
-        lines.append(f"> **Main has moved and this does not merge:** both changed {names}. Somebody has to decide.")
+        lines.append(
+            f"> **This pull request conflicts with main:** both changed {names}. Somebody has to resolve the conflict."
+        )
     if rejected is not None:
-        lines.append(f"> #{rejected} was closed without merging. This one has new evidence.")
+        lines.append(f"> #{rejected} was closed without merging. This pull request has new evidence.")
     if night_commit.earlier_problems:
         problems = "".join(f"\n> - {prose(problem, 300)}" for problem in night_commit.earlier_problems[:MAX_NOTES])
-        lines.append(f"> **The store on main is not sound,** see `regbot baseline verify`:{problems}")
+        lines.append(f"> **The store on main has problems,** see `regbot baseline verify`:{problems}")
     if len(proposals) == 1:
         lines.append(proposal_body(report))
     else:
@@ -55,11 +58,11 @@ def write_pull_body(
     text = "\n\n".join(line.strip() for line in lines)
     if len(text) <= MAX_CHARACTERS:
         return text
-    return text[:MAX_CHARACTERS].rpartition("\n")[0] + "\n\n…cut here: the rest is in the files."
+    return text[:MAX_CHARACTERS].rpartition("\n")[0] + "\n\n…The text is cut off here. The files have all numbers."
 
 
 def list_unmeasured(proposals: Sequence[Proposal]) -> tuple[str, ...]:
-    """Return one line of plain text for each workload for which nothing is stored, with the reason."""
+    """Return one line of plain text for each workload of which no session is stored, with the reason."""
     return tuple(line for proposal in proposals for line in _find_unmeasured(proposal))
 
 
@@ -70,14 +73,15 @@ def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
     lines += [f"- …and {len(unmeasured) - MAX_NOTES} more"] if len(unmeasured) > MAX_NOTES else []
     listing = "\n".join(lines)
     at = code(short_commit(commit))
-    return f"Main at {at} is not in this pull request: nothing of that night can be stored.\n\n{listing}"
+    return f"This pull request does not contain main at {at}: nothing of that night can be stored.\n\n{listing}"
 
 
 def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
+    """Yield one line for each workload of a proposal without a timed session."""
     stored = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
     for night in proposal.refreshed.workloads:
         if night.series is None or (night.name, night.variant) not in stored:
-            reason = "; ".join(_explain_missing_session(night)) or "the proposal holds no session of it"
+            reason = "; ".join(_explain_missing_session(night)) or "the proposal contains no session of this workload"
             yield printable(f"{night.name} ({night.variant}): {reason}")[:REASON_CHARACTERS]
 
 
@@ -88,9 +92,11 @@ def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
 
 
 def _write_single_body(proposal: Proposal) -> str:
+    """Return the evidence of one node, without the list of files, which is written once for all nodes."""
     return proposal_body(proposal.refreshed.model_copy(update={"files": []}))
 
 
 def _list_node_classes(proposal: Proposal) -> str:
+    """Return the node classes of the timed sessions, as a heading for the evidence of one node."""
     classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
     return ", ".join(classes) or "no node"

@@ -1,8 +1,8 @@
-"""Replies of the gate. Each comment or label gets one reply, however often the event is handled.
+"""Replies of the gate. Each comment or label gets at most one reply, however often the event is handled.
 
-A reply begins with an invisible marker that names the comment or label it answers. Before the gate writes a reply, it
-looks for an existing reply with the same marker. An event that arrives twice, or a lost answer from GitHub, therefore
-causes no second reply.
+The first line of a reply is an invisible marker that names the answered comment or label. Before the gate writes a
+reply, it looks for an existing reply with the same marker. An event that arrives twice, or a lost answer from GitHub,
+therefore causes no second reply.
 """
 
 import json
@@ -26,9 +26,10 @@ from regbot.github.types import Comment, Pull, Role
 from regbot.report.markdown import LOG_LINE_CHARACTERS, Name, UntrustedText, Words, fence, sentence
 
 MARKER = "<!-- regbot:answer "
+"""Start of the marker line of a reply."""
 FAULT = "<!-- regbot:fault -->"
-"""Second line of a reply to a command that failed because of a fault. The command is carried out if the job runs
-again."""
+"""Second line of a reply to a command that GitHub refused, although regbot accepted it. If the job runs again, it
+executes the command."""
 
 
 def build_marker(subject: str) -> str:
@@ -37,13 +38,14 @@ def build_marker(subject: str) -> str:
 
 
 def reply_once(forge: Forge, number: int, subject: str, body: str, bot: str) -> bool:
-    """Reply to ``subject``, unless ``bot`` has already replied. Return whether this call replied. Raises ForgeError."""
+    """Reply to ``subject``, unless the account ``bot`` has already replied. Return whether this call replied. Raises
+    ForgeError."""
     return _find_or_create_reply(forge, number, build_marker(subject), body, bot) is None
 
 
 def update_reply(forge: Forge, number: int, first_line: str, body: str, bot: str) -> bool:
-    """Create or change the reply of ``bot`` that begins with ``first_line``, so that its text is ``body``. Return
-    whether anything was written.
+    """Make sure that ``bot`` has one reply with the marker ``first_line`` and the text ``body``. Return whether the
+    reply was created or changed.
 
     Raises ForgeError.
     """
@@ -57,7 +59,7 @@ def update_reply(forge: Forge, number: int, first_line: str, body: str, bot: str
 
 
 def _find_or_create_reply(forge: Forge, number: int, first_line: str, body: str, bot: str) -> Comment | None:
-    """Return the existing reply of ``bot`` that begins with ``first_line``. Where there is none, write the reply and
+    """Return the existing reply of ``bot`` that begins with ``first_line``. If no such reply exists, create it and
     return None."""
 
     def find_reply() -> Comment | None:
@@ -77,25 +79,28 @@ def write_refusal(login: str, command: str, refusal: CommandRefusal) -> str:
 
 
 def format_line(command: Command) -> str:
-    """Return the line to type for ``command``. Where that line is too long to show, return the form of the command with
+    """Return the line to type for ``command``. If the line is too long to show, return the syntax of the command with
     placeholders."""
     line = format_command(command)
     if len(line) <= LOG_LINE_CHARACTERS:
         return line
+    # Only commands with a reason can be that long.
     return FORMS["accept"].replace("SHA", command.sha) if isinstance(command, AcceptCommand) else FORMS["expect"]
 
 
 def refuse_role(command: Command | InvalidCommand, role: Role, required: Role) -> CommandRefusal:
     """Refuse a command for which the role is too weak."""
     line = "" if isinstance(command, InvalidCommand) else format_line(command)
-    advice = " Somebody who has it can type this line:" if line else " Ask somebody who has it."
-    return CommandRefusal((f"It needs the role {required} in this repository, and yours is {role}.{advice}",), line)
+    advice = " Somebody with that role can type this line:" if line else " Ask somebody with that role."
+    reason = f"It needs the role {required} in this repository, and yours is {role}.{advice}"
+    return CommandRefusal((reason,), line)
 
 
 def refuse_moved_head(
     obstacle: Words, pull: Pull, command: RunCommand | MoreCommand | ExpectCommand | AcceptCommand
 ) -> CommandRefusal:
-    """Refuse a command because the head has moved or the pull request is closed."""
+    """Refuse a command because the head has moved or the pull request is closed. ``obstacle``: from
+    ``find_obstacle``."""
     if not pull.open:
         return CommandRefusal(obstacle)
     match command:
@@ -105,11 +110,11 @@ def refuse_moved_head(
             new_command = replace(command, sha=pull.head_sha)
         case ExpectCommand():
             new_command = command
-    return CommandRefusal((*obstacle, " Look at that one first, then type this line:"), format_line(new_command))
+    return CommandRefusal((*obstacle, " Look at the new head first, then type this line:"), format_line(new_command))
 
 
 def refuse_draft(command: Command) -> CommandRefusal:
-    """Refuse a measurement of a draft. Its author still changes it, so only its collectives are counted."""
+    """Refuse to measure a draft. The author still changes a draft, so regbot only traces it."""
     reason = (
         "This pull request is a draft. regbot traces drafts and does not time them. Mark it as ready for review, then "
         "type this line:"
@@ -120,30 +125,31 @@ def refuse_draft(command: Command) -> CommandRefusal:
 def refuse_protected(changes: Words, command: Command) -> CommandRefusal:
     """Refuse a command because the commit changes protected files. ``changes``: phrase that names the files."""
     return CommandRefusal(
-        ("It changes ", *changes, f". Somebody with the role `{PROTECTED_ROLE}` can type this line:"),
+        ("This pull request changes ", *changes, f". Somebody with the role `{PROTECTED_ROLE}` can type this line:"),
         format_line(command),
     )
 
 
 def refuse_other_base(base: str, branch: str, command: Command) -> CommandRefusal:
-    """Refuse a measurement against a base commit outside the default branch, which anybody with push access may have
-    made."""
+    """Refuse a measurement against a base commit outside the default branch. Anybody with push access may have made
+    this base commit. ``base``: base branch of the pull request. ``branch``: the default branch."""
     reason = (
-        "The commit at which it branched off its base ",
+        "The merge base of this pull request and its base branch ",
         Name(base),
         " is not in ",
         Name(branch),
-        f" and brings its own workloads and thresholds. Somebody with the role `{OTHER_BASE_ROLE}` can type this line:",
+        ". The merge base has its own workloads and thresholds. Somebody with the role ",
+        f"`{OTHER_BASE_ROLE}` can type this line:",
     )
     return CommandRefusal(reason, format_line(command))
 
 
 def refuse_expired(sha: str) -> CommandRefusal:
-    """Refuse to judge a run again, because its artifact no longer exists or is unusable."""
+    """Refuse to judge a run again, because its artifact has expired or is unusable."""
     reason = (
-        "The artifact of this verdict's run has expired or is unusable, so the run cannot be judged again and the "
-        "verdict stays as it is. The declaration counts when the commit is measured again. Somebody with the role "
-        "write can type this line:"
+        "The artifact of the run behind this verdict has expired or is unusable. The run cannot be judged again, and "
+        "the verdict stays as it is. The declaration will count when the commit is measured again. Somebody with the "
+        "role write can type this line:"
     )
     return CommandRefusal((reason,), format_line(RunCommand(sha)))
 
@@ -159,6 +165,9 @@ def refuse_invalid(command: InvalidCommand, pull: Pull) -> CommandRefusal:
     }
     problem = UntrustedText(f"{command.problem[:1].upper()}{command.problem[1:]}.")
     if command.verb is None:
-        return CommandRefusal((problem, " One of these lines, as the first of a comment:"), "\n".join(lines.values()))
-    advice = "Look at the commit first, then type" if command.verb == "run" else "Type"
-    return CommandRefusal((problem, f" {advice}, as the first line of a comment:"), lines[command.verb])
+        advice = " Type one of these lines as the first line of a comment:"
+        return CommandRefusal((problem, advice), "\n".join(lines.values()))
+    advice = " Type this line as the first line of a comment:"
+    if command.verb == "run":
+        advice = " Look at the commit first, then type this line as the first line of a comment:"
+    return CommandRefusal((problem, advice), lines[command.verb])

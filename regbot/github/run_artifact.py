@@ -1,4 +1,4 @@
-"""Read the newest artifact with a given name of a workflow run into memory, or say why there is no usable artifact."""
+"""Read the newest artifact of a given name from a workflow run into memory, or say why no artifact is usable."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,10 +23,10 @@ class ExpiredArtifact(UnusableArtifact):
 
 
 def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read: Callable[[bytes], T]) -> T:
-    """Download the newest artifact ``name`` of a run and return ``read(archive)``. The zip archive has at most
-    ``max_bytes``.
+    """Download the newest artifact called ``name`` of a run and return ``read(archive)``.
 
-    Raises ForgeError. Raises UnusableArtifact where there is no usable artifact, or where ``read`` raises RecordError.
+    ``max_bytes``: size limit of the zip archive. Raises ForgeError. Raises UnusableArtifact if the run has no usable
+    artifact, or if ``read`` raises RecordError.
     """
     artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     available = [artifact for artifact in artifacts if not artifact.expired]
@@ -45,9 +45,9 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
         raise UnusableArtifact("the job's artifact cannot be read: ", UntrustedText(str(error))) from error
 
 
-def is_spent(forge: Forge, run: int, name: str) -> bool:
-    """Return whether a run cannot be judged again. The reason may be that the run was deleted, that its last attempt
-    failed, or that its artifact ``name`` has expired.
+def can_judge_again(forge: Forge, run: int, name: str) -> bool:
+    """Return whether a run can be judged again. It cannot if the run was deleted, if its last attempt failed, or if its
+    artifact ``name`` has expired.
 
     Raises ForgeError.
     """
@@ -56,6 +56,7 @@ def is_spent(forge: Forge, run: int, name: str) -> bool:
         artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     except RefusedError as error:
         if error.status == 404:
-            return True
+            return False
         raise
-    return has_failed or (bool(artifacts) and all(artifact.expired for artifact in artifacts))
+    has_expired = bool(artifacts) and all(artifact.expired for artifact in artifacts)
+    return not has_failed and not has_expired

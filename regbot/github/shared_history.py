@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from regbot.github.client import Forge, RefusedError
 
 MISSING_STATUSES = (404, 422)
-"""HTTP statuses for an object that does not exist, or for a request that does not fit the object."""
+"""HTTP statuses that GitHub sends for an object that does not exist, or for a request that does not fit the object."""
 
 
 def is_ancestor(forge: Forge, commit: str, tip: str) -> bool:
@@ -22,8 +22,8 @@ def is_ancestor(forge: Forge, commit: str, tip: str) -> bool:
 
 
 def find_merge_bases(forge: Forge, tips: Iterable[str], sha: str) -> list[str]:
-    """Return the merge base of ``sha`` with each of ``tips``, without duplicates. Tips without a merge base are left
-    out. Raises ForgeError."""
+    """Return the merge bases of ``sha`` with ``tips``, without duplicates. A tip without a merge base is left out.
+    Raises ForgeError."""
     bases = (_find_merge_base(forge, tip, sha) for tip in tips)
     return list(dict.fromkeys(base for base in bases if base))
 

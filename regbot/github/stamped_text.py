@@ -1,8 +1,8 @@
 """The posted text of a verdict with its stamp. The comment and the check run contain the same stamped text.
 
-The stamp is the invisible first line. It names the commit and the run that the text came from, so that two posted
-results can be ranked. Only stamps in the bot's own comments and check runs can be trusted. The caller must check the
-author.
+The stamp is the invisible first line. It names the commit and the workflow run that the text came from, so that two
+posted results can be ranked. Anybody can write a stamp into a comment, so the caller must check that regbot's app is
+the author.
 """
 
 import json
@@ -16,39 +16,49 @@ from regbot.report.markdown import Markdown, Name, sentence
 from regbot.text.clip import short_commit
 
 Tier = Literal["static", "measured"]
-"""static: the result is self-reported. It comes from a job of the pull request or merge group, which can claim
-anything. measured: the result comes from the trusted harness."""
+"""static: the result is self-reported. It comes from a job of the pull request or merge group, which could have forged
+it. measured: the result comes from regbot-measure, whose workflow file the pull request cannot change."""
 
 STRENGTH: Mapping[Tier, Mapping[Status, int]] = {
     "measured": {"PASS": 3, "FAIL": 3, "REVIEW": 3, "INCONCLUSIVE": 3, "INVALID": 1},
     "static": {"PASS": 0, "FAIL": 2, "REVIEW": 2, "INCONCLUSIVE": 0, "INVALID": 0},
 }
-"""Rank of a result by tier and status. Of the results of one commit, the one with the highest rank is shown.
+"""Rank of a result by tier and status. The result with the highest rank is shown for a commit.
 
-An INVALID measurement ranks below every measured verdict and below a static verdict that blocks the change. It ranks
-above all other static results, because a requested measurement without a result must not be green. Before ranks are
-compared, older results are dropped: only the newest static result, the newest valid measurement and the newest INVALID
-measurement remain.
+Only the newest static result, the newest valid measurement and the newest INVALID measurement of the commit are
+compared. An INVALID measurement ranks below every valid measurement, and below the static results FAIL and REVIEW. It
+ranks above all other static results, because a commit must not pass if its requested measurement failed.
 """
 MAX_CHARACTERS = 65_000
 """Largest length of a posted text. GitHub limits a comment and the summary of a check run to 65,535 characters."""
 STALE = "<!-- regbot:stale -->"
+"""Invisible first line of a banner that says that the result is stale."""
 NOTE = "<!-- regbot:note -->"
+"""Invisible first line of any other note above the text."""
 _BANNERS = (STALE, NOTE)
 _STAMP = re.compile(r"<!-- regbot:(?:verdict|void) (\{[^\n]*\}) -->")
+"""The line of a stamp. The group is JSON."""
 VOID_BANNER = "> ⛔ **A measurement of this commit gave no result:** "
+"""Start of the banner for an INVALID measurement. The reason follows."""
 VOID_BANNER_END = " The verdict below is on the same commit, but from another job."
 INVALID_HEADING = "### ⛔ INVALID: "
+"""Start of the text of an INVALID result. The reason follows."""
 _LOG = re.compile(r"The log is in \[the run\]\([^()\s]{1,220}\)\.")
+"""Sentence with the link to the log, in the text of an INVALID result."""
 _MAX_VOID_CHARACTERS = 2_000
+"""Largest length of the reason in the banner for an INVALID measurement."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """Origin of a result. ``run``, ``attempt``: id and attempt of the workflow run that measured. ``post``: id of the
-    regbot-post run that posted the result. ``base``: commit that head was compared with; '' where the result was not
-    judged. ``target``: name of the pull request's base branch at that time."""
+    """Origin of a result.
+
+    ``pr``: number of the pull request; 0 for a merge group. ``head``: the judged commit. ``run``, ``attempt``: id and
+    attempt of the workflow run that traced or measured. ``post``: id of the regbot-post run that posted the result.
+    ``base``: commit that head was compared with; '' if the result was not judged. ``target``: base branch of the pull
+    request when the result was judged; '' in stamps of older versions of regbot.
+    """
 
     pr: int
     head: str
@@ -71,18 +81,19 @@ class Stamp:
         return STRENGTH[self.tier][self.status]
 
     @property
-    def age(self) -> tuple[int, int, int]:
-        """Sort key: newer results have higher values."""
+    def recency(self) -> tuple[int, int, int]:
+        """Sort key. Newer results have higher values."""
         return self.run, self.attempt, self.post
 
     def line(self, kind: str = "verdict") -> str:
-        """Return the line that carries the stamp."""
+        """Return the stamp as an invisible line. ``kind``: "verdict", or "void" for the INVALID measurement in a
+        banner."""
         text = json.dumps(asdict(self), separators=(",", ":")).replace(">", "\\u003e")  # a branch may be called "-->"
         return f"<!-- regbot:{kind} {text} -->"
 
     @classmethod
     def read(cls, line: str) -> "Stamp | None":
-        """Return the stamp in ``line``; None where the line contains no valid stamp."""
+        """Return the stamp in ``line``; None if the line contains no valid stamp."""
         match = _STAMP.fullmatch(line.strip())
         if match is None:
             return None
@@ -90,20 +101,21 @@ class Stamp:
             stamp = cls(**json.loads(match[1]))
         except (ValueError, TypeError, RecursionError):
             return None
+        # The JSON may come from an edited comment, so check the type of every field.
         numbers = (stamp.pr, stamp.run, stamp.attempt, stamp.post)
-        is_known = stamp.tier in get_args(Tier) and stamp.status in get_args(Status)
+        has_known_words = stamp.tier in get_args(Tier) and stamp.status in get_args(Status)
         has_texts = all(isinstance(text, str) for text in (stamp.head, stamp.base, stamp.target))
-        if not is_known or not has_texts or any(type(number) is not int for number in numbers):
+        if not has_known_words or not has_texts or any(type(number) is not int for number in numbers):
             return None
-        return stamp if _SHA.fullmatch(stamp.head) and (not stamp.base or _SHA.fullmatch(stamp.base)) else None
+        has_commits = _SHA.fullmatch(stamp.head) and (not stamp.base or _SHA.fullmatch(stamp.base))
+        return stamp if has_commits else None
 
 
 @dataclass(frozen=True)
 class StampedText:
     """A result as it is posted. ``text``: regbot's markdown without the stamp.
 
-    ``void``: an INVALID measurement of the same commit, with a text of one line. It is shown as a banner above
-    ``text``.
+    ``void``: an INVALID measurement of the same commit. It is shown as a banner of one line above ``text``.
     """
 
     stamp: Stamp
@@ -111,12 +123,11 @@ class StampedText:
     void: "StampedText | None" = None
 
     def body(self, current_head: str | None = None, new_target: str = "", note: Markdown | None = None) -> str:
-        """Return the posted body.
+        """Return the posted body: stamp, banners and text.
 
-        ``current_head``: present head of the pull request; if it differs from the stamp's commit, a banner says that
-        the text is stale. ``new_target``: present base branch of the pull request, if it has changed since the
-        verdict; a banner then says so.
-        ``note``: an additional line above the text.
+        ``current_head``: present head of the pull request. If it is not the stamp's commit, a banner says that the
+        text is stale. ``new_target``: present base branch of the pull request; '' if it has not changed since the
+        verdict. If it is given, a banner says that the text is stale. ``note``: an additional line above the text.
         """
         banner = f"{NOTE}\n> {note}\n\n" if note else ""
         if current_head is not None and current_head != self.stamp.head:
@@ -131,62 +142,69 @@ class StampedText:
 
     @classmethod
     def read(cls, body: str) -> "StampedText | None":
-        """Return the result in a posted body; None where there is none."""
-        first, _, text = body.replace("\r\n", "\n").partition("\n")
-        stamp = Stamp.read(first)
+        """Return the result in a posted body; None if the body has no stamp."""
+        first_line, _, text = body.replace("\r\n", "\n").partition("\n")
+        stamp = Stamp.read(first_line)
         if stamp is None:
             return None
         if text.startswith(_BANNERS):
             text = text.partition("\n\n")[2]
         line, _, rest = text.partition("\n")
-        void = Stamp.read(line)
-        if void is None:
+        void_stamp = Stamp.read(line)
+        if void_stamp is None:
             return cls(stamp, text)
-        void_text, _, text = rest.partition("\n\n")
-        reason = void_text.removeprefix(VOID_BANNER).removesuffix(VOID_BANNER_END)
-        return cls(stamp, text, cls(void, f"{INVALID_HEADING}{reason}"))
+        void_banner, _, text = rest.partition("\n\n")
+        reason = void_banner.removeprefix(VOID_BANNER).removesuffix(VOID_BANNER_END)
+        return cls(stamp, text, cls(void_stamp, f"{INVALID_HEADING}{reason}"))
 
 
 def select_strongest(results: Sequence[StampedText], current_head: str) -> StampedText:
-    """Return the text to show, chosen from one or more results. Of equally new results the first one counts.
+    """Return the strongest of one or more results. If several results are equally new and strong, the first is chosen.
 
-    The chosen text is the strongest one on the current head. Without a result on the current head, it is the strongest
-    one on the head of the newest result. A newer INVALID measurement of the same head becomes a banner above the text.
+    Results on the current head are preferred. If the current head has no result, the head of the newest result is used
+    instead; a measurement counts as newer than a static result. A newer INVALID measurement of the chosen head becomes
+    a banner above the text.
     """
-    texts = [replace(text, void=None) for text in results] + [text.void for text in results if text.void]
-    newest = max(
-        texts, key=lambda text: (text.stamp.head == current_head, text.stamp.tier == "measured", text.stamp.age)
+    texts = [replace(result, void=None) for result in results]
+    texts += [result.void for result in results if result.void is not None]
+    preferred = max(
+        texts, key=lambda text: (text.stamp.head == current_head, text.stamp.tier == "measured", text.stamp.recency)
     )
-    latest: dict[tuple[Tier, int, int], StampedText] = {}
-    for text in (candidate for candidate in texts if candidate.stamp.head == newest.stamp.head):
+    # If a run was judged several times, only its latest judgement counts.
+    latest_by_run: dict[tuple[Tier, int, int], StampedText] = {}
+    for text in texts:
         stamp = text.stamp
-        earlier = latest.setdefault((stamp.tier, stamp.run, stamp.attempt), text)
-        if earlier.stamp.post < stamp.post:  # ``text`` is the same measurement, judged again later
-            latest[stamp.tier, stamp.run, stamp.attempt] = text
+        if stamp.head != preferred.stamp.head:
+            continue
+        known = latest_by_run.setdefault((stamp.tier, stamp.run, stamp.attempt), text)
+        if known.stamp.post < stamp.post:
+            latest_by_run[stamp.tier, stamp.run, stamp.attempt] = text
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
-    for text in sorted(latest.values(), key=lambda text: text.stamp.age):
+    for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
-    best = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
+    strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
     void = newest_of_kind.get(("measured", True))
-    if void is None or void is best or (best.stamp.tier == "measured" and void.stamp.age < best.stamp.age):
-        return best
-    return replace(best, void=_shorten(void))
+    if void is None or void is strongest:
+        return strongest
+    if strongest.stamp.tier == "measured" and void.stamp.recency < strongest.stamp.recency:
+        return strongest
+    return replace(strongest, void=_shorten(void))
 
 
 def _shorten(stamped_text: StampedText) -> StampedText:
-    """Shorten the text of an INVALID measurement to one line for the banner: the reason and the place of the log."""
-    first, _, rest = stamped_text.text.strip().partition("\n")
+    """Shorten the text of an INVALID measurement to one line for the banner: the reason and the link to the log."""
+    first_line, _, rest = stamped_text.text.strip().partition("\n")
     if not rest:
-        return replace(stamped_text, text=first)
+        return replace(stamped_text, text=first_line)
     log = _LOG.search(rest)
-    line = f"{first}. {log[0]}" if log else f"{first}."
-    return replace(
-        stamped_text,
-        text=line if len(line) < _MAX_VOID_CHARACTERS else f"{INVALID_HEADING}see run {stamped_text.stamp.run}.",
-    )
+    short_text = f"{first_line}. {log[0]}" if log else f"{first_line}."
+    if len(short_text) >= _MAX_VOID_CHARACTERS:
+        short_text = f"{INVALID_HEADING}see run {stamped_text.stamp.run}."
+    return replace(stamped_text, text=short_text)
 
 
 def _write_stale_banner(head: str, current_head: str) -> str:
+    """Return the banner for a result on an old head."""
     old_name, new_name = Name(short_commit(head)), Name(short_commit(current_head))
     message = sentence(
         (
@@ -203,10 +221,8 @@ def _write_stale_banner(head: str, current_head: str) -> str:
 
 
 def _write_target_banner(stamp: Stamp, target: str) -> str:
-    """Return the banner for a verdict whose head is current, but whose base branch is no longer the pull request's.
-
-    ``target``: the present base branch of the pull request.
-    """
+    """Return the banner for a verdict on the current head against an old base branch. ``target``: the present base
+    branch of the pull request."""
     old_branch = (" against ", Name(stamp.target)) if stamp.target else (" against another base branch",)
     old_commit = (" at ", Name(short_commit(stamp.base))) if stamp.base else ()
     message = sentence(

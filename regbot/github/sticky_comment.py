@@ -1,7 +1,8 @@
-"""The one comment of regbot on a pull request. It is recognized by its stamp and author, created once and then edited.
+"""The sticky comment: regbot's one comment on a pull request. It is created once and then edited. regbot recognizes it
+by its stamp and its author.
 
-If there are two such comments, the newer one is deleted. Only the check run is trusted, because anybody with the role
-write can edit the comment. ``publication`` makes the comment agree with the check run.
+If two jobs have created a comment, the newer comment is deleted. Only the check run is trusted, because anybody with
+the role write can edit the comment. ``publication`` makes the comment agree with the check run.
 """
 
 from collections.abc import Sequence
@@ -14,25 +15,29 @@ from regbot.github.stamped_text import StampedText, select_strongest
 from regbot.github.types import Comment
 
 MAX_LOOKUPS = 8
-"""How often ``mark_stale`` checks whether another job posted a verdict in the meantime."""
+"""Largest number of times that ``mark_stale`` checks whether another job has posted a verdict in the meantime."""
 
 
 @dataclass(frozen=True)
 class StickyComment:
-    """The existing comment. ``claims``: the stamped texts in this comment and in newer comments of regbot.
-    ``strongest``: the strongest of ``claims``. ``younger``: the newer comments."""
+    """The existing sticky comment on a pull request.
+
+    ``newer_comments``: further comments with a stamp, which another job has created. ``claims``: the stamped texts in
+    all these comments. ``strongest``: the strongest of ``claims``.
+    """
 
     comment: Comment
     strongest: StampedText
     claims: Sequence[StampedText] = ()
-    younger: Sequence[Comment] = ()
+    newer_comments: Sequence[Comment] = ()
 
 
 def find(thread: CommentThread, bot: str, current_head: str) -> StickyComment | None:
-    """Return regbot's comment on a pull request; None without one. ``current_head``: head of the pull request. Raises
-    ForgeError.
+    """Return the sticky comment of a pull request; None if there is none. ``current_head``: head of the pull request.
+    Raises ForgeError.
 
-    If the comment is not among the read pages, all pages are read, because regbot must not write a second comment.
+    If the comment is not in the pages that were read, all pages are read, because regbot must not write a second
+    comment.
     """
     sticky = _select_sticky(thread.read(), thread.number, bot, current_head)
     if sticky is None and not thread.is_complete:
@@ -52,8 +57,9 @@ def write(
     """Make the comment show ``stamped_text``, and delete newer comments of regbot. Return whether anything changed.
     Raises ForgeError.
 
-    ``sticky``: the existing comment; None creates one. If the comment was deleted in the meantime, the caller's next
-    lookup finds no comment. ``new_target``: present base branch, if the text was judged against another base branch.
+    ``sticky``: the existing comment; None to create the comment. If somebody has deleted the comment in the meantime,
+    the caller's next ``find`` returns None. ``new_target``: present base branch, if the text was judged against another
+    base branch; else ''.
     """
     body = stamped_text.body(current_head, new_target)
     if sticky is None:
@@ -73,7 +79,7 @@ def write(
                 raise
             thread.forget(sticky.comment.id)
         has_changed = True
-    for comment in sticky.younger:
+    for comment in sticky.newer_comments:
         thread.forge.delete_comment(comment.id)
         thread.forget(comment.id)
         has_changed = True
@@ -81,22 +87,20 @@ def write(
 
 
 def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_target: str = "") -> bool:
-    """Mark the comment as stale if its result belongs to another head than ``current_head``, or if ``new_target`` is
-    given.
+    """Mark the comment as stale if its result does not belong to ``current_head``, or if ``new_target`` is given.
+    Return whether the comment was changed.
 
-    ``new_target``: the pull request's new base branch, after it was changed. Returns whether the comment was marked.
-    Another job may post a verdict at the same time, and the mark could overwrite it. In that case the text of the check
-    run is written to the comment again. Raises ForgeError.
+    ``new_target``: present base branch of the pull request, if it has just changed; else ''. Another job may post a
+    verdict at the same time, and the mark could overwrite this verdict. In that case the verdict is copied from the
+    check run to the comment again. Raises ForgeError.
     """
     known_text = _find_check_text(forge, number, bot, current_head) if new_target else None
     thread = CommentThread(forge, number)
     sticky = find(thread, bot, current_head)
     if sticky is None or (sticky.strongest.stamp.head == current_head and not new_target):
         return False
-    is_marked, written_stamp = (
-        write(thread, bot, current_head, sticky.strongest, sticky, new_target=new_target),
-        sticky.strongest.stamp,
-    )
+    is_marked = write(thread, bot, current_head, sticky.strongest, sticky, new_target=new_target)
+    written_stamp = sticky.strongest.stamp
     for _ in range(MAX_LOOKUPS):
         check_text, sticky = _find_check_text(forge, number, bot, current_head), find(thread, bot, current_head)
         if check_text is None or check_text == known_text or sticky is None or sticky.strongest.stamp != written_stamp:
@@ -107,20 +111,20 @@ def mark_stale(forge: Forge, number: int, bot: str, current_head: str, new_targe
 
 
 def _find_check_text(forge: Forge, number: int, bot: str, current_head: str) -> StampedText | None:
+    """Return the result in the check run; None without a result."""
     head_checks = checks.find(forge, current_head, number, bot)
     return head_checks.completed_text or head_checks.previous_text
 
 
 def find_posted_run(forge: Forge, number: int, bot: str, current_head: str) -> int | None:
-    """Return the id of the workflow run whose result the check run on ``current_head`` shows; None without a result.
-
-    Raises ForgeError.
-    """
+    """Return the id of the workflow run whose result the check run on ``current_head`` shows; None if the check run has
+    no result. Raises ForgeError."""
     stamped_text = checks.find(forge, current_head, number, bot).completed_text
     return stamped_text.stamp.run if stamped_text is not None else None
 
 
 def _select_sticky(comments: Sequence[Comment], number: int, bot: str, current_head: str) -> StickyComment | None:
+    """Return the oldest comment of ``bot`` with a stamp of pull request ``number``, as the sticky comment."""
     own_comments = [
         (comment, text)
         for comment in sorted(comments, key=lambda comment: comment.id)
@@ -128,10 +132,9 @@ def _select_sticky(comments: Sequence[Comment], number: int, bot: str, current_h
     ]
     if not own_comments:
         return None
+    oldest_comment, *newer_comments = [comment for comment, _ in own_comments]
     claims = [text for _, text in own_comments]
-    return StickyComment(
-        own_comments[0][0], select_strongest(claims, current_head), claims, [comment for comment, _ in own_comments[1:]]
-    )
+    return StickyComment(oldest_comment, select_strongest(claims, current_head), claims, newer_comments)
 
 
 def _is_same_text(body: str, other_body: str) -> bool:

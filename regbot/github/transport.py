@@ -1,14 +1,13 @@
-"""Requests to GitHub's REST API. A request is repeated only where repeating it is safe.
+"""Send requests to GitHub's REST API, and repeat failed requests if repeating them is safe.
 
-A reply can be lost after GitHub has carried out the request. A request that reads, or sets an object to a given state,
-is repeated. A request that creates an object is repeated only after a lookup has shown that the object does not exist.
-The seconds to wait are those that GitHub names in its replies. Tests replace the clock. PyGithub's retries are off,
-because they repeat a POST and sleep without regbot's control.
+A reply can be lost after GitHub has executed the request. A request that reads, or sets an object to a given state, is
+repeated. A request that creates an object is repeated only after a lookup has shown that the object does not exist. If
+a reply of GitHub names a time to wait, the next attempt waits at least so long.
 
 From PyGithub, regbot uses only the requester: authentication, headers and versions of the API, proxies, encoding, and
-the connection. Repeats, waits, pauses between writes, pages and limits are regbot's own code. PyGithub's objects are
-not used, because reading their attributes can send requests, and a request that must be sent only once has to be
-visible in the code.
+the connection. Repeated attempts, waits, pauses between writes, pages and limits are regbot's own code. PyGithub's
+retries are off, because they repeat a POST and sleep without regbot's control. PyGithub's objects are not used, because
+reading their attributes can send requests. A request that must be sent only once has to be visible in the code.
 """
 
 import http.client
@@ -29,21 +28,27 @@ from regbot.text.clip import clip
 from regbot.text.printable import printable
 
 API_VERSION = "2022-11-28"
+"""Version of the REST API that regbot requests."""
 TIMEOUT_S = 30
+"""Seconds to wait for one response."""
 FIRST_DELAY_S = 1.0
+"""Seconds to wait after the first failed attempt. The delay doubles with every further failure."""
 MAX_DELAY_S = 60.0
+"""Largest number of seconds between two attempts, if GitHub names no time."""
 PATIENCE_S = 300.0
-"""Total seconds that a job waits for GitHub. A job that waits keeps a machine busy, so one whose request quota is used
-up ends, and says when to run it again."""
+"""Total seconds that a job waits for GitHub. A waiting job keeps a machine busy. If GitHub asks for a longer wait, for
+example because the request quota is used up, the job ends and says when to run it again."""
 RATE_LIMIT_DELAY_S = 60.0
 """Seconds to wait after a rate limit if GitHub names no time."""
 WRITE_INTERVAL_S = 1.0
 """Seconds between two writes, as GitHub recommends."""
 MAX_LOOKUPS = 2
-"""After a lost reply, how often to look for the created object before it is requested again. GitHub's lists can lag by
-some seconds."""
+"""Number of lookups for a created object after a lost reply, before the object is requested again. Several lookups are
+needed because GitHub may list a new object some seconds late."""
 PER_PAGE = 100
+"""Items per page of a list. It is GitHub's maximum."""
 MESSAGE_CHARACTERS = 500
+"""Largest length of a message from GitHub that regbot shows."""
 
 T = TypeVar("T")
 
@@ -67,13 +72,16 @@ class TooLargeError(ForgeError):
 class AwayError(ForgeError):
     """GitHub did not answer within the allowed wait. The same command may succeed later."""
 
-    exit_code = 75
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @dataclass(frozen=True)
 class ApiResponse:
-    """A successful response. ``more``: whether the list has another page. ``last_page``: number of the last page; 1
-    where GitHub names none."""
+    """A successful response. ``data``: its JSON. ``location``: URL of a redirect; '' without one.
+
+    For a list, ``more`` says whether another page follows, and ``last_page`` is the number of the last page; 1 if
+    GitHub names none.
+    """
 
     data: Any
     more: bool = False
@@ -83,8 +91,8 @@ class ApiResponse:
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """A request without a usable response. ``wait_s``: seconds that GitHub asks the client to wait; None if GitHub
-    names no time."""
+    """A request without a usable response, which may be repeated. ``wait_s``: seconds that GitHub asks the client to
+    wait; None if GitHub names no time."""
 
     reason: str
     wait_s: float | None = None
@@ -116,11 +124,8 @@ class Transport:
         return self._send_until_answered("GET", path, parameters).data
 
     def pages(self, path: str, parameters: Mapping[str, object] | None = None, key: str = "") -> Iterator[Any]:
-        """Yield the items of a list from all its pages. ``key``: the field with the list, where GitHub puts the list
-        into an object.
-
-        Raises ForgeError.
-        """
+        """Yield the items of a list from all its pages. ``key``: name of the field with the list, if GitHub puts the
+        list into an object; else ''. Raises ForgeError."""
         page = 1
         while True:
             answer = self.page(path, page, parameters)
@@ -134,8 +139,8 @@ class Transport:
         return self._send_until_answered("GET", path, {**(parameters or {}), "per_page": PER_PAGE, "page": number})
 
     def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request until GitHub answers it. The request must be a PATCH, PUT or DELETE, or a POST that has no
-        further effect when repeated. Raises ForgeError."""
+        """Send a request until GitHub answers it, and return the JSON of the answer. The request must have no further
+        effect when it is repeated. Raises ForgeError."""
         return self._send_until_answered(verb, path, body=body).data
 
     def create(
@@ -147,21 +152,26 @@ class Transport:
         verb: str = "POST",
         max_lookups: int = MAX_LOOKUPS,
     ) -> T:
-        """Create an object once and return it. After a lost reply, ``find_created`` looks for the object. Raises
-        ForgeError."""
+        """Create an object once and return it. Raises ForgeError.
+
+        ``read``: converts the JSON of the created object. ``find_created``: after a lost reply, looks for the object
+        that the request may have created; None if it does not exist. ``max_lookups``: number of lookups before the
+        request is sent again.
+        """
         attempts = 0
         while True:
             outcome = self._attempt(verb, path, None, body)
             if isinstance(outcome, ApiResponse):
                 return read(outcome.data)
             attempts += 1
+            # If GitHub names a time to wait, wait for this time and look once.
             for lookup in range(1 if outcome.wait_s else max_lookups):
                 self._wait(outcome, attempts + lookup, f"{verb} {path}")
                 if (created := find_created()) is not None:
                     return created
 
     def download(self, path: str, limit: int) -> bytes:
-        """Return a file of at most ``limit`` bytes. Raises TooLargeError, ForgeError."""
+        """Return the content of a file of at most ``limit`` bytes. Raises TooLargeError, ForgeError."""
         failures = 0
         while True:
             location = self._send_until_answered("GET", path).location
@@ -183,15 +193,15 @@ class Transport:
         body: Mapping[str, Any] | None = None,
     ) -> ApiResponse:
         """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
-        list a new object yet. Raises ForgeError."""
-        failures, may_lag = 0, verb == "GET"
+        know a new object yet. Raises ForgeError."""
+        failures, may_be_new = 0, verb == "GET"
         while True:
             try:
                 outcome = self._attempt(verb, path, parameters, body)
             except RefusedError as error:
-                if error.status != 404 or not may_lag:
+                if error.status != 404 or not may_be_new:
                     raise
-                may_lag, outcome = False, FailedAttempt("does not know it yet")
+                may_be_new, outcome = False, FailedAttempt("does not know the object yet")
             if isinstance(outcome, ApiResponse):
                 return outcome
             failures += 1
@@ -233,10 +243,10 @@ class Transport:
         raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
 
     def _fetch(self, url: str, limit: int) -> bytes | FailedAttempt:
-        """Return a file from the location that GitHub names. The token is not sent to that host."""
+        """Return the content of the file at ``url``, which GitHub named. The token is not sent to this host."""
         scheme = urllib.parse.urlsplit(url).scheme
         if scheme != "https" and scheme != urllib.parse.urlsplit(self.url).scheme:
-            raise ForgeError("GitHub keeps the file where it cannot be read safely: not over https")
+            raise ForgeError("the file was not fetched, because the URL that GitHub names does not begin with https")
         request = urllib.request.Request(url, headers={"User-Agent": f"regbot/{__version__}"})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
@@ -244,11 +254,8 @@ class Transport:
                 if length.isdecimal() and int(length) > limit:
                     raise TooLargeError(f"the file has {int(length):,} bytes, more than the {limit:,} that are read")
                 data: bytes = reply.read(limit + 1)
-        except (
-            OSError,
-            ValueError,
-            http.client.HTTPException,
-        ) as error:  # the error's text is left out: it may contain the URL, which is a secret
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            # The text of the error is left out, because it may contain the URL, which is a secret.
             return FailedAttempt(f"the file could not be fetched ({type(error).__name__})")
         if length.isdecimal() and len(data) < int(length):
             return FailedAttempt("the file was cut off")
@@ -260,11 +267,11 @@ class Transport:
         delay = max(delay, failure.wait_s or 0.0)
         if delay > self._remaining_s:
             advice = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
-            moment = f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub is back"
+            moment = f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
             raise AwayError(
                 f"{request}: GitHub ({self.url}) {failure.reason}{advice}",
-                f"a job waits {self._patience_s / 60:.0f} minutes in all, and no longer. Run this job again {moment}: "
-                "it continues after what was posted, and posts nothing twice",
+                f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {moment}: it "
+                "completes the work, and posts nothing twice",
             )
         self._remaining_s -= delay
         self._sleep(delay)
@@ -288,6 +295,7 @@ class Transport:
         return f": {self._clean('; '.join(message for message in messages if message))}"
 
     def _clean(self, text: str) -> str:
+        """Return ``text`` as one short printable line without the token."""
         text = text.replace(self._token, "***") if self._token else text
         return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
 
@@ -311,23 +319,26 @@ def _read_last_page(links: str) -> int:
 _MOVED_REASON = (
     "nothing was written, because GitHub redirects the request; the repository may have been renamed or moved"
 )
+"""Reason for a refusal with a redirect."""
 _REFUSALS = {
     401: "GitHub does not accept the token: it has expired or was revoked. Run the job again to get a new one. For "
     "the token of an app, check that the app is still installed and its key still valid",
     403: "the token may not do this; give the job the permission in its workflow file",
-    404: "there is no such thing, or the token may not see it",
-    422: "GitHub cannot follow the request",
+    404: "this object does not exist, or the token may not read it",
+    422: "GitHub cannot process the request",
 }
 
 
 def read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | None:
-    """Return the seconds to wait if a 403 response reports a rate limit; None if it refuses the request."""
+    """Return the seconds to wait if a response with status 403 reports a rate limit; None if the response refuses the
+    request."""
     if "retry-after" in headers or "rate limit" in message.lower() or headers.get("x-ratelimit-remaining") == "0":
         return read_requested_wait(headers, RATE_LIMIT_DELAY_S)
     return None
 
 
 def read_requested_wait(headers: Mapping[str, str], default_s: float | None) -> float | None:
+    """Return the seconds to wait that the headers of a response name; ``default_s`` if they name none."""
     retry_after, reset_time = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
     if retry_after.isdecimal():
         return float(retry_after)

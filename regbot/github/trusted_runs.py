@@ -1,8 +1,9 @@
-"""Build a session that can be trusted from an artifact: keep the runs and replace the header.
+"""Build a trusted session from an artifact: keep the runs, and replace the header.
 
-The header in the artifact was written in a job that runs a pull request's code, so it decides nothing. Thresholds,
-workloads, plans and stored references come from the base commit, and the commits come from GitHub. An artifact whose
-runs contradict them is unusable. A workload without runs becomes INVALID when the session is judged.
+A job that runs a pull request's code wrote the header in the artifact, so the header must not decide anything.
+Thresholds, workloads, plans and stored references come from the base commit. The commits come from GitHub. If the runs
+in the artifact contradict these, the artifact is unusable. A workload without runs becomes INVALID when the session is
+judged.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -20,19 +21,21 @@ from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, t
 MAX_GPUS = 2**20
 """A number of GPUs that is larger than any variant needs."""
 MAX_WARNINGS = 100
-_SESSION_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical", "fresh_caches"}
-"""Fields of a ``TimedPlan`` that may differ between sessions with the same configuration. They are not compared. Stored
-references are looked up again, and the other fields only limit how much is timed."""
+"""Largest number of warnings that are taken from the artifact's header."""
+_UNCOMPARED_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical", "fresh_caches"}
+"""Fields of a ``TimedPlan`` that are not compared with the configuration. Stored references are looked up again when
+the session is judged. The other fields decide how many pairs are timed, and with which caches. They may differ between
+sessions with the same configuration."""
 
 
 def build_trusted_session(
     session: Session, config: Config, subject: Subject, base: str, unconcerned: Sequence[UnconcernedWorkload] = ()
 ) -> Session:
-    """Return ``session`` with the header that the base's configuration prescribes. Raises UnusableArtifact,
+    """Return ``session`` with the header that the configuration of the base commit prescribes. Raises UnusableArtifact,
     ConfigError.
 
-    ``unconcerned``: the entries that the change does not concern, as the trusted side has found them. The artifact
-    needs no runs of them.
+    ``subject``: the measured commit. ``base``: its base commit. ``unconcerned``: the entries that the change does not
+    concern, from ``regbot.check.concern``. The artifact needs no runs of these entries.
     """
     header = session.header
     _check_commits(header, base, subject.sha)
@@ -84,8 +87,8 @@ def _check_commits(header: SessionHeader, base: str, head: str) -> None:
 
 
 def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
-    """Yield how a run differs from the planned workload that it names. Runs of unplanned workloads have no mismatch
-    here; ``build_trusted_session`` removes them."""
+    """Yield how a run differs from the planned workload that it names. For a workload that is not planned, nothing is
+    yielded: ``build_trusted_session`` removes its runs."""
     task = tasks.get(run.workload)
     if task is None:
         return
@@ -93,7 +96,8 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
     if run.tier == "static":
         properties.append(("variant", run.variant, task.variant.name))
         size = run.ledger.world_size if run.ledger is not None else None
-        has_fixed_size = task.workload.adapter in ("smoke", "module")  # a recipe may have another world size
+        # The plan decides the world size of these adapters. A recipe may have another world size.
+        has_fixed_size = task.workload.adapter in ("smoke", "module")
         if run.ledger is not None and (has_fixed_size or (size is not None and not task.workload.recipe)):
             properties.append(("world size", str(size), str(task.parallelism.world_size)))
     for name, actual, planned in properties:
@@ -104,23 +108,28 @@ def _find_mismatches(run: Run, tasks: dict[str, Task]) -> Iterator[str]:
 def _check_timed_plans(
     header: SessionHeader, config: Config, tasks: Sequence[Task], runs: Sequence[Run], unconcerned: Set[str]
 ) -> list[TimedPlan]:
-    """Return the plans of the timed workloads in the header. They must match the base's configuration for some number
-    of GPUs, because the choice of the variant depends on the node. With ``slurm.gpus_per_node``, a run may use fewer
-    GPUs than its node lists. Only entries that the change does not concern may be missing. Raises UnusableArtifact."""
-    gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
-    planned = {count: _plan_timed(config, tasks, count) for count in (0, gpus, MAX_GPUS)}
+    """Return the plans of the timed workloads in the header. Raises UnusableArtifact if they are not allowed.
+
+    Each plan must match the configuration of the base commit for some number of GPUs, because the choice of the variant
+    depends on the node. With ``slurm.gpus_per_node``, a run may use fewer GPUs than its node has. Only entries in
+    ``unconcerned`` may be missing.
+    """
+    node_gpus = max((len(run.node.gpus) for run in runs if run.node is not None), default=0)
+    planned = {gpus: _plan_timed(config, tasks, gpus) for gpus in (0, node_gpus, MAX_GPUS)}
     paper_tasks = [task for task in tasks if task.workload.adapter in PAPER_ADAPTERS]
-    small = [_plan_timed(config, paper_tasks, count) for count in SMALL_NODES if count <= gpus]
+    planned_on_small_nodes = [_plan_timed(config, paper_tasks, gpus) for gpus in SMALL_NODES if gpus <= node_gpus]
+    allowed_plans = [*planned.values(), *planned_on_small_nodes]
     plans = {timed_plan.entry: timed_plan for timed_plan in header.timed}
-    if missing_entries := sorted(planned[gpus].keys() - plans.keys() - unconcerned):
+    if missing_entries := sorted(planned[node_gpus].keys() - plans.keys() - unconcerned):
         raise UnusableArtifact("", UntrustedText(missing_entries[0]), " should have been timed, but was not")
     for entry, timed_plan in plans.items():
-        if all(variants.get(entry) != _strip_plan(timed_plan) for variants in [*planned.values(), *small]):
+        if all(allowed.get(entry) != _strip_plan(timed_plan) for allowed in allowed_plans):
             raise UnusableArtifact("", UntrustedText(entry), " was not timed as regbot.toml of the base prescribes")
     return list(plans.values())
 
 
 def _plan_timed(config: Config, tasks: Sequence[Task], gpus: int) -> dict[str, TimedPlan]:
+    """Return the plan of each timed workload on a node with ``gpus`` GPUs, by entry."""
     try:
         return {task.entry: _strip_plan(plan_of(task, config.session)) for task in timed_tasks(config, tasks, gpus)}
     except ConfigError:  # the configuration names a variant that needs more GPUs
@@ -128,5 +137,5 @@ def _plan_timed(config: Config, tasks: Sequence[Task], gpus: int) -> dict[str, T
 
 
 def _strip_plan(plan: TimedPlan) -> TimedPlan:
-    """Return the plan without ``_SESSION_FIELDS``."""
-    return TimedPlan.model_validate(plan.model_dump(exclude=_SESSION_FIELDS))
+    """Return the plan with ``_UNCOMPARED_FIELDS`` at their defaults."""
+    return TimedPlan.model_validate(plan.model_dump(exclude=_UNCOMPARED_FIELDS))

@@ -1,4 +1,4 @@
-"""GitHub's objects as frozen classes, parsed from GitHub's JSON. A missing field is an error.
+"""GitHub's objects as frozen data classes, parsed from GitHub's JSON. If a required field is missing, parsing fails.
 
 The text in these objects is untrusted. It is shown only through ``regbot.report.markdown``.
 """
@@ -16,14 +16,19 @@ MAX_COMPARED = 300
 """GitHub lists at most this many changed files of a comparison."""
 CheckStatus = Literal["queued", "in_progress", "completed"]
 Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out", "action_required"]
+"""Conclusions of a completed check run."""
 Level = Literal["notice", "warning", "failure"]
+"""Levels of an annotation."""
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Pull:
-    """A pull request. ``head_repository`` is '' where the fork was deleted. ``fork``: the head is in another
-    repository."""
+    """A pull request.
+
+    ``head_ref``, ``base_ref``: names of the branches. ``head_repository``: "owner/name" of the repository with the head
+    branch; '' if it was deleted. ``fork``: whether the head is in another repository than the base.
+    """
 
     number: int
     title: str
@@ -61,7 +66,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class ClosedPull:
-    """A merged or closed pull request and its last head."""
+    """A pull request that was merged, or closed without merging. ``head_sha``: its last head."""
 
     number: int
     head_sha: str
@@ -83,7 +88,8 @@ class ClosedPull:
 class CommitComparison:
     """What a commit changes since its merge base with a branch.
 
-    ``files``: paths of the changed files, with both paths of a renamed file. None where GitHub may not list all files.
+    ``files``: paths of the changed files; a renamed file appears with both paths. None if GitHub may not have listed
+    all files.
     """
 
     merge_base: str
@@ -104,10 +110,10 @@ class CommitComparison:
 
 @dataclass(frozen=True)
 class Comment:
-    """A comment of a pull request. ``created`` equals ``updated`` only if the comment was never edited.
+    """A comment on a pull request. If it was never edited, ``created`` equals ``updated``.
 
-    ``association``: how GitHub describes the author, such as "MEMBER" or "NONE". It says nothing reliable about the
-    role, because GitHub does not show every membership.
+    ``bot``: whether the author is an app. ``association``: GitHub's description of the author, such as "MEMBER" or
+    "NONE". The role of the author cannot be derived from it, because GitHub does not show every membership.
     """
 
     id: int
@@ -135,7 +141,7 @@ class Comment:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A message at a line of a file."""
+    """A message that GitHub shows at a line of a file."""
 
     path: str
     line: int
@@ -146,8 +152,11 @@ class Annotation:
 
 @dataclass(frozen=True)
 class NewCheck:
-    """Content of a check run to write. ``conclusion`` is None until the check run is completed. With ``external_id``
-    '', the check run keeps its external id."""
+    """Content of a check run to create or to update.
+
+    ``conclusion``: None until the check run is completed. ``external_id``: '' to keep the external id of an existing
+    check run. ``details_url``: page that GitHub links from the check run; '' for GitHub's default.
+    """
 
     name: str
     sha: str
@@ -174,11 +183,7 @@ class NewCheck:
                 }
                 for annotation in self.annotations
             ]
-        body: dict[str, Any] = {
-            "name": self.name,
-            "status": self.status,
-            "output": output,
-        }
+        body: dict[str, Any] = {"name": self.name, "status": self.status, "output": output}
         if self.external_id:
             body["external_id"] = self.external_id
         if self.conclusion is not None:
@@ -190,8 +195,11 @@ class NewCheck:
 
 @dataclass(frozen=True)
 class CheckRun:
-    """A check run on GitHub. ``annotations``: number of annotations, which cannot be removed. ``completed``: None until
-    the check run is completed."""
+    """A check run on GitHub.
+
+    ``sha``: the commit. ``app``: short name (slug) of the app that created the check run. ``annotations``: number of
+    annotations, which cannot be removed. ``completed``: time of completion; None if the check run is not completed.
+    """
 
     id: int
     name: str
@@ -227,8 +235,11 @@ class CheckRun:
 
 @dataclass(frozen=True)
 class WorkflowRun:
-    """A run of a workflow. ``title``: the run-name of the workflow file. All fields come from GitHub, none from a
-    job."""
+    """A run of a workflow. All fields come from GitHub, and no job can change them.
+
+    ``path``: path of the workflow file. ``event``: name of the event that started the run. ``title``: the run's
+    ``run-name`` from the workflow file. ``started``: start of the newest attempt. ``url``: page of the run.
+    """
 
     id: int
     path: str
@@ -268,7 +279,8 @@ class WorkflowRun:
 
 @dataclass(frozen=True)
 class WorkflowJob:
-    """A job of a workflow run. ``completed`` is None until it has ended. ``attempt``: attempt of the run."""
+    """A job of a workflow run. ``attempt``: number of the run's attempt. ``completed``: time of the end; None if the
+    job has not ended."""
 
     name: str
     attempt: int
@@ -278,18 +290,23 @@ class WorkflowJob:
     @classmethod
     def from_json(cls, data: Json) -> "WorkflowJob":
         """Parse GitHub's JSON."""
-        completed = _parse_time(data["completed_at"]) if data["completed_at"] else None
-        return cls(str(data["name"]), int(data.get("run_attempt") or 1), _parse_time(data["started_at"]), completed)
+        return cls(
+            name=str(data["name"]),
+            attempt=int(data.get("run_attempt") or 1),
+            started=_parse_time(data["started_at"]),
+            completed=_parse_time(data["completed_at"]) if data["completed_at"] else None,
+        )
 
     @property
     def seconds(self) -> float:
-        """Duration; 0 until the job has ended."""
+        """Duration in seconds; 0 if the job has not ended."""
         return (self.completed - self.started).total_seconds() if self.completed is not None else 0.0
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact that a run uploaded. ``size``: bytes, as GitHub reports them."""
+    """An artifact that a run uploaded. ``size``: size of the zip archive in bytes. ``expired``: whether GitHub has
+    deleted the content."""
 
     id: int
     name: str
@@ -299,10 +316,16 @@ class Artifact:
     @classmethod
     def from_json(cls, data: Json) -> "Artifact":
         """Parse GitHub's JSON."""
-        return cls(int(data["id"]), str(data["name"]), int(data["size_in_bytes"]), bool(data.get("expired")))
+        return cls(
+            id=int(data["id"]),
+            name=str(data["name"]),
+            size=int(data["size_in_bytes"]),
+            expired=bool(data.get("expired")),
+        )
 
 
 def _read_full_name(repository: Json | None) -> str:
+    """Return "owner/name" of a repository; '' for a deleted repository."""
     return "" if repository is None else str(repository["full_name"])
 
 
@@ -312,4 +335,5 @@ def _read_login(user: Json | None) -> str:
 
 
 def _parse_time(text: str) -> datetime:
+    """Parse one of GitHub's times, such as ``2026-01-31T12:00:00Z``."""
     return datetime.fromisoformat(text)

@@ -1,7 +1,8 @@
-"""Text that surrounds a verdict on GitHub: origin of the result, acceptance, and commands that people can give next.
+"""Text around a verdict on GitHub: origin of the result, acceptance, and commands that people can give next.
 
-``regbot.report`` writes the verdict and knows nothing about GitHub. This module adds text only below the first line of
-that report, so that readers see the verdict first.
+``regbot.report`` writes the report on the verdict and knows nothing about GitHub. This module adds text below the first
+line of the report, so that readers see the verdict first. If somebody has accepted a REVIEW, the acceptance comes
+before the report.
 """
 
 import re
@@ -23,7 +24,9 @@ from regbot.report.state import prepare_check
 from regbot.text.clip import short_commit
 
 HEADLINE_CHARACTERS = 160
+"""Largest length of the title of a check run."""
 MAX_RULES = 3
+"""Largest number of suggested ``/regbot expect`` lines."""
 RESERVED_CHARACTERS = 4_000
 """Characters that are reserved for the stamp, the banners and the line about an INVALID measurement."""
 _URL = re.compile(r"https?://[A-Za-z0-9.:/_-]{1,200}")
@@ -33,16 +36,17 @@ SuggestedCommand = tuple[str, str]
 
 
 def write_title(verdict: Verdict, session: Session, status: Status, subject: Subject, github: GitHub) -> str:
-    """Return the check run's title as plain text."""
+    """Return the title of the check run as plain text. ``status``: PASS if a REVIEW verdict was accepted, else the
+    status of ``verdict``."""
     headline = "".join(
         visible(str(part), HEADLINE_CHARACTERS) for part in wording.headline(prepare_check(verdict, session))
     )
-    word = f"{status}, accepted" if status != verdict.verdict else status
-    return visible(f"{_write_prefix(subject, github)}{word}: {headline}", HEADLINE_CHARACTERS)
+    status_text = f"{status}, accepted" if status != verdict.verdict else status
+    return visible(f"{_write_prefix(subject, github)}{status_text}: {headline}", HEADLINE_CHARACTERS)
 
 
 def write_invalid_title(reason: Words, subject: Subject, github: GitHub) -> str:
-    """Return the title of a check run without a verdict, as plain text."""
+    """Return the title of the check run where a result could not be judged, as plain text."""
     text = "".join(visible(str(part), HEADLINE_CHARACTERS) for part in reason)
     return visible(f"{_write_prefix(subject, github)}INVALID: {text}", HEADLINE_CHARACTERS)
 
@@ -50,7 +54,8 @@ def write_invalid_title(reason: Words, subject: Subject, github: GitHub) -> str:
 def write_verdict_text(
     verdict: Verdict, session: Session, subject: Subject, acceptance: ReviewAcceptance | None, github: GitHub
 ) -> str:
-    """Return the report of a verdict with the text around it, as markdown without the stamp."""
+    """Return the report on a verdict with the text around it, as markdown without the stamp. ``acceptance``: acceptance
+    of a REVIEW verdict, which makes it a PASS."""
     report = comment_parts(verdict, session)
     status: Status = verdict.verdict
     top = []
@@ -68,7 +73,7 @@ def write_verdict_text(
 
 
 def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
-    """Return the text to post where there is no verdict: the reason, and what to do."""
+    """Return the text to post if a result could not be judged: the reason, and what to do."""
     parts = [f"### ⛔ INVALID: {sentence(reason)}"]
     parts += [f"> {note}" for note in _write_notes("INVALID", subject, github, has_result=False)]
     parts.append(
@@ -82,38 +87,38 @@ def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
 
 
 def _write_prefix(subject: Subject, github: GitHub) -> str:
-    """Return the words before the verdict in a title: shadow mode and a self-reported result, or ''."""
-    mode = "shadow, nothing is blocked: " if github.shadow else ""
-    return f"{mode}self-reported " if subject.tier == "static" else mode
+    """Return the words before the verdict in a title. They name the shadow mode and a self-reported result; '' if
+    neither applies."""
+    shadow_text = "shadow, nothing is blocked: " if github.shadow else ""
+    return f"{shadow_text}self-reported " if subject.tier == "static" else shadow_text
 
 
 def _write_notes(status: Status, subject: Subject, github: GitHub, *, has_result: bool = True) -> Iterator[Markdown]:
-    """Yield notes about shadow mode, the origin of the result, and whether a verdict other than PASS and FAIL blocks
-    the merge. ``has_result``: whether the job left a result that can be read."""
+    """Yield the notes below the headline: shadow mode, whether the result blocks the merge, and the origin of the
+    result. ``has_result``: whether the job uploaded a usable result."""
     least_strict = get_least_strict(github, subject.tier, subject.number)
     is_blocking = conclude_without_shadow(status, github, least_strict) in BLOCKING_CONCLUSIONS
     if github.shadow:
-        would = "would have stopped" if is_blocking else "would not have stopped"
-        yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {would} this change.")
+        effect = "would have stopped" if is_blocking else "would not have stopped"
+        yield Markdown(f"👁️ **Shadow mode:** nothing is blocked. regbot {effect} this change.")
     elif status not in ("PASS", "FAIL"):
         effect = "blocks" if is_blocking else "does not block"
         yield Markdown(f"This {status} {effect} the merge if the check `regbot` is required.")
     if subject.tier == "static":
         origin = "this pull request" if subject.number else "this merge group"
-        needs_measurement = (
-            is_blocking and conclude_without_shadow(status, github) not in BLOCKING_CONCLUSIONS and not github.shadow
-        )
-        traced = "traced" if has_result else "was to trace"
+        would_block_if_measured = conclude_without_shadow(status, github) in BLOCKING_CONCLUSIONS
+        needs_measurement = is_blocking and not would_block_if_measured and not github.shadow
+        verb = "traced" if has_result else "should have traced"
+        advice = " The check blocks this change until somebody starts a measurement." if needs_measurement else ""
         yield Markdown(
-            f"🔎 **Self-reported:** a job of {origin} {traced} this commit. {origin[:1].upper()}{origin[1:]} may have "
-            f"changed the workflow file and the code of that job. Nothing was timed."
-            f"{' The check blocks this change until somebody has it measured.' if needs_measurement else ''}"
+            f"🔎 **Self-reported:** a job of {origin} {verb} this commit. {origin[:1].upper()}{origin[1:]} may have "
+            f"changed the workflow file and the code of that job. Nothing was timed.{advice}"
         )
 
 
 def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedCommand]:
-    """Yield the commands that people can give after this verdict. For a merge group, the commands are comments on its
-    last pull request."""
+    """Yield the commands that people can give after this verdict. For a merge group, people comment on its last pull
+    request."""
     sha, status = subject.sha, verdict.verdict
     if not subject.number:
         if status == "REVIEW":
@@ -130,28 +135,30 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
         )
         yield text, f"/regbot run {sha}"
     elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
-        yield "Somebody with the role `write` can have more pairs timed with", f"/regbot more {sha}"
+        yield "Somebody with the role `write` can request more timed pairs with", f"/regbot more {sha}"
     if status == "REVIEW":
-        text = "Somebody with the role `maintain` can accept it for this commit and its merge group with"
+        text = "Somebody with the role `maintain` can accept this REVIEW for this commit and its merge group with"
         yield text, f"/regbot accept {sha}: why"
+    # A line that is too long, or that changes when it is made visible, could not be copied into a comment.
     rules = [
         rule for rule in _list_rules(verdict) if visible(rule, len(rule)) == rule and len(rule) < LOG_LINE_CHARACTERS
     ]
     if rules:
         yield "Somebody with the role `write` can declare a change as expected with", "\n".join(rules[:MAX_RULES])
     if subject.tier == "measured" and status == "FAIL":
-        text = "Somebody with the role `write` can search for the commit that caused it with"
+        text = "Somebody with the role `write` can search for the commit that caused the regression with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
 
 
 def _has_undecided_times(verdict: Verdict) -> bool:
+    """Return whether the throughput section of a workload is INCONCLUSIVE."""
     sections = [entry.throughput for entry in verdict.workloads]
     return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
 
 
 def _list_rules(verdict: Verdict) -> list[str]:
-    """Return the ``/regbot expect`` lines that declare the findings. Equal findings of several workloads share one
-    line."""
+    """Return the ``/regbot expect`` lines that declare the findings. A finding of all workloads gets one line with
+    ``*`` instead of the workload."""
     workloads: dict[tuple[str, str], list[str]] = {}
     for entry in verdict.workloads:
         for finding in entry.sharding.findings if entry.sharding is not None else ():
@@ -165,6 +172,7 @@ def _list_rules(verdict: Verdict) -> list[str]:
 
 
 def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject) -> list[str]:
+    """Return the section with the commands that people can give; [] without suggestions."""
     if not suggestions:
         return []
     target = "this pull request" if subject.number else f"#{subject.comment_number}"
@@ -173,17 +181,21 @@ def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject
 
 
 def _join_within_limit(parts: Sequence[str], optional: Sequence[str], sections: str) -> str:
-    """Return all parts as one text. Where that is too long, leave out ``optional`` and cut off the end."""
-    full_text, short_text = (
-        "\n\n".join(part for part in chosen if part) + "\n"
-        for chosen in ([*parts, *optional, sections], [*parts, sections])
-    )
+    """Return all parts as one text. If it is too long, leave out the ``optional`` parts and cut off the end."""
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
-    return full_text if len(full_text) <= max_characters else short_text[:max_characters]
+    full_text = _join_parts([*parts, *optional, sections])
+    if len(full_text) <= max_characters:
+        return full_text
+    return _join_parts([*parts, sections])[:max_characters]
+
+
+def _join_parts(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _locate_report(verdict: Verdict) -> str:
-    """Return how to get the report, to which the steps after timed runs refer; '' if no step refers to it."""
+    """Return how to get ``report.html``, if runs were timed and the verdict is not PASS; else ''. The advice about
+    timed runs refers to this file."""
     if verdict.verdict == "PASS" or not any(entry.throughput for entry in verdict.workloads):
         return ""
     command = "`regbot judge session.jsonl --out report`"
@@ -191,12 +203,13 @@ def _locate_report(verdict: Verdict) -> str:
 
 
 def _link_log(subject: Subject) -> str:
+    """Return a sentence with the link to the run's log; '' if GitHub's URL is not safe to link."""
     url = subject.run.url
     return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
 
 
 def explain_failed_run(run: WorkflowRun) -> Words:
-    """Return why there is no verdict: the job that should have traced or measured the commit has failed."""
+    """Return how the job that should have traced or measured the commit failed."""
     return (f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
 
 
@@ -205,5 +218,6 @@ _CONCLUSIONS = {
     "timed_out": "ran into its time limit",
     "skipped": "was skipped",
     "startup_failure": "could not be started",
-    "stale": "was given up by GitHub, because no machine took it",
+    "stale": "was ended by GitHub, because no machine started it",
 }
+"""What happened to a job, by the conclusion of its run. Other conclusions mean that the job failed."""

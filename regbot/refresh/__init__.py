@@ -1,6 +1,6 @@
 """``regbot baseline refresh``: measure main beside the anchor, and propose new references.
 
-A refresh proposes a branch and the text of a pull request. A person reviews both. A refresh never pushes the branch.
+A refresh creates a branch and the text of a pull request, for a person to review. It never pushes the branch.
 """
 
 from regbot.refresh.context import RefreshOptions

@@ -22,26 +22,36 @@ from regbot.workloads import Task, needs_of
 class RefreshOptions:
     """Options of a refresh.
 
-    If ``store`` is set, the refresh writes to that folder. Otherwise it creates a branch in ``repo``, or writes the
+    If ``store`` is set, the refresh writes to this folder. Otherwise it creates a branch in ``repo``, or writes the
     file ``proposal_file``.
     """
 
     repo: Path
     cache: Path
     out: Path
+    """Folder for the measurements and the report."""
     who: str
+    """Person or job that stands in the new records."""
     why: str = "refresh"
+    """Reason that stands in the new records."""
     rev: str = "HEAD"
+    """Revision of main to measure."""
     workloads: Sequence[str] = ()
+    """Names of workloads to measure; empty for all workloads."""
     config: Path | None = None
+    """Configuration file. None for the ``regbot.toml`` of ``rev``."""
     store: Path | None = None
     proposal_file: Path | None = None
     branch: str | None = None
+    """Name of the branch to create. None for a name with the date."""
     pairs: int | None = None
     """Number of pairs per night. None for the number that the recorded noise requires."""
     budget_min: float | None = None
+    """Largest number of minutes for the measurement of a workload. None for no limit."""
     accept_pct: float | None = None
+    """Slowdown in percent that ``who`` accepts. None if no slowdown is accepted."""
     resume: bool = False
+    """Whether to continue an interrupted refresh in ``out``."""
     engine: str = "local"
     no_sandbox: bool = False
     """Whether to run the code without a sandbox."""
@@ -54,16 +64,19 @@ class RefreshSetup:
     options: RefreshOptions
     loaded: LoadedConfig
     head: Arm
+    """The measured commit of main."""
     store: Store
     planned: Sequence[Task]
+    """All workloads of the refresh on all their meshes, traced or timed."""
     monitors: int
+    """Number of workloads that are monitored for creep."""
     watch: Watcher
     engine: Engine
 
 
 @dataclass(frozen=True)
 class MeasuredNight:
-    """Measurement of one workload in one night: its session, and the decision on it."""
+    """Measurement of one workload in one night: its session, and the decision on this session."""
 
     task: Task
     entries: list[str]
@@ -71,9 +84,13 @@ class MeasuredNight:
     node_class: str
     """The planned node class. The anchor belongs to the same node class."""
     anchor: Anchor | None
+    """The anchor before this night; None if the store has no anchor."""
     checked: CheckResult
+    """Session and verdict of the night."""
     night: WorkloadRefresh
+    """Decision on the session, for the report."""
     tonight: AnchorComparison | None
+    """Log-ratios of main against the anchor's commit; None without a valid pair."""
 
 
 def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
@@ -95,8 +112,8 @@ def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher)
 
 
 def find_node_class(engine: Engine, task: Task) -> str:
-    """Return the class of the nodes that will time ``task``. If the engine does not know the class, reserve a seat and
-    read the class of its node."""
+    """Return the class of the nodes that will time ``task``. If the engine does not know the node class yet, reserve a
+    seat and read the class of the reserved node."""
     needs = needs_of(task)
     if (node := engine.describe(needs)) is not None:
         return node.node_class

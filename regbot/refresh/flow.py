@@ -1,11 +1,11 @@
-"""Run a refresh from start to end: measure every workload, judge its session of this night, store the sessions, and
-propose a branch or a file."""
+"""Run a refresh from start to end: measure every workload, judge its session of this night, store the session, and
+propose the new references as a branch or a file."""
 
 import math
 import secrets
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,9 +45,11 @@ from regbot.workloads import Task, plan, timed_tasks
 def refresh(
     options: RefreshOptions, watch: Watcher = lambda _: None, engine: Engine | None = None, now: datetime | None = None
 ) -> RefreshReport:
-    """Measure every timed workload at the commit ``options.rev`` beside its anchor, and propose what can be stored.
+    """Measure every timed workload at the commit ``options.rev`` beside its anchor, and propose new references.
 
-    The measurements stay in the folder ``options.out``. Raises ConfigError, CheckoutError, EngineError, RecordError.
+    The measurements stay in the folder ``options.out``. ``engine``: engine to use, which the caller closes; None to
+    open the engine of ``options``. ``now``: time in the new records; None for the present time. Raises ConfigError,
+    CheckoutError, EngineError, RecordError.
     """
     now = now or datetime.now(UTC)
     head = resolve_arm(options.repo, options.rev)
@@ -55,25 +57,25 @@ def refresh(
         loaded = load_file(options.config)
     else:
         loaded = load_commit(partial(file_at, options.repo, FILE_NAME), head.commit)
-    with (
-        nullcontext(engine)
-        if engine is not None
-        else open_refresh_engine(options, loaded.config, watch) as active_engine
-    ):
+    engine_context: AbstractContextManager[Engine] = (
+        nullcontext(engine) if engine is not None else open_refresh_engine(options, loaded.config, watch)
+    )
+    with engine_context as active_engine:
         return _refresh_on(active_engine, options, watch, head, loaded, now=now)
 
 
 def _refresh_on(
     engine: Engine, options: RefreshOptions, watch: Watcher, head: Arm, loaded: LoadedConfig, *, now: datetime
 ) -> RefreshReport:
+    """Run the refresh on an open engine. ``head``: the measured commit of main."""
     config = loaded.config
     planned = plan(config, options.workloads)
     all_timed = timed_tasks(config, planned, engine.gpus)
     tasks = [task for task in all_timed if task.workload.adapter != "command"]
     if all_timed and not tasks:
         raise ConfigError(
-            f"workloads.{all_timed[0].workload_name}: is a command, which does not prove what code it runs, so it "
-            "cannot be a reference",
+            f"workloads.{all_timed[0].workload_name}: a command does not prove what code it runs, so its sessions "
+            "cannot be references",
             "its step times are judged by pairs; calibrate it with 'regbot calibrate'",
         )
     if not tasks:
@@ -87,15 +89,23 @@ def _refresh_on(
             export(options.repo, head.commit, [folder], Path(scratch))
         store = Store(options.store if options.store is not None else Path(scratch) / folder)
         files_before = store_files(store)
-        setup = RefreshSetup(options, loaded, head, store, planned, len(tasks), watch, engine)
-        measured = [_measure(setup, task) for task in tasks]
-        measured = [
-            _with_storing_result(measured_night, store_night(measured_night, options, head, store, now))
-            for measured_night in measured
+        setup = RefreshSetup(
+            options=options,
+            loaded=loaded,
+            head=head,
+            store=store,
+            planned=planned,
+            monitors=len(tasks),
+            watch=watch,
+            engine=engine,
+        )
+        measured_nights = [_measure(setup, task) for task in tasks]
+        stored_nights = [
+            _with_storing_result(night, store_night(night, options, head, store, now)) for night in measured_nights
         ]
         files_after = store_files(store)
         added = [path for path in files_after if files_before.get(path) != files_after[path]]
-        report = _build_report(head, measured, added)
+        report = _build_report(head, stored_nights, added)
         if options.proposal_file is not None:
             write_record(options.proposal_file, build_proposal(store, report, added, now))
         elif added and options.store is None:
@@ -110,10 +120,10 @@ def _refresh_on(
 
 
 def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
-    """Run one workload at the anchor's commit and at head, side by side, and judge the session of this night.
+    """Time one workload at the anchor's commit and at head in pairs, and judge the session of this night.
 
-    The other meshes of the workload are traced too. Their ledgers are refreshed, and their collectives count in the
-    verdict.
+    If the workload has no anchor yet, head is compared with itself. The other meshes of the workload are traced in the
+    same session. Their ledgers are refreshed, and their collectives count in the verdict.
     """
     options, store = setup.options, setup.store
     entries = [
@@ -142,6 +152,7 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         exact=True,
         join=False,
         baselines=store.root,
+        # Without recorded noise, the night has the smallest number of pairs.
         max_pairs=options.pairs or night_pairs(noise.sd_pct / 100 if noise is not None else 0.0),
         budget_min=options.budget_min,
         resume=options.resume,
@@ -162,11 +173,10 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         for baseline in same_environment
         if baseline.against is not None and baseline.against.commit == commit
     ]
-    previous_sessions, changes = (
-        _previous_environment(stored, environment, commit)
-        if environment is not None and not same_environment
-        else ([], [])
-    )
+    previous_sessions: list[Baseline] = []
+    changes: list[str] = []
+    if environment is not None and not same_environment:  # the first night in this environment
+        previous_sessions, changes = _previous_environment(stored, environment, commit)
     local_noise = summarise_calibrations(
         [
             calibration
@@ -176,34 +186,45 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         thresholds_from(setup.loaded.config.throughput),
     )
     history = NightHistory(
-        nights,
-        local_noise.sd_pct / 100 if local_noise is not None else None,
-        setup.monitors,
-        previous_sessions,
-        changes,
+        nights=nights,
+        pair_sd=local_noise.sd_pct / 100 if local_noise is not None else None,
+        monitors=setup.monitors,
+        earlier_sessions=previous_sessions,
+        environment_changes=changes,
     )
-    limits = NightLimits(setup.loaded.config.baselines.creep_budget_pct, setup.loaded.config.throughput.threshold_pct)
+    limits = NightLimits(
+        budget_pct=setup.loaded.config.baselines.creep_budget_pct,
+        threshold_pct=setup.loaded.config.throughput.threshold_pct,
+    )
     accepted = None
     if options.accept_pct is not None:
         accepted = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
     run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
     anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
-        verdict,
-        task.variant.name,
-        anchor.commit if anchor else None,
-        tonight,
-        history,
-        limits,
+        verdict=verdict,
+        variant=task.variant.name,
+        anchor=anchor.commit if anchor else None,
+        tonight=tonight,
+        history=history,
+        limits=limits,
         accepted=accepted,
         anchor_levels=anchor_levels,
     )
-    return MeasuredNight(task, entries, node_class, anchor, checked, night, tonight)
+    return MeasuredNight(
+        task=task,
+        entries=entries,
+        node_class=node_class,
+        anchor=anchor,
+        checked=checked,
+        night=night,
+        tonight=tonight,
+    )
 
 
 def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
-    """Return the verdict on ``entry``, with the gravest sharding status and the gravest validity of all meshes of the
-    workload."""
+    """Return the verdict on ``entry``, with the gravest sharding section and the gravest validity section of all meshes
+    of the workload."""
     own_verdict = next(workload for workload in checked.verdict.workloads if workload.name == entry)
     sections = [workload.sharding for workload in checked.verdict.workloads if workload.sharding is not None]
     sharding = min(sections, key=lambda section: GRAVITY.index(section.status), default=None)
@@ -215,7 +236,7 @@ def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
 
 
 def _has_same_settings(calibration: Calibration, checked: CheckResult, runs: Sequence[Run]) -> bool:
-    """Return whether a calibration was measured with the same settings as these runs."""
+    """Return whether a calibration was measured on the same terms as the timed ``runs`` of a session."""
     plan = next(plan for plan in checked.session.header.timed if plan.entry == runs[-1].workload)
     return any(run.timing is not None and has_same_terms(calibration, plan, run.timing.clock) for run in runs)
 
@@ -223,26 +244,30 @@ def _has_same_settings(calibration: Calibration, checked: CheckResult, runs: Seq
 def _previous_environment(
     stored: Sequence[Baseline], environment: EnvironmentKey, commit: str
 ) -> tuple[list[Baseline], list[str]]:
-    """Return the sessions of ``commit`` in the newest stored environment other than ``environment``, and how the two
-    environments differ."""
+    """Return the sessions of ``commit`` in the previous environment, and how the two environments differ.
+
+    The previous environment is the environment of the newest stored session of ``commit`` outside of ``environment``.
+    """
     previous = [baseline for baseline in stored if baseline.commit == commit and baseline.environment != environment]
     if not previous:
         return [], []
-    newest = previous[-1].environment
-    previous_fields, current_fields = newest.model_dump(), environment.model_dump()
+    previous_environment = previous[-1].environment
+    previous_fields, current_fields = previous_environment.model_dump(), environment.model_dump()
     differing = [name for name in previous_fields if previous_fields[name] != current_fields[name]]
     changes = [
         f"{name}: {previous_fields[name] or 'unknown'} before, {current_fields[name] or 'unknown'} now"
         for name in differing
     ]
-    return [baseline for baseline in previous if baseline.environment == newest], changes
+    return [baseline for baseline in previous if baseline.environment == previous_environment], changes
 
 
 def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNight:
+    """Return ``measured`` with the reason why it could not be stored; '' if there is none."""
     return replace(measured, night=measured.night.model_copy(update={"not_stored": not_stored}))
 
 
 def _build_report(head: Arm, measured: Sequence[MeasuredNight], added: Sequence[PurePosixPath]) -> RefreshReport:
+    """Return the report on all workloads. ``added``: new and changed files of the store."""
     nights = [measured_night.night for measured_night in measured]
     warnings = [clip_message(f"{night.name}: not stored: {night.not_stored}") for night in nights if night.not_stored]
     status = select_gravest_status(night.status for night in nights)

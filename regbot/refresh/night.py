@@ -1,9 +1,16 @@
-"""Decide about the session of one night: may it join the rolling reference, or would the reference absorb a slowdown?
+"""Decide whether the session of one night may join the rolling reference, or would let it absorb a slowdown.
 
-A session is held back if its collectives are worse than those of the anchor, if tonight's pairs prove a slowdown, if
-the last nights together prove a slowdown above the budget, or if the monitor of slow creep raises an alarm. A session
-is also held back if its estimate is large but undecided, or if it has too few pairs. A held-back session is stored as
-evidence only. When a named person accepts the slowdown, the session joins the reference and the anchor moves.
+A session is held back if one of these conditions holds:
+
+- its collectives are worse than the collectives of the anchor;
+- tonight's pairs prove a slowdown;
+- the last nights together prove a slowdown above the budget;
+- the monitor of slow creep raises an alarm;
+- the estimate is undecided and larger than the threshold;
+- the session has too few pairs.
+
+A held-back session is stored as evidence only. If a named person accepts the slowdown, the session joins the rolling
+reference and the anchor moves to its commit.
 """
 
 import math
@@ -21,34 +28,39 @@ from regbot.stats.prediction import SESSION_RUNS, PredictionInterval, prediction
 from regbot.text.clip import clip_message
 
 MIN_PAIR_SD = 1e-4
-"""Lower limit for the standard deviation of a pair's log-ratio. No node has less noise. The limit is needed because the
-monitor divides by the standard deviation."""
+"""Lower limit for the standard deviation of a pair's log-ratio, because the monitor divides by the standard deviation.
+The noise of every real node is larger."""
+DEFAULT_PAIR_SD = 100 * MIN_PAIR_SD
+"""Assumed standard deviation of a pair's log-ratio (1%) if no calibration is stored and too few pairs exist to
+estimate it."""
+MIN_DEGREES_OF_FREEDOM = 6
+"""Degrees of freedom below which ``pair_sd`` estimates no standard deviation."""
 
 
 @dataclass(frozen=True)
 class NightLimits:
-    """Limits of the slowdown that a refresh may absorb, in percent."""
+    """Limits of the slowdown against the anchor, in percent."""
 
     budget_pct: float
+    """Largest slowdown since the anchor that the rolling reference may absorb (``baselines.creep_budget_pct``)."""
     threshold_pct: float
+    """An undecided night with a larger estimate is held back (``throughput.threshold_pct``)."""
 
 
 @dataclass(frozen=True)
 class NightHistory:
-    """Earlier nights of a workload.
-
-    ``nights`` has the stored nights against the same anchor, oldest first. ``pair_sd`` is the standard deviation of a
-    pair's log-ratio; None if unknown.
-    """
+    """Earlier nights of a workload."""
 
     nights: Sequence[AnchorComparison]
+    """The stored nights against the same anchor in the same environment, oldest first."""
     pair_sd: float | None
+    """Standard deviation of a pair's log-ratio, from calibrations; None if unknown."""
     monitors: int = 1
-    """Number of monitored workloads. All of them together have one false alarm rate."""
+    """Number of monitored workloads. The false alarm rate holds for all of them together."""
     earlier_sessions: Sequence[Baseline] = ()
-    """Sessions of the anchor's commit that were measured in the previous environment."""
+    """Sessions of the anchor's commit in the previous environment; empty if the environment is not new."""
     environment_changes: Sequence[str] = ()
-    """Differences of this environment from the previous one."""
+    """Differences between the previous environment and the present environment."""
 
 
 def judge_night(
@@ -62,10 +74,13 @@ def judge_night(
     accepted: Acceptance | None = None,
     anchor_levels: Sequence[float] = (),
 ) -> WorkloadRefresh:
-    """Decide about tonight's session.
+    """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
+    ``held``).
 
-    ``anchor_levels`` has one value for each run of the anchor's commit in the session: the log of its median step time
-    in seconds.
+    ``verdict``: the verdict on main against the anchor's commit. ``anchor``: the anchor's commit; None before the first
+    anchor. ``tonight``: log-ratios of main against the anchor's commit. ``accepted``: acceptance of a slowdown by a
+    named person. ``anchor_levels``: natural logarithm of the median step time in seconds, for each run of the anchor's
+    commit.
     """
     section = verdict.throughput
     if (
@@ -87,19 +102,20 @@ def judge_night(
         )
     nights = [*history.nights, tonight]
     creeps = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
-    worst = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
-    recent = budget_interval(_night_means(nights, "median"))
+    worst_creep = max(creeps.values(), key=lambda creep: creep.value / creep.limit)
+    recent_interval = budget_interval(_night_means(nights, "median"))
     shift = _environment_shift(history.earlier_sessions, anchor_levels)
-    objections = _find_objections(verdict, creeps, recent, limits)
+    objections = _find_objections(verdict, creeps, recent_interval, limits)
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]
     if has_too_few_pairs:
         objections.append(
-            ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs decide nothing; at least {LOOKS[0]} are needed")
+            ("INCONCLUSIVE", f"{_count_pairs(tonight)} valid pairs are too few; a decision needs at least {LOOKS[0]}")
         )
     texts = [text for _, text in objections]
-    is_withheld, status = bool(objections), objections[0][0] if objections else "PASS"
+    is_withheld = bool(objections)
+    status = objections[0][0] if objections else "PASS"
     if is_withheld and accepted is not None and not has_too_few_pairs:
-        if (required_pct := _required_acceptance(section.estimate_pct, recent)) <= accepted.slowdown_pct:
+        if (required_pct := _required_acceptance(section.estimate_pct, recent_interval)) <= accepted.slowdown_pct:
             texts.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
             is_withheld, status = False, "PASS"
         else:
@@ -113,9 +129,9 @@ def judge_night(
         decision=section.decision,
         tonight=_percent_estimate(section.estimate_pct, section.low_pct, section.high_pct),
         pairs=_count_pairs(tonight),
-        since_anchor=_to_estimate(recent),
+        since_anchor=_to_estimate(recent_interval),
         budget_pct=limits.budget_pct,
-        drift=_to_drift(worst),
+        drift=_to_drift(worst_creep),
         environment_shift=_to_estimate(shift),
         environment_changes=list(history.environment_changes),
         sharding=verdict.sharding.status if verdict.sharding is not None else None,
@@ -125,71 +141,77 @@ def judge_night(
 
 
 def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: Thresholds, budget_pct: float) -> str:
-    """Return the slowdown that the reference would absorb with the session of the last night, as a sentence; '' if no
-    slowdown is proven.
+    """Return, as a sentence, the proven slowdown that the rolling reference would absorb if the newest of ``nights``
+    joined it. Return '' if no slowdown is proven.
 
-    Two tests are made: one on the pairs of the last night, and one on the last nights together. The monitor of creep is
-    not used.
+    Two tests are made: a sequential test on the pairs of the newest night, and a test of the last nights together
+    against the budget. The monitor of creep is not used.
     """
     test = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
     if test is not None and test.decision == "regressed":
-        worst = max(interval.low for _, interval in test.tests.values())
-        return f"tonight's pairs prove main slower than the anchor by {percent(worst):.2g}% or more"
-    recent = budget_interval(_night_means(nights, "median"))
-    if recent is not None and percent(recent.low) > budget_pct:
-        return f"the last nights prove main slower than the anchor by {percent(recent.low):.2g}% or more"
+        proven_slowdown = max(interval.low for _, interval in test.tests.values())
+        return f"tonight's pairs prove that main is slower than the anchor by {percent(proven_slowdown):.2g}% or more"
+    recent_interval = budget_interval(_night_means(nights, "median"))
+    if recent_interval is not None and percent(recent_interval.low) > budget_pct:
+        slowdown_pct = percent(recent_interval.low)
+        return f"the last nights prove that main is slower than the anchor by {slowdown_pct:.2g}% or more"
     return ""
 
 
 def night_slowdown_pct(tonight: AnchorComparison, thresholds: Thresholds) -> float | None:
-    """Return the slowdown of main against the anchor in percent, from the pairs of one night. None if the night has
-    fewer pairs than the first look needs."""
+    """Return the slowdown of main against the anchor in percent, estimated from the pairs of one night. None if the
+    night has fewer pairs than the first look needs."""
     test = sequential_test(tonight.log_ratios, len(SUMMARIES), thresholds)
     return None if test is None else percent(test.tests["median"][1].estimate)
 
 
 def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
-    """Return the standard deviation of a pair's log-ratio, estimated within each night. None if the estimate has fewer
-    than six degrees of freedom (number of pairs minus number of nights)."""
-    values = [night.log_ratios.get("median", []) for night in nights]
-    degrees_of_freedom = sum(len(night_values) - 1 for night_values in values if len(night_values) > 1)
-    if degrees_of_freedom < 6:
+    """Return the pooled standard deviation of a pair's log-ratio within a night, which leaves out differences between
+    nights. None if the estimate has too few degrees of freedom (number of pairs minus number of nights)."""
+    log_ratios_by_night = [night.log_ratios.get("median", []) for night in nights]
+    squares, degrees_of_freedom = 0.0, 0
+    for log_ratios in log_ratios_by_night:
+        if len(log_ratios) > 1:
+            mean = sum(log_ratios) / len(log_ratios)
+            squares += sum((log_ratio - mean) ** 2 for log_ratio in log_ratios)
+            degrees_of_freedom += len(log_ratios) - 1
+    if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
-    squares = sum(
-        sum((value - sum(night_values) / len(night_values)) ** 2 for value in night_values)
-        for night_values in values
-        if len(night_values) > 1
-    )
     return max(math.sqrt(squares / degrees_of_freedom), MIN_PAIR_SD)
 
 
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
-    sd = history.pair_sd or pair_sd(nights) or MIN_PAIR_SD * 100
+    """Return the state of the creep monitor for one summary of the step time, "median" or "mean"."""
+    sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
     return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), history.monitors * len(SUMMARIES))
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:
-    """Return the mean log-ratio and the number of pairs of each night that has pairs."""
-    values = [night.log_ratios.get(summary, []) for night in nights]
-    return [(math.fsum(night_values) / len(night_values), len(night_values)) for night_values in values if night_values]
+    """Return (mean log-ratio, number of pairs) of each night that has pairs."""
+    log_ratios_by_night = [night.log_ratios.get(summary, []) for night in nights]
+    return [(math.fsum(ratios) / len(ratios), len(ratios)) for ratios in log_ratios_by_night if ratios]
 
 
 def _find_objections(
     verdict: WorkloadVerdict, creeps: dict[str, Creep], recent: Interval | None, limits: NightLimits
 ) -> list[tuple[Status, str]]:
-    """Return every reason to hold the session back, with its status, the gravest first."""
+    """Return every reason to hold the session back, as (status, text). FAIL comes before INCONCLUSIVE.
+
+    ``creeps``: state of the creep monitor for each summary of the step time. ``recent``: interval of the slowdown over
+    the last nights.
+    """
     section = verdict.throughput
     objections: list[tuple[Status, str]] = []
     assert section is not None
     if verdict.sharding is not None and verdict.sharding.status == "FAIL":
         objections.append(
-            ("FAIL", "collectives are worse than the anchor's: " + "; ".join(verdict.sharding.reasons[:2]))
+            ("FAIL", "collectives are worse than at the anchor: " + "; ".join(verdict.sharding.reasons[:2]))
         )
     if section.decision == "regressed":
         objections.append(("FAIL", f"slower than the anchor: {section.reasons[0]}"))
     if recent is not None and percent(recent.low) > limits.budget_pct:
         change = f"{percent(recent.estimate):+.2g}% over the last nights"
-        objections.append(("FAIL", f"slower than the anchor by {change}, but the budget is {limits.budget_pct:g}%"))
+        objections.append(("FAIL", f"slower than the anchor by {change}; the budget is {limits.budget_pct:g}%"))
     for summary, creep in creeps.items():
         if creep.alarm:
             change = f", about {percent(creep.estimate):+.2g}% so far" if creep.estimate is not None else ""
@@ -204,29 +226,34 @@ def _find_objections(
 
 
 def _required_acceptance(night_pct: float | None, recent: Interval | None) -> float:
-    """Return the slowdown in percent that an acceptance must cover: the larger of the night's estimate and the estimate
-    of the last nights."""
+    """Return the slowdown in percent that an acceptance must cover: the larger of tonight's estimate and the estimate
+    over the last nights."""
     return max(night_pct or 0.0, percent(recent.estimate) if recent is not None else 0.0)
 
 
-def _environment_shift(before: Sequence[Baseline], anchor_levels: Sequence[float]) -> PredictionInterval | None:
-    """Return how the step time of the anchor's commit changed when the environment changed. None if too few sessions
-    are stored, or if the anchor's commit has too few runs tonight."""
-    stored = [
+def _environment_shift(
+    earlier_sessions: Sequence[Baseline], anchor_levels: Sequence[float]
+) -> PredictionInterval | None:
+    """Return how much the step time of the anchor's commit changed from the previous environment to the present
+    environment, as a log-ratio. None if too few sessions are stored, or if the anchor's commit has too few runs
+    tonight."""
+    earlier_levels = [
         session_level([run.log_median for run in baseline.runs])
-        for baseline in before
+        for baseline in earlier_sessions
         if len(baseline.runs) >= SESSION_RUNS
     ]
-    if len(stored) < 2 or len(anchor_levels) < SESSION_RUNS:
+    if len(earlier_levels) < 2 or len(anchor_levels) < SESSION_RUNS:
         return None
-    return prediction_interval(stored, session_level(anchor_levels))
+    return prediction_interval(earlier_levels, session_level(anchor_levels))
 
 
 def _count_pairs(tonight: AnchorComparison) -> int:
+    """Return the number of valid pairs of a night."""
     return len(tonight.log_ratios.get("median", []))
 
 
 def _to_estimate(interval: Interval | PredictionInterval | None) -> IntervalEstimate | None:
+    """Convert an interval of log-ratios to percent."""
     if interval is None:
         return None
     return _percent_estimate(percent(interval.estimate), percent(interval.low), percent(interval.high))

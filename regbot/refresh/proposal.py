@@ -1,4 +1,4 @@
-"""Build the proposal record of one night. The job that opens the pull request reads it (``regbot.github.refresh``)."""
+"""Build the proposal record of one night. ``regbot.github.refresh`` reads the record and opens the pull request."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -14,17 +14,17 @@ from regbot.records.refresh import RefreshReport
 
 
 def build_proposal(store: Store, report: RefreshReport, added: Iterable[PurePosixPath], now: datetime) -> Proposal:
-    """Build the proposal from the report and from the records in the files ``added`` of the store. Raises
-    BaselineError."""
-    paths = [path for path in added if path != PurePosixPath(ATTRIBUTES)]
-    ledgers = [path for path in paths if path.parts[0] == LEDGERS]
-    anchors = [path for path in paths if path.name == ANCHOR]
-    sessions = [store.session(path) for path in paths if path not in ledgers and path not in anchors]
+    """Build the proposal from the report and from the records in ``added``, the new and changed files of the store.
+    ``now``: time of the proposal. Raises BaselineError."""
+    record_paths = [path for path in added if path != PurePosixPath(ATTRIBUTES)]
+    ledger_paths = [path for path in record_paths if path.parts[0] == LEDGERS]
+    anchor_paths = [path for path in record_paths if path.name == ANCHOR]
+    session_paths = [path for path in record_paths if path not in ledger_paths and path not in anchor_paths]
     return Proposal(
         regbot=__version__,
         created=format_time(now),
         refreshed=report,
-        sessions=sessions,
-        ledgers=[store.ledger(path.stem) for path in ledgers],
-        anchors=[store.read_anchor(path) for path in anchors],
+        sessions=[store.session(path) for path in session_paths],
+        ledgers=[store.ledger(path.stem) for path in ledger_paths],
+        anchors=[store.read_anchor(path) for path in anchor_paths],
     )

@@ -1,4 +1,4 @@
-"""Read sessions and files of the store for a refresh, and remove held-back sessions that are now accepted."""
+"""Read sessions and files of the store for a refresh, and remove held-back copies of accepted sessions."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -16,24 +16,30 @@ def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
     return sorted(timed, key=lambda session: (session.measured, session.session))
 
 
-def release(store: Store, accepted: Sequence[Baseline]) -> None:
-    """Remove the copies of ``accepted`` sessions that were stored as held back. The caller stores these sessions again
-    as accepted."""
-    sessions = {baseline.session for baseline in accepted}
+def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
+    """Remove the stored copies of ``accepted`` sessions that have the series ``held``. The caller then stores these
+    sessions in the rolling reference."""
+    session_ids = {baseline.session for baseline in accepted}
     for baseline in accepted:
-        for path in store.sessions(session_path(baseline, "").parent):
+        session_folder = session_path(baseline, "").parent
+        for path in store.sessions(session_folder):
             stored = store.session(path)
-            if stored.session in sessions and stored.series == "held":
+            if stored.session in session_ids and stored.series == "held":
                 store.remove(path)
 
 
 def store_files(store: Store) -> dict[PurePosixPath, bytes]:
-    """Return the files of the store that a repository would track, by path. Only files that may change have their
-    content; other files have the value b""."""
+    """Return the files of the store that a repository would track: content by path relative to the store.
+
+    Only anchors and the git attributes can change. All other files never change once they are stored, so their content
+    is not read and their value is ``b""``.
+    """
+    if not store.root.is_dir():
+        return {}
     files = {}
-    for path in sorted(store.root.rglob("*")) if store.root.is_dir() else []:
-        relative = PurePosixPath(path.relative_to(store.root))
-        is_hidden = any(part.startswith(".") and part != ATTRIBUTES for part in relative.parts)
+    for path in sorted(store.root.rglob("*")):
+        relative_path = PurePosixPath(path.relative_to(store.root))
+        is_hidden = any(part.startswith(".") and part != ATTRIBUTES for part in relative_path.parts)
         if path.is_file() and not is_hidden:
-            files[relative] = path.read_bytes() if path.name in (ANCHOR, ATTRIBUTES) else b""
+            files[relative_path] = path.read_bytes() if path.name in (ANCHOR, ATTRIBUTES) else b""
     return files

@@ -1,5 +1,4 @@
-"""Store what one night measured: the session of main, the session of the anchor's commit, and a first or accepted
-anchor."""
+"""Store the results of one night: the session of main, the session of the anchor's commit, and a new anchor."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -10,15 +9,20 @@ from regbot.baselines.store import BaselineError
 from regbot.records.baseline import Anchor, MoveEvidence, format_time
 from regbot.records.run import Arm
 from regbot.refresh.context import MeasuredNight, RefreshOptions
-from regbot.refresh.store_changes import release
+from regbot.refresh.store_changes import remove_withheld_copies
 from regbot.sessions.worktrees import folder_name
+
+MAX_ERROR_CHARACTERS = 3500
+"""Largest length of an error in the report. A warning of the report may have 4000 characters, and it also names the
+workload."""
 
 
 def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, store: Store, now: datetime) -> str:
-    """Store the session of main, the session of the anchor's commit, and a first or accepted anchor. The decision on
-    the night determines which of them are stored.
+    """Store the session of main, the session of the anchor's commit, and a new anchor if the night has one.
 
-    Return the reason if nothing could be stored; '' on success, or if the decision allows nothing to be stored.
+    An anchor is new if the workload had no anchor, or if a person accepted a slowdown. If the session of main is held
+    back, only timed sessions are stored, and no traced sessions. Return why nothing could be stored; '' on success, or
+    if the night has no session to store.
     """
     night, comparison = measured.night, measured.tonight
     if night.series is None or comparison is None:
@@ -27,8 +31,8 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     origin = str(options.out / folder_name(measured.task.entry) / "session.jsonl")
     timed = session.timed_runs(measured.task.entry)
     if other_classes := {run.node.node_class for run in timed if run.node is not None} - {measured.node_class}:
-        mismatch = f"it was timed on {', '.join(sorted(other_classes))}, and its anchor is of {measured.node_class}"
-        return f"{mismatch}; make the engine take nodes of one class (docs/slurm.md)"
+        mismatch = f"it was timed on {', '.join(sorted(other_classes))}, but its anchor is of {measured.node_class}"
+        return f"{mismatch}; configure the engine to use nodes of one class (docs/slurm.md)"
     is_same_commit = comparison.commit == head.commit
     intake = Intake(
         origin=origin,
@@ -47,25 +51,27 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
                 distil(session, verdict, replace(intake, arm="base", series="anchor", against=None), now)
             )
         if night.series == "rolling":
-            release(store, distilled_arms[0].baselines)
+            remove_withheld_copies(store, distilled_arms[0].baselines)
         for distilled_arm in distilled_arms:
             baselines = [
                 baseline
                 for baseline in distilled_arm.baselines
                 if baseline.tier == "timed" or night.series == "rolling"
             ]
-            digests = {baseline.ledger for baseline in baselines}
-            store.add(
-                baselines, {digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in digests}
-            )
+            needed_digests = {baseline.ledger for baseline in baselines}
+            needed_ledgers = {
+                digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in needed_digests
+            }
+            store.add(baselines, needed_ledgers)
         if measured.anchor is None or night.accepted is not None:
             store.move_anchor(_make_anchor(measured, options, head, now))
     except BaselineError as error:
-        return str(error)[:3500]  # the warning that names the workload may have 4000 characters
+        return str(error)[:MAX_ERROR_CHARACTERS]
     return ""
 
 
 def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
+    """Return the anchor at head. A moved anchor contains tonight's slowdown against the previous anchor as evidence."""
     night, change_from_anchor = measured.night, measured.night.tonight
     evidence = None
     if measured.anchor is not None and change_from_anchor is not None:

@@ -85,7 +85,7 @@ def test_under_random_faults_every_bisection_gets_one_reply(scene: Scene) -> Non
 def test_an_unreachable_github_ends_with_a_message(scene: Scene) -> None:
     run = scene.run(left(scene.result()))
     scene.hub.faults.down = True
-    with pytest.raises(AwayError, match="Run this job again when GitHub is back"):
+    with pytest.raises(AwayError, match="Run this job again when GitHub answers"):
         scene.answer(run)
 
 
@@ -113,8 +113,8 @@ def _changed(scene: Scene, **fields: object) -> bytes:
 UNUSABLE: dict[str, tuple[Callable[[Scene], bytes | None], str]] = {
     "nothing": (lambda _: None, "uploaded no artifact regbot-bisection; its log says why"),
     "no zip": (lambda _: b"PK\x03", "is not a zip archive"),
-    "two members": (lambda s: zipped((MEMBER, s.result().to_json().encode()), ("x", b"")), "holds 2 files"),
-    "a path": (lambda s: zipped((f"../../{MEMBER}", b"{}")), "must hold bisection.json and nothing else"),
+    "two members": (lambda s: zipped((MEMBER, s.result().to_json().encode()), ("x", b"")), "contains 2 files"),
+    "a path": (lambda s: zipped((f"../../{MEMBER}", b"{}")), "must contain only the file bisection.json"),
     "a bomb": (lambda _: zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
     "NaN": (lambda s: zipped((MEMBER, b'{"minutes": NaN}')), "NaN is not a number"),
     "a key twice": (lambda s: zipped((MEMBER, b'{"found": "none", "found": "none"}')), "appears twice"),
@@ -149,7 +149,7 @@ def test_an_artifact_without_a_valid_result_is_reported_and_not_posted(scene: Sc
 def test_a_result_that_breaks_regbot_is_reported_and_logged(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regbot.github.bisection.bisection_comment", lambda *_: 1 / 0)
     answered = scene.answer(scene.run(left(scene.result())))
-    assert "NO ANSWER: regbot failed on it (ZeroDivisionError)" in scene.replies[0]
+    assert "NO ANSWER: regbot failed on the job's artifact (ZeroDivisionError)" in scene.replies[0]
     assert answered.fault.startswith("Traceback")
 
 
@@ -206,7 +206,7 @@ def test_a_result_above_the_size_limit_is_not_fetched(scene: Scene) -> None:
 @pytest.mark.parametrize("url", ["", "javascript:alert(1)/actions/runs/1", "https://evil) [x](y/actions/runs/1"])
 def test_an_invalid_url_is_not_linked(scene: Scene, url: str) -> None:
     run = replace(scene.forge.run(scene.run(left(scene.result()))), url=url)
-    with pytest.raises(ForgeError, match="does not say on which page"):
+    with pytest.raises(ForgeError, match="gives no usable URL"):
         post_bisection(scene.forge, run, BOT)
 
 

@@ -12,8 +12,8 @@ from support.bisection_scene import scene as scene
 
 INVALID_REQUESTS: dict[str, tuple[Callable[[Scene], int], str]] = {
     "by nobody": (lambda s: 10**9, "none of its comments has this nonce"),
-    "by a reader": (lambda s: s.ask(f"/regbot bisect {s.good}..{s.bad}", "rita"), "somebody with the role read"),
-    "by a stranger": (lambda s: s.ask(f"/regbot bisect {s.good}..{s.bad}", "eve"), "somebody with the role none"),
+    "by a reader": (lambda s: s.ask(f"/regbot bisect {s.good}..{s.bad}", "rita"), "has only the role read"),
+    "by a stranger": (lambda s: s.ask(f"/regbot bisect {s.good}..{s.bad}", "eve"), "has only the role none"),
     "for something else": (lambda s: s.ask(f"/regbot run {s.bad}"), "does not ask for this range"),
     "between other commits": (lambda s: s.ask(f"/regbot bisect {s.good}..{s.commits[2]}"), "does not ask for this"),
     "further down": (lambda s: s.ask(f"Look:\n/regbot bisect {s.good}..{s.bad}"), "does not ask for this range"),
@@ -42,7 +42,7 @@ def test_an_edited_or_deleted_request_gets_no_reply(scene: Scene) -> None:
 def test_an_author_who_has_lost_the_role_gets_no_reply(scene: Scene) -> None:
     run = scene.run(left(scene.result()))
     scene.repo.member("walt", "triage")
-    assert "somebody with the role triage" in scene.ignored(run)
+    assert "has only the role triage" in scene.ignored(run)
 
 
 def test_a_request_that_the_gate_refused_gets_no_reply(scene: Scene) -> None:
@@ -62,4 +62,4 @@ def test_a_request_that_github_refused_at_first_gets_a_reply(scene: Scene) -> No
 
 def test_an_issue_is_no_pull_request(scene: Scene) -> None:
     run = scene.run(left(scene.result()), title=scene.title().replace(f" {scene.number} ", " 77 "))
-    assert scene.ignored(run).endswith("#77: it is no pull request")
+    assert scene.ignored(run).endswith("#77: this number is no pull request")

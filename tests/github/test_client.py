@@ -360,7 +360,7 @@ def test_github_that_is_down_for_five_minutes_ends_with_a_message_and_a_rerun_co
     assert 200 < sum(naps) <= 300
     assert "503" in str(away.value)
     assert "5 minutes" in str(away.value)
-    assert "Run this job again when GitHub is back" in str(away.value)
+    assert "Run this job again when GitHub answers" in str(away.value)
     hub.faults.stop()
     Forge(next(iter(hub.tokens)), "acme/moe", hub.url, naps).create_comment(number, "hello")
     assert [comment.body for comment in repo.comments(number)] == ["hello"]
@@ -430,7 +430,7 @@ def test_a_missing_permission_is_named_and_not_retried(
 
 
 def test_a_missing_object_is_requested_twice_and_then_reported(forge: Forge, naps: Naps) -> None:
-    with pytest.raises(RefusedError, match="no such thing") as refused:
+    with pytest.raises(RefusedError, match="this object does not exist") as refused:
         forge.pull(99)
     assert refused.value.status == 404
     assert naps == [1.0]
@@ -446,9 +446,9 @@ def test_a_file_without_https_is_not_fetched(forge: Forge) -> None:
     from regbot.github.transport import Transport
 
     api = Transport("token", "https://api.github.com", lambda _: None, 1)
-    with pytest.raises(ForgeError, match="not over https"):
+    with pytest.raises(ForgeError, match="does not begin with https"):
         api._fetch("http://storage.example/zip", 10)
-    with pytest.raises(ForgeError, match="not over https"):
+    with pytest.raises(ForgeError, match="does not begin with https"):
         api._fetch("file:///etc/passwd", 10)
 
 

@@ -46,7 +46,7 @@ __all__ = ["hub", "scene"]
 def test_an_event_has_every_field_that_decides(scene: Scene) -> None:
     event = scene.commented("/regbot run")
     for path in ("action", "issue.number", "comment.id", "comment.user.type", "repository.full_name"):
-        with pytest.raises(UserError, match=f"{path} is missing; give the file that GITHUB_EVENT_PATH names"):
+        with pytest.raises(UserError, match=f"{path} is missing; pass the file that GITHUB_EVENT_PATH names"):
             scene.replay(without(event, path))
     event = scene.labelled()
     keys = ("number", "head.sha", "labels", "updated_at")
@@ -74,7 +74,7 @@ def test_an_event_without_a_time_is_refused(scene: Scene, text: str) -> None:
         ("null", "repository.full_name is missing"),
         ('{"repository": 1}', "repository.full_name is missing"),
         ('{"repository": {"full_name": 1}}', "is no text"),
-        ('{"repository": {"full_name": "eve/moe"}}', "is an event of 'eve/moe'"),
+        ('{"repository": {"full_name": "eve/moe"}}', "the event is of 'eve/moe'"),
         ('{"a": 1, "a": 2}', "appears twice"),
         ('{"a": NaN}', "NaN"),
         ("[" * 100_000, "nested too deeply"),
@@ -236,7 +236,7 @@ def test_an_unreachable_github_has_its_own_exit_code(actions: Scene, monkeypatch
     monkeypatch.setattr(commands, "_forge", lambda: actions.forge)
     code, output = invoke(actions, "command", "--event", str(event))
     assert code == AwayError.exit_code
-    assert "Run this job again when GitHub is back" in output
+    assert "Run this job again when GitHub answers" in output
 
 
 def test_a_post_of_an_unrelated_run_says_so(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_a_refresh_without_a_proposal_says_so(
     monkeypatch.setenv("GITHUB_SERVER_URL", actions.hub.server_url)
     code, output = invoke(actions, "refresh", "--event", str(actions.file(event)))
     assert code == 2
-    assert "no node left a proposal" in output
+    assert "no node uploaded a proposal" in output
 
 
 @pytest.mark.slow
@@ -317,9 +317,9 @@ def test_a_night_that_stores_nothing_fails_and_names_the_workloads(
         result = CliRunner().invoke(app, words)
         codes.append(result.exit_code)
         if change is unmeasured:
-            assert "regbot: nothing is stored for qwen3-30b-a3b@1/ep (cpu): it does not run; " in result.stderr
+            assert "regbot: nothing is stored for qwen3-30b-a3b@1/ep (cpu): main does not run; " in result.stderr
             assert "head failed" in result.stderr
-            assert "it does not run" in summary.read_text()
+            assert "main does not run" in summary.read_text()
     assert codes == [commands.UNMEASURED, 0]
 
 

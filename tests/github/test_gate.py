@@ -184,7 +184,7 @@ def test_a_commit_is_not_measured_twice_at_the_same_time(scene: Scene) -> None:
     scene.comment(f"/regbot run {scene.sha}", "walt")
     assert scene.comment(f"/regbot run {scene.sha}", "mia").effect == "refused"
     assert len(scene.started) == 1
-    assert "is being measured already" in scene.replies[0]
+    assert "A measurement of this commit is in progress" in scene.replies[0]
 
 
 def test_a_new_head_does_not_wait_for_the_measurement_of_the_old_one(scene: Scene) -> None:
@@ -225,7 +225,7 @@ def test_a_bisection_never_reaches_another_pull_requests_commits(scene: Scene, w
     scene.repo.open_pull(head="eve:topic", author="eve")
     pair = f"{foreign}..{scene.sha}" if which == "good" else f"{scene.base}..{foreign}"
     assert scene.comment(f"/regbot bisect {pair}").effect == "refused"
-    assert "neither of this pull request nor of" in scene.replies[0]
+    assert "neither a commit of this pull request nor a commit of" in scene.replies[0]
     assert not scene.started
 
 

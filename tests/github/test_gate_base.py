@@ -204,7 +204,7 @@ def test_a_measurement_against_another_base_than_its_title_names_is_invalid(soft
     title = f"regbot {number} {bench.head(number)} {bench.repo.git.branch('main')} {NONCE}"
     (posted_result,) = bench.post(bench.measured(number, session, title=title))  # type: ignore[misc]
     assert posted_result.status == "INVALID"
-    assert "it was measured against" in posted_result.text
+    assert "the commit was measured against" in posted_result.text
 
 
 # It was judged by an older version of regbot, which does not name it
@@ -251,7 +251,7 @@ def test_a_run_of_the_older_workflow_completes_the_check_run_and_is_judged_again
 
 
 SOFT = 'version = 1\n[sandbox]\nwrite = ["/"]\n'
-ANSWER = "The commit at which it branched off its base `soft` is not in `main`"
+ANSWER = "The merge base of this pull request and its base branch `soft` is not in `main`"
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_a_workflow_that_cannot_start_is_reported_and_leaves_no_waiting_check_ru
     assert {check.conclusion for check in scene.repo.check_runs(scene.sha)} == ({"cancelled"} if text else set())
     assert scene.repo.labels(scene.number) == []
     assert len(scene.replies) == 2
-    assert all("GitHub did not do it: " in reply for reply in scene.replies)
+    assert all("GitHub refused the request: " in reply for reply in scene.replies)
     scene.repo.commit({MEASURE: workflow("measure")})
     assert scene.replay(event).effect == "started"
 

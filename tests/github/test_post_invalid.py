@@ -245,7 +245,7 @@ def test_a_waiting_check_run_keeps_its_earlier_result(bench: Gated) -> None:
     only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
     bench.asked(number)
     summary = str(bench.check(number).summary)
-    assert "Asked for by `bob`." in summary
+    assert "Requested by `bob`." in summary
     assert "### ❌ FAIL: all-to-all replaced by gather and sum" in summary
 
 
@@ -281,7 +281,7 @@ def test_a_declaration_on_an_expired_run_is_answered_with_how_to_measure_again(b
     assert bench.says(number, text.replace("SHA", bench.head(number))).effect == "refused"
     (verdict, reply) = [comment.body for comment in bench.repo.comments(number) if comment.author == BOT]
     assert (verdict, bench.check(number).conclusion) == stands
-    assert "has expired or is unusable, so the run cannot be judged again" in reply
+    assert "has expired or is unusable. The run cannot be judged again" in reply
     assert f"\n/regbot run {bench.head(number)}\n" in reply
     assert not bench.repo.dispatched
 

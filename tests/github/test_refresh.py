@@ -33,7 +33,7 @@ def test_a_night_becomes_a_branch_and_a_pull_request_with_its_evidence(site: Sit
     pull = site.repo.pulls[posted.number]
     assert (pull.head, pull.base, pull.author, pull.draft) == (BRANCH, "main", "regbot-app[bot]", False)
     assert pull.title == f"Baselines of {str(main)[:12]}: {len(report.files)} files"
-    assert "| workload | main against the anchor |" in pull.body
+    assert "| workload | main against the anchor tonight |" in pull.body
     tip = site.tip()
     assert tip is not None
     assert site.repo.git.run("rev-parse", f"{tip}^") == main, "it is put on the commit that was measured"
@@ -142,7 +142,7 @@ def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: S
     posted = site.post(empty)
     assert (posted.number, site.state()) == (None, before)
     assert "nothing to store" in posted.summary
-    why = "qwen3-30b-a3b@1/ep (cpu): it does not run; nothing is proposed: head failed"
+    why = "qwen3-30b-a3b@1/ep (cpu): main does not run; nothing is proposed: head failed"
     assert posted.unmeasured == (why,)
     number = site.post(site.night(2)[1]).number or 0
     refs, pulls, _ = site.state()
@@ -151,7 +151,7 @@ def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: S
     assert site.state()[:2] == (refs, pulls)
     (comment,) = site.forge.comments(number)
     measured = str(site.tip("main"))[:12]
-    assert comment.body.startswith(f"Main at `{measured}` is not in this pull request: nothing of that night can be")
+    assert comment.body.startswith(f"This pull request does not contain main at `{measured}`: nothing of that night")
     assert "head failed" in comment.body
 
 
@@ -243,7 +243,7 @@ def test_an_unreachable_git_server_ends_with_a_message_and_the_next_run_complete
     before = site.state()
     with monkeypatch.context() as patched:
         patched.setattr(githttp, "serve", lambda *_: (503, {}, b""))
-        with pytest.raises(AwayError, match="run the job again when GitHub is back"):
+        with pytest.raises(AwayError, match="run the job again when GitHub answers"):
             site.post(data)
     assert site.state() == before
     assert site.post(data).number is not None

@@ -100,12 +100,15 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     "a night that nothing is told of": (lambda d: d["refreshed"].update(workloads=[]), "the night stores nothing"),
     "no estimate": (
         lambda d: _night(d).update(tonight=None),
-        "comes without an estimate, unlike its pairs",
+        "comes without an estimate, but its pairs give an estimate",
     ),
     "one pair of +65%, told as none": (_keep_one_pair, "would join the reference with 1 pairs, which give no estimate"),
     "a traced session of a night without a timed one": (_keep_traces, "no stored night is of"),
     "other pairs": (lambda d: _night(d).update(pairs=12), "4 pairs, but the night names 12"),
-    "a slowdown that its own pairs prove": (_slow, "would join the reference, and tonight's pairs prove main slower"),
+    "a slowdown that its own pairs prove": (
+        _slow,
+        "would join the reference, and tonight's pairs prove that main is slower",
+    ),
     "a slowdown that is told as none": (_claim_faster, r"is reported as -3.00% slower, but its pairs show \+22"),
     "a session twice": (lambda d: d["sessions"].append(d["sessions"][0]), "appears twice"),
     "a ledger of nobody": (
@@ -114,7 +117,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
     ),
     "a session of the future": (
         lambda d: [session.update(measured="2099-01-01T00:00:00Z") for session in d["sessions"]],
-        "would not be sound with this commit: .*2099",
+        "would be invalid with this commit: .*2099",
     ),
     "a time to come": (lambda d: d.update(created="2099-01-01T00:00:00Z"), "time is in the future"),
     "another commit of another node": (lambda d: d["refreshed"].update(commit="c" * 40), "not in the history of main"),
@@ -137,7 +140,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
                 "previous": _night(d)["anchor"],
             }
         ),
-        "moved although nobody accepted a slowdown by name",
+        "moved, but no named person accepted a slowdown",
     ),
 }
 
@@ -223,7 +226,7 @@ def test_files_that_the_store_did_not_read_are_not_overwritten(site: Site, monke
     site.push_main(train__py="other")
     monkeypatch.setattr("regbot.refresh.flow.export", half)
     _, data = site.night(1)
-    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} has it"):
+    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} already has this file"):
         site.post(data)
     assert site.state()[1:] == before[1:]
     assert site.tip() == before[0].get(f"refs/heads/{BRANCH}")
@@ -252,7 +255,7 @@ def test_a_stored_session_with_other_content_is_not_changed(site: Site) -> None:
         _first_session(document)["runs"][0]["log_median"] -= 1
         document["anchors"].clear()
 
-    with pytest.raises(UserError, match=r"would not be sound with this commit: .* has the same session"):
+    with pytest.raises(UserError, match=r"would be invalid with this commit: .* has the same session"):
         site.post(changing(data, faster))
     assert site.state() == before
 
@@ -277,12 +280,12 @@ def test_bytes_that_are_no_proposal_are_refused(name: str) -> None:
 
 BAD_ARCHIVES = {
     "no zip": (b"PK", "not a zip archive"),
-    "two members": (zipped((MEMBER, b"{}"), ("x", b"")), "nothing else, and holds 2 files"),
-    "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "nothing else, and holds 2 files"),
-    "a path": (zipped((f"../{MEMBER}", b"{}")), "must hold proposal.json and nothing else"),
-    "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must hold proposal.json and nothing else"),
+    "two members": (zipped((MEMBER, b"{}"), ("x", b"")), "but contains 2 files"),
+    "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "but contains 2 files"),
+    "a path": (zipped((f"../{MEMBER}", b"{}")), "must contain only the file proposal.json"),
+    "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must contain only the file proposal.json"),
     "a bomb": (zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more than"),
-    "nothing": (zipped(), "holds 0 files"),
+    "nothing": (zipped(), "contains 0 files"),
 }
 
 

@@ -46,7 +46,7 @@ def test_a_commit_that_comes_during_the_push_is_not_overwritten(site: Site, monk
 
 def test_a_branch_that_keeps_moving_ends_with_a_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Remote, "push", lambda *_: False)
-    with pytest.raises(AwayError, match="was moved 4 times while this ran"):
+    with pytest.raises(AwayError, match="was moved 4 times while this job ran"):
         site.post(site.night()[1])
 
 
@@ -63,7 +63,7 @@ def test_a_pull_request_closed_by_a_person_is_not_reopened_without_new_evidence(
     main = site.push_main(train__py="other")
     again = site.post(site.night(3)[1]).number or 0
     assert again != closed
-    assert f"#{closed} was closed without merging. This one has new evidence." in site.repo.pulls[again].body
+    assert f"#{closed} was closed without merging. This pull request has new evidence." in site.repo.pulls[again].body
     assert site.repo.git.run("rev-parse", f"{BRANCH}^") == main, "it begins anew: what was refused is not in it"
 
 
@@ -128,7 +128,7 @@ def test_a_night_is_based_on_its_measured_commit_after_main_moves(site: Site) ->
     site.repo.commit({"train.py": "other\n"}, message="meanwhile")
     site.post(data)
     assert site.repo.git.run("rev-parse", f"{BRANCH}^") == measured
-    assert "does not merge" not in site.repo.pulls[1].body
+    assert "conflicts with main" not in site.repo.pulls[1].body
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_an_anchor_that_main_moved_meanwhile_is_reported_as_a_conflict(site: Sit
     site.merge(site.post(site.night(2, slower=0.03, accept_pct=5.0, why="another one")[1]).number)
     number = site.post(data).number or 0
     body = site.repo.pulls[number].body
-    assert body.startswith("> **Main has moved and this does not merge:** both changed `baselines/")
+    assert body.startswith("> **This pull request conflicts with main:** both changed `baselines/")
     assert "anchor.json" in body.splitlines()[0]
 
 

@@ -70,7 +70,7 @@ def test_a_night_of_too_few_pairs_is_held_back_whatever_they_show(
     monkeypatch.setattr("support.refresh_cases.night_session", ended_early)
     (night,) = refreshed(root, tmp_path, 1, **accept).workloads
     assert (night.pairs, night.tonight, night.status, night.series) == (3, None, "INCONCLUSIVE", "held")
-    assert "3 valid pairs decide nothing; at least 4 are needed" in night.reasons
+    assert "3 valid pairs are too few; a decision needs at least 4" in night.reasons
     assert [each.series for each in stored(root)] == ["rolling", "anchor", "held"]
     assert anchor_of(root).commit == first
 
@@ -145,7 +145,7 @@ def test_a_new_environment_is_split_into_what_it_costs_and_what_the_code_costs(r
     assert night.tonight is not None
     assert abs(night.tonight.estimate_pct) < 1
     assert any("2.14.0" in change for change in night.environment_changes)
-    assert "the environment accounts for +" in proposal_text(result)
+    assert "the environment changed the step time of the anchor's commit by +" in proposal_text(result)
     again = refreshed(root, tmp_path, 5, night={**new, "level": 0.105})
     assert again.workloads[0].environment_shift is None, "it is the environment that is stored now"
 
@@ -168,7 +168,7 @@ def test_nights_in_another_environment_or_against_another_anchor_are_not_summed(
 def test_a_command_proves_no_code_and_is_refused_before_anything_runs(root: Path, tmp_path: Path) -> None:
     config = tmp_path / "command.toml"
     config.write_text('version = 1\n[workloads.train]\nadapter = "command"\ncommand = ["train", "{steps}"]\n')
-    with pytest.raises(ConfigError, match="is a command, which does not prove what code it runs"):
+    with pytest.raises(ConfigError, match="a command does not prove what code it runs"):
         refreshed(root, tmp_path, config=config)
     assert not root.exists()
 
