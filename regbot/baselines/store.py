@@ -198,8 +198,8 @@ class Store:
     # ---- writing
 
     def add(self, baselines: Sequence[Baseline], ledgers: Mapping[str, Ledger]) -> list[PurePosixPath]:
-        """Store sessions and their ledgers. Return the path of each session, including sessions that were stored
-        before.
+        """Store sessions and their ledgers. Each of ``baselines`` is the record of one session. Return the path of each
+        session, including sessions that were stored before.
 
         Everything is on the disk when this function returns. Raises BaselineError if the same session is stored with
         other content, OSError if the disk is full. After an error, some of the files may be stored. Calling ``add``

@@ -62,10 +62,10 @@ def compare_code(
     """Return the paired comparison of bad's code with good's code so far; None if only one commit was given."""
     if header.corner is None:
         return None
-    # The first threshold equals the smallest slowdown to look for.
-    thresholds = Thresholds(
-        noisy.CLEARED_SHARE * root.span.smallest * 2, min(settings.indifference, root.span.smallest / 4)
-    )
+    # The comparison must rule out, or prove, the smallest slowdown to look for. As in a confirmation, the indifference
+    # threshold is at most a fixed share of the effect.
+    smallest = root.span.smallest
+    thresholds = Thresholds(smallest, min(settings.indifference, noisy.SLOWER_SHARE * smallest))
     sides = noisy.ContrastSides(CONTRAST_NAME, header.corner, root.span.points[0])
     return noisy.evaluate_contrast(sides, observations, (), settings.seed, thresholds, stratum)
 

@@ -1,6 +1,6 @@
 """The answer of a search on exact values: every change, its commits, and the findings of the ledgers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from regbot.bisect import blame, exact, exact_search
 from regbot.bisect.context import BisectionSetup
@@ -200,8 +200,13 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
 def _is_undone(observations: Sequence[Observation], change: ValueChange) -> bool:
     """Return whether a later point has the same value as the point before the change."""
     states, _ = exact_search.class_values(change.span, change.entry, observations)
-    measured = max((place for place in change.candidates if place in states), default=change.span.classes[-1])
+    measured = _place_with_new_value(change, states)
     return any(state == states[change.before] for place, state in states.items() if place > measured)
+
+
+def _place_with_new_value(change: ValueChange, states: Mapping[int, str]) -> int:
+    """Return the measured candidate of a change. If no candidate is measured, return the last place, which is bad."""
+    return max((place for place in change.candidates if place in states), default=change.span.classes[-1])
 
 
 def _list_findings(setup: BisectionSetup, observations: Sequence[Observation], change: ValueChange) -> list[Finding]:
@@ -209,7 +214,7 @@ def _list_findings(setup: BisectionSetup, observations: Sequence[Observation], c
     if setup.header.on != "ledger":
         return []
     states, _ = exact_search.class_values(change.span, change.entry, observations)
-    measured = max((place for place in change.candidates if place in states), default=change.span.classes[-1])
+    measured = _place_with_new_value(change, states)
     runs = [_load_run(setup, observations, change, place) for place in (change.before, measured)]
     base, head = (run.ledger if run is not None else None for run in runs)
     if base is None or head is None:

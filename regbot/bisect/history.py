@@ -327,7 +327,7 @@ def _commits_touching(ends: _Ends, full: bool, paths: Sequence[str]) -> set[str]
     """
     if any("\0" in path for path in paths):
         raise CheckoutError(f"{ends.repo}: a path to search contains a NUL character", "leave the path out")
-    # Without --full-history, git drops a branch whose merge has the same content as its other parent.
+    # Without --full-history, git leaves out a branch if the merge has the same files as its other parent.
     options = ("--full-history", "--simplify-merges") if full else ("--first-parent",)
     return set(git(ends.repo, "rev-list", *options, ends.revision_range, "--", *paths, env=OFFLINE).split())
 

@@ -127,6 +127,7 @@ def check_out(
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
         entry.create_caches()
+    repository_part = record.parts[0]  # the other parts are submodules
     return Worktree(
         path=entry.path,
         commit=commit,
@@ -137,7 +138,7 @@ def check_out(
         changed=tuple(record.changed),
         environment=entry.environment,
         sparse=cone.folders,
-        absent=list_absent(entry.clone(record.parts[0].clone), commit, cone),
+        absent=list_absent(entry.clone(repository_part.clone), commit, cone),
     )
 
 

@@ -109,7 +109,7 @@ def _reasons(test: SequentialTest, is_noise_known: bool) -> Iterator[str]:
         return
     if not test.final:
         missing_pairs = LOOKS[test.look] - test.pairs - test.unused
-        yield f"the next look is after {LOOKS[test.look]} pairs: give {missing_pairs} more of each arm"
+        yield f"the next look is after {LOOKS[test.look]} pairs: give {missing_pairs} more files of each arm"
     if test.withheld:
         return
     needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
@@ -140,7 +140,7 @@ def _too_few_section(base: Sequence[StepFile], head: Sequence[StepFile], ratios:
     estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
     headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
     reasons = [
-        f"{headline}; at least {LOOKS[0]} are needed: give {LOOKS[0] - pairs} more of each arm",
+        f"{headline}; at least {LOOKS[0]} are needed: give {LOOKS[0] - pairs} more files of each arm",
         *estimate_sentences(estimates),
         pairs_advice(estimates),
     ]

@@ -54,8 +54,8 @@ def decision_sentences(
         yield f"median and mean step time lie within {SETTINGS.threshold_pct:g}%; head is {bound} than {against}"
     else:
         yield (
-            f"against {against}, no interval lies entirely beyond {SETTINGS.indifference_pct:g}%, and at least one is "
-            f"not within {SETTINGS.threshold_pct:g}%"
+            f"a change against {against} of more than {SETTINGS.indifference_pct:g}% is not proven, and one of "
+            f"{SETTINGS.threshold_pct:g}% is not ruled out"
         )
 
 

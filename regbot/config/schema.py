@@ -429,8 +429,8 @@ class GitHub(Record):
     )
     self_reported: Literal["success", "neutral", "action_required"] = Field(
         default="neutral",
-        description="least strict conclusion of a verdict that a pull request's own job reports; action_required "
-        "blocks until somebody has the pull request measured",
+        description="conclusion of a verdict that a pull request's own job reports, unless the conclusion of the "
+        "verdict is stricter; action_required is stricter than neutral, and blocks the pull request until it is measured",
     )
     queue: Literal["static", "timed"] = Field(
         default="static",

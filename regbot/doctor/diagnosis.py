@@ -285,10 +285,11 @@ def check_sandbox(sandbox: Sandbox) -> Capability:
     proof = prove(sandbox)
     if proof.fault:
         return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(proof.fault)}"[:1000])
-    limits = unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))
-    limits_text = "; ".join(f"{controller}: {reason}" for controller, reason in limits.items())
-    notes = f"; not limited here: {limits_text}" if limits else ""
-    escapes = [action for action in proof.succeeded if action != PROCESSES or PIDS not in limits]
+    unlimited = unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))
+    unlimited_text = "; ".join(f"{controller}: {reason}" for controller, reason in unlimited.items())
+    notes = f"; not limited here: {unlimited_text}" if unlimited else ""
+    # Where the number of processes cannot be limited, a program that starts many processes has not escaped.
+    escapes = [action for action in proof.succeeded if not (action == PROCESSES and PIDS in unlimited)]
     result = f"{bubblewrap_version()}: a program in it could not {', '.join(proof.stopped)}"
     if escapes:
         result = (

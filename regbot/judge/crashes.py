@@ -53,7 +53,7 @@ def involves_regbot(crash: Crash) -> bool:
     return bool(crash.keys) or any(frame.owner == "regbot" for frame in crash.frames)
 
 
-def explain_sparse_doubt(runs: Sequence[Run]) -> str:
+def explain_doubt_of_sparse_checkout(runs: Sequence[Run]) -> str:
     """Return why failed runs of a sparse checkout do not show a fault of the code; '' if all files were there."""
     sparse = next((run.sparse for run in runs if run.sparse), None)
     if sparse is None:

@@ -62,7 +62,7 @@ class PairSet:
         return len(self.reasons) - len(self.unstarted)
 
     def log_ratios(self) -> dict[str, list[float]]:
-        """Return the log-ratios of the valid pairs, by summary."""
+        """Return the log-ratios of the valid pairs, for the median step and for the mean step."""
         return {name: [pair.log_ratios[name] for pair in self.valid] for name in SUMMARIES}
 
 

@@ -188,8 +188,8 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
 
 
 def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> dict[str, Any]:
-    """Return the fields of a section that do not depend on the decision. ``used``: number of pairs that the decision
-    used, counted from the first one; None for all."""
+    """Return the fields that every section has, whatever was decided. ``used``: number of pairs that the decision used,
+    counted from the first one; None for all."""
     verdicts = run_verdicts(runs, pair_set, used)
     return {
         "void_pairs": pair_set.void,

@@ -7,7 +7,7 @@ failed. Every other case is INVALID.
 from collections.abc import Iterator, Mapping, Sequence
 
 from regbot.judge.backends import DISPATCHER, uncertain_dispatcher
-from regbot.judge.crashes import explain_sparse_doubt
+from regbot.judge.crashes import explain_doubt_of_sparse_checkout
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm
 from regbot.judge.validity import BROKEN, describe_failure, distrust_code
@@ -68,7 +68,7 @@ def _judge_repeated_failure(
     } <= BROKEN
     if is_head_broken and not base_failed and not node_at_fault:
         base_text = "base ran" if base_ran else "base was not reached"
-        if doubt := explain_sparse_doubt((first_failure, second_failure)):
+        if doubt := explain_doubt_of_sparse_checkout((first_failure, second_failure)):
             reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}. {doubt}"
             return make_validity("INVALID", [clip_message(reason)])
         return make_validity(
@@ -159,7 +159,7 @@ def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
     if timed_terms != (plan.steps, plan.cut, plan.world_size, plan.steps):
         yield (
             f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
-            f"{len(run.timing.ranks)} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
+            f"{ranks} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
             f"{plan.world_size} ranks"
         )
 

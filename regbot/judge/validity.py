@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from regbot.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
-from regbot.judge.crashes import describe_missing, explain_doubt, explain_sparse_doubt
+from regbot.judge.crashes import describe_missing, explain_doubt, explain_doubt_of_sparse_checkout
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.preflight import Conflict, facts_of_run, find_conflicts
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Scalar
@@ -66,7 +66,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     if base.outcome == "ok" and head.outcome in BROKEN:
         return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
     if failed := [run for run in (base, head) if run.outcome != "ok"]:
-        doubt = explain_sparse_doubt(failed)
+        doubt = explain_doubt_of_sparse_checkout(failed)
         result = _invalid_result([*describe_failures(failed), *([doubt] if doubt else [])])
         return result._replace(needs_profile=all(run.refusal == "compiled" for run in failed))
 
@@ -168,7 +168,7 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
         return Validity(
             status="INVALID", reasons=[f"{last_failure}; base ran. Head was tried only once: run the check again"]
         )
-    if doubt := explain_sparse_doubt(runs):
+    if doubt := explain_doubt_of_sparse_checkout(runs):
         return Validity(status="INVALID", reasons=[clip_message(f"{last_failure}. Base ran. {doubt}")])
     attempts = "both attempts" if len(failures) == 2 else f"all {len(failures)} attempts"
     doubts = [explain_doubt(run.crash, changed_files) for run in failures.values() if run.crash is not None]

@@ -55,7 +55,9 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
         return None
     extra_s, extra_wait_s = head_parts.step_s - base_parts.step_s, head_parts.wait_s - base_parts.wait_s
     if extra_s == 0 or (extra_s > 0) != is_slowdown:
-        return None  # the mean over ranks contradicts the slowest rank, so there is no wall to name
+        # The parts are means over ranks, and the step time is that of the slowest rank. If they move in different
+        # directions, there is no wall to name.
+        return None
     share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
     extra_text = f"{direction} {abs(extra_s) * 1000:.3g} ms per step"
     kind: WallKind = "not one wall"

@@ -226,7 +226,11 @@ def _find_growth_by_half(view: View, axis_cells: list[Cell]) -> list[Cell]:
 
 
 def detect_count_exchanges(view: View) -> Iterator[Claim]:
-    """Detect units with more or fewer control exchanges on the expert axis. This detector handles both directions."""
+    """Detect units with more or fewer control exchanges on the expert axis. This detector handles both directions.
+
+    ``regbot.ledgers.cells`` explains units, cells and open cells. A claim says how many modules of its population
+    changed. Here the population is all modules that exchange tokens.
+    """
     population = _list_exchanging_modules(view) | _list_exchanging_modules(view.reverse)
     for unit in view.units:
         cells = [cell for cell in view.open_cells(unit) if not is_payload(cell) and cell.signature.kind != "barrier"]

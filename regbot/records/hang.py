@@ -51,7 +51,7 @@ class RankHang(Record):
 
     rank: RankNumber
     host: Text = ""
-    started: bool = Field(alias="sign", description="whether the rank wrote anything at all")
+    started: bool = Field(alias="sign", description="whether the rank wrote anything, as a sign that it has started")
     answered: bool = Field(description="whether it wrote its stacks at the time limit")
     inside: Collective | None = Field(default=None, description="the collective in which it waits")
     inside_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(

@@ -119,7 +119,9 @@ class SlowLaunch(Record):
 
     pair: Annotated[int, Field(ge=1)] = Field(description="number of its pair, in session order")
     arm: Literal["base", "head"]
-    slower_pct: float = Field(description="how much slower its pair is than the median pair")
+    slower_pct: float = Field(
+        description="how much slower the launch is, from the ratio of its pair beside the median ratio of all pairs"
+    )
 
 
 class SecondaryTest(Record):
@@ -289,7 +291,9 @@ class StoredTimes(Record):
     age_days: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="of the newest stored session when this session began; null if unknown"
     )
-    runs: Annotated[int, Field(ge=0)] = Field(default=0, description="runs of each arm and stored session in its level")
+    runs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="runs from which the level of each arm and of each stored session is computed"
+    )
     alpha: float | None = Field(default=None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field(default_factory=list)
     base_drifted: bool = Field(

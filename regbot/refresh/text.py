@@ -27,8 +27,8 @@ OUTCOME_TEXTS = {
 
 
 def proposal_title(report: RefreshReport) -> str:
-    """Return the title of the pull request as one line of plain text. If sessions were held back, the title begins with
-    HELD BACK and names the number of their workloads."""
+    """Return the title of the pull request as one line of plain text. If sessions of some workloads are held back from
+    the rolling reference, the title begins with HELD BACK and names the number of these workloads."""
     withheld_count = sum(night.series == "held" for night in report.workloads)
     commit, files = short_commit(report.commit), count(len(report.files), "file")
     if withheld_count:

@@ -86,7 +86,11 @@ def advise_next_steps(check: Check) -> list[NextStep]:
 def _build_no_action_step() -> NextStep:
     no_action = "No action is needed: by default this verdict blocks nothing. Maintainer: "
     return NextStep(
-        (no_action, Name("regbot baseline refresh"), " on main stores what such a change needs for a PASS.")
+        (
+            no_action,
+            Name("regbot baseline refresh"),
+            " on main stores which files the base loads. With that, such a change can be a PASS.",
+        )
     )
 
 

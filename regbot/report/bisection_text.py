@@ -183,7 +183,7 @@ def _write_facts(result: Bisection) -> Iterator[str]:
 
 def _format_plan_headline(plan: BisectionPlan) -> str:
     noun = count(plan.commits, "point")
-    different = "" if plan.different == plan.commits else f", {plan.different} of which run other code"
+    different = "" if plan.different == plan.commits else f", {plan.different} of which change the code that runs"
     basis = {"ledger": "on the ledger", "time": "on step times", "command": "by the command"}[plan.on]
     exact = ", exact" if plan.exact else ""
     heading = "PLAN" if plan.possible else "CANNOT SUCCEED"

@@ -16,9 +16,9 @@ from regbot.report.throughput import (
     describe_change,
     describe_reference,
     describe_undecided,
-    exclude_slowdowns,
     has_times,
     is_undecided_by_noise,
+    name_excluded_slowdowns,
     select_mean_only_test,
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
@@ -51,8 +51,8 @@ def headline(check: Check) -> Words:
     untraced, total = len(check.unconcerned), len(check.unconcerned) + len(check.entries)
     was, its, affect = ("was", "its", "it") if untraced == 1 else ("were", "their", "them")
     reason = (
-        f"{untraced} of {total} workloads {was} not traced (no changed file matches {its} paths), and it is not proven "
-        f"that the change cannot affect {affect}; "
+        f"{untraced} of {total} workloads {was} not traced (no changed file matches {its} paths), and it is not known "
+        f"whether the change affects {affect}; "
     )
     return (reason, *words)
 
@@ -299,7 +299,7 @@ def _append_throughput(check: Check) -> Words:
             bounded.setdefault(reference, []).append((entry.throughput.bound_pct, entry))
     if bounded:
         clauses = [
-            f"{exclude_slowdowns(max(bound for bound, _ in group), reference)} is ruled out in "
+            f"{name_excluded_slowdowns(max(bound for bound, _ in group), reference)} is ruled out in "
             f"{_count_timed_workloads([entry for _, entry in group], check)}"
             for reference, group in bounded.items()
         ]

@@ -86,8 +86,10 @@ def _describe_unconcerned(verdict: Verdict) -> list[Words]:
 def _explain_unconcerned(workloads: int, proven: bool) -> str:
     """Return why ``workloads`` workloads were not measured, up to the word before the reason."""
     these, them = ("this workload", "it") if workloads == 1 else ("these workloads", "them")
-    proof = "proven" if proven else "not proven"
-    return f"No changed file matches the paths of {these}. It is {proof} that the change cannot affect {them}, because "
+    effect = (
+        f"proven that the change cannot affect {them}" if proven else f"not known whether the change affects {them}"
+    )
+    return f"No changed file matches the paths of {these}. It is {effect}, because "
 
 
 def _describe_left_out(header: SessionHeader) -> Words:

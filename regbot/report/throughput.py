@@ -140,12 +140,12 @@ def _describe_within_bound(section: Throughput, thresholds: Thresholds) -> str:
 def _describe_bound(section: Throughput) -> str:
     if section.bound_pct is None:
         return ""
-    bound = f"{exclude_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
+    bound = f"{name_excluded_slowdowns(section.bound_pct, describe_reference(section))} is ruled out"
     has_both = {test.summary for test in section.tests} == {"median", "mean"}
     return f"{bound} for the median step (shown here) and for the mean step" if has_both else bound
 
 
-def exclude_slowdowns(bound_pct: float, reference: str) -> str:
+def name_excluded_slowdowns(bound_pct: float, reference: str) -> str:
     """Return the slowdowns that a bound excludes: ``a slowdown above 0.7% against base``. A bound of 0 or less excludes
     every slowdown."""
     return (

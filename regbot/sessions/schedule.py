@@ -115,12 +115,12 @@ def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node
 
 def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node | None) -> BlockState:
     """Return the state of a block of a draw. Block 0 has the warm launches of the draw."""
-    slots = BLOCK_SLOTS if block else WARM_SLOTS
+    planned = BLOCK_SLOTS if block else WARM_SLOTS
     block_runs = [run for run in runs if run.position and (run.position.block, run.position.draw) == (block, draw)]
-    return block_state(_attempts(block_runs, block, slots, node), MAX_ATTEMPTS_WITH_MOVES, slots)
+    return block_state(_attempts(block_runs, block, planned, node), MAX_ATTEMPTS_WITH_MOVES, planned)
 
 
-def _attempts(runs: Sequence[Run], block: int, slots: int, node: Node | None) -> Iterator[Attempt]:
+def _attempts(runs: Sequence[Run], block: int, planned: int, node: Node | None) -> Iterator[Attempt]:
     """Yield the attempts at ``block``. ``runs`` are all runs of the block.
 
     If an incomplete attempt, or any attempt at the warm launches, was on another node than ``node``, its fault is
@@ -130,7 +130,7 @@ def _attempts(runs: Sequence[Run], block: int, slots: int, node: Node | None) ->
     for attempt in range(1, max((run.attempt for run in runs), default=0) + 1):
         attempt_runs = [run for run in runs if run.attempt == attempt]
         fault: Fault = ""
-        if (len(attempt_runs) < slots or not block) and _is_on_other_node(attempt_runs, node):
+        if (len(attempt_runs) < planned or not block) and _is_on_other_node(attempt_runs, node):
             fault = "nodes"
         elif not all(is_sound(run) for run in attempt_runs) or (block, attempt) in slow_blocks:
             fault = "nodes" if any(run.outcome == "lost" for run in attempt_runs) else "run"

@@ -141,7 +141,8 @@ def _test_summaries(
 def _half_width(pairs: int, alpha: float) -> float:
     """Return half the interval's width, in standard deviations of a pair."""
     c = PRIOR_PAIRS
-    # Solve (1 + R) = max_ratio (1 + R share) for R, where V = (pairs - 1) sd^2.
+    # A value at distance d from the mean has R = pairs d^2 / V, where V = (pairs - 1) sd^2. The interval contains the
+    # values with (1 + R) <= max_ratio (1 + R share). At its ends both sides are equal, which gives R.
     share = c / (pairs + c)
     max_ratio = (1 / (alpha * math.sqrt(share))) ** (2 / pairs)
     if max_ratio * share >= 1:

@@ -195,7 +195,10 @@ def is_noise_known(model: CulpritModel, samples: Sequence[Sample]) -> bool:
 
 
 def hypothesis_sets(model: CulpritModel, available: Bools) -> NDArray[np.intp]:
-    """Return [hypotheses] set numbers. Hypotheses that no available point can distinguish have the same number."""
+    """Return the number of the set that each hypothesis belongs to. Shape: [hypotheses].
+
+    Hypotheses that no available point can distinguish belong to the same set.
+    """
     if model.all_differ and bool(available.all()):
         return np.arange(len(model.affected))
     return _label_rows(model.affected[:, available])[0]

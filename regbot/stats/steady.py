@@ -231,7 +231,10 @@ def _judge_process(logs: Array) -> ProcessState:
     middle = steps // 2
     is_artefact = logs < np.median(logs[middle:]) - ARTEFACT_GAP
     min_cut = MIN_CUT if steps >= SHORT_LOG_STEPS else math.ceil(steps / SHORT_LOG_CUT_DIVISOR)
-    min_cut = max(min_cut, 1 + max((int(step) for step in np.flatnonzero(is_artefact[:middle])), default=-1))
+    # Also cut the artefacts of the first half: steps so short that the clock measured the dispatch, not the device.
+    early_artefacts = np.flatnonzero(is_artefact[:middle])
+    if len(early_artefacts):
+        min_cut = max(min_cut, int(early_artefacts[-1]) + 1)
     if steps - min_cut < MIN_KEPT_STEPS:
         cut = min(min_cut, max(steps - 1, 0))
         return _not_steady(cut, _describe_too_few_steps(steps, min_cut), "none")

@@ -60,17 +60,18 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
 def predict_head(base: Sequence[float], head: Sequence[float], alpha: float) -> PredictionInterval:
     """Return the interval of head's effect against base runs of separate sessions, one value per session.
 
-    It is the prediction interval of one more session, and it reaches at least as far as the base runs lie from their
-    mean. Reason: if a few base runs are slower by a fixed amount, a normal interval is too narrow, and the head run may
-    be such a slow run. Several head runs are replaced by their mean. The variance of the mean is at most that of one
-    run, whether the head runs share a session or not, so the interval is never too narrow for it. Raises ValueError for
-    fewer than two base runs or no head run.
+    It is the prediction interval of one more session, widened so that it contains head's effect against the slowest
+    base run and against the fastest one. Reason: if a few base runs are slower by a fixed amount, a normal interval is
+    too narrow, and the head run may be such a slow run. Several head runs are replaced by their mean. The variance of
+    the mean is at most that of one run, whether the head runs share a session or not, so the interval is never too
+    narrow for it. Raises ValueError for fewer than two base runs or no head run.
     """
     if not head:
         raise ValueError("head needs at least one run")
-    mean = math.fsum(head) / len(head)
-    interval = prediction_interval(base, mean, alpha)
-    return replace(interval, low=min(interval.low, mean - max(base)), high=max(interval.high, mean - min(base)))
+    mean_head = math.fsum(head) / len(head)
+    interval = prediction_interval(base, mean_head, alpha)
+    slowest, fastest = max(base), min(base)
+    return replace(interval, low=min(interval.low, mean_head - slowest), high=max(interval.high, mean_head - fastest))
 
 
 def sessions_needed(launch_sd: float, effect: float, alpha: float, eps: float) -> int | None:

@@ -120,7 +120,7 @@ class TestPairs:
     def test_pairs_between_two_looks_are_counted_and_wait(self, files: Folder) -> None:
         result = section(verdict_of(files("b", 6, run_sd=0.04), files("h", 6, run_sd=0.04), "--paired"))
         assert (result.pairs, result.unused_pairs) == (4, 2)
-        assert any("give 2 more of each arm" in reason for reason in result.reasons)
+        assert any("give 2 more files of each arm" in reason for reason in result.reasons)
 
     def test_unequal_numbers_are_a_usage_error(self, files: Folder) -> None:
         result = regbot("--base", *files("b", 3), "--head", *files("h", 4), "--paired")
@@ -150,7 +150,7 @@ class TestKnownNoise:
         assert result.low_pct == pytest.approx(result.estimate_pct - 2.7, abs=0.2)
         result = section(verdict_of([base], [head], "--paired", "--noise", "3"))
         assert (result.decision, result.alpha) == ("undecided", LOOK_ALPHA / 2)
-        assert any("give 3 more of each arm" in reason for reason in result.reasons)
+        assert any("give 3 more files of each arm" in reason for reason in result.reasons)
 
     def test_a_noise_that_few_pairs_contradict_decides_nothing(self, files: Folder) -> None:
         base = [files(f"b{i}-", 1, seconds=STEP_S * by)[0] for i, by in enumerate((1, 1.1, 0.9))]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regbot.ledgers.overlap import overlap, union
-from regbot.ledgers.readers.nsys_export import Export, NsysKernel, open_database
+from regbot.ledgers.readers.nsys_export import THREAD_BITS, Export, NsysKernel, open_database
 from regbot.ledgers.readers.nsys_ranges import read_calls
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import STEPS_UNKNOWN, UNKNOWN, CallSum, sum_calls
@@ -117,10 +117,10 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
     for kernel in export.kernels():
         by_process[kernel.process].add(kernel)
         devices[kernel.process] = min(devices.get(kernel.process, kernel.device), kernel.device)
-    processes = {nvtx_range.thread >> 24 for nvtx_range in ranges} or set(by_process)
+    processes = {nvtx_range.thread >> THREAD_BITS for nvtx_range in ranges} or set(by_process)
     process = min(processes, key=lambda candidate: (devices.get(candidate, 2**31), candidate), default=0)
     kernels = by_process.get(process, by_process.get(0, _ProcessKernels()))
-    nvtx_calls = read_calls([nvtx_range for nvtx_range in ranges if nvtx_range.thread >> 24 == process])
+    nvtx_calls = read_calls([nvtx_range for nvtx_range in ranges if nvtx_range.thread >> THREAD_BITS == process])
     calls = [*(call for call in nvtx_calls.calls if call.group_size != 1), *kernels.calls]
     unclassified = {name: (int(count), seconds) for name, (count, seconds) in kernels.unknown.items()}
     if not nvtx_calls.calls:

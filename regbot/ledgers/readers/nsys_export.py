@@ -23,6 +23,9 @@ aborted.
 """
 MAX_TEXT = 2**20
 
+THREAD_BITS = 24
+"""Nsight Systems packs ids into one number (globalTid, globalPid). The lowest 24 bits are the thread; the bits above
+them identify the process."""
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _RANGES = "NVTX_EVENTS"
 _PUSH_POP, _START_END, _DOMAIN = 59, 60, 75
@@ -105,7 +108,7 @@ class Export:
             if span is None:
                 raise self._source.error("has kernels without times; export it again")
             name = self.find_string(demangled_name) or self.find_string(short_name)
-            owner_process = process >> 24 if isinstance(process, int) else 0
+            owner_process = process >> THREAD_BITS if isinstance(process, int) else 0
             in_graph = isinstance(node, int) and node != 0
             yield NsysKernel(
                 *span, device if isinstance(device, int) else 0, owner_process, classify(name), name, in_graph
